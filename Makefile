@@ -1,0 +1,34 @@
+# `make demo` and `make test` do all set-up themselves; they need only Python >= 3.11, pip and make.
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.ready
+PYTEST := $(VENV)/bin/python -m pytest
+
+.PHONY: setup demo test test-slow lint clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+demo: setup
+	$(VENV)/bin/ucan demo
+
+# Two workers with one thread each: more threads than cores slows torch down several times over.
+test: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	OMP_NUM_THREADS=1 $(PYTEST) -n 2 -m "not slow"
+
+test-slow: setup
+	OMP_NUM_THREADS=1 $(PYTEST) -n 2 -m slow
+
+lint: setup
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info

@@ -1,0 +1,37 @@
+"""UCAN: certified robustness by randomized smoothing with noise of any law and any shape."""
+
+from ucan import scales
+from ucan.certificate import Abstention, Certificate, Prediction
+from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
+from ucan.generators import Fixed, Generator, Isotropic, Pattern
+from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
+from ucan.region import Region
+from ucan.smoothed import SmoothedClassifier
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Abstention",
+    "Certificate",
+    "ExpInf",
+    "Fixed",
+    "Gaussian",
+    "Generator",
+    "InvalidInput",
+    "Isotropic",
+    "Laplace",
+    "Law",
+    "MissingExtra",
+    "ModelError",
+    "Pattern",
+    "PowerLaw",
+    "Prediction",
+    "Region",
+    "SingularScale",
+    "SmoothedClassifier",
+    "UcanError",
+    "Uniform",
+    "UnsupportedNorm",
+    "__version__",
+    "scales",
+]

@@ -1,0 +1,262 @@
+"""What certify and predict return: frozen records with their scope and their evidence."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from ucan import laws, scales
+from ucan.errors import InvalidInput
+from ucan.laws import Law
+from ucan.region import Region
+from ucan.sidecar import tensors_from_json, tensors_to_json
+
+FORMAT = 1
+Scope = Literal["pipeline", "frozen", "registry"]
+SCOPES: dict[str, str] = {
+    "pipeline": "the deployed pipeline, at every input in the region",
+    "frozen": "only the classifier whose noise was frozen at this input, not a pipeline that computes it anew",
+    "registry": "the stateful classifier, in the order in which its inputs were enrolled",
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How a claim was arrived at: everything needed to check it or to draw it again."""
+
+    counts: tuple[int, ...]
+    invalid: int
+    n0: int
+    n: int
+    alpha: float
+    seed: int
+    law: Law
+    generator: str
+    bound: str
+    batch_size: int
+    precision: str
+    weights_hash: str | None
+    input_hash: str
+    arithmetic: str = "real"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "law"}
+        return {
+            **plain,
+            "counts": list(self.counts),
+            "law": {"name": type(self.law).__name__, **asdict(self.law)},
+        }
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Evidence:
+        """The inverse of ``to_dict``."""
+        parameters = dict(record["law"])
+        law = _named(laws, parameters.pop("name"))(**parameters)
+        return cls(**{**record, "counts": tuple(record["counts"]), "law": law})
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What every answer carries."""
+
+    norm: float | None
+    scope: Scope
+    evidence: Evidence
+    abstained: ClassVar[bool] = False
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """Estimation votes by class, int64; with ``invalid`` they add up to n."""
+        return torch.tensor(self.evidence.counts, dtype=torch.int64)
+
+    @property
+    def invalid(self) -> int:
+        """Votes for no class: NaN logits or a class out of range."""
+        return self.evidence.invalid
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate(Outcome):
+    """With probability at least 1 − α over the noise drawn, the answer is ``prediction`` on the whole ``region``.
+
+    Whose answer that is, ``scope`` says (``ucan.certificate.SCOPES``). ``radius`` is the largest ball of the requested
+    ``norm`` inside the region. ``mean`` is the offset μ of the noise, None for 0.
+    """
+
+    prediction: int
+    p_lower: float
+    p_upper: float | None
+    region: Region
+    alm: float
+    mean: torch.Tensor | None = None
+    radius: float = field(init=False)
+    log_volume: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", self.region.inscribed_radius(self.norm))
+        object.__setattr__(self, "log_volume", self.region.log_volume)
+
+    def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
+        """Plain JSON values. A large Σ or μ is referred to by file name; ``folder`` says where to write that file."""
+        where = Path(folder) if folder is not None else None
+        region, scale = self.region, self.region.scale
+        return {
+            "format": FORMAT,
+            "kind": "certificate",
+            "prediction": self.prediction,
+            "p_lower": self.p_lower,
+            "p_upper": self.p_upper,
+            "radius": self.radius,
+            "alm": self.alm,
+            "log_volume": self.log_volume,
+            "norm": _norm_to_json(self.norm),
+            "scope": self.scope,
+            "guarantee": SCOPES[self.scope],
+            "region": {
+                "norm": _norm_to_json(region.norm),
+                "radius": region.radius,
+                "shape": list(region.shape),
+                "scale": _scale_to_json(scale, where),
+            },
+            "mean": None if self.mean is None else tensors_to_json({"mean": self.mean}, where),
+            "evidence": self.evidence.to_dict(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Abstention(Outcome):
+    """No claim is made, for the stated ``reason``: radius 0 and no region."""
+
+    reason: str
+    p_lower: float = 0.0
+    abstained: ClassVar[bool] = True
+    prediction: ClassVar[None] = None
+    region: ClassVar[None] = None
+    radius: ClassVar[float] = 0.0
+    alm: ClassVar[float] = 0.0
+    log_volume: ClassVar[float] = -math.inf
+
+    def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "format": FORMAT,
+            "kind": "abstention",
+            "reason": self.reason,
+            "p_lower": self.p_lower,
+            "norm": _norm_to_json(self.norm),
+            "scope": self.scope,
+            "evidence": self.evidence.to_dict(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction(Outcome):
+    """The smoothed classifier's answer; wrong with probability at most α over the noise drawn."""
+
+    prediction: int
+    p_value: float
+
+    def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "format": FORMAT,
+            "kind": "prediction",
+            "prediction": self.prediction,
+            "p_value": self.p_value,
+            "norm": _norm_to_json(self.norm),
+            "scope": self.scope,
+            "evidence": self.evidence.to_dict(),
+        }
+
+
+def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certificate | Abstention | Prediction:
+    """Any outcome from its ``to_dict``, without loss; ``folder`` is where a large Σ was written."""
+    if record.get("format") != FORMAT:
+        raise InvalidInput(f"this record has format {record.get('format')!r}; this version reads format {FORMAT}.")
+    where = Path(folder) if folder is not None else None
+    try:
+        shared = {
+            "norm": _norm_from_json(record["norm"]),
+            "scope": record["scope"],
+            "evidence": Evidence.from_dict(record["evidence"]),
+        }
+        if record["kind"] == "abstention":
+            return Abstention(**shared, reason=record["reason"], p_lower=record["p_lower"])
+        if record["kind"] == "prediction":
+            return Prediction(**shared, prediction=record["prediction"], p_value=record["p_value"])
+        inner = record["region"]
+        mean = None if record["mean"] is None else tensors_from_json(record["mean"], where)["mean"]
+        region = Region(
+            _scale_from_json(inner["scale"], where),
+            inner["radius"],
+            _norm_from_json(inner["norm"]),
+            inner["shape"],
+        )
+        return Certificate(
+            **shared,
+            prediction=record["prediction"],
+            p_lower=record["p_lower"],
+            p_upper=record["p_upper"],
+            region=region,
+            alm=record["alm"],
+            mean=mean,
+        )
+    except (KeyError, TypeError) as error:
+        raise InvalidInput(f"this is not a complete certificate record: {error}.") from error
+
+
+def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) -> None:
+    """Write an outcome as JSON, whole or not at all; large tensors go beside it."""
+    path = Path(path)
+    text = json.dumps(outcome.to_dict(path.parent), indent=1, ensure_ascii=False, allow_nan=False)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def load_json(path: str | Path) -> Certificate | Abstention | Prediction:
+    """Read an outcome that ``save_json`` wrote."""
+    path = Path(path)
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read as a certificate: {error}.") from error
+    if not isinstance(record, dict):
+        raise InvalidInput(f"{path} cannot be read as a certificate: it holds no JSON object.")
+    return from_dict(record, path.parent)
+
+
+def _norm_to_json(norm: float | None) -> float | str | None:
+    return "inf" if norm == math.inf else norm
+
+
+def _norm_from_json(norm: Any) -> Any:
+    return math.inf if norm == "inf" else norm
+
+
+def _scale_to_json(scale: scales.Scale, folder: Path | None) -> dict[str, Any]:
+    if isinstance(scale, scales.Scalar):
+        return {"kind": "Scalar", "value": scale.value}
+    return {"kind": type(scale).__name__, "tensors": tensors_to_json(scale.tensors(), folder)}
+
+
+def _scale_from_json(entry: dict[str, Any], folder: Path | None) -> scales.Scale:
+    kind = _named(scales, entry["kind"])
+    if "value" in entry:
+        return kind(entry["value"])
+    tensors = tensors_from_json(entry["tensors"], folder)
+    if kind is scales.BlockDiagonal:
+        return kind([tensors[f"blocks.{i}"] for i in range(len(tensors))])
+    return kind(**tensors)
+
+
+def _named(module: Any, name: str) -> Any:
+    if name not in module.__all__:
+        raise InvalidInput(f"this record names {name!r}, which this version does not know.")
+    return getattr(module, name)

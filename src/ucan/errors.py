@@ -1,0 +1,25 @@
+"""The error tree. Every message says what is wrong and what to do next; this module imports nothing."""
+
+
+class UcanError(Exception):
+    """Base of every error that UCAN raises on purpose."""
+
+
+class InvalidInput(UcanError, ValueError):
+    """An argument, an input or a data file is not what the operation needs."""
+
+
+class UnsupportedNorm(UcanError, ValueError):
+    """No radius is known for this noise law and this norm."""
+
+
+class SingularScale(UcanError, ValueError):
+    """Σ is not invertible, so the change of variables behind the certificate does not exist."""
+
+
+class ModelError(UcanError, ValueError):
+    """The classifier cannot be loaded, or does not answer the way a classifier should."""
+
+
+class MissingExtra(UcanError, ImportError):
+    """An optional dependency is needed; the message names the extra that installs it."""

@@ -1,0 +1,6 @@
+"""Who chooses μ and Σ. Every generator declares the scope of the guarantee that follows from it."""
+
+from ucan.generators.base import Fixed, Generator, Isotropic
+from ucan.generators.pattern import Pattern
+
+__all__ = ["Fixed", "Generator", "Isotropic", "Pattern"]

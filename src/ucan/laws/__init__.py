@@ -1,0 +1,9 @@
+"""Isotropic noise laws: what is drawn, how wide it is, and how far a vote under it certifies."""
+
+from ucan.laws.base import Law, norm_name
+from ucan.laws.gaussian import Gaussian
+from ucan.laws.laplace import Laplace
+from ucan.laws.radial import ExpInf, PowerLaw
+from ucan.laws.uniform import Uniform
+
+__all__ = ["ExpInf", "Gaussian", "Laplace", "Law", "PowerLaw", "Uniform", "norm_name"]

@@ -1,0 +1,94 @@
+"""The certified region {δ : ‖Σ⁻¹δ‖ₚ < R}: who is in it, the balls inside it, and its size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from scipy.special import gammaln
+
+from ucan.errors import InvalidInput
+from ucan.laws import norm_name
+from ucan.scales import Scale, as_scale
+from ucan.scales.induced import NORMS
+
+
+def check_norm(norm: float) -> None:
+    """Refuse a norm other than ℓ1, ℓ2, ℓ∞."""
+    if norm not in NORMS:
+        raise InvalidInput(f"norm must be 1, 2 or math.inf, got {norm!r}.")
+
+
+class Region:
+    """All δ with ‖Σ⁻¹δ‖ₚ < R. ``radius`` is R, before Σ; membership is strict.
+
+    ``scale`` is Σ: a float, a tensor of the input's shape (a diagonal), or one of ``ucan.scales``. A float has no
+    dimension of its own, so it needs ``shape``.
+    """
+
+    def __init__(self, scale: Any, radius: float, norm: float, shape: Sequence[int] | None = None) -> None:
+        check_norm(norm)
+        if not radius >= 0:
+            raise InvalidInput(f"a region's radius must be 0 or more, got {radius!r}.")
+        self.scale: Scale = as_scale(scale)
+        self.scale.check()
+        self.radius = float(radius)
+        self.norm = norm
+        self.shape = tuple(shape) if shape is not None else _event_shape(scale, self.scale)
+        self.dim = math.prod(self.shape)
+        self.scale.check_dim(self.dim)
+
+    def __repr__(self) -> str:
+        return f"Region({type(self.scale).__name__} Σ in R^{self.dim}, {norm_name(self.norm)} radius {self.radius:.6g})"
+
+    def contains(self, delta: torch.Tensor) -> torch.Tensor:
+        """Which of the perturbations, shape (batch, *event), lie inside: a bool tensor of shape (batch,)."""
+        delta = torch.as_tensor(delta)
+        if delta.ndim == 0 or math.prod(delta.shape[1:]) != self.dim:
+            raise InvalidInput(
+                f"contains wants perturbations of shape (batch, {', '.join(map(str, self.shape))}), "
+                f"got {tuple(delta.shape)}."
+            )
+        return self.size(delta) < self.radius
+
+    def size(self, delta: torch.Tensor) -> torch.Tensor:
+        """‖Σ⁻¹δ‖ₚ for each perturbation of a batch, in float64."""
+        return torch.linalg.vector_norm(self.scale.solve(delta).flatten(1), ord=self.norm, dim=1)
+
+    def inscribed_radius(self, norm: float | None = None) -> float:
+        """The largest r such that every ‖δ‖_q < r is inside: R/‖Σ⁻¹‖_(q→p). Default q: the region's own norm.
+
+        Exact for a scalar and a diagonal Σ. For the others exact too, except for an ℓ∞ ball in an ℓ2 or ℓ1 region and
+        an ℓ2 ball in an ℓ1 region, where it is the best of the known lower bounds.
+        """
+        q = self.norm if norm is None else norm
+        check_norm(q)
+        return self.radius / self.scale.inverse_norm(q, self.norm, self.dim)
+
+    @property
+    def mean_scale(self) -> float:
+        """|det Σ|^(1/d), the geometric mean of the scales."""
+        return math.exp(self.scale.log_abs_det(self.dim) / self.dim)
+
+    @property
+    def alm(self) -> float:
+        """|det Σ|^(1/d) · R, the paper's alternative Lebesgue measure. A size, not a guarantee for a ball of it."""
+        return self.mean_scale * self.radius
+
+    @property
+    def log_volume(self) -> float:
+        """Natural logarithm of the region's volume; −∞ for an empty one."""
+        if self.radius == 0:
+            return -math.inf
+        ball = self.dim * math.log(2 * self.radius)
+        if self.norm != math.inf:
+            ball += self.dim * gammaln(1 + 1 / self.norm) - gammaln(1 + self.dim / self.norm)
+        return float(ball + self.scale.log_abs_det(self.dim))
+
+
+def _event_shape(given: Any, scale: Scale) -> tuple[int, ...]:
+    if scale.dim is None:
+        raise InvalidInput("a scalar scale has no dimension: give Region the input's shape=.")
+    return tuple(given.shape) if isinstance(given, torch.Tensor) else (scale.dim,)

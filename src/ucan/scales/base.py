@@ -1,0 +1,101 @@
+"""What every Σ is: a linear map on flattened events, with its inverse, its determinant and its inverse's norms."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+
+from ucan.errors import InvalidInput, SingularScale
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(ABC):
+    """An invertible Σ acting on flattened events; final classes below.
+
+    Σ is a factor, not a covariance: noise is Σε, its covariance is ΣΣᵀ times that of ε. It need not be symmetric.
+    Construction checks shapes and finiteness; ``check`` refuses a singular Σ, and is called wherever a guarantee
+    is made, so that ``regularised`` can still be reached on a singular one.
+    """
+
+    @property
+    @abstractmethod
+    def dim(self) -> int | None:
+        """d, or None for a scalar, which fits every d."""
+
+    @abstractmethod
+    def apply(self, z: torch.Tensor) -> torch.Tensor:
+        """Σz for z of shape (…, *event); differentiable."""
+
+    @abstractmethod
+    def solve(self, y: torch.Tensor) -> torch.Tensor:
+        """Σ⁻¹y for y of shape (…, *event), in float64."""
+
+    @abstractmethod
+    def log_abs_det(self, dim: int) -> float:
+        """log|det Σ|, in float64."""
+
+    @abstractmethod
+    def inverse_norm(self, q: float, p: float, dim: int) -> float:
+        """‖Σ⁻¹‖_(q→p), exact or from above (see ``ucan.scales.induced``)."""
+
+    @abstractmethod
+    def regularised(self, eps: float) -> Self:
+        """An invertible neighbour; sample from it and certify it, never the original."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ``SingularScale`` naming the offending entry if Σ is not safely invertible."""
+
+    @abstractmethod
+    def dense(self, dim: int) -> torch.Tensor:
+        """The d×d matrix in float64: for tests, and for dimensions where it fits."""
+
+    def check_dim(self, dim: int) -> None:
+        """Raise unless Σ acts on R^dim."""
+        if self.dim is not None and self.dim != dim:
+            raise InvalidInput(f"{type(self).__name__} scale acts on {self.dim} dimensions, the input has {dim}.")
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The defining tensors by field name, for saving."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), torch.Tensor)}
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """The same Σ on another device or in another dtype."""
+        return replace(self, **{name: t.to(*args, **kwargs) for name, t in self.tensors().items()})
+
+
+def finite_tensor(owner: str, name: str, value: Any) -> torch.Tensor:
+    """``value`` as a floating tensor; refuse NaN and infinity, naming the first such entry."""
+    tensor = torch.as_tensor(value)
+    if not tensor.is_floating_point():
+        if tensor.is_complex() or tensor.dtype == torch.bool:
+            raise InvalidInput(f"{owner}: {name} must hold real numbers, got {tensor.dtype}.")
+        tensor = tensor.double()
+    if tensor.numel() == 0:
+        raise InvalidInput(f"{owner}: {name} is empty.")
+    bad = ~torch.isfinite(tensor.detach())
+    if bad.any():
+        index = tuple(bad.nonzero()[0].tolist())
+        raise SingularScale(f"{owner}: {name}{list(index)} is {tensor[index].item()}; every entry must be finite.")
+    return tensor
+
+
+def check_positive(owner: str, name: str, values: torch.Tensor) -> None:
+    """Refuse an entry ≤ 0, naming the first."""
+    bad = values.detach() <= 0
+    if bad.any():
+        index = tuple(bad.nonzero()[0].tolist())
+        raise SingularScale(
+            f"{owner}: {name}{list(index)} is {values[index].item():g}, and Σ is invertible only if every entry is "
+            "above 0. Use scale.regularised(eps) to get an invertible neighbour, and sample from that one."
+        )
+
+
+def at_least(values: torch.Tensor, eps: float) -> torch.Tensor:
+    """Entrywise max(|v|, eps): how diagonal-like scales are regularised."""
+    if not eps > 0:
+        raise InvalidInput(f"regularised: eps must be above 0, got {eps!r}.")
+    return values.abs().clamp_min(eps)

@@ -1,0 +1,109 @@
+"""Σ in the basis of the two-dimensional cosine transform, without ever forming the d×d matrix."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import torch
+
+from ucan.errors import InvalidInput
+from ucan.scales.base import Scale, at_least, check_positive, finite_tensor
+from ucan.scales.induced import hard_bound
+
+
+def cosine_matrix(size: int) -> torch.Tensor:
+    """The orthonormal DCT-II matrix C (float64): row k is frequency k, C @ v the transform of v."""
+    k = torch.arange(size, dtype=torch.float64)[:, None]
+    i = torch.arange(size, dtype=torch.float64)[None]
+    c = torch.cos(math.pi * (i + 0.5) * k / size) * math.sqrt(2 / size)
+    c[0] /= math.sqrt(2)
+    return c
+
+
+@dataclass(frozen=True, eq=False)
+class DCT(Scale):
+    """Σ = Q diag(s), Q the orthonormal inverse 2-D DCT of every channel; s of shape (…, H, W), one scale a frequency.
+
+    s[…, 0, 0] is the mean of a channel. Memory O(d), time O(d(H + W)).
+    """
+
+    s: torch.Tensor
+
+    def __post_init__(self) -> None:
+        s = finite_tensor("DCT", "s", self.s)
+        if s.ndim < 2:
+            raise InvalidInput(f"DCT: s must have the image's shape (…, H, W), got {tuple(s.shape)}.")
+        object.__setattr__(self, "s", s)
+
+    @property
+    def dim(self) -> int:
+        """The number of frequencies, over all channels."""
+        return self.s.numel()
+
+    @cached_property
+    def _cosines(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return cosine_matrix(self.s.shape[-2]), cosine_matrix(self.s.shape[-1])
+
+    def apply(self, z: torch.Tensor) -> torch.Tensor:
+        """Q(s∘z)."""
+        rows, columns = (c.to(z) for c in self._cosines)
+        return (rows.T @ (self._images(z) * self.s.to(z)) @ columns).reshape(z.shape)
+
+    def solve(self, y: torch.Tensor) -> torch.Tensor:
+        """(Qᵀy)⊘s."""
+        y = y.double()
+        return (self.forward(self._images(y)) / self.s.to(y)).reshape(y.shape)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Qᵀ: the cosine transform of images (…, H, W)."""
+        rows, columns = (c.to(images) for c in self._cosines)
+        return rows @ images @ columns.T
+
+    def log_abs_det(self, dim: int) -> float:
+        """Σ log sₖ."""
+        self.check_dim(dim)
+        return float(self.s.double().log().sum())
+
+    def inverse_norm(self, q: float, p: float, dim: int) -> float:
+        """Exact, or a bound from above for ∞→2, ∞→1, 2→1.
+
+        |Q| and Q∘Q factor into their axes as Q does, so the column norms of Σ⁻¹ = diag(1/s) Qᵀ cost no more than Σ.
+        """
+        self.check_dim(dim)
+        weights = 1 / self.s.double().cpu()
+        rows, columns = (c.abs() for c in self._cosines)
+        if q == 1 and p == math.inf:
+            return float((weights * (rows.amax(1)[:, None] * columns.amax(1))).max())
+        if q == 1:  # the p-norm of column j is Σ_k (|Q_jk|/s_k)^p, to the 1/p
+            return float((rows.T**p @ weights**p @ columns**p).max() ** (1 / p))
+        spectral = float(weights.max())
+        if q == 2 and p >= 2:  # rows of Qᵀ have length 1
+            return spectral
+        row_sums = weights * (rows.sum(1)[:, None] * columns.sum(1))
+        if p == math.inf:
+            return float(row_sums.max())
+        return hard_bound(spectral, row_sums.flatten(), (rows.T @ weights @ columns).flatten(), q, p)
+
+    def regularised(self, eps: float) -> Self:
+        """max(|sₖ|, eps)."""
+        return type(self)(at_least(self.s, eps))
+
+    def check(self) -> None:
+        """Refuse sₖ ≤ 0."""
+        check_positive("DCT", "s", self.s)
+
+    def dense(self, dim: int) -> torch.Tensor:
+        """Q diag(s), by transforming every unit vector."""
+        eye = torch.eye(dim, dtype=torch.float64)
+        return self.apply(eye).reshape(dim, dim).T
+
+    def _images(self, z: torch.Tensor) -> torch.Tensor:
+        """Z of shape (…, *event) as (rows, *s.shape)."""
+        if z.numel() % self.dim:
+            raise InvalidInput(
+                f"DCT: an input of shape {tuple(z.shape)} does not hold images of {tuple(self.s.shape)}."
+            )
+        return z.reshape(-1, *self.s.shape)

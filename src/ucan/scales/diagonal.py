@@ -1,0 +1,118 @@
+"""Σ = sI and Σ = diag(σ)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from ucan.errors import InvalidInput, SingularScale
+from ucan.scales.base import Scale, at_least, check_positive, finite_tensor
+from ucan.scales.induced import diagonal_norm, identity_norm
+
+
+@dataclass(frozen=True, eq=False)
+class Scalar(Scale):
+    """Σ = sI, for an input of any dimension."""
+
+    value: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise SingularScale(f"Scalar: the scale must be finite, got {self.value!r}.")
+
+    @property
+    def dim(self) -> int | None:
+        """None: a scalar fits every dimension."""
+        return None
+
+    def apply(self, z: torch.Tensor) -> torch.Tensor:
+        """s·z."""
+        return z if self.value == 1 else z * self.value
+
+    def solve(self, y: torch.Tensor) -> torch.Tensor:
+        """y/s."""
+        return y.double() / self.value
+
+    def log_abs_det(self, dim: int) -> float:
+        """d·log s."""
+        return dim * math.log(abs(self.value))
+
+    def inverse_norm(self, q: float, p: float, dim: int) -> float:
+        """Exact."""
+        return identity_norm(q, p, dim) / abs(self.value)
+
+    def regularised(self, eps: float) -> Self:
+        """The scalar max(|s|, eps)."""
+        return type(self)(float(at_least(torch.tensor(self.value, dtype=torch.float64), eps)))
+
+    def check(self) -> None:
+        """Refuse s ≤ 0."""
+        if self.value <= 0:
+            raise SingularScale(
+                f"the scale is {self.value:g}; it must be above 0. Use scale.regularised(eps) or a positive number."
+            )
+
+    def dense(self, dim: int) -> torch.Tensor:
+        """SI."""
+        return self.value * torch.eye(dim, dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal(Scale):
+    """Σ = diag(σ), σ of the input's shape (or flat): one multiplication, O(d) memory.
+
+    A generator that works on a batch may hold one σ per input, shape (batch, *event); such a scale can be applied,
+    and becomes a Σ on R^d again for a batch of one.
+    """
+
+    sigma: torch.Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", finite_tensor("Diagonal", "sigma", self.sigma))
+
+    @property
+    def dim(self) -> int:
+        """The number of entries of σ."""
+        return self.sigma.numel()
+
+    def apply(self, z: torch.Tensor) -> torch.Tensor:
+        """σ∘z."""
+        return z * self._fitted(z).to(z)
+
+    def solve(self, y: torch.Tensor) -> torch.Tensor:
+        """y⊘σ."""
+        return y.double() / self._fitted(y).to(device=y.device, dtype=torch.float64)
+
+    def log_abs_det(self, dim: int) -> float:
+        """Σ log σᵢ."""
+        self.check_dim(dim)
+        return float(self.sigma.double().log().sum())
+
+    def inverse_norm(self, q: float, p: float, dim: int) -> float:
+        """Exact: 1/min σ for q ≤ p, else ‖1/σ‖ₛ with 1/s = 1/p − 1/q."""
+        self.check_dim(dim)
+        return diagonal_norm(1 / self.sigma.double(), q, p)
+
+    def regularised(self, eps: float) -> Self:
+        """max(|σᵢ|, eps)."""
+        return type(self)(at_least(self.sigma, eps))
+
+    def check(self) -> None:
+        """Refuse σᵢ ≤ 0."""
+        check_positive("Diagonal", "sigma", self.sigma)
+
+    def dense(self, dim: int) -> torch.Tensor:
+        """diag(σ)."""
+        return torch.diag(self.sigma.double().flatten())
+
+    def _fitted(self, z: torch.Tensor) -> torch.Tensor:
+        """σ in a shape that broadcasts against z: as it is, or reshaped to z's trailing dimensions."""
+        if self.sigma.ndim <= z.ndim and z.shape[z.ndim - self.sigma.ndim :] == self.sigma.shape:
+            return self.sigma
+        for start in range(z.ndim):
+            if math.prod(z.shape[start:]) == self.dim:
+                return self.sigma.reshape(z.shape[start:])
+        raise InvalidInput(f"Diagonal: σ of shape {tuple(self.sigma.shape)} does not fit an input of {tuple(z.shape)}.")

@@ -1,0 +1,55 @@
+"""Tensors in JSON: small ones inline, large ones once in a safetensors file named by its own hash."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+
+from ucan.errors import InvalidInput
+
+# Up to this many numbers stay in the JSON itself: a digit or a small image, readable by eye and by any tool.
+INLINE = 4096
+
+
+def tensor_hash(tensor: torch.Tensor) -> str:
+    """SHA-256 of a tensor's bytes as they are."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def input_hash(x: torch.Tensor) -> str:
+    """SHA-256 of an input's float32 bytes: its identity for seeds and certificates."""
+    return tensor_hash(x.detach().float())
+
+
+def tensors_to_json(tensors: dict[str, torch.Tensor], folder: Path | None) -> dict[str, Any]:
+    """What JSON keeps of these tensors; large ones are written to ``folder`` (if given) and referred to by name."""
+    if sum(t.numel() for t in tensors.values()) <= INLINE:
+        return {
+            name: {"dtype": str(t.dtype).removeprefix("torch."), "data": t.detach().cpu().tolist()}
+            for name, t in tensors.items()
+        }
+    data = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+    file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
+    if folder is not None and not (folder / file).exists():
+        part = folder / f".{file}.part"
+        part.write_bytes(data)
+        part.replace(folder / file)
+    return {"file": file}
+
+
+def tensors_from_json(entry: dict[str, Any], folder: Path | None) -> dict[str, torch.Tensor]:
+    """The inverse of ``tensors_to_json``; a file is checked against the hash in its name."""
+    if "file" not in entry:
+        return {name: torch.tensor(t["data"], dtype=getattr(torch, t["dtype"])) for name, t in entry.items()}
+    name = str(entry["file"])
+    if folder is None or Path(name).name != name or not (folder / name).is_file():
+        raise InvalidInput(f"the file {name}, which holds this record's tensors, must lie beside it.")
+    data = (folder / name).read_bytes()
+    if f"{hashlib.sha256(data).hexdigest()}.safetensors" != name:
+        raise InvalidInput(f"{folder / name} does not match the hash in its name: it is damaged or was changed.")
+    return load(data)
