@@ -251,9 +251,9 @@ def _scale_from_json(entry: dict[str, Any], folder: Path | None) -> scales.Scale
     if "value" in entry:
         return kind(entry["value"])
     tensors = tensors_from_json(entry["tensors"], folder)
-    if kind is scales.BlockDiagonal:
-        return kind([tensors[f"blocks.{i}"] for i in range(len(tensors))])
-    return kind(**tensors)
+    return (
+        kind([tensors[f"blocks.{i}"] for i in range(len(tensors))]) if kind is scales.BlockDiagonal else kind(**tensors)
+    )
 
 
 def _named(module: Any, name: str) -> Any:

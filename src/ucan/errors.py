@@ -23,3 +23,11 @@ class ModelError(UcanError, ValueError):
 
 class MissingExtra(UcanError, ImportError):
     """An optional dependency is needed; the message names the extra that installs it."""
+
+
+class StoreError(UcanError, OSError):
+    """A run folder cannot be read or written: damaged, foreign, locked, not permitted, or the disk is full."""
+
+
+class TrainingError(UcanError, RuntimeError):
+    """Training cannot start, go on or be loaded; the last good checkpoint is kept."""

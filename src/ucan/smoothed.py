@@ -5,32 +5,27 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
-from ucan.bounds import check_alpha, lower_bound, majority_p_value, top_two_p_value, upper_bound
+from ucan.bounds import lower_bound, majority_p_value, top_two_p_value, upper_bound
 from ucan.certificate import Abstention, Certificate, Evidence, Prediction
 from ucan.errors import InvalidInput
 from ucan.generators import Generator, Isotropic
 from ucan.laws import Law
-from ucan.region import check_norm
+from ucan.plan import Bound, CertifyPlan, PredictPlan, Test
 from ucan.sidecar import input_hash
 from ucan.votes import Classifier, Stream, Votes, block_size, classify_samples
-
-Bound = Literal["binary", "two-class"]
-Test = Literal["majority", "top-two"]
-
-# Hashing a large model takes a good part of a second: do it once per state of its weights.
-_HASHES: weakref.WeakKeyDictionary[nn.Module, tuple[Any, str]] = weakref.WeakKeyDictionary()
 
 
 class SmoothedClassifier:
     """g(x) = the most probable answer of the classifier f under noise, argmax_c P(f(x + μ + Σε) = c).
 
     ``model`` is f: any callable that maps a batch (n, *event) to logits (n, num_classes) or to class indices (n,).
-    ``law`` draws ε; ``generator`` chooses μ and Σ (None: isotropic).
+    ``law`` draws ε; ``generator`` is the paper's M, which chooses μ and Σ (None: isotropic). Set ``on_votes`` to be told
+    of every block of votes.
     """
 
     def __init__(
@@ -47,6 +42,7 @@ class SmoothedClassifier:
         self.f = Classifier(model, num_classes)
         self.law = law
         self.M = (Isotropic() if generator is None else generator).eval()
+        self.on_votes: Callable[[int], None] | None = None
 
     def certify(
         self,
@@ -65,51 +61,33 @@ class SmoothedClassifier:
         prediction at every x + δ with ‖Σ⁻¹δ‖ₚ < R. Whose answer, its scope says. ``bound="two-class"`` bounds the top
         class and its runner-up at α/2 each, instead of giving all the rest to the runner-up.
         """
-        check_alpha(alpha)
-        check_norm(norm)
-        _check_count("n0", n0)
-        _check_count("n", n)
-        if bound not in ("binary", "two-class"):
-            raise InvalidInput(f'bound must be "binary" or "two-class", got {bound!r}.')
-        inputs = self._check_inputs(x, batch_size)
-        self.law._check(norm, inputs[0].numel())
-        return [self._certify_one(x1, n0, n, alpha, norm, seed, batch_size, bound) for x1 in inputs]
+        plan = CertifyPlan(n0, n, alpha, norm, seed, batch_size, bound)
+        self.law.radius(0.5, norm, x[0].numel() if isinstance(x, torch.Tensor) and len(x) else 1)
+        return [self._certify_one(x1, plan) for x1 in self.check_inputs(x)]
 
-    def _certify_one(
-        self,
-        x: torch.Tensor,
-        n0: int,
-        n: int,
-        alpha: float,
-        norm: float,
-        seed: int,
-        batch_size: int | None,
-        bound: Bound,
-    ) -> Certificate | Abstention:
+    def _certify_one(self, x: torch.Tensor, plan: CertifyPlan) -> Certificate | Abstention:
         """Algorithm 1 for one input (1, *event), in the paper's symbols."""
-        counts_select = self._classify_samples(x, n0, seed, "select", batch_size).counts
+        n0, n, alpha = plan.n0, plan.n, plan.alpha
+        M = self.M.at(x)  # μ, Σ ← M
+        counts_select = self._classify_samples(M, x, n0, plan, "select").counts
         c_A = int(counts_select.argmax())
-        votes = self._classify_samples(x, n, seed, "estimate", batch_size)
+        votes = self._classify_samples(M, x, n, plan, "estimate")
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
-        if bound == "binary":
+        if plan.bound == "binary":
             p_A, p_B = lower_bound(n_A, n, alpha), None
         else:
             p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
+        R = self.law.radius(p_A, plan.norm, x.numel(), p_B)
 
-        R = self.law.radius(p_A, norm, x.numel(), p_B)
-        evidence = self._evidence(x, votes, n0, n, alpha, seed, batch_size, bound)
+        evidence = self._evidence(x, votes, n0, n, plan, plan.bound)
         if R == 0:
-            reason = (
-                f"class {c_A} has a probability of at least {p_A:.6f} only, which is not above "
-                + ("1/2" if p_B is None else f"the runner-up's bound {p_B:.6f}")
-                + f" (n = {n}, alpha = {alpha:g})"
-            )
-            return Abstention(norm, self.M.scope, evidence, reason, p_A)
-        region = self.M.region(self.law, p_A, norm, x, p_B)
-        mu = self.M(x)[0]
+            rival = "1/2" if p_B is None else f"the runner-up's bound {p_B:.6f}"
+            reason = f"the probability of class {c_A} is bounded by {p_A:.6f}, which is not above {rival}"
+            return Abstention(plan.norm, M.scope, evidence, reason, p_A)
+        region, mu = M.region(self.law, p_A, plan.norm, x, p_B), M(x)[0]
         return Certificate(
-            norm,
-            self.M.scope,
+            plan.norm,
+            M.scope,
             evidence,
             prediction=c_A,
             p_lower=p_A,
@@ -130,70 +108,58 @@ class SmoothedClassifier:
     ) -> list[Prediction | Abstention]:
         """Algorithm 2, UCAN-Prediction, for each of a batch of inputs: g(x), or an abstention.
 
-        An answer differs from g(x) with probability at most α. ``test="majority"`` is the paper's (one-sided, so that it
-        holds for any number of classes); ``test="top-two"`` also answers where no class has a majority.
+        An answer differs from g(x) with probability at most α. ``test="majority"`` is the paper's (one-sided, so that
+        it holds for any number of classes); ``test="top-two"`` also answers where no class has a majority.
         """
-        check_alpha(alpha)
-        _check_count("n", n)
-        if test not in ("majority", "top-two"):
-            raise InvalidInput(f'test must be "majority" or "top-two", got {test!r}.')
-        inputs = self._check_inputs(x, batch_size)
-        return [self._predict_one(x1, n, alpha, seed, test, batch_size) for x1 in inputs]
+        plan = PredictPlan(n, alpha, seed, test, batch_size)
+        return [self._predict_one(x1, plan) for x1 in self.check_inputs(x)]
 
-    def _predict_one(
-        self, x: torch.Tensor, n: int, alpha: float, seed: int, test: Test, batch_size: int | None
-    ) -> Prediction | Abstention:
+    def _predict_one(self, x: torch.Tensor, plan: PredictPlan) -> Prediction | Abstention:
         """Algorithm 2 for one input (1, *event), in the paper's symbols."""
-        votes = self._classify_samples(x, n, seed, "predict", batch_size)
+        n, alpha = plan.n, plan.alpha
+        M = self.M.at(x)  # μ, Σ ← M
+        votes = self._classify_samples(M, x, n, plan, "predict")
         c_A = int(votes.counts.argmax())
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
-        p_value = majority_p_value(n_A, n) if test == "majority" else top_two_p_value(n_A, n_B)
-        evidence = self._evidence(x, votes, 0, n, alpha, seed, batch_size, test)
+        p_value = majority_p_value(n_A, n) if plan.test == "majority" else top_two_p_value(n_A, n_B)
+
+        evidence = self._evidence(x, votes, 0, n, plan, plan.test)
         if p_value <= alpha:
-            return Prediction(None, self.M.scope, evidence, prediction=c_A, p_value=p_value)
-        reason = (
-            f"class {c_A} leads with {n_A} of {n} votes, which the {test} test does not accept at alpha = {alpha:g}"
-        )
-        return Abstention(None, self.M.scope, evidence, reason)
+            return Prediction(None, M.scope, evidence, prediction=c_A, p_value=p_value)
+        reason = f"class {c_A} leads with {n_A} of {n} votes, too few for the {plan.test} test at alpha = {alpha:g}"
+        return Abstention(None, M.scope, evidence, reason)
 
     # --- what both algorithms stand on ---
 
-    def _classify_samples(self, x: torch.Tensor, n: int, seed: int, phase: str, batch_size: int | None) -> Votes:
-        size = batch_size or block_size(x.numel(), n)
-        return classify_samples(self.f, self.M, self.law, x, n, Stream(seed, input_hash(x), phase), size)
+    def _classify_samples(
+        self, M: Generator, x: torch.Tensor, n: int, plan: CertifyPlan | PredictPlan, phase: str
+    ) -> Votes:
+        size = plan.batch_size or block_size(x.numel(), n)
+        stream = Stream(plan.seed, input_hash(x), phase)
+        return classify_samples(self.f, M, self.law, x, n, stream, size, self.on_votes)
 
     def _evidence(
-        self,
-        x: torch.Tensor,
-        votes: Votes,
-        n0: int,
-        n: int,
-        alpha: float,
-        seed: int,
-        batch_size: int | None,
-        bound: str,
+        self, x: torch.Tensor, votes: Votes, n0: int, n: int, plan: CertifyPlan | PredictPlan, bound: str
     ) -> Evidence:
         return Evidence(
             counts=tuple(votes.counts.tolist()),
             invalid=votes.invalid,
             n0=n0,
             n=n,
-            alpha=alpha,
-            seed=seed,
+            alpha=plan.alpha,
+            seed=plan.seed,
             law=self.law,
             generator=self.M.describe(),
             bound=bound,
-            batch_size=batch_size or block_size(x.numel(), n),
+            batch_size=plan.batch_size or block_size(x.numel(), n),
             precision=str(self.f.dtype or x.dtype).removeprefix("torch."),
             weights_hash=weights_hash(self.f.model),
             input_hash=input_hash(x),
         )
 
-    def _check_inputs(self, x: torch.Tensor, batch_size: int | None) -> list[torch.Tensor]:
+    def check_inputs(self, x: torch.Tensor) -> list[torch.Tensor]:
         """The inputs one by one, each (1, *event) and on the model's device, or an error before any work."""
         self.f.check_ready()
-        if batch_size is not None:
-            _check_count("batch_size", batch_size)
         if not isinstance(x, torch.Tensor):
             raise InvalidInput(f"x must be a torch tensor of shape (batch, *event), got {type(x).__name__}.")
         if not x.is_floating_point():
@@ -209,9 +175,12 @@ class SmoothedClassifier:
         self.M.to(device)
         inputs = [x[i : i + 1].detach().to(device) for i in range(len(x))]
         with torch.inference_mode():
-            self.M.check(inputs[0], self.law)
-            self.f(self.M.view(inputs[0]))
+            self.f(self.M.at(inputs[0]).view(inputs[0]))  # a model that cannot answer says so now
         return inputs
+
+
+# Hashing a large model takes a good part of a second: do it once per state of its weights.
+_HASHES: weakref.WeakKeyDictionary[nn.Module, tuple[Any, str]] = weakref.WeakKeyDictionary()
 
 
 def weights_hash(model: Any) -> str | None:
@@ -235,8 +204,3 @@ def _largest_other(counts: torch.Tensor, c_A: int) -> int:
     others = counts.clone()
     others[c_A] = -1
     return int(others.max())
-
-
-def _check_count(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")

@@ -103,11 +103,19 @@ class Classifier:
 
 @torch.inference_mode()
 def classify_samples(
-    f: Classifier, generator: Generator, law: Law, x: torch.Tensor, n: int, stream: Stream, size: int
+    f: Classifier,
+    generator: Generator,
+    law: Law,
+    x: torch.Tensor,
+    n: int,
+    stream: Stream,
+    size: int,
+    on_votes: Callable[[int], None] | None = None,
 ) -> Votes:
     """The votes of n noisy copies of one input (1, *event): counts (num_classes,) on the CPU, and the invalid ones.
 
-    Nothing is copied to the host before the last block, so a GPU never waits for Python.
+    Nothing is copied to the host before the last block, so a GPU never waits for Python. ``on_votes`` is told of every
+    block handed to the device, for a progress bar.
     """
     tally = torch.zeros(f.num_classes + 1, dtype=torch.int64, device=x.device)
     one = torch.ones(size, dtype=torch.int64, device=x.device)
@@ -115,6 +123,8 @@ def classify_samples(
         noisy = generator.perturb(x, law, size, stream.block(number, x.device))[:, 0]
         votes = f(generator.view(noisy))[:take]
         tally.index_add_(0, votes.to(x.device), one[:take])
+        if on_votes is not None:
+            on_votes(take)
     counts = tally.cpu()
     return Votes(counts[:-1], int(counts[-1]))
 

@@ -1,6 +1,8 @@
 """Who chooses μ and Σ. Every generator declares the scope of the guarantee that follows from it."""
 
 from ucan.generators.base import Fixed, Generator, Isotropic
+from ucan.generators.basis import BasisWise
+from ucan.generators.learned import CertificationWise, DatasetWise
 from ucan.generators.pattern import Pattern
 
-__all__ = ["Fixed", "Generator", "Isotropic", "Pattern"]
+__all__ = ["BasisWise", "CertificationWise", "DatasetWise", "Fixed", "Generator", "Isotropic", "Pattern"]

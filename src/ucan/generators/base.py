@@ -50,19 +50,20 @@ class Generator(nn.Module):
         own = law.region_norm(norm)
         return Region(scale, law.radius(p, own, math.prod(event), p_b), own, event)
 
-    def check(self, x: torch.Tensor, law: Law) -> None:
-        """Refuse, before any work, an input (1, *event) or a law that this generator cannot serve."""
-        mu, scale = self(x)
+    def at(self, x: torch.Tensor) -> Generator:
+        """μ, Σ ← M: this generator with its noise computed at one input (1, *event) and held there."""
+        with torch.no_grad():
+            mu, sigma = self(x)
+        scale = as_scale(sigma)
         if not torch.isfinite(mu).all():
-            raise InvalidInput(f"{type(self).__name__}: μ holds a value that is not finite.")
-        as_scale(scale).check()
-        as_scale(scale).check_dim(math.prod(x.shape[1:]))
-        try:
-            torch.broadcast_shapes(mu.shape, x.shape)
-        except RuntimeError as error:
-            raise InvalidInput(
-                f"{type(self).__name__}: μ of shape {tuple(mu.shape)} does not fit inputs of {tuple(x.shape[1:])}."
-            ) from error
+            raise InvalidInput(f"{self.describe()}: μ holds a value that is not finite.")
+        scale.check()
+        check_fits(self, x, mu, scale)
+        return Held(self, mu, scale)
+
+    def cap(self) -> float | None:
+        """The largest scale that any direction can get at any input; None where nobody can say."""
+        return None
 
     def describe(self) -> str:
         """One line for certificates and tables."""
@@ -83,24 +84,41 @@ class Fixed(Generator):
         super().__init__()
         self.scale = as_scale(scale)
         self.scale.check()
-        mu = torch.zeros(()) if mean is None else torch.as_tensor(mean, dtype=torch.get_default_dtype())
+        mu = torch.zeros(()) if mean is None else torch.as_tensor(mean)
         if not torch.isfinite(mu).all():
             raise InvalidInput("Fixed: mean holds a value that is not finite.")
         self.register_buffer("mean", mu)
+        for name, tensor in self.scale.tensors().items():
+            self.register_buffer(_buffer_name(name), tensor)
+        self.register_load_state_dict_post_hook(lambda module, keys: module._rebuild())
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """The given μ and Σ."""
         return self.mean.to(x), self.scale
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Fixed:
-        # `.to(device)` must take Σ along: its tensors are no buffers of this module.
-        super()._apply(fn, recurse)
-        self.scale = self.scale.to(fn(torch.zeros(())).device)
+    def at(self, x: torch.Tensor) -> Generator:
+        """Itself, once it is known to fit: the noise is the same at every input."""
+        check_fits(self, x, self.mean, self.scale)
         return self
+
+    def cap(self) -> float:
+        """Σ's largest factor."""
+        return self.scale.largest()
 
     def describe(self) -> str:
         """The kind of Σ."""
         return f"Fixed({type(self.scale).__name__})"
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Fixed:
+        super()._apply(fn, recurse)
+        self._rebuild()
+        return self
+
+    def _rebuild(self) -> None:
+        """Σ from its buffers, after they were moved or loaded."""
+        names = self.scale.tensors()
+        if names:
+            self.scale = self.scale.with_tensors({name: getattr(self, _buffer_name(name)) for name in names})
 
 
 class Isotropic(Fixed):
@@ -112,3 +130,39 @@ class Isotropic(Fixed):
     def describe(self) -> str:
         """Isotropic."""
         return "Isotropic"
+
+
+class Held(Generator):
+    """Another generator's noise, computed at one input and held there; its scope and its view stay."""
+
+    def __init__(self, source: Generator, mean: torch.Tensor, scale: Scale) -> None:
+        super().__init__()
+        self.scope = source.scope  # type: ignore[misc]
+        self.view = source.view  # type: ignore[method-assign]
+        self.mean = mean.detach()
+        self.scale = scale
+        self._line = source.describe()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
+        """The held μ and Σ."""
+        return self.mean, self.scale
+
+    def describe(self) -> str:
+        """The source's line."""
+        return self._line
+
+
+def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> None:
+    """Refuse, before any work, μ and Σ that cannot serve inputs like x (1, *event)."""
+    name = generator.describe()
+    scale.check_dim(math.prod(x.shape[1:]))
+    try:
+        fits = torch.broadcast_shapes(mean.shape, x.shape) == x.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise InvalidInput(f"{name}: μ of shape {tuple(mean.shape)} does not fit inputs of {tuple(x.shape[1:])}.")
+
+
+def _buffer_name(name: str) -> str:
+    return "scale_" + name.replace(".", "_")

@@ -40,8 +40,5 @@ class Uniform(Law):
 
     def _probability(self, radius: Array, norm: float, dim: int) -> Array:
         half = radius / (2 * self.scale)
-        if norm == 1:
-            excess = half
-        else:
-            excess = -np.expm1(dim * np.log1p(-np.minimum(half, 1 - 2**-53)))
+        excess = half if norm == 1 else -np.expm1(dim * np.log1p(-np.minimum(half, 1 - 2**-53)))
         return np.where(excess <= 0.5, 0.5 + excess, np.nan)

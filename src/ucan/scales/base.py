@@ -53,6 +53,10 @@ class Scale(ABC):
     def dense(self, dim: int) -> torch.Tensor:
         """The d×d matrix in float64: for tests, and for dimensions where it fits."""
 
+    @abstractmethod
+    def largest(self) -> float:
+        """The largest factor by which Σ stretches any direction (‖Σ‖₂), or a bound on it from above."""
+
     def check_dim(self, dim: int) -> None:
         """Raise unless Σ acts on R^dim."""
         if self.dim is not None and self.dim != dim:
@@ -62,9 +66,13 @@ class Scale(ABC):
         """The defining tensors by field name, for saving."""
         return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), torch.Tensor)}
 
+    def with_tensors(self, tensors: dict[str, torch.Tensor]) -> Self:
+        """The same kind of Σ made of other tensors, named as ``tensors`` names them."""
+        return replace(self, **tensors)
+
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """The same Σ on another device or in another dtype."""
-        return replace(self, **{name: t.to(*args, **kwargs) for name, t in self.tensors().items()})
+        return self.with_tensors({name: t.to(*args, **kwargs) for name, t in self.tensors().items()})
 
 
 def finite_tensor(owner: str, name: str, value: Any) -> torch.Tensor:
@@ -76,6 +84,8 @@ def finite_tensor(owner: str, name: str, value: Any) -> torch.Tensor:
         tensor = tensor.double()
     if tensor.numel() == 0:
         raise InvalidInput(f"{owner}: {name} is empty.")
+    if tensor.requires_grad:  # in training: looking at it would stall the device; a guarantee is never made from it
+        return tensor
     bad = ~torch.isfinite(tensor.detach())
     if bad.any():
         index = tuple(bad.nonzero()[0].tolist())

@@ -91,6 +91,10 @@ class DCT(Scale):
         """max(|sₖ|, eps)."""
         return type(self)(at_least(self.s, eps))
 
+    def largest(self) -> float:
+        """Max |sₖ|."""
+        return float(self.s.detach().abs().max())
+
     def check(self) -> None:
         """Refuse sₖ ≤ 0."""
         check_positive("DCT", "s", self.s)

@@ -48,6 +48,10 @@ class Scalar(Scale):
         """The scalar max(|s|, eps)."""
         return type(self)(float(at_least(torch.tensor(self.value, dtype=torch.float64), eps)))
 
+    def largest(self) -> float:
+        """|s|."""
+        return abs(self.value)
+
     def check(self) -> None:
         """Refuse s ≤ 0."""
         if self.value <= 0:
@@ -99,6 +103,10 @@ class Diagonal(Scale):
     def regularised(self, eps: float) -> Self:
         """max(|σᵢ|, eps)."""
         return type(self)(at_least(self.sigma, eps))
+
+    def largest(self) -> float:
+        """Max |σᵢ|."""
+        return float(self.sigma.detach().abs().max())
 
     def check(self) -> None:
         """Refuse σᵢ ≤ 0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,6 +102,10 @@ class Dense(Scale):
         """Every singular value raised to at least eps."""
         return type(self)(clamp_singular_values(self.matrix, eps))
 
+    def largest(self) -> float:
+        """The largest singular value."""
+        return float(torch.linalg.matrix_norm(self.matrix.detach().double(), ord=2))
+
     def check(self) -> None:
         """Refuse a singular A."""
         check_invertible("Dense", self.matrix)
@@ -108,6 +113,18 @@ class Dense(Scale):
     def dense(self, dim: int) -> torch.Tensor:
         """A."""
         return self.matrix.double()
+
+
+def check_orthonormal(basis: torch.Tensor) -> None:
+    """Refuse a Q whose columns are not orthonormal (to the precision of float32).
+
+    ‖(QᵀQ − I)v‖ for random v estimates the defect in O(d²), where forming QᵀQ would cost O(d³).
+    """
+    q = basis.detach().double()
+    v = torch.randn(len(q), 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(q.device)
+    defect = float((q.T @ (q @ v) - v).abs().max())
+    if defect > 1e-4 * math.sqrt(len(q)):
+        raise InvalidInput(f"Basis: the columns of Q are not orthonormal (QᵀQv is off by {defect:.2g}).")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,12 +139,7 @@ class Basis(Scale):
         s = finite_tensor("Basis", "s", self.s).flatten()
         if len(s) != len(basis):
             raise InvalidInput(f"Basis: Q has {len(basis)} columns and s {len(s)} entries; give one scale a column.")
-        # A Q that is orthonormal to float32 only still passes; its defect is far below any reported digit.
-        defect = float(
-            (basis.detach().double().T @ basis.detach().double() - torch.eye(len(s), device=s.device)).abs().max()
-        )
-        if defect > 1e-4:
-            raise InvalidInput(f"Basis: the columns of Q are not orthonormal (QᵀQ is off by {defect:.2g}).")
+        check_orthonormal(basis)
         object.__setattr__(self, "basis", basis)
         object.__setattr__(self, "s", s)
 
@@ -162,6 +174,10 @@ class Basis(Scale):
     def regularised(self, eps: float) -> Self:
         """max(|sₖ|, eps)."""
         return type(self)(self.basis, at_least(self.s, eps))
+
+    def largest(self) -> float:
+        """Max |sₖ|."""
+        return float(self.s.detach().abs().max())
 
     def check(self) -> None:
         """Refuse sₖ ≤ 0."""
@@ -231,12 +247,12 @@ class LowRank(Scale):
             return dense_norm(self.solve(torch.eye(dim, dtype=torch.float64, device=self.diag.device)), q, p)
         inverse, g, m = self._woodbury
         shared = ((g @ m) * g).sum(1)  # the diagonal of G M Gᵀ
-        if (q, p) == (1, float("inf")):
+        if (q, p) == (1, math.inf):
             return float((inverse - shared).max())  # Σ⁻¹ is positive definite: its largest entry is on the diagonal
         columns = (inverse**2 - 2 * inverse * shared + ((g @ (m @ (g.T @ g) @ m)) * g).sum(1)).clamp_min(0).sqrt()
         spectral = float(inverse.max())
         by_spectrum = identity_norm(q, 2, dim) * spectral * identity_norm(2, p, dim)
-        if q == 1 or p == float("inf"):  # symmetric: rows are columns
+        if q == 1 or p == math.inf:  # symmetric: rows are columns
             stretch = identity_norm(2, p, dim) if q == 1 else identity_norm(q, 2, dim)
             return min(by_spectrum, float(columns.max()) * stretch)
         return by_spectrum
@@ -244,6 +260,10 @@ class LowRank(Scale):
     def regularised(self, eps: float) -> Self:
         """The diagonal raised to at least eps."""
         return type(self)(at_least(self.diag, eps), self.factor)
+
+    def largest(self) -> float:
+        """At most max aᵢ + ‖F‖₂²."""
+        return float(self.diag.abs().max()) + float(torch.linalg.matrix_norm(self.factor.detach().double(), ord=2)) ** 2
 
     def check(self) -> None:
         """Refuse aᵢ ≤ 0: only then is Σ positive definite whatever F is."""
@@ -299,6 +319,10 @@ class BlockDiagonal(Scale):
         """Every block's singular values raised to at least eps."""
         return type(self)(tuple(clamp_singular_values(b, eps) for b in self.blocks))
 
+    def largest(self) -> float:
+        """The largest of the blocks'."""
+        return max(part.largest() for part in self.parts)
+
     def check(self) -> None:
         """Refuse a singular block."""
         for i, block in enumerate(self.blocks):
@@ -312,9 +336,9 @@ class BlockDiagonal(Scale):
         """The blocks, numbered."""
         return {f"blocks.{i}": b for i, b in enumerate(self.blocks)}
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """The same Σ on another device or in another dtype."""
-        return type(self)(tuple(b.to(*args, **kwargs) for b in self.blocks))
+    def with_tensors(self, tensors: dict[str, torch.Tensor]) -> Self:
+        """From numbered blocks."""
+        return type(self)(tuple(tensors[f"blocks.{i}"] for i in range(len(tensors))))
 
     def _slices(self, z: torch.Tensor) -> list[tuple[Dense, torch.Tensor]]:
         pieces = rows(z, self.dim).split([d.dim for d in self.parts], dim=1)

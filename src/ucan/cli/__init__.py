@@ -1,0 +1,48 @@
+"""The command line: a thin layer that turns words into calls."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from ucan.cli.certify import certify
+from ucan.cli.demo import demo
+from ucan.cli.predict import predict
+from ucan.cli.train import train
+from ucan.cli.verify import verify
+from ucan.errors import UcanError
+
+app = typer.Typer(
+    name="ucan",
+    help="Certified robustness by randomized smoothing, with noise of any law and any shape.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (demo, train, certify, predict, verify):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+    """What every command shares."""
+    if version:
+        from ucan import __version__
+
+        typer.echo(f"ucan {__version__}")
+        raise typer.Exit()
+
+
+def main() -> None:
+    """Run a command. Exit codes: 0 done, 1 a claim does not stand, 2 wrong use or input, 130 interrupted."""
+    try:
+        app(prog_name="ucan")
+    except UcanError as error:
+        print(f"ucan: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("ucan: interrupted.", file=sys.stderr)
+        sys.exit(130)

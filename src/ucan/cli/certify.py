@@ -1,0 +1,169 @@
+"""`ucan certify`: certificates for a user's own classifier, stored as they come."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from ucan import __version__, data
+from ucan.certificate import SCOPES, Abstention, Certificate, save_json
+from ucan.cli import words
+from ucan.cli.progress import Progress
+from ucan.errors import InvalidInput
+from ucan.plan import CertifyPlan
+from ucan.results import Store
+from ucan.results.formats import write
+from ucan.smoothed import SmoothedClassifier, weights_hash
+
+
+def certify(
+    model: words.ModelOption,
+    source: words.DataOption,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The run's folder (it resumes where it stopped), or a `.tsv` file beside it."),
+    ] = None,
+    weights: words.WeightsOption = None,
+    split: words.SplitOption = "test",
+    law: words.LawOption = None,
+    scale: words.ScaleOption = None,
+    exponent: words.ExponentOption = None,
+    noise: words.NoiseOption = None,
+    norm: words.NormOption = words.NormName.l2,
+    n0: Annotated[int, typer.Option(help="Samples that choose the class.")] = 100,
+    n: Annotated[int, typer.Option(help="Samples that bound its probability.")] = 100_000,
+    alpha: words.AlphaOption = 0.001,
+    bound: Annotated[
+        str, typer.Option(help="`binary`, or `two-class`, which bounds the runner-up as well.")
+    ] = "binary",
+    seed: words.SeedOption = 0,
+    device: words.DeviceOption = "auto",
+    classes: words.ClassesOption = None,
+    batch_size: words.BatchOption = None,
+    skip: words.SkipOption = 1,
+    most: words.MaxOption = None,
+    certificates: Annotated[
+        bool, typer.Option("--certificates", help="Also write each certificate as JSON, for `ucan verify`.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    quiet: words.QuietOption = False,
+) -> None:
+    """Give every input an answer and a region in which it provably does not change.
+
+    Results go into the run's folder one by one: stop it at any time, and the same command goes on where it stopped.
+    `results.tsv` there is the field's own table (idx, label, predict, radius, correct, time; −1 is an abstention).
+
+    Examples:
+    `ucan certify --model mymodels:resnet --data images/ --scale 0.25`
+
+    `ucan certify --model net.onnx --data test.npz --law laplace --norm 1 --n 10000 --max 100 -o run.tsv`
+    """
+    where = words.device_of(device)
+    selection = words.Selection.of(data.load(source, split), skip, most)
+    first = selection.first().to(where)
+    g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first)
+    plan = CertifyPlan(n0, n, alpha, words.norm_of(norm), seed, batch_size, bound)  # type: ignore[arg-type]
+    g.law.radius(0.5, plan.norm, first.numel())
+    g.check_inputs(first)
+    folder, tsv = _places(out, model, norm)
+    config = {
+        "kind": "certify",
+        "ucan": __version__,
+        "model": model,
+        "weights_hash": weights_hash(g.f.model),
+        "data": source,
+        "split": split,
+        "skip": skip,
+        "law": {"name": type(g.law).__name__, **vars(g.law)},
+        "noise": g.M.describe(),
+        "alm_cap": words.alm_cap(g, first),
+        "scope": g.M.scope,
+        **asdict(plan),
+    }
+    if tsv.exists() and not (folder / "config.toml").exists():
+        raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
+    with Store.create(folder, config) as store:
+        try:
+            _certify_all(g, selection, store, plan, certificates, quiet)
+        except KeyboardInterrupt:
+            print(f"\nStopped; {len(store)} results are kept. The same command goes on from there.", file=sys.stderr)
+            raise
+        finally:
+            if len(store):
+                write(store, tsv, overwrite=True)
+        summary = _summary(store, folder, tsv, g.M.scope)
+    print(json.dumps(summary) if as_json else _in_words(summary))
+
+
+def _certify_all(
+    g: SmoothedClassifier,
+    selection: words.Selection,
+    store: Store,
+    plan: CertifyPlan,
+    certificates: bool,
+    quiet: bool,
+) -> None:
+    done = store.done()
+    todo = [index for index in selection.indices if index not in done]
+    if done and not quiet:
+        print(f"{len(done)} inputs are done already, {len(todo)} to go.", file=sys.stderr)
+    if certificates:
+        (store.folder / "certificates").mkdir(exist_ok=True)
+    right = 0
+    with Progress("certifying", len(todo), plan.n0 + plan.n, quiet) as progress:
+        g.on_votes = progress.sampled
+        for index in todo:
+            x, label = selection.dataset[index]
+            start = time.perf_counter()
+            outcome: Certificate | Abstention = g.certify(x[None], **asdict(plan))[0]
+            store.add(index, label, outcome, time.perf_counter() - start)
+            if certificates:
+                save_json(outcome, store.folder / "certificates" / f"{index}.json")
+            right += outcome.prediction == label
+            progress.finished(f"accuracy {right / (progress.items + 1):.1%}")
+
+
+def _places(out: Path | None, model: str, norm: words.NormName) -> tuple[Path, Path]:
+    """The run's folder and its TSV."""
+    if out is None:
+        name = "".join(c if c.isalnum() else "-" for c in Path(model).name.removesuffix(".onnx").removesuffix(".pt2"))
+        out = Path("runs") / f"{name}-l{norm.value}"
+    if out.suffix == ".tsv":
+        return out.with_suffix(""), out
+    return out, out / "results.tsv"
+
+
+def _summary(store: Store, folder: Path, tsv: Path, scope: str) -> dict[str, Any]:
+    columns = store.columns()
+    count = len(columns["idx"])
+    certified = columns["radius"][columns["correct"]]
+    return {
+        "run": str(folder),
+        "tsv": str(tsv),
+        "inputs": count,
+        "accuracy": math.floor(1e6 * columns["correct"].mean()) / 1e6 if count else None,
+        "abstained": int(columns["abstained"].sum()),
+        "median_radius": float(torch.tensor(certified).median()) if len(certified) else None,
+        "scope": scope,
+    }
+
+
+def _in_words(summary: dict[str, Any]) -> str:
+    if not summary["inputs"]:
+        return "No input was certified."
+    radius = summary["median_radius"]
+    middle = f", half of them with a radius of {math.floor(1e4 * radius) / 1e4} or more" if radius is not None else ""
+    return (
+        f"{summary['inputs']} inputs: {math.floor(1000 * summary['accuracy']) / 10} % certified correctly{middle}; "
+        f"{summary['abstained']} abstentions.\n"
+        f"Scope {summary['scope']}: the guarantee is about {SCOPES[summary['scope']]}.\n"
+        f"Results: {summary['tsv']} (run folder {summary['run']})"
+    )

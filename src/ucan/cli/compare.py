@@ -1,0 +1,97 @@
+"""`ucan compare`: the field's tables for any set of runs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ucan.errors import InvalidInput, StoreError
+from ucan.report.render import render
+from ucan.report.tables import RADII, comparison
+from ucan.results.config import write_whole
+
+
+class At(StrEnum):
+    """What certified accuracy goes by."""
+
+    radius = "radius"
+    alm = "alm"
+
+
+class Look(StrEnum):
+    """The table's formats."""
+
+    terminal = "terminal"
+    markdown = "markdown"
+    latex = "latex"
+
+
+def compare(
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders, imported ones too.")] = None,
+    at: Annotated[At, typer.Option("--at", help="Certified accuracy by radius, or by ALM.")] = At.radius,
+    radii: Annotated[str, typer.Option(help="The columns, separated by commas.")] = ",".join(f"{r:g}" for r in RADII),
+    look: Annotated[Look, typer.Option("--format", help="How the table is written.")] = Look.terminal,
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN", help="A run to measure the improvement against; may be given again."),
+    ] = None,
+    envelope: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=RUN,RUN", help="A row with the best of several runs; may be given again."),
+    ] = None,
+    bands: Annotated[bool, typer.Option("--bands", help="Add 95 % confidence limits over the inputs.")] = False,
+    digits: Annotated[int, typer.Option(min=0, max=6, help="Decimals of a percentage.")] = 1,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file instead.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Compare runs: certified accuracy in %, rounded down, by radius or by ALM.
+
+    The scope and the ALM cap stand in columns of their own; the best is bold within a scope (a star where there is no
+    bold).
+
+    Examples: `ucan compare runs/ours runs/cohen`,
+    `ucan compare runs/ours --baseline runs/cohen --at alm --format latex -o table.tex`,
+    `ucan compare --envelope "Cohen=runs/s025,runs/s050,runs/s100" runs/ours`
+    """
+    table = comparison(
+        runs or [],
+        parse_radii(radii),
+        at.value,
+        baselines=baseline or [],
+        envelopes=dict(parse_envelope(text) for text in envelope or []),
+        bands=bands,
+        digits=digits,
+    )
+    width = shutil.get_terminal_size().columns if output is None and sys.stdout.isatty() else None
+    text = render(table, look.value, width)
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    if output.exists() and not force:
+        raise InvalidInput(f"{output} exists already; nothing was written. --force overwrites.")
+    try:
+        write_whole(output, text.encode())
+    except OSError as error:
+        raise StoreError(f"{output} cannot be written: {error}.") from error
+
+
+def parse_radii(text: str) -> list[float]:
+    """The numbers of a comma-separated list."""
+    try:
+        return [float(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise InvalidInput(f"--radii wants numbers separated by commas, such as 0,0.5,1; got {text!r}.") from error
+
+
+def parse_envelope(text: str) -> tuple[str, list[str | Path]]:
+    """NAME and the runs of NAME=RUN,RUN."""
+    name, equals, runs = text.partition("=")
+    folders: list[str | Path] = [part.strip() for part in runs.split(",") if part.strip()]
+    if not (name.strip() and equals and folders):
+        raise InvalidInput(f"--envelope wants NAME=RUN,RUN, got {text!r}.")
+    return name.strip(), folders

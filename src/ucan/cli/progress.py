@@ -1,0 +1,95 @@
+"""How long work is shown: a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+# Seconds between two plain lines of a log.
+LOG_INTERVAL = 15.0
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 42 s, 3 min 20 s, 2 h 05 min."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+class Progress:
+    """Counts finished items and samples, and tells rate and time to go.
+
+    The time to go counts samples inside the item in progress, so it moves and is honest even when one item takes
+    minutes. Everything is written to standard error; standard output belongs to results.
+    """
+
+    def __init__(self, label: str, total: int, samples_per_item: int, quiet: bool = False) -> None:
+        self.label = label
+        self.total = total
+        self.per_item = max(1, samples_per_item)
+        self.items = self.samples = self.within = 0
+        self.note = ""
+        self.start = self.last_log = time.monotonic()
+        self.quiet = quiet
+        self._bar = None if quiet or not sys.stderr.isatty() else self._make_bar()
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        elif not self.quiet and self.items:
+            print(self.line(), file=sys.stderr, flush=True)
+
+    def sampled(self, count: int) -> None:
+        """``count`` more samples of the item in progress are classified."""
+        self.samples += count
+        self.within = min(self.per_item, self.within + count)
+        self._show()
+
+    def finished(self, note: str) -> None:
+        """One more item is done; ``note`` says how things stand."""
+        self.items += 1
+        self.within = 0
+        self.note = note
+        self._show()
+
+    @property
+    def fraction(self) -> float:
+        """The share of the work that is done."""
+        return min(1.0, (self.items + self.within / self.per_item) / max(1, self.total))
+
+    def line(self) -> str:
+        """The state in one line."""
+        elapsed = time.monotonic() - self.start
+        left = duration(elapsed * (1 / self.fraction - 1)) if self.fraction > 0 else "?"
+        rates = f"{self.items / elapsed:.3g} items/s, {self.samples / elapsed:,.0f} samples/s" if elapsed > 0 else ""
+        parts = [f"{self.label} {self.items}/{self.total}", rates, self.note]
+        parts.append(f"done in {duration(elapsed)}" if self.items >= self.total else f"{left} to go")
+        return ", ".join(part for part in parts if part)
+
+    def _show(self) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.fraction, text=self.line())
+        elif not self.quiet and time.monotonic() - self.last_log >= LOG_INTERVAL:
+            self.last_log = time.monotonic()
+            print(self.line(), file=sys.stderr, flush=True)
+
+    def _make_bar(self):  # type: ignore[no-untyped-def]
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        bar = RichProgress(
+            BarColumn(bar_width=24), TextColumn("{task.fields[text]}"), console=Console(stderr=True), transient=False
+        )
+        self._task = bar.add_task("", total=1.0, text=self.label)
+        return bar

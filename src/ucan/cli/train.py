@@ -1,0 +1,138 @@
+"""`ucan train`: a classifier and its noise, trained together."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ucan import __version__, data
+from ucan.cli import words
+from ucan.cli.progress import duration
+from ucan.errors import InvalidInput, TrainingError
+from ucan.models import load_weights
+from ucan.results.config import differences, frozen, read_config, write_config
+
+
+def train(
+    settings: Annotated[
+        str, typer.Argument(help="A preset's name, or a TOML file with settings. `list` shows the presets.")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; runs/NAME if not given.")] = None,
+    finetune: Annotated[
+        Path | None,
+        typer.Option(help="Start from these weights of the classifier (`.safetensors`, or tensors in `.pt`)."),
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one setting: `--set epochs=5`, `--set law.scale=0.5`.")
+    ] = None,
+    device: words.DeviceOption = "auto",
+    quiet: words.QuietOption = False,
+) -> None:
+    """Train a classifier together with the noise that it will be certified under.
+
+    Stop it at any time (Ctrl-C): the same command goes on from the last step. Examples:
+
+    `ucan train list`
+
+    `ucan train digits-basis -o runs/digits`
+
+    `ucan train cifar10-consistency --set law.scale=0.5 -o runs/cifar`
+    """
+    from ucan.training import Trainer, build_classifier, preset_names, read_settings
+
+    if settings == "list":
+        typer.echo("\n".join(preset_names()))
+        return
+    chosen = changed(read_settings(settings), change or [])
+    folder = out or Path("runs") / Path(settings).stem
+    dataset = data.load(chosen.data, "train")
+    shape, classes = dataset.event_shape, dataset.num_classes
+    classifier = build_classifier(chosen, shape, classes)
+    if finetune is not None:
+        load_weights(classifier, finetune)
+    config = {
+        "kind": "train",
+        "ucan": __version__,
+        "shape": list(shape),
+        "num_classes": classes,
+        "finetune": str(finetune) if finetune else None,
+        "training": chosen.to_dict(),
+    }
+    _settle(folder, config)
+    show = None if quiet else _Shown(chosen.epochs)
+    place = words.device_of(device).type
+    try:
+        Trainer(chosen, dataset, classifier, folder, place, show).run()
+    except KeyboardInterrupt:
+        print(f"\nStopped; the checkpoint in {folder} is kept. The same command goes on from there.", file=sys.stderr)
+        raise
+    if not quiet:
+        print(f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {chosen.data}", file=sys.stderr)
+
+
+def changed(settings: Any, changes: list[str]) -> Any:
+    """The settings with ``key=value`` (or ``table.key=value``) changes, values as TOML writes them."""
+    import tomllib
+
+    values = settings.to_dict()
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals:
+            raise InvalidInput(f"--set takes key=value, got {change!r}.")
+        try:
+            value = tomllib.loads(f"v = {text}")["v"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        table = values
+        *path, last = key.strip().split(".")
+        for name in path:
+            table = table.get(name, {})
+        if not path and last not in values:
+            raise InvalidInput(f"there is no setting {key!r}; there are {', '.join(sorted(values))}.")
+        table[last] = value
+    return replace(type(settings).from_dict(values))
+
+
+def _settle(folder: Path, config: dict[str, Any]) -> None:
+    """Keep the settings with the run, or make sure that they are still the same."""
+    path = folder / "config.toml"
+    if not path.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise TrainingError(f"{folder} holds other things than a run; name another folder with --out.")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_config(path, config)
+        return
+    lines = differences(read_config(path), frozen(config))
+    if lines:
+        raise TrainingError(
+            f"{folder} was begun with other settings:\n  " + "\n  ".join(lines) + "\nName another folder."
+        )
+
+
+class _Shown:
+    """The state of training on one line: a live one on a terminal, one an epoch elsewhere."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+        self.start = time.monotonic()
+        self.first: float | None = None
+
+    def __call__(self, epoch: int, step: int, steps: int, means: dict[str, float]) -> None:
+        done = (epoch + step / steps) / self.epochs
+        if self.first is None:
+            self.first = max(0.0, done - 25 / (steps * self.epochs))
+        spent = time.monotonic() - self.start
+        left = duration(spent * (1 - done) / max(done - self.first, 1e-9))
+        line = (
+            f"epoch {epoch + 1}/{self.epochs}, step {step}/{steps}: loss {means['loss']:.4f}, accuracy "
+            f"{means['correct']:.1%}, min σ {means['min_sigma']:.3f}, mean σ {means['mean_sigma']:.3f}, {left} to go"
+        )
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        elif step == steps:
+            print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,68 @@
+"""`ucan verify`: does a certificate that someone hands you stand?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from ucan import data
+from ucan import verify as verification
+from ucan.certificate import Certificate, load_json
+from ucan.cli import words
+from ucan.data.single import is_single, load_picture_or_array
+from ucan.errors import InvalidInput
+from ucan.models import load_model
+from ucan.smoothed import SmoothedClassifier
+from ucan.training import is_trained_run, load_run
+
+
+def verify(
+    certificate: Annotated[Path, typer.Argument(help="The certificate, a JSON file.")],
+    model: words.ModelOption,
+    source: Annotated[
+        str, typer.Option("--input", help="The input: an image, an `.npy` array, or any `--data` source with --index.")
+    ],
+    weights: words.WeightsOption = None,
+    index: Annotated[int | None, typer.Option(help="The input's number in a data source.")] = None,
+    n: Annotated[int | None, typer.Option(help="Fresh samples; as many as the certificate's if not given.")] = None,
+    alpha: words.AlphaOption = 0.001,
+    seed: Annotated[int, typer.Option(help="Seed of the fresh samples; must differ from the certificate's.")] = 1,
+    device: words.DeviceOption = "auto",
+) -> None:
+    """Recompute what a certificate claims, and draw fresh samples against it.
+
+    Exit code 0: the claim stands. 1: it does not. 2: it could not be checked.
+
+    Example: `ucan verify 17.json --model mymodels:resnet --input digit.png`
+    """
+    record = load_json(certificate)
+    if not isinstance(record, Certificate):
+        raise InvalidInput(f"{certificate} is no certificate but an abstention or a prediction: it claims no region.")
+    where = words.device_of(device)
+    x = _input(source, index, record.region.shape)[None].to(where)
+    run = load_run(model) if is_trained_run(model) else None
+    f = run.classifier.to(where) if run is not None else load_model(model, weights, device=where)
+    noise = verification.noise_of(record, run.generator if run is not None else None)
+    g = SmoothedClassifier(f, record.evidence.law, noise, len(record.evidence.counts))
+    verdict = verification.verify(record, g, x, n, alpha, seed)
+    for check in verdict.checks:
+        typer.echo(f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}")
+    if verdict.stands:
+        typer.echo(f"The claim stands: class {record.prediction} on the whole region, scope {record.scope}.")
+    else:
+        typer.echo("The claim does not stand.")
+        raise typer.Exit(1)
+
+
+def _input(source: str, index: int | None, shape: tuple[int, ...]) -> torch.Tensor:
+    if is_single(Path(source)):
+        return load_picture_or_array(Path(source), shape)
+    if index is None:
+        raise InvalidInput(f"{source} is no single picture or array: say with --index which of its inputs is meant.")
+    dataset = data.load(source)
+    if not 0 <= index < len(dataset):
+        raise InvalidInput(f"--index {index}: {source} has inputs 0 to {len(dataset) - 1}.")
+    return dataset[index][0]

@@ -1,0 +1,212 @@
+"""The words that several commands share: options, and what they stand for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+
+from ucan import laws
+from ucan.errors import InvalidInput
+from ucan.generators import Fixed, Generator, Isotropic, Pattern
+from ucan.laws import Law
+from ucan.models import load_model
+from ucan.scales import Dense
+from ucan.smoothed import SmoothedClassifier
+from ucan.training import is_trained_run, load_run
+
+
+class LawName(StrEnum):
+    """The laws by their names on the command line."""
+
+    gaussian = "gaussian"
+    laplace = "laplace"
+    uniform = "uniform"
+    expinf = "expinf"
+    powerlaw = "powerlaw"
+
+
+class NormName(StrEnum):
+    """The norms by their names on the command line."""
+
+    l1 = "1"
+    l2 = "2"
+    linf = "inf"
+
+
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        help="The classifier: `package.module:name` (a module or a function on batches), a `.pt2` file of torch.export "
+        "an `.onnx` file, or the folder of a trained run."
+    ),
+]
+WeightsOption = Annotated[
+    Path | None, typer.Option(help="Weights for the model: `.safetensors`, or `.pt` with tensors only.")
+]
+DATA_HELP = (
+    "The inputs: a folder of images (one subfolder a class, or flat), an `.npz` with `x` and `y`, or one of "
+    "digits, mnist, fashion-mnist, cifar10."
+)
+DataOption = Annotated[str, typer.Option("--data", help=DATA_HELP)]
+LawOption = Annotated[LawName | None, typer.Option(help="The noise law; gaussian if not given.")]
+ScaleOption = Annotated[
+    float | None, typer.Option(help="λ, the scale of the noise, in pixel units ([0, 1] images); 0.25 if not given.")
+]
+ExponentOption = Annotated[
+    float | None, typer.Option("--exponent", help="The exponent a of the power law; must exceed the dimension d.")
+]
+NoiseOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The shape Σ: `isotropic` (if not given), `pattern-1`, `pattern-2`, `pattern-inf`, or a `.npy` file with a "
+        "map of the input's shape or a d×d matrix."
+    ),
+]
+NormOption = Annotated[NormName, typer.Option(help="The norm of the radius.")]
+SplitOption = Annotated[str, typer.Option(help="Which part of a data set: train or test.")]
+ClassesOption = Annotated[int | None, typer.Option(help="Number of classes; asked of the model if not given.")]
+AlphaOption = Annotated[float, typer.Option(help="α: a claim is wrong with at most this probability.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of the noise; the same seed draws the same noise.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; `auto` takes a GPU where there is one.")]
+BatchOption = Annotated[
+    int | None, typer.Option(help="Noisy copies per forward pass; chosen from the input's size if not given.")
+]
+SkipOption = Annotated[int, typer.Option(min=1, help="Take every SKIP-th input.")]
+MaxOption = Annotated[int | None, typer.Option("--max", min=1, help="Take at most MAX inputs.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+def norm_of(name: NormName) -> float:
+    """The norm as a number."""
+    return math.inf if name is NormName.linf else float(name.value)
+
+
+def law_of(name: LawName | None, scale: float | None, exponent: float | None) -> Law:
+    """The law that the options describe."""
+    name, scale = name or LawName.gaussian, 0.25 if scale is None else scale
+    if name is LawName.powerlaw:
+        if exponent is None:
+            raise InvalidInput("the power law needs --exponent, a number above the dimension of the input.")
+        return laws.PowerLaw(scale=scale, a=exponent)
+    if exponent is not None:
+        raise InvalidInput(f"--exponent belongs to the power law, not to {name.value} noise.")
+    kinds: dict[str, type[Any]] = {
+        "gaussian": laws.Gaussian,
+        "laplace": laws.Laplace,
+        "uniform": laws.Uniform,
+        "expinf": laws.ExpInf,
+    }
+    return kinds[name.value](scale=scale)
+
+
+def generator_of(noise: str | None, event: tuple[int, ...]) -> Generator:
+    """The generator that `--noise` describes, for inputs of this shape."""
+    if noise is None or noise == "isotropic":
+        return Isotropic()
+    patterns = {"pattern-1": 1, "pattern-2": 2, "pattern-inf": math.inf}
+    if noise in patterns:
+        return Pattern(event, norm=patterns[noise])
+    path = Path(noise)
+    if path.suffix != ".npy":
+        raise InvalidInput(f"--noise {noise!r} is neither isotropic, {', '.join(patterns)} nor a .npy file.")
+    try:
+        sigma = torch.from_numpy(np.load(path, allow_pickle=False)).float()
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInput(f"--noise: {path} cannot be read as a numeric .npy file: {error}.") from error
+    dim = math.prod(event)
+    if sigma.shape == (dim, dim) and sigma.shape != event:
+        return Fixed(Dense(sigma))
+    if sigma.ndim and sigma.numel() != dim:
+        raise InvalidInput(
+            f"--noise: {path} has shape {tuple(sigma.shape)}; inputs have {event}, so give that or {dim}×{dim}."
+        )
+    return Fixed(sigma.reshape(event) if sigma.ndim else float(sigma))
+
+
+def device_of(name: str) -> torch.device:
+    """The device that `--device` names."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidInput(f"--device {name}: {str(error).splitlines()[0]}") from error
+    return device
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The inputs that a command works on, by their number in the data set."""
+
+    dataset: Any
+    indices: range
+
+    @classmethod
+    def of(cls, dataset: Any, skip: int, most: int | None) -> Selection:
+        """Every ``skip``-th input, at most ``most`` of them."""
+        indices = range(0, len(dataset), skip)
+        return cls(dataset, indices[:most] if most is not None else indices)
+
+    def first(self) -> torch.Tensor:
+        """One input (1, *event), to learn shapes from."""
+        return self.dataset[self.indices[0]][0][None]
+
+
+def classes_of(model: Any, given: int | None, x: torch.Tensor) -> int:
+    """The number of classes: given, or the width of the model's logits on one clean input."""
+    if given is not None:
+        return given
+    with torch.inference_mode():
+        output = torch.as_tensor(model(x))
+    if output.ndim != 2:
+        raise InvalidInput(
+            "the model answers with class numbers, not logits: say how many classes there are (--classes)."
+        )
+    return int(output.shape[1])
+
+
+def smoothed_of(
+    model: str,
+    weights: Path | None,
+    law: LawName | None,
+    scale: float | None,
+    exponent: float | None,
+    noise: str | None,
+    classes: int | None,
+    first: torch.Tensor,
+) -> SmoothedClassifier:
+    """The smoothed classifier that the options describe, for inputs like ``first`` (1, *event) on its device."""
+    if is_trained_run(model):
+        return _trained(
+            model, first, {"--law": law, "--exponent": exponent, "--noise": noise, "--weights": weights}, scale
+        )
+    f = load_model(model, weights, device=first.device)
+    noise_law = law_of(law, scale, exponent)
+    generator = generator_of(noise, tuple(first.shape[1:]))
+    return SmoothedClassifier(f, noise_law, generator, classes_of(f, classes, first))
+
+
+def _trained(folder: str, first: torch.Tensor, options: dict[str, Any], scale: float | None) -> SmoothedClassifier:
+    """A trained run, under the noise it was trained for; only λ may be changed."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InvalidInput(f"{folder} is a trained run and brings its own noise: leave out {', '.join(given)}.")
+    run = load_run(folder)
+    if run.shape != tuple(first.shape[1:]):
+        raise InvalidInput(f"{folder} was trained on inputs of shape {run.shape}, these have {tuple(first.shape[1:])}.")
+    law = run.law if scale is None else replace(run.law, scale=scale)
+    return SmoothedClassifier(run.classifier.to(first.device), law, run.generator, run.num_classes)
+
+
+def alm_cap(g: SmoothedClassifier, first: torch.Tensor) -> float | None:
+    """The largest scale that any direction of the noise can have, λ included: what ALM is compared under."""
+    largest = g.M.cap()
+    return None if largest is None else g.law.scale * largest

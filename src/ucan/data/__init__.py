@@ -1,0 +1,78 @@
+"""What is classified: named data sets, .npz files, folders of pictures. Pixels in [0, 1], nothing normalised."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from ucan.data.files import check_split, load_cifar10, load_digits, load_mnist, load_npz
+from ucan.data.images import ImageFolder, InMemory, Labelled
+from ucan.errors import InvalidInput
+
+NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
+
+__all__ = ["NAMES", "ImageFolder", "InMemory", "Labelled", "held_out", "load"]
+
+
+def load(
+    source: str | Path,
+    split: str = "test",
+    root: str | Path | None = None,
+    size: int | None = None,
+    channels: int = 3,
+) -> Labelled:
+    """The data set of that name, or at that path.
+
+    A name (digits, mnist, fashion-mnist, cifar10) is sought under ``root``, by default the folder in the environment
+    variable UCAN_DATA_DIR, or ./data. A path is an .npz file or a folder of pictures (``size`` and ``channels`` as in
+    ImageFolder): its subfolder named after the split if there is one (for test, val will do), or else itself. Where a
+    folder has the name of a data set, write ./name.
+    """
+    if isinstance(source, str) and source.lower() in NAMES:
+        return _load_named(source.lower(), split, Path(root or os.environ.get("UCAN_DATA_DIR") or "data"))
+    path = Path(source)
+    if path.is_dir():
+        return ImageFolder(_split_folder(path, split), size, channels)
+    if path.is_file() and path.suffix.lower() == ".npz":
+        return load_npz(path, split)
+    known = f"a name ({', '.join(NAMES)}), an .npz file or a folder of pictures"
+    if path.is_file():
+        raise InvalidInput(f"{path} is neither .npz nor a folder: the data must be {known}.")
+    raise InvalidInput(f"there is no data set {str(source)!r}, and no such file or folder: give {known}.")
+
+
+def _load_named(name: str, split: str, root: Path) -> InMemory:
+    check_split(split)
+    if name == "digits":
+        return load_digits(split)
+    return load_cifar10(root, split) if name == "cifar10" else load_mnist(root, split, name)
+
+
+def _split_folder(path: Path, split: str) -> Path:
+    """The split's own folder; a folder without any splits is its own."""
+    wanted = [split, "val"] if split == "test" else [split]
+    found = next((path / name for name in wanted if (path / name).is_dir()), None)
+    if found is not None:
+        return found
+    others = [name for name in ("train", "val", "test") if (path / name).is_dir()]
+    if others:
+        raise InvalidInput(f"{path} has {', '.join(others)} but no {split}: ask for one of those, or name it.")
+    return path
+
+
+def held_out(dataset: Labelled, fraction: float, seed: int = 0) -> tuple[Labelled, Labelled]:
+    """The data set cut in two, (train, validation): round(fraction·N) items, chosen by the seed alone, are held out.
+
+    Together the parts hold every item once, each part in the original order.
+    """
+    if not isinstance(dataset, Labelled):
+        raise InvalidInput(
+            f"held_out takes what ucan.data.load gives, got {type(dataset).__name__}: wrap it as ucan.data.InMemory."
+        )
+    count = round(fraction * len(dataset)) if 0 < fraction < 1 else 0
+    if not 0 < count < len(dataset):
+        raise InvalidInput(f"fraction {fraction!r} of {len(dataset)} leaves a part empty: choose one within (0, 1).")
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))
+    return dataset.subset(order[count:].sort().values), dataset.subset(order[:count].sort().values)

@@ -1,0 +1,274 @@
+"""Labelled images: held in memory, or decoded from a folder when asked for. Pixels always come out in [0, 1]."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from ucan.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+UNKNOWN = -1
+
+
+class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
+    """Inputs with their labels: item i is (float32 tensor of the event's shape, within [0, 1]; class number).
+
+    ``labels`` is int64 of shape (N,), −1 where the label is unknown; ``classes`` names the classes, or is None.
+    """
+
+    name: str
+    labels: torch.Tensor
+    classes: tuple[str, ...] | None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"{self.name} has items 0 to {len(self) - 1}, there is no item {index}.")
+        images, labels = self.batch([index % len(self)])
+        return images[0], int(labels[0])
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are: as many as are named, or else the largest label + 1."""
+        if self.classes is not None:
+            return len(self.classes)
+        largest = int(self.labels.max())
+        if largest < 0:
+            raise InvalidInput(f"{self.name} has no labels, so the number of classes is unknown: state it yourself.")
+        return largest + 1
+
+    @property
+    @abstractmethod
+    def event_shape(self) -> tuple[int, ...]:
+        """The shape of one input, (channels, height, width) for pictures."""
+
+    @abstractmethod
+    def batch(self, indices: Sequence[int] | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The items at these indices: float32 (b, *event) within [0, 1] and int64 (b,)."""
+
+    @abstractmethod
+    def subset(self, indices: Sequence[int] | torch.Tensor) -> Labelled:
+        """The items at these indices, in this order, as a data set of the same kind and with the same classes."""
+
+
+class InMemory(Labelled):
+    """Inputs held as one tensor: ``images`` (N, *event), uint8 (0 to 255) or floats within [0, 1].
+
+    Numpy arrays are taken as well; without ``labels`` every label is −1.
+    """
+
+    def __init__(
+        self,
+        images: torch.Tensor | np.ndarray,
+        labels: torch.Tensor | np.ndarray | Sequence[int] | None = None,
+        classes: Sequence[str] | None = None,
+        name: str = "data",
+    ) -> None:
+        self.name = name
+        self.images = _check_images(_as_tensor(images), name)
+        count = len(self.images)
+        self.labels = torch.full((count,), UNKNOWN) if labels is None else _check_labels(_as_tensor(labels), name)
+        self.classes = None if classes is None else tuple(classes)
+        if count != len(self.labels):
+            raise InvalidInput(f"{name} has {count} images but {len(self.labels)} labels: give one label each.")
+        largest = int(self.labels.max())
+        if self.classes is not None and largest >= len(self.classes):
+            raise InvalidInput(
+                f"{name}: label {largest} has no name, classes names {len(self.classes)}: labels count from 0."
+            )
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.images.shape[1:])
+
+    def batch(self, indices: Sequence[int] | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The items at these indices: float32 (b, *event) within [0, 1] and int64 (b,)."""
+        index = torch.as_tensor(indices, dtype=torch.int64)
+        images = self.images[index]
+        return (images.float() / 255 if images.dtype == torch.uint8 else images.float()), self.labels[index]
+
+    def subset(self, indices: Sequence[int] | torch.Tensor) -> InMemory:
+        """The items at these indices, in this order, with the same classes."""
+        index = torch.as_tensor(indices, dtype=torch.int64)
+        return InMemory(self.images[index], self.labels[index], self.classes, self.name)
+
+    def __repr__(self) -> str:
+        return f"InMemory({self.name!r}, {len(self)} of shape {self.event_shape})"
+
+
+class ImageFolder(Labelled):
+    """Pictures in a folder, decoded when they are asked for.
+
+    Either ``class_name/picture.png``, where the sorted class folders give the labels 0, 1, …, or a flat folder of
+    pictures, whose labels are unknown. All pictures must have the size of the first one, unless ``size`` is given: then
+    the shortest side is resized to round(size·256/224) and the central size × size pixels are taken, as is usual for
+    ImageNet. ``channels``: 3 for RGB, 1 for grey.
+    """
+
+    def __init__(self, path: str | Path, size: int | None = None, channels: int = 3) -> None:
+        if channels not in (1, 3):
+            raise InvalidInput(f"channels must be 3 (RGB) or 1 (grey), got {channels!r}.")
+        if size is not None and size < 1:
+            raise InvalidInput(f"size must be a number of pixels, at least 1, got {size!r}.")
+        self.path, self.size, self.channels = Path(path), size, channels
+        self.name = self.path.resolve().name
+        self.files, labels, self.classes = _scan(self.path)
+        self.labels = torch.tensor(labels, dtype=torch.int64)
+        self._shape: tuple[int, ...] | None = None
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """(channels, height, width): of the first picture, or as ``size`` says."""
+        if self._shape is None:
+            side = self.size
+            self._shape = (self.channels, side, side) if side else tuple(self._decode(self.files[0]).shape)
+        return self._shape
+
+    def batch(self, indices: Sequence[int] | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The items at these indices: float32 (b, *event) within [0, 1] and int64 (b,)."""
+        index = torch.as_tensor(indices, dtype=torch.int64)
+        pictures = [self._picture(self.files[i]) for i in index.tolist()]
+        images = torch.stack(pictures) if pictures else torch.empty((0, *self.event_shape), dtype=torch.uint8)
+        return images.float() / 255, self.labels[index]
+
+    def subset(self, indices: Sequence[int] | torch.Tensor) -> ImageFolder:
+        """The pictures at these indices, in this order, with the same classes and the same size."""
+        index = torch.as_tensor(indices, dtype=torch.int64)
+        part = object.__new__(ImageFolder)
+        part.__dict__.update(self.__dict__, _shape=self.event_shape)
+        part.files, part.labels = [self.files[i] for i in index.tolist()], self.labels[index]
+        return part
+
+    def _picture(self, file: Path) -> torch.Tensor:
+        pixels = self._decode(file)
+        if tuple(pixels.shape) != self.event_shape:
+            raise InvalidInput(
+                f"{file} is {pixels.shape[2]} x {pixels.shape[1]} pixels, but {self.name} has "
+                f"{self.event_shape[2]} x {self.event_shape[1]}: give a size to have all pictures resized and cropped."
+            )
+        return pixels
+
+    def _decode(self, file: Path) -> torch.Tensor:
+        """The pixels of one file, uint8 (channels, height, width)."""
+        picture = open_picture(file, "RGB" if self.channels == 3 else "L")
+        if self.size is not None:
+            picture = _resize_and_crop(picture, self.size)
+        pixels = np.array(picture, dtype=np.uint8)
+        return torch.from_numpy(pixels.reshape(*pixels.shape[:2], self.channels)).permute(2, 0, 1).contiguous()
+
+    def __repr__(self) -> str:
+        return f"ImageFolder({str(self.path)!r}, size={self.size}, channels={self.channels})"
+
+
+def open_picture(file: Path, mode: str) -> Image:
+    """The decoded picture in that mode; InvalidInput, naming the file, if it is damaged, too large or not 8-bit."""
+    from PIL import Image as pillow
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            with pillow.open(file) as picture:
+                if picture.mode[0] in "IF":
+                    raise InvalidInput(f"{file} has more than 8 bits per channel: save it with 8 bits.")
+                picture.load()
+                # Palettes with transparency lose it without a warning only by way of RGBA.
+                return (picture.convert("RGBA") if "transparency" in picture.info else picture).convert(mode)
+    except InvalidInput:
+        raise
+    except (pillow.DecompressionBombWarning, pillow.DecompressionBombError) as error:
+        raise InvalidInput(f"{file} has too many pixels to be safe to decode ({error}): scale it down.") from error
+    except Exception as error:  # Pillow's plugins raise almost anything on damaged files
+        raise InvalidInput(f"{file} cannot be decoded ({error}): replace or remove it.") from error
+
+
+def _resize_and_crop(picture: Image, size: int) -> Image:
+    from PIL import Image as pillow
+
+    factor = round(size * 256 / 224) / min(picture.size)
+    # Extreme aspect ratios and tiny sizes must still cover the crop.
+    width, height = (max(size, round(side * factor)) for side in picture.size)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return picture.resize((width, height), pillow.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+
+
+def _scan(path: Path) -> tuple[list[Path], list[int], tuple[str, ...] | None]:
+    """The pictures of a folder with their labels, and the names of the classes if there are class folders."""
+    if not path.is_dir():
+        raise InvalidInput(f"{path} is not a folder: give a folder of pictures, or of one folder per class.")
+    loose = _pictures(path)
+    folders = sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
+    found = [(file, label) for label, folder in enumerate(folders) for file in _pictures(folder)]
+    if found and loose:
+        raise InvalidInput(
+            f"{path} holds class folders and loose pictures ({loose[0].name}): move the pictures into their classes."
+        )
+    if found:
+        return [file for file, _ in found], [label for _, label in found], tuple(f.name for f in folders)
+    if not loose:
+        raise InvalidInput(
+            f"{path} holds no pictures: put them there, or into one folder per class, as {', '.join(SUFFIXES)}."
+        )
+    return loose, [UNKNOWN] * len(loose), None
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return sorted(
+        f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES and not f.name.startswith(".") and f.is_file()
+    )
+
+
+def _as_tensor(values: torch.Tensor | np.ndarray | Sequence[int]) -> torch.Tensor:
+    if isinstance(values, torch.Tensor):
+        return values
+    array = np.asarray(values)
+    if array.dtype.kind not in "uif":
+        raise InvalidInput(f"images and labels must be numbers, got an array of {array.dtype}.")
+    # torch wants native byte order, positive strides and memory that it may write to.
+    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+
+
+def _check_labels(labels: torch.Tensor, name: str) -> torch.Tensor:
+    """The labels as int64 (N,)."""
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InvalidInput(f"{name}: labels must be whole numbers, got {labels.dtype}: labels.long()?")
+    if labels.ndim != 1:
+        raise InvalidInput(f"{name}: labels must have shape (N,), got {tuple(labels.shape)}.")
+    labels = labels.long()
+    if (labels < UNKNOWN).any():
+        first = int((labels < UNKNOWN).nonzero()[0])
+        raise InvalidInput(
+            f"{name}: labels[{first}] is {int(labels[first])}; labels count from 0, and {UNKNOWN} means unknown."
+        )
+    return labels
+
+
+def _check_images(images: torch.Tensor, name: str) -> torch.Tensor:
+    """The images, if they are bytes, or finite floats within [0, 1]."""
+    if images.ndim < 2 or images.numel() == 0:
+        raise InvalidInput(f"{name}: images must be non-empty, (N, *event); got shape {tuple(images.shape)}.")
+    if images.dtype == torch.uint8:
+        return images
+    if not images.is_floating_point():
+        raise InvalidInput(f"{name}: images must be uint8 or floats within [0, 1], got {images.dtype}.")
+    if bool(images.amin() >= 0) and bool(images.amax() <= 1):  # false for NaN
+        return images
+    wrong = ~((images >= 0) & (images <= 1))
+    first = tuple(wrong.nonzero()[0].tolist())
+    raise InvalidInput(
+        f"{name}: images{list(first)} is {images[first].item():g}, but pixels must be finite and within [0, 1]: "
+        "divide by the largest value there can be (255?)."
+    )

@@ -1,0 +1,35 @@
+"""One input by itself: a picture, an array, or an item of a data set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ucan.data.images import SUFFIXES, open_picture
+from ucan.errors import InvalidInput
+
+
+def load_picture_or_array(path: Path, shape: Sequence[int]) -> torch.Tensor:
+    """A picture or an .npy array as pixels in [0, 1] of the given event shape."""
+    if path.suffix.lower() == ".npy":
+        try:
+            pixels = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"{path} cannot be read as a numeric .npy file: {error}.") from error
+        x = torch.from_numpy(pixels)
+    else:
+        picture = np.array(open_picture(path, "RGB" if shape[0] == 3 else "L"), dtype=np.uint8)
+        x = torch.from_numpy(picture.reshape(*picture.shape[:2], -1)).permute(2, 0, 1)
+    if x.numel() != math.prod(shape):
+        raise InvalidInput(f"{path} has shape {tuple(x.shape)}, but an input of shape {tuple(shape)} is needed.")
+    x = x.reshape(tuple(shape))
+    return x.float() / 255 if x.dtype == torch.uint8 else x.float()
+
+
+def is_single(path: Path) -> bool:
+    """Whether a path is a file that holds one input."""
+    return path.is_file() and (path.suffix.lower() == ".npy" or path.suffix.lower() in SUFFIXES)

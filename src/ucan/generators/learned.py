@@ -1,0 +1,122 @@
+"""Noise that is learned: once for a data set, or anew for every input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from ucan.errors import InvalidInput
+from ucan.generators.base import Generator
+from ucan.scales import Diagonal, Scale
+
+# The smallest σ as a share of the largest: a learned scale stays invertible whatever the optimiser does.
+FLOOR = 1e-3
+
+
+def bounded_scale(raw: torch.Tensor, gamma: float) -> torch.Tensor:
+    """σ in (γ/1000, γ): floor + (γ − floor)(1 + tanh)/2. Unlike |γ·tanh| it has no kink at which learning stalls."""
+    floor = FLOOR * gamma
+    return floor + (gamma - floor) * (1 + torch.tanh(raw)) / 2
+
+
+def bounded_offset(raw: torch.Tensor, gamma: float) -> torch.Tensor:
+    """μ in (−γ, γ): γ·tanh."""
+    return gamma * torch.tanh(raw)
+
+
+def check_gamma(gamma: float) -> float:
+    """γ, if it can bound anything."""
+    if not (math.isfinite(gamma) and gamma > 0):
+        raise InvalidInput(f"gamma must be a finite number above 0, got {gamma!r}.")
+    return float(gamma)
+
+
+class DatasetWise(Generator):
+    """One μ and one diagonal Σ for the whole data set, learned with the classifier. Scope: ``pipeline``.
+
+    Two networks of five linear layers (128, 256, 512, 1024, d), side by side, turn a constant into μ and σ. What they
+    learn is a constant of the deployment, so the guarantee covers the deployed pipeline.
+    """
+
+    scope = "pipeline"
+
+    def __init__(self, shape: Sequence[int], gamma: float = 1.0, offset: bool = True) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+        self.gamma = check_gamma(gamma)
+        self.register_buffer("constant", torch.ones(1, 1))
+        dim = math.prod(self.shape)
+        self.sigma_net = _constant_mlp(dim)
+        self.mu_net = _constant_mlp(dim) if offset else None
+
+    def cap(self) -> float:
+        """γ."""
+        return self.gamma
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
+        """The learned μ and σ, the same for every input."""
+        sigma = bounded_scale(self.sigma_net(self.constant), self.gamma).reshape(self.shape)
+        if self.mu_net is None:
+            return sigma.new_zeros(()), Diagonal(sigma)
+        return bounded_offset(self.mu_net(self.constant), self.gamma).reshape(self.shape), Diagonal(sigma)
+
+
+def _constant_mlp(dim: int) -> nn.Sequential:
+    widths = (1, 128, 256, 512, 1024)
+    layers: list[nn.Module] = []
+    for narrow, wide in pairwise(widths):
+        layers += [nn.Linear(narrow, wide), nn.LeakyReLU(0.2)]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], dim))
+
+
+class CertificationWise(Generator):
+    """μ and σ computed from each input, as the paper's strongest variant does. Scope: ``frozen``.
+
+    Two convolutional networks, one after the other: μ from x, then σ from x + μ. **What a certificate of this generator
+    guarantees:** the classifier whose noise was computed at this x and then held fixed keeps its answer in the region.
+    **What it does not:** a deployed pipeline computes μ and σ anew from the perturbed input it is given, and an attacker
+    who knows that can change its answer well inside the region.
+    """
+
+    scope = "frozen"
+
+    def __init__(
+        self, channels: int, gamma: float = 1.0, features: int = 16, growth: int = 16, offset: bool = True
+    ) -> None:
+        super().__init__()
+        self.gamma = check_gamma(gamma)
+        self.mu_net = DenseBlock(channels, features, growth) if offset else None
+        self.sigma_net = DenseBlock(channels, features, growth)
+
+    def cap(self) -> float:
+        """γ."""
+        return self.gamma
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
+        """μ(x) and σ(x + μ(x)), one of each per input."""
+        mu = torch.zeros_like(x) if self.mu_net is None else bounded_offset(self.mu_net(x), self.gamma)
+        return mu, Diagonal(bounded_scale(self.sigma_net(x + mu), self.gamma))
+
+
+class DenseBlock(nn.Module):
+    """Four convolutions with leaky ReLU, each seeing all before it, and one that maps them back to the image."""
+
+    def __init__(self, channels: int, features: int, growth: int) -> None:
+        super().__init__()
+        widths = [channels, channels + features, channels + features + growth, channels + features + 2 * growth]
+        grown = [features, growth, growth, growth]
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(seen, new, 3, padding=1) for seen, new in zip(widths, grown, strict=True)
+        )
+        self.output = nn.Conv2d(channels + features + 3 * growth, channels, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, channels, H, W) → the same shape, unbounded."""
+        seen = x
+        for convolution in self.convolutions:
+            seen = torch.cat([seen, nn.functional.leaky_relu(convolution(seen), 0.2)], dim=1)
+        return self.output(seen)

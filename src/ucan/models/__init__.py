@@ -1,0 +1,26 @@
+"""By what is classified: the built-in models, and classifiers loaded from modules and files."""
+
+from ucan.models.build import BUILT_IN, build_model
+from ucan.models.cnn import CNN
+from ucan.models.load import load_model
+from ucan.models.mobilenet import MobileNetV2
+from ucan.models.normalise import CIFAR10, IMAGENET, Normalise
+from ucan.models.resnet import CifarResNet, ResNet, resnet18_small, resnet50
+from ucan.models.weights import load_weights, read_weights
+
+__all__ = [
+    "BUILT_IN",
+    "CIFAR10",
+    "CNN",
+    "IMAGENET",
+    "CifarResNet",
+    "MobileNetV2",
+    "Normalise",
+    "ResNet",
+    "build_model",
+    "load_model",
+    "load_weights",
+    "read_weights",
+    "resnet18_small",
+    "resnet50",
+]

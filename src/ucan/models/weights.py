@@ -1,0 +1,87 @@
+"""Weights from files, without executing what a file may contain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ucan.errors import ModelError
+from ucan.models.build import BuiltIn
+
+
+def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+    """The tensors in a .safetensors file, or in a PyTorch file (alone, or under 'state_dict'), by name, on the CPU."""
+    path = Path(path)
+    if not path.is_file():
+        raise ModelError(f"there is no weights file {path}: check the path.")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            content: Any = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged files make either reader raise almost anything
+        raise ModelError(
+            f"{path} cannot be read as weights ({_first_line(error)}): give .safetensors, or a PyTorch file that holds "
+            "tensors only, such as torch.save(model.state_dict(), path)."
+        ) from error
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not isinstance(content, dict) or not content or not all(isinstance(v, torch.Tensor) for v in content.values()):
+        keys = f" with {_few(map(str, content))}" if isinstance(content, dict) else ""
+        raise ModelError(
+            f"{path} holds a {type(content).__name__}{keys}, not weights by name: save model.state_dict() instead."
+        )
+    return content
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Put a file's weights into the model. Every weight must be there, with its shape, and no other.
+
+    A "module." in front of every name is dropped (DataParallel); a built-in model also takes its network's weights alone,
+    and keeps the normalisation that it has.
+    """
+    given = read_weights(path)
+    target: nn.Module = model
+    if all(key.startswith("module.") for key in given) and not any(k.startswith("module.") for k in model.state_dict()):
+        given = {key.removeprefix("module."): value for key, value in given.items()}
+    if isinstance(model, BuiltIn) and not any(key.startswith("network.") for key in given):
+        target = model.network
+    _check_fit(target, given, Path(path))
+    target.load_state_dict(given, strict=False)
+
+
+def _check_fit(model: nn.Module, given: dict[str, torch.Tensor], path: Path) -> None:
+    wanted = {key: value for key, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    # A counter that only training reads; files from before 2018 lack it.
+    missing = [key for key in wanted if key not in given and not key.endswith("num_batches_tracked")]
+    unexpected = [key for key in given if key not in wanted]
+    misshaped = [
+        f"{key} {tuple(given[key].shape)} instead of {tuple(wanted[key].shape)}"
+        for key in wanted
+        if key in given and given[key].shape != wanted[key].shape
+    ]
+    problems = [
+        f"{len(keys)} {what} ({_few(keys)})"
+        for what, keys in (("missing", missing), ("unexpected", unexpected), ("misshaped", misshaped))
+        if keys
+    ]
+    if problems:
+        raise ModelError(
+            f"{path} does not fit the model: {'; '.join(problems)}. Choose the architecture, the channels and the number "
+            "of classes that these weights were trained with."
+        )
+
+
+def _few(keys: Iterable[str], limit: int = 3) -> str:
+    keys = list(keys)
+    return ", ".join(keys[:limit]) + (", …" if len(keys) > limit else "")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

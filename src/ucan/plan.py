@@ -1,0 +1,69 @@
+"""What a certification or a prediction is asked to do: checked once, before any work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ucan.bounds import check_alpha
+from ucan.errors import InvalidInput
+from ucan.region import check_norm
+
+Bound = Literal["binary", "two-class"]
+Test = Literal["majority", "top-two"]
+
+
+@dataclass(frozen=True)
+class CertifyPlan:
+    """The settings of Algorithm 1."""
+
+    n0: int = 100
+    n: int = 100_000
+    alpha: float = 0.001
+    norm: float = 2
+    seed: int = 0
+    batch_size: int | None = None
+    bound: Bound = "binary"
+
+    def __post_init__(self) -> None:
+        check_count("n0", self.n0)
+        check_count("n", self.n)
+        check_alpha(self.alpha)
+        check_norm(self.norm)
+        check_seed(self.seed)
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
+        if self.bound not in ("binary", "two-class"):
+            raise InvalidInput(f'bound must be "binary" or "two-class", got {self.bound!r}.')
+
+
+@dataclass(frozen=True)
+class PredictPlan:
+    """The settings of Algorithm 2."""
+
+    n: int = 1000
+    alpha: float = 0.001
+    seed: int = 0
+    test: Test = "majority"
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("n", self.n)
+        check_alpha(self.alpha)
+        check_seed(self.seed)
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
+        if self.test not in ("majority", "top-two"):
+            raise InvalidInput(f'test must be "majority" or "top-two", got {self.test!r}.')
+
+
+def check_count(name: str, value: int) -> None:
+    """Refuse anything but a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed that is no whole number."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InvalidInput(f"seed must be a whole number, got {seed!r}.")

@@ -1,0 +1,215 @@
+"""The field's comparison table: certified accuracy by radius or by ALM, for any set of runs.
+
+Every row names its scope and its ALM cap. The best of a column is marked among rows that claim the same: within one
+scope and, by ALM, under one cap. Shares are rounded down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from ucan.errors import InvalidInput
+from ucan.laws import norm_name
+from ucan.results.formats import UNKNOWN_SCOPE, guarantee
+from ucan.results.metrics import Measure, ceil_percent, certified_accuracy, certified_band, floor_percent
+from ucan.results.store import Store
+
+RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
+SCOPE_NOTES = {
+    "frozen": "frozen: holds for the noise frozen at each input, not for a deployed pipeline that recomputes it; "
+    "see docs/scopes.md",
+    "registry": f"registry: holds for {guarantee('registry')}; see docs/scopes.md",
+    "unknown": f"unknown: {UNKNOWN_SCOPE}; see docs/scopes.md",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: shares of certified inputs, or (``kind`` "improvement") changes relative to the best baseline."""
+
+    name: str
+    scope: str
+    alm_cap: float | None
+    values: tuple[float, ...]
+    kind: Literal["run", "envelope", "improvement"] = "run"
+    best: tuple[bool, ...] = ()
+    bands: tuple[tuple[float, float], ...] = ()
+    inputs: int = 0
+    norm: float | None = None
+
+    def cells(self, digits: int) -> tuple[str, ...]:
+        """What is shown: percent, rounded down; a band's upper limit rounded up; "–" for unknown."""
+        shown = [floor_percent(v, digits) for v in self.values]
+        if self.kind == "improvement":
+            shown = [f"+{s}" if v >= 0 else s for v, s in zip(self.values, shown, strict=True)]
+        if self.bands:
+            ends = [(floor_percent(low, digits), ceil_percent(high, digits)) for low, high in self.bands]
+            shown = [s if s == "–" else f"{s} [{a}, {b}]" for s, (a, b) in zip(shown, ends, strict=True)]
+        return tuple(shown)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A comparison, ready to be rendered by ``ucan.report.render``."""
+
+    title: str
+    radii: tuple[float, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    digits: int = 1
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return ("run", "scope", "ALM cap", *(f"{r:g}" for r in self.radii))
+
+    def lines(self) -> list[tuple[tuple[str, ...], tuple[bool, ...]]]:
+        """Each row as text, and which of its cells are the best."""
+        lines = []
+        for row in self.rows:
+            first = (row.name, row.scope, "–" if row.alm_cap is None else f"{row.alm_cap:g}")
+            lines.append(((*first, *row.cells(self.digits)), (False,) * 3 + (row.best or (False,) * len(self.radii))))
+        return lines
+
+
+def comparison(
+    runs: Sequence[Store | str | Path],
+    radii: Sequence[float] = RADII,
+    metric: Measure = "radius",
+    baselines: Sequence[Store | str | Path] = (),
+    envelopes: Mapping[str, Sequence[Store | str | Path]] | None = None,
+    bands: bool = False,
+    digits: int = 1,
+) -> Table:
+    """Compare runs at the given radii, by ``metric`` "radius" or "alm".
+
+    ``baselines`` come first; every other row is then followed by its improvement over the best of them, (ours − best) /
+    best. An envelope is a row of its own, the best over its runs at each radius, labelled so: its runs share one scope
+    and, by ALM, one cap.
+    """
+    points = tuple(float(r) for r in radii)
+    if not points:
+        raise InvalidInput("a comparison needs at least one radius.")
+    base = [_row(run, points, metric, bands) for run in baselines]
+    ours = [_row(run, points, metric, bands) for run in runs if not _among(run, baselines)]
+    best_of = [_envelope(name, some, points, metric) for name, some in (envelopes or {}).items()]
+    if not (base or ours or best_of):
+        raise InvalidInput("there is nothing to compare: name at least one run.")
+    norm = _one_norm([*base, *ours, *best_of])
+    shares = _distinct(_marked([*base, *ours, *best_of], metric, digits))
+    rows = list(shares[: len(base)])
+    for row in shares[len(base) :]:
+        rows += [row, _improvement(row, shares[: len(base)])] if base else [row]
+    what = "ALM" if metric == "alm" else "radius" if norm is None else f"{norm_name(norm)} radius"
+    return Table(f"Certified accuracy in % by {what}", points, tuple(rows), _notes(rows, metric, bands), digits)
+
+
+def _row(run: Store | str | Path, radii: tuple[float, ...], metric: Measure, bands: bool) -> Row:
+    if not isinstance(run, Store):
+        with Store.open(run) as store:
+            return _row(store, radii, metric, bands)
+    columns = run.columns(("correct", "abstained", metric))
+    shares = tuple(map(float, certified_accuracy(columns, radii, metric)))
+    limits: tuple[tuple[float, float], ...] = ()
+    if bands:
+        low, high = certified_band(columns, radii, metric)
+        limits = tuple(zip(map(float, low), map(float, high), strict=True))
+    cap = run.config.get("alm_cap")
+    return Row(run.name, run.scope, cap, shares, bands=limits, inputs=len(columns["correct"]), norm=run.norm)
+
+
+def _envelope(name: str, runs: Sequence[Store | str | Path], radii: tuple[float, ...], metric: Measure) -> Row:
+    """The best over several runs at each radius: what published rows usually are."""
+    rows = [_row(run, radii, metric, bands=False) for run in runs]
+    if not rows:
+        raise InvalidInput(f"the envelope {name!r} names no run.")
+    scopes, caps = sorted({r.scope for r in rows}), {r.alm_cap for r in rows}
+    if len(scopes) > 1:
+        raise InvalidInput(f"the envelope {name!r} mixes the scopes {', '.join(scopes)}: take runs of one scope.")
+    if metric == "alm" and len(caps) > 1:
+        raise InvalidInput(f"the envelope {name!r} mixes ALM caps, under which ALM does not compare.")
+    norm = _one_norm(rows)
+    values = np.array([r.values for r in rows])
+    known = ~np.isnan(values).all(axis=0)
+    best = np.where(known, np.max(np.where(np.isnan(values), -np.inf, values), axis=0), np.nan)
+    label = f"{name} (best of {', '.join(r.name for r in rows)})"
+    cap = caps.pop() if len(caps) == 1 else None
+    sizes = {r.inputs for r in rows}
+    inputs = sizes.pop() if len(sizes) == 1 else 0
+    return Row(label, scopes[0], cap, tuple(best.tolist()), "envelope", inputs=inputs, norm=norm)
+
+
+def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
+    """The rows with their best cells marked; equal as shown is equally best, and 0 % is nobody's best."""
+
+    def group(row: Row) -> tuple[str, float | None]:
+        return row.scope, row.alm_cap if metric == "alm" else None
+
+    def shown(value: float) -> Decimal:
+        return Decimal("-1") if math.isnan(value) else Decimal(floor_percent(value, digits))
+
+    marked = []
+    for row in rows:
+        rivals = [r for r in rows if group(r) == group(row)]
+        tops = [max(shown(r.values[i]) for r in rivals) for i in range(len(row.values))]
+        comparable = metric == "radius" or row.alm_cap is not None
+        best = tuple(comparable and shown(v) == t and t > 0 for v, t in zip(row.values, tops, strict=True))
+        marked.append(replace(row, best=best))
+    return marked
+
+
+def _improvement(row: Row, baselines: Sequence[Row]) -> Row:
+    values = np.array([r.values for r in baselines])
+    best = np.max(np.where(np.isnan(values), -np.inf, values), axis=0)
+    change = [(v - b) / b if b > 0 else math.nan for v, b in zip(row.values, best.tolist(), strict=True)]
+    across = "" if {r.scope for r in baselines} == {row.scope} else ", across scopes"
+    return Row(f"  improvement over the best baseline (relative{across})", "", None, tuple(change), "improvement")
+
+
+def _one_norm(rows: Sequence[Row]) -> float | None:
+    norms = {row.norm for row in rows} - {None}
+    if len(norms) > 1:
+        names = ", ".join(f"{r.name} {norm_name(r.norm)}" for r in rows if r.norm is not None)
+        raise InvalidInput(f"radii in different norms do not compare: {names}.")
+    return norms.pop() if norms else None
+
+
+def _distinct(rows: list[Row]) -> list[Row]:
+    """Runs of the same name get a number, so that no two rows look the same."""
+    names = [row.name for row in rows]
+    return [
+        replace(row, name=f"{row.name} ({names[: i + 1].count(row.name)})") if names.count(row.name) > 1 else row
+        for i, row in enumerate(rows)
+    ]
+
+
+def _among(run: Store | str | Path, others: Sequence[Store | str | Path]) -> bool:
+    def place(one: Store | str | Path) -> Path:
+        return (one.folder if isinstance(one, Store) else Path(one)).resolve()
+
+    return any(place(run) == place(other) for other in others)
+
+
+def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]:
+    shares = [row for row in rows if row.kind != "improvement"]
+    scopes = [row.scope if row.scope in SCOPE_NOTES or row.scope == "pipeline" else "unknown" for row in shares]
+    notes = [SCOPE_NOTES[s] for s in dict.fromkeys(scopes) if s in SCOPE_NOTES]
+    if len(shares) < len(rows) and len(set(scopes)) > 1:
+        notes.append("an improvement across scopes compares different guarantees")
+    if metric == "alm":
+        notes.append("ALM is a size, not a radius; it compares only under a common cap on the scales of the noise")
+    if any(row.norm is None for row in shares):
+        notes.append("norm not stated: " + ", ".join(row.name for row in shares if row.norm is None))
+    if len({row.inputs for row in shares}) > 1:
+        counts = (f"{row.name} {row.inputs or 'different numbers'}" for row in shares)
+        notes.append("not the same number of inputs: " + ", ".join(counts))
+    if bands:
+        notes.append("in brackets: 95 % Clopper–Pearson limits over the inputs")
+    return tuple(notes)

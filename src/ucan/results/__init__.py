@@ -1,0 +1,5 @@
+"""Results: the store of a run, the metrics, and the field's file formats."""
+
+from ucan.results.store import Store
+
+__all__ = ["Store"]

@@ -1,0 +1,144 @@
+"""A run's frozen config: a small TOML writer, an atomic write, and the difference between two configs in words."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from ucan.errors import InvalidInput, StoreError
+
+RUN_FORMAT = 1
+HEADER = "# A UCAN run, frozen when it began: a changed setting belongs in a new folder.\n"
+
+
+def frozen(config: dict[str, Any]) -> dict[str, Any]:
+    """The config as it will be read back: tuples are lists, a path is text, and a None is left out."""
+    return tomllib.loads(to_toml(config))
+
+
+def to_toml(config: dict[str, Any]) -> str:
+    """TOML for str, int, float, bool, lists of them, and nested tables."""
+    lines: list[str] = []
+    _table(config, (), lines)
+    return "\n".join(lines) + "\n"
+
+
+def write_config(path: Path, config: dict[str, Any]) -> None:
+    """Write the config whole or not at all: a temporary file, flushed to the disk, then renamed."""
+    text = f"{HEADER}run_format = {RUN_FORMAT}\n{to_toml(config)}"
+    write_whole(path, text.encode())
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a config that ``write_config`` wrote."""
+    try:
+        config = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise StoreError(f"{path} cannot be read as a run's config: {error}.") from error
+    version = config.pop("run_format", None)
+    if version is None:
+        raise StoreError(f"{path} is not the config of a UCAN run (it has no run_format); nothing was changed.")
+    if version != RUN_FORMAT:
+        raise StoreError(f"{path} has run format {version!r}; this version of UCAN knows format {RUN_FORMAT}.")
+    return config
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is afterwards either complete and on the disk, or as it was before."""
+    part = path.with_name(f".{path.name}.part")
+    with open(part, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in a folder durable, where the system can."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """One line per key in which two frozen configs differ, with both values."""
+    before, after = _flat(old), _flat(new)
+    return [
+        f"{key}: the run has {_shown(before, key)}, asked for {_shown(after, key)}"
+        for key in sorted(before.keys() | after.keys())
+        if _shown(before, key) != _shown(after, key)
+    ]
+
+
+def _table(table: dict[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
+    plain = {k: v for k, v in table.items() if not isinstance(v, dict) and v is not None}
+    nested = {k: v for k, v in table.items() if isinstance(v, dict)}
+    if path:
+        lines += ["", f"[{'.'.join(map(_key, path))}]"]
+    lines += [f"{_key(key)} = {_value(value, '.'.join((*path, str(key))))}" for key, value in plain.items()]
+    for key, value in nested.items():
+        _table(value, (*path, key), lines)
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise InvalidInput(f"a config's keys are text, got {key!r}.")
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
+
+
+def _value(value: Any, where: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return _float(float(value))
+    if isinstance(value, str | Path):
+        return _text(str(value))
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_value(item, where) for item in value)}]"
+    raise InvalidInput(f"the config's {where} is a {type(value).__name__}; TOML keeps text, numbers, bools and lists.")
+
+
+def _float(value: float) -> str:
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return repr(value)
+
+
+def _text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"the config holds text that is not Unicode: {value!r}.") from error
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _shown(flat: dict[str, Any], key: str) -> str:
+    """A value as the message shows it; a whole float is the int that it equals."""
+    if key not in flat:
+        return "none"
+    value = flat[key]
+    whole = isinstance(value, float) and math.isfinite(value) and value == int(value)
+    return repr(int(value)) if whole else repr(value)

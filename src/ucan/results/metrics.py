@@ -1,0 +1,164 @@
+"""What a run's columns say, as pure functions of arrays. The definitions are those of docs/metrics.md.
+
+Columns are those of ``Store.columns``. A row is *certified at r* if its prediction is the label, it did not abstain,
+and its radius (or ALM) is at least r. Shares are over all rows: an abstention counts as a failure. A share that needs a
+number which an imported file does not tell is NaN, never a guess.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any, Literal
+
+import numpy as np
+from scipy import special
+
+from ucan.errors import InvalidInput
+
+Columns = dict[str, np.ndarray]
+Measure = Literal["radius", "alm"]
+_EXACT = Context(prec=800)  # enough for any float64 written out
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of a run in one record; each field is the function of that name."""
+
+    inputs: int
+    clean_accuracy: float
+    abstention_rate: float
+    average_radius: float
+    median_radius: float
+    mean_log_volume: float
+    samples: int
+    seconds: float
+
+
+def certified_count(columns: Columns, at: Any, by: Measure = "radius") -> np.ndarray:
+    """How many rows are certified at each threshold; NaN where the file does not tell.
+
+    At 0 only ``correct`` and ``abstained`` matter, so that is known even if the radii are not.
+    """
+    if by not in ("radius", "alm"):
+        raise InvalidInput(f'certified accuracy goes by "radius" or "alm", got {by!r}.')
+    thresholds = np.asarray(at, dtype=np.float64)
+    if not (np.isfinite(thresholds) & (thresholds >= 0)).all():
+        raise InvalidInput(f"a radius to certify at must be a finite number of at least 0, got {at!r}.")
+    right = columns["correct"] & ~columns["abstained"]
+    sizes = np.sort(columns[by][right])  # NaN sorts to the end
+    if sizes.size and np.isnan(sizes[-1]):
+        return np.where(thresholds == 0, float(right.sum()), np.nan)
+    return (sizes.size - np.searchsorted(sizes, thresholds, side="left")).astype(np.float64)
+
+
+def certified_accuracy(columns: Columns, at: Any, by: Measure = "radius") -> np.ndarray:
+    """The share of rows with correct ∧ ¬abstained ∧ (radius ≥ r), for each r of ``at``; NaN without rows."""
+    count, rows = certified_count(columns, at, by), len(columns["correct"])
+    return count / rows if rows else np.full_like(count, np.nan)
+
+
+def certified_band(columns: Columns, at: Any, by: Measure = "radius", alpha: float = 0.05) -> tuple[Any, Any]:
+    """Two-sided Clopper–Pearson limits of the certified accuracy, at level 1 − ``alpha`` for each r on its own.
+
+    They speak of the inputs as a sample from their distribution, not of the randomness of the noise.
+    """
+    return clopper_pearson(certified_count(columns, at, by), len(columns["correct"]), alpha)
+
+
+def clopper_pearson(count: Any, rows: int, alpha: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
+    """Limits for a probability after ``count`` of ``rows`` hits: α/2 in each tail, exact and conservative."""
+    k = np.asarray(count, dtype=np.float64)
+    if rows == 0:
+        return np.full_like(k, np.nan), np.full_like(k, np.nan)
+    low = np.where(k == 0, 0.0, special.betaincinv(np.maximum(k, 1), rows - k + 1, alpha / 2))
+    high = np.where(k == rows, 1.0, special.betaincinv(k + 1, np.maximum(rows - k, 1), 1 - alpha / 2))
+    return np.where(np.isnan(k), np.nan, low), np.where(np.isnan(k), np.nan, high)
+
+
+def clean_accuracy(columns: Columns) -> float:
+    """The share of rows answered with the label; an abstention is no answer. Equals the certified accuracy at 0."""
+    return float(certified_accuracy(columns, 0.0))
+
+
+def abstention_rate(columns: Columns) -> float:
+    """The share of rows without a claim."""
+    return _mean(columns["abstained"])
+
+
+def credited(columns: Columns, by: Measure = "radius") -> np.ndarray:
+    """Each row's radius (or ALM) where it is certified, 0 where it is wrong or abstains."""
+    return np.where(columns["correct"] & ~columns["abstained"], columns[by], 0.0)
+
+
+def average_radius(columns: Columns, by: Measure = "radius") -> float:
+    """The average certified radius: the mean of correct · radius over all rows."""
+    return _mean(credited(columns, by))
+
+
+def median_radius(columns: Columns, by: Measure = "radius") -> float:
+    """The median of correct · radius over all rows; the mean of the middle two for an even number."""
+    sizes = credited(columns, by)
+    return float(np.median(sizes)) if sizes.size else math.nan
+
+
+def mean_log_volume(columns: Columns) -> float:
+    """The mean natural logarithm of the regions' volumes, over the rows that are certified and right."""
+    return _mean(columns["log_volume"][columns["correct"] & ~columns["abstained"]])
+
+
+def summary(columns: Columns) -> Summary:
+    """All figures of a run. Samples are n₀ + n, added up over the rows; seconds likewise."""
+    return Summary(
+        inputs=len(columns["correct"]),
+        clean_accuracy=clean_accuracy(columns),
+        abstention_rate=abstention_rate(columns),
+        average_radius=average_radius(columns),
+        median_radius=median_radius(columns),
+        mean_log_volume=mean_log_volume(columns),
+        samples=int(columns["n0"].sum() + columns["n"].sum()),
+        seconds=float(columns["seconds"].sum()),
+    )
+
+
+def floor_digits(value: float, digits: int) -> str:
+    """A number for display with so many decimals, rounded down (towards −∞); "–" for NaN.
+
+    It rounds the number that Python prints, so 0.57 shows as 0.57 although its binary neighbour is a little less.
+
+    >>> floor_digits(0.99951, 3), floor_digits(0.57, 2)
+    ('0.999', '0.57')
+    """
+    return _round(Decimal(repr(float(value))), digits, ROUND_FLOOR)
+
+
+def floor_percent(share: float, digits: int = 1) -> str:
+    """A share in percent, rounded down: the product is taken in decimals, where 0.57 · 100 is 57."""
+    return _round(Decimal(repr(float(share))) * 100, digits, ROUND_FLOOR)
+
+
+def ceil_percent(share: float, digits: int = 1) -> str:
+    """A share in percent, rounded up: for the upper limit of a band, which rounding down would make untrue."""
+    return _round(Decimal(repr(float(share))) * 100, digits, ROUND_CEILING)
+
+
+def floor_significant(value: float, digits: int = 6) -> str:
+    """A number for a file with at most so many significant digits, rounded down. So r ≤ value stays true when read."""
+    exact = Decimal(repr(float(value)))
+    if not exact.is_finite() or len(exact.as_tuple().digits) <= digits:
+        return repr(float(value))
+    return repr(float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_FLOOR, _EXACT)))
+
+
+def _round(exact: Decimal, digits: int, rounding: str) -> str:
+    if exact.is_nan():
+        return "–"
+    if exact.is_infinite():
+        return "∞" if exact > 0 else "-∞"
+    shown = exact.quantize(Decimal(1).scaleb(-digits), rounding, _EXACT)
+    return f"{abs(shown) if shown == 0 else shown:f}"
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if values.size else math.nan

@@ -1,0 +1,250 @@
+"""A run folder: the frozen config, and one SQLite row per certificate or abstention with its full evidence.
+
+Each outcome is one transaction. The database is in WAL mode with ``synchronous=NORMAL``: killing the process at any
+moment, also with SIGKILL, loses at most the input in progress. A power cut or a crash of the operating system can also
+lose the last outcomes since SQLite's last checkpoint (about a thousand pages), and the tensor files written with them;
+the database stays sound, the lost inputs are computed again on resumption, and a tensor file is checked by its hash.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ucan.certificate import Abstention, Certificate, from_dict
+from ucan.errors import InvalidInput, StoreError
+from ucan.results.config import differences, frozen, read_config, sync_folder, write_config
+from ucan.results.database import connect_reader, connect_writer, storage
+from ucan.results.lock import WriterLock
+
+CONFIG, RESULTS, LOCK = "config.toml", "results.sqlite", ".lock"
+COLUMNS: dict[str, type] = {
+    "idx": np.int64,
+    "label": np.int64,
+    "prediction": np.int64,
+    "abstained": np.bool_,
+    "correct": np.bool_,
+    "radius": np.float64,
+    "alm": np.float64,
+    "p_lower": np.float64,
+    "log_volume": np.float64,
+    "n0": np.int64,
+    "n": np.int64,
+    "seconds": np.float64,
+}
+ABSTAINED = -1
+UNKNOWN = -2  # the label or the prediction of an imported row whose file does not tell
+
+
+class Store:
+    """The results of one run. Make one with ``Store.create`` (the one writer) or ``Store.open`` (to look)."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], db: sqlite3.Connection, lock: WriterLock | None) -> None:
+        self.folder = folder
+        self.config = config
+        self._db = db
+        self._lock = lock
+        self._claims: tuple[str, float | None] | None = None
+
+    @classmethod
+    def create(cls, folder: str | Path, config: dict[str, Any]) -> Store:
+        """A new run, or the one in this folder again if its config is the same; the only writer until closed.
+
+        A changed config is refused, key by key; so is a folder that holds other things.
+        """
+        folder, wanted = Path(folder), frozen(config)
+        with storage(folder):
+            _make_folder(folder)
+            lock = WriterLock(folder / LOCK)
+        try:
+            with storage(folder):
+                _settle_config(folder, wanted)
+                return cls(folder, wanted, connect_writer(folder / RESULTS), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Store:
+        """An existing run, read-only; also while another process writes it."""
+        folder = Path(folder)
+        if not (folder / CONFIG).is_file():
+            raise StoreError(f"{folder} is not a run folder: it has no {CONFIG}.")
+        config = read_config(folder / CONFIG)
+        if not (folder / RESULTS).is_file():
+            raise StoreError(f"{folder} has no results yet: {RESULTS} is missing. `ucan certify` writes it.")
+        with storage(folder):
+            return cls(folder, config, connect_reader(folder / RESULTS), None)
+
+    def add(self, idx: int, label: int, outcome: Certificate | Abstention, seconds: float) -> None:
+        """Store one outcome with its evidence, in one transaction: afterwards it is there, or it is not."""
+        if not isinstance(outcome, Certificate | Abstention):
+            raise InvalidInput(f"a run keeps certificates and abstentions, got a {type(outcome).__name__}.")
+        self._check_claims(outcome.scope, outcome.norm)
+        prediction = ABSTAINED if outcome.prediction is None else outcome.prediction
+        row = {
+            "idx": int(idx),
+            "label": int(label),
+            "prediction": prediction,
+            "abstained": outcome.abstained,
+            "correct": prediction == int(label) and not outcome.abstained,
+            "radius": outcome.radius,
+            "alm": outcome.alm,
+            "p_lower": outcome.p_lower,
+            "log_volume": outcome.log_volume,
+            "n0": outcome.evidence.n0,
+            "n": outcome.evidence.n,
+            "seconds": float(seconds),
+        }
+        with storage(self.folder):
+            record = json.dumps(outcome.to_dict(self.folder), ensure_ascii=False)
+            with self._transaction():
+                self._insert([tuple(row.values())])
+                self._db.execute("INSERT INTO records VALUES (?, ?)", (int(idx), record))
+        self._claims = (outcome.scope, outcome.norm)
+
+    def extend(self, columns: dict[str, np.ndarray]) -> None:
+        """Store many rows without evidence (imported ones) in one transaction; NaN means unknown."""
+        missing = sorted(COLUMNS.keys() - columns.keys())
+        if missing:
+            raise InvalidInput(f"these columns are missing: {', '.join(missing)}.")
+        with storage(self.folder), self._transaction():
+            self._insert(zip(*(np.asarray(columns[name]).tolist() for name in COLUMNS), strict=True))
+
+    def done(self) -> set[int]:
+        """The inputs that need no more work."""
+        with storage(self.folder):
+            return {idx for (idx,) in self._db.execute("SELECT idx FROM outcomes")}
+
+    def __len__(self) -> int:
+        with storage(self.folder):
+            return int(self._db.execute("SELECT count(*) FROM outcomes").fetchone()[0])
+
+    def columns(self, names: Sequence[str] = tuple(COLUMNS)) -> dict[str, np.ndarray]:
+        """Columns as arrays, by idx: prediction −1 for an abstention; an imported file's unknowns are NaN, or −2."""
+        unknown = [name for name in names if name not in COLUMNS]
+        if unknown:
+            raise InvalidInput(f"there is no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}.")
+        parts: list[list[np.ndarray]] = [[np.empty(0, COLUMNS[name])] for name in names]
+        with storage(self.folder):
+            cursor = self._db.execute(f"SELECT {', '.join(names)} FROM outcomes ORDER BY idx")
+            while rows := cursor.fetchmany(100_000):
+                for part, name, values in zip(parts, names, zip(*rows, strict=True), strict=True):
+                    part.append(np.array(values, dtype=COLUMNS[name]))
+        return {name: np.concatenate(part) for name, part in zip(names, parts, strict=True)}
+
+    def outcome(self, idx: int) -> Certificate | Abstention:
+        """The full record of one input, as it was certified."""
+        record = self.record(idx)
+        if record is None:
+            raise InvalidInput(f"input {idx} of {self.folder} carries no evidence: it was imported.")
+        outcome = from_dict(record, self.folder)
+        assert isinstance(outcome, Certificate | Abstention), "add stores nothing else"
+        return outcome
+
+    def record(self, idx: int) -> dict[str, Any] | None:
+        """The evidence of one input as plain JSON values; None for an imported row."""
+        with storage(self.folder):
+            query = "SELECT record FROM outcomes LEFT JOIN records USING (idx) WHERE idx = ?"
+            found = self._db.execute(query, (int(idx),)).fetchone()
+        if found is None:
+            raise InvalidInput(f"{self.folder} has no result for input {idx}.")
+        return None if found[0] is None else json.loads(found[0])
+
+    @property
+    def name(self) -> str:
+        """What tables call this run: its config's name, else the folder's."""
+        return str(self.config.get("name") or self.folder.resolve().name)
+
+    @property
+    def scope(self) -> str:
+        """Whose guarantee these results are; "unknown" until someone says."""
+        return self._known_claims()[0]
+
+    @property
+    def norm(self) -> float | None:
+        """The norm of the radii; None if unknown."""
+        return self._known_claims()[1]
+
+    def close(self) -> None:
+        """Let go of the files and of the lock."""
+        self._db.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _known_claims(self) -> tuple[str, float | None]:
+        """Scope and norm as the first record states them; without one, as the config does."""
+        if self._claims is None:
+            with storage(self.folder):
+                first = self._db.execute("SELECT record FROM records LIMIT 1").fetchone()
+            source = self.config if first is None else json.loads(first[0])
+            norm = source.get("norm")
+            claims = str(source.get("scope", "unknown")), math.inf if norm == "inf" else norm
+            if first is None:
+                return claims
+            self._claims = claims
+        return self._claims
+
+    def _check_claims(self, scope: str, norm: float | None) -> None:
+        known_scope, known_norm = self._known_claims()
+        if known_scope not in ("unknown", scope) or known_norm not in (None, norm):
+            raise InvalidInput(
+                f"{self.folder} holds {known_scope} results for norm {known_norm}; this outcome is {scope} for norm "
+                f"{norm}. A run has one scope and one norm: use another folder."
+            )
+
+    def _insert(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        try:
+            self._db.executemany(f"INSERT INTO outcomes VALUES ({', '.join('?' * len(COLUMNS))})", rows)
+        except sqlite3.IntegrityError as error:
+            raise InvalidInput(f"{self.folder} already has a result for such an input: {error}.") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        if self._lock is None:
+            raise InvalidInput(f"{self.folder} was opened to look; Store.create opens it for writing.")
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+
+def _make_folder(folder: Path) -> None:
+    """The folder, if it is new, is a run, or is a run's first moment; anything else is refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    others = sorted({p.name for p in folder.iterdir()} - {LOCK, f".{CONFIG}.part"})
+    if others and not (folder / CONFIG).is_file():
+        raise InvalidInput(
+            f"{folder} is not empty and is not a run folder (it holds {', '.join(others[:3])}); nothing was changed. "
+            "Give a new folder."
+        )
+
+
+def _settle_config(folder: Path, wanted: dict[str, Any]) -> None:
+    if not (folder / CONFIG).is_file():
+        write_config(folder / CONFIG, wanted)
+        sync_folder(folder.resolve().parent)
+    changed = differences(read_config(folder / CONFIG), wanted)
+    if changed:
+        raise InvalidInput(
+            f"{folder} holds a run with another config:\n  "
+            + "\n  ".join(changed)
+            + "\nGive the same settings to resume it, or a new folder to start another."
+        )

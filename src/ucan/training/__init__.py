@@ -1,0 +1,16 @@
+"""Joint training of a classifier and the noise that protects it."""
+
+from ucan.training.checkpoint import TrainedRun, build_classifier, is_trained_run, load_run
+from ucan.training.loop import Trainer
+from ucan.training.settings import TrainSettings, preset_names, read_settings
+
+__all__ = [
+    "TrainSettings",
+    "TrainedRun",
+    "Trainer",
+    "build_classifier",
+    "is_trained_run",
+    "load_run",
+    "preset_names",
+    "read_settings",
+]

@@ -1,0 +1,61 @@
+"""Batches on the device, in an order that depends on the seed and the epoch alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+
+from ucan.data import InMemory, Labelled
+
+
+class Batches:
+    """All inputs once per epoch, shuffled by (seed, epoch); a shorter last batch is dropped.
+
+    A data set in memory is kept on the device as it is (bytes stay bytes); others are decoded as they are needed.
+    """
+
+    def __init__(self, dataset: Labelled, size: int, seed: int, device: torch.device) -> None:
+        self.dataset = dataset
+        self.size = min(size, len(dataset))
+        self.seed = seed
+        self.device = device
+        self._resident: tuple[torch.Tensor, torch.Tensor] | None = None
+        if isinstance(dataset, InMemory):
+            self._resident = (dataset.images.to(device), dataset.labels.to(device))
+
+    def __len__(self) -> int:
+        return len(self.dataset) // self.size
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The batches of one epoch, from batch ``first`` on: pixels in [0, 1] and labels."""
+        rng = torch.Generator().manual_seed(epoch_seed(self.seed, number, "order"))
+        order = torch.randperm(len(self.dataset), generator=rng).to(self.device if self._resident else "cpu")
+        for start in range(first * self.size, len(self) * self.size, self.size):
+            yield self._take(order[start : start + self.size])
+
+    def _take(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._resident is None:
+            x, labels = self.dataset.batch(indices)
+            return x.to(self.device), labels.to(self.device)
+        images, labels = self._resident
+        x = images[indices]
+        return (x.float() / 255 if x.dtype == torch.uint8 else x.float()), labels[indices]
+
+
+def epoch_seed(seed: int, epoch: int, purpose: str) -> int:
+    """A seed of its own for every epoch and purpose, so that a resumed run needs no saved history."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{epoch}/{purpose}".encode()).digest()[:4], "big")
+
+
+def flip_and_crop(x: torch.Tensor, rng: torch.Generator, pad: int = 4) -> torch.Tensor:
+    """Every image of a batch (b, c, h, w) flipped at random and cropped at random after zero padding, on its device."""
+    batch, _, height, width = x.shape
+    flip = torch.randint(0, 2, (batch, 1, 1, 1), generator=rng, device=x.device, dtype=torch.bool)
+    x = torch.nn.functional.pad(torch.where(flip, x.flip(3), x), (pad,) * 4)
+    top, left = torch.randint(0, 2 * pad + 1, (2, batch, 1), generator=rng, device=x.device)
+    rows = (top + torch.arange(height, device=x.device))[:, :, None]
+    columns = (left + torch.arange(width, device=x.device))[:, None, :]
+    images = torch.arange(batch, device=x.device)[:, None, None]
+    return x[images, :, rows, columns].permute(0, 3, 1, 2).contiguous()

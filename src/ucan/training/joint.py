@@ -1,0 +1,79 @@
+"""Classifier and generator under one loss: −variance term + cross-entropy under noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ucan.errors import InvalidInput
+from ucan.generators import Generator
+from ucan.laws import Law
+from ucan.scales import DCT, Basis, Diagonal, Scalar, Scale, as_scale
+from ucan.training.recipes import Recipe
+
+VARIANCE_TERMS = ("none", "mean", "logmean", "min")
+
+
+def scale_entries(scale: Scale, batch: int) -> torch.Tensor:
+    """The scales of all directions, one row per input (one row for all where Σ is shared)."""
+    if isinstance(scale, Diagonal):
+        per_input = scale.sigma.shape[:1] == (batch,) and scale.sigma.ndim > 1
+        return scale.sigma.flatten(1) if per_input else scale.sigma.reshape(1, -1)
+    if isinstance(scale, Basis | DCT):
+        return scale.s.reshape(1, -1)
+    if isinstance(scale, Scalar):
+        return torch.tensor([[scale.value]])
+    raise InvalidInput(f"a variance term needs a Σ with one scale per direction, not {type(scale).__name__}.")
+
+
+def variance_term(entries: torch.Tensor, term: str) -> torch.Tensor:
+    """What training pushes up: the mean of σ (as printed), of log σ (what ALM is) or each sample's smallest σ."""
+    if term == "mean":
+        return entries.mean()
+    if term == "logmean":
+        return entries.log().mean()
+    if term == "min":
+        return entries.amin(1).mean()
+    raise InvalidInput(f"the variance term is one of {', '.join(VARIANCE_TERMS)}, not {term!r}.")
+
+
+class Joint(nn.Module):
+    """The training step as one module: (x, labels) → loss and what to show of it."""
+
+    def __init__(
+        self, classifier: nn.Module, generator: Generator, law: Law, recipe: Recipe, term: str, weight: float
+    ) -> None:
+        super().__init__()
+        self.answer: Any
+        if term not in VARIANCE_TERMS:
+            raise InvalidInput(f"the variance term is one of {', '.join(VARIANCE_TERMS)}, not {term!r}.")
+        self.classifier = classifier
+        self.generator = generator
+        self.law = law
+        self.recipe = recipe
+        self.term = term
+        self.weight = weight
+        self.use_for_answers(classifier)
+
+    def use_for_answers(self, twin: Any) -> None:
+        """Answer with a (compiled) twin that shares the classifier's weights; it adds no weights of its own."""
+        object.__setattr__(self, "answer", twin)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, rng: torch.Generator) -> dict[str, torch.Tensor]:
+        """loss, the number of correct noisy copies, and the smallest and mean σ."""
+        noisy = self.generator.perturb(x, self.law, self.recipe.draws, rng)
+        logits = self.answer(self.generator.view(noisy.flatten(0, 1)))
+        logits = logits.reshape(self.recipe.draws, len(x), -1)
+        loss = self.recipe.loss(logits, labels)
+        _, scale = self.generator(x)
+        entries = scale_entries(as_scale(scale), len(x)).float()
+        if self.term != "none":
+            loss = loss - self.weight * variance_term(entries, self.term)
+        return {
+            "loss": loss,
+            "correct": (logits.argmax(-1) == labels).float().mean().detach(),
+            "min_sigma": entries.amin(1).mean().detach(),
+            "mean_sigma": entries.mean().detach(),
+        }

@@ -1,0 +1,258 @@
+"""The training loop: one epoch after another, with checkpoints from which a run goes on as if it had never stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ucan.data import Labelled, held_out
+from ucan.errors import InvalidInput, MissingExtra, TrainingError
+from ucan.training.batches import Batches, epoch_seed, flip_and_crop
+from ucan.training.checkpoint import CHECKPOINT, read_checkpoint, save_run, write_checkpoint
+from ucan.training.joint import Joint
+from ucan.training.settings import TrainSettings
+
+# Steps between two looks at the loss: looking makes the device wait.
+LOOK_EVERY = 25
+
+Progress = Callable[[int, int, int, dict[str, float]], None]  # epoch, step, steps per epoch, metrics
+
+
+class Trainer:
+    """Trains a classifier and a generator together, on any device or devices that Fabric can reach.
+
+    Everything random follows from (seed, epoch), or is kept in the checkpoint, so an interrupted run that is started
+    again ends with the same weights, bit for bit on a CPU.
+    """
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        dataset: Labelled,
+        classifier: nn.Module,
+        folder: str | Path,
+        accelerator: str = "auto",
+        on_progress: Progress | None = None,
+    ) -> None:
+        self.settings = settings
+        self.folder = Path(folder)
+        self.on_progress = on_progress
+        self.fabric = _fabric(accelerator, settings.precision)
+        self.fabric.launch()
+        if settings.held_out:
+            dataset, _ = held_out(dataset, settings.held_out, settings.seed)
+        if len(dataset) < 1:
+            raise InvalidInput("the training set is empty.")
+        self.batches = Batches(dataset, settings.batch, settings.seed, self.fabric.device)
+        shape = dataset.event_shape
+        torch.manual_seed(epoch_seed(settings.seed, 0, "initial weights"))
+        generator = settings.build_generator(shape, _pixels(dataset) if _wants_images(settings) else None)
+        self.law = settings.build_law(math.prod(shape))
+        recipe = settings.build_recipe()
+        term, weight = settings.variance_term, settings.variance_weight
+        self.joint = Joint(classifier, generator, self.law, recipe, term, weight).to(self.fabric.device)
+        if settings.compile:
+            self.joint.use_for_answers(torch.compile(classifier))
+        self.optimiser = _optimiser(settings, self.joint)
+        self.wrapped, self.optimiser = self.fabric.setup(self.joint, self.optimiser)
+        self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
+        self.rng = torch.Generator(self.fabric.device)
+        self.epoch = self.step = 0
+        self._stop = False
+
+    def run(self) -> None:
+        """Train from the last checkpoint, or from the start, to the end; the weights are then in the folder."""
+        self._resume()
+        with self._stoppable():
+            while self.epoch < self.settings.epochs:
+                self._run_epoch()
+                self.epoch, self.step = self.epoch + 1, 0
+                self._checkpoint()
+        self.fabric.barrier()
+        if self.fabric.global_rank == 0:
+            save_run(self.folder, self.final_state())
+
+    def final_state(self) -> dict[str, torch.Tensor]:
+        """The weights to keep: the moving average where there is one."""
+        return self.ema if self.ema is not None else self.joint.state_dict()
+
+    def _run_epoch(self) -> None:
+        self.joint.train()
+        if self.step == 0:
+            torch.manual_seed(epoch_seed(self.settings.seed, self.epoch, "layers"))
+            self.rng.manual_seed(epoch_seed(self.settings.seed, self.epoch, "noise"))
+        totals: dict[str, torch.Tensor] = {}
+        start, seen = time.perf_counter(), 0
+        for x, labels in self.batches.epoch(self.epoch, self.step):
+            metrics = self._train_step(x, labels)
+            for name, value in metrics.items():
+                totals[name] = totals.get(name, torch.zeros((), device=value.device)) + value
+            self.step, seen = self.step + 1, seen + 1
+            if self.step % LOOK_EVERY == 0 or self._stop:
+                self._look(totals, seen)
+            if self._stop:
+                self._checkpoint()
+                raise KeyboardInterrupt
+        self._log(self._look(totals, seen), time.perf_counter() - start)
+
+    def _train_step(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        settings = self.settings
+        done = (self.epoch * len(self.batches) + self.step) / (settings.epochs * len(self.batches))
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["peak"] * schedule(settings.schedule, done)
+        if settings.augment:
+            x = flip_and_crop(x, self.rng)
+        share = slice(self.fabric.global_rank, None, self.fabric.world_size)
+        metrics = self.wrapped(x[share], labels[share], self.rng)
+        self.fabric.backward(metrics["loss"])
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        if self.ema is not None:
+            _update_average(self.ema, self.joint.state_dict(), settings.ema)
+        return {name: value.detach() for name, value in metrics.items()}
+
+    def _look(self, totals: dict[str, torch.Tensor], seen: int) -> dict[str, float]:
+        """The epoch's means so far; a loss that is not a number ends the run here, before it reaches a checkpoint."""
+        means = {name: float(total) / max(1, seen) for name, total in totals.items()}
+        if not math.isfinite(means.get("loss", 0.0)):
+            kept = (
+                f"the checkpoint in {self.folder} is kept"
+                if (self.folder / CHECKPOINT).exists()
+                else "nothing was saved"
+            )
+            raise TrainingError(
+                f"the loss became {means['loss']} in epoch {self.epoch + 1}, step {self.step}: {kept}. "
+                "A lower lr, or a smaller variance_weight, usually helps."
+            )
+        if self.on_progress is not None and self.fabric.global_rank == 0:
+            self.on_progress(self.epoch, self.step, len(self.batches), means)
+        return means
+
+    def _log(self, means: dict[str, float], seconds: float) -> None:
+        if self.fabric.global_rank != 0:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps({"epoch": self.epoch, **means, "seconds": seconds}) + "\n")
+        _tensorboard(self.folder, self.epoch, means)
+
+    def _checkpoint(self) -> None:
+        if self.fabric.global_rank == 0:
+            state = {
+                "epoch": self.epoch,
+                "step": self.step,
+                "joint": self.joint.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "ema": self.ema,
+                "noise": self.rng.get_state(),
+                "layers": torch.get_rng_state(),
+            }
+            write_checkpoint(self.folder, state)
+
+    def _resume(self) -> None:
+        state = read_checkpoint(self.folder)
+        if state is None:
+            return
+        try:
+            self.joint.load_state_dict(state["joint"])
+            self.optimiser.load_state_dict(state["optimiser"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise TrainingError(
+                f"the checkpoint in {self.folder} belongs to another model or generator: {str(error).splitlines()[0]}"
+            ) from error
+        self.epoch, self.step = state["epoch"], state["step"]
+        if self.ema is not None:
+            self.ema = {k: v.to(self.fabric.device) for k, v in state["ema"].items()}
+        self.rng.set_state(state["noise"])
+        torch.set_rng_state(state["layers"])
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """Ctrl-C and a scheduler's SIGTERM end the run after the step in progress, with a checkpoint."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(*_: Any) -> None:
+            self._stop = True
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def schedule(name: str, done: float) -> float:
+    """The share of the peak learning rate after the given share of all steps."""
+    if name == "constant":
+        return 1.0
+    if name == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * done))
+    warm = 0.2  # one-cycle: a straight line up, then a cosine down
+    return max(0.04, done / warm) if done < warm else 0.5 * (1 + math.cos(math.pi * (done - warm) / (1 - warm)))
+
+
+def _optimiser(settings: TrainSettings, joint: Joint) -> torch.optim.Optimizer:
+    groups = [{"params": list(joint.classifier.parameters()), "lr": settings.lr, "peak": settings.lr}]
+    chosen = [p for p in joint.generator.parameters() if p.requires_grad]
+    if chosen:
+        lr = settings.generator_lr or settings.lr
+        # Decay would pull the scales towards the middle of their range; the loss alone should say where they go.
+        groups.append({"params": chosen, "lr": lr, "peak": lr, "weight_decay": 0.0})
+    if settings.optimiser == "adam":
+        return torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay)
+
+
+def _update_average(average: dict[str, torch.Tensor], state: dict[str, torch.Tensor], decay: float) -> None:
+    floats = [k for k, v in average.items() if v.is_floating_point()]
+    torch._foreach_lerp_([average[k] for k in floats], [state[k].detach() for k in floats], 1 - decay)
+    for name in average.keys() - set(floats):
+        average[name].copy_(state[name])
+
+
+def _wants_images(settings: TrainSettings) -> bool:
+    return settings.generator["kind"] == "basis-wise" and settings.generator.get("basis", "pca") == "pca"
+
+
+def _pixels(dataset: Labelled) -> torch.Tensor:
+    return dataset.batch(torch.arange(len(dataset)))[0]
+
+
+def _tensorboard(folder: Path, epoch: int, means: dict[str, float]) -> None:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:  # metrics.jsonl holds the same numbers
+        return
+    with SummaryWriter(str(folder / "tensorboard")) as writer:
+        for name, value in means.items():
+            writer.add_scalar(name, value, epoch)
+
+
+def _fabric(accelerator: str, precision: Any) -> Any:
+    try:
+        from lightning_fabric import Fabric
+    except ImportError:
+        try:
+            from lightning.fabric import Fabric  # type: ignore[no-redef]
+        except ImportError as error:
+            raise MissingExtra("training needs Lightning Fabric: pip install 'ucan[train]'") from error
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched > 1:  # under torchrun or Slurm: one process per device, gathered here
+        return Fabric(
+            accelerator=accelerator, devices="auto" if accelerator != "cpu" else launched, precision=precision
+        )
+    return Fabric(accelerator=accelerator, devices=1, precision=precision)

@@ -1,0 +1,156 @@
+"""What a training run is told: one readable TOML file, checked before anything starts."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ucan import generators, laws
+from ucan.errors import InvalidInput
+from ucan.generators import Generator
+from ucan.generators.basis import Cosines, PrincipalComponents
+from ucan.laws import Law
+from ucan.training.recipes import RECIPES, Recipe
+
+LAWS: dict[str, type[Law]] = {
+    "gaussian": laws.Gaussian,
+    "laplace": laws.Laplace,
+    "uniform": laws.Uniform,
+    "expinf": laws.ExpInf,
+    "powerlaw": laws.PowerLaw,
+}
+GENERATORS = ("isotropic", "pattern", "dataset-wise", "certification-wise", "basis-wise")
+OPTIMISERS, SCHEDULES = ("adam", "sgd"), ("constant", "cosine", "one-cycle")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """A training run. The tables ``law``, ``generator`` and ``recipe`` hold a ``kind`` and its parameters."""
+
+    data: str = "digits"
+    model: str = "cnn"
+    epochs: int = 20
+    batch: int = 128
+    optimiser: str = "adam"
+    lr: float = 1e-3
+    generator_lr: float | None = None
+    weight_decay: float = 0.0
+    schedule: str = "cosine"
+    precision: str = "32-true"
+    compile: bool = False
+    ema: float = 0.0
+    augment: bool = False
+    held_out: float = 0.0
+    variance_term: str = "none"
+    variance_weight: float = 1.0
+    seed: int = 0
+    law: dict[str, Any] = field(default_factory=lambda: {"kind": "gaussian", "scale": 0.25})
+    generator: dict[str, Any] = field(default_factory=lambda: {"kind": "isotropic"})
+    recipe: dict[str, Any] = field(default_factory=lambda: {"kind": "augmentation"})
+
+    def __post_init__(self) -> None:
+        _one_of("optimiser", self.optimiser, OPTIMISERS)
+        _one_of("schedule", self.schedule, SCHEDULES)
+        _one_of("law.kind", self.law.get("kind"), tuple(LAWS))
+        _one_of("generator.kind", self.generator.get("kind"), GENERATORS)
+        _one_of("recipe.kind", self.recipe.get("kind"), tuple(RECIPES))
+        for name in ("epochs", "batch"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} must be at least 1, got {getattr(self, name)!r}.")
+        if not 0 <= self.ema < 1 or not 0 <= self.held_out < 1 or self.lr <= 0:
+            raise InvalidInput("ema and held_out must lie in [0, 1), and lr must be above 0.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for TOML."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TrainSettings:
+        """From TOML's values; an unknown key is an error that lists the known ones."""
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(values.keys() - known)
+        if unknown:
+            raise InvalidInput(f"unknown settings {', '.join(unknown)}; there are {', '.join(sorted(known))}.")
+        return cls(**values)
+
+    def build_law(self, dim: int) -> Law:
+        """The noise law; ``std`` instead of ``scale`` asks for a per-coordinate standard deviation."""
+        parameters = {k: v for k, v in self.law.items() if k != "kind"}
+        kind = LAWS[self.law["kind"]]
+        if "std" in parameters:
+            return kind.from_std(parameters.pop("std"), dim, **parameters)
+        return _made("law", kind, parameters)
+
+    def build_recipe(self) -> Recipe:
+        """The recipe."""
+        return _made("recipe", RECIPES[self.recipe["kind"]], {k: v for k, v in self.recipe.items() if k != "kind"})
+
+    def build_generator(self, shape: Sequence[int], images: torch.Tensor | None) -> Generator:
+        """The generator for inputs of this shape; ``images`` (training pixels) are what a PCA basis is made of.
+
+        Without images a PCA basis is a placeholder, to be filled from saved weights.
+        """
+        parameters = {k: v for k, v in self.generator.items() if k != "kind"}
+        kind = self.generator["kind"]
+        if kind == "isotropic":
+            return _made("generator", generators.Isotropic, parameters)
+        if kind == "pattern":
+            norm = parameters.pop("norm", 2)
+            return _made(
+                "generator",
+                generators.Pattern,
+                {"shape": shape, "norm": math.inf if norm == "inf" else norm, **parameters},
+            )
+        if kind == "dataset-wise":
+            return _made("generator", generators.DatasetWise, {"shape": shape, **parameters})
+        if kind == "certification-wise":
+            return _made("generator", generators.CertificationWise, {"channels": shape[0], **parameters})
+        basis = parameters.pop("basis", "pca")
+        _one_of("generator.basis", basis, ("pca", "dct"))
+        if basis == "dct":
+            directions: Any = Cosines(shape)
+        elif images is None:
+            directions = PrincipalComponents.placeholder(math.prod(shape))
+        else:
+            directions = PrincipalComponents.of(images)
+        return _made("generator", generators.BasisWise, {"directions": directions, **parameters})
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the package."""
+    folder = resources.files("ucan.training") / "presets"
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def read_settings(source: str | Path) -> TrainSettings:
+    """Settings from a TOML file, or from the preset of that name."""
+    if str(source) in preset_names():
+        text = (resources.files("ucan.training") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
+    else:
+        path = Path(source)
+        if not path.is_file():
+            raise InvalidInput(f"{source!r} is neither a file nor a preset; presets: {', '.join(preset_names())}.")
+        text = path.read_text(encoding="utf-8")
+    try:
+        return TrainSettings.from_dict(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, TypeError) as error:
+        raise InvalidInput(f"{source} cannot be read as training settings: {error}.") from error
+
+
+def _made(what: str, kind: Any, parameters: dict[str, Any]) -> Any:
+    try:
+        return kind(**parameters)
+    except TypeError as error:
+        raise InvalidInput(f"[{what}] {error}.") from error
+
+
+def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InvalidInput(f"{name} must be one of {', '.join(known)}, got {value!r}.")

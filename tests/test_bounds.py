@@ -1,0 +1,197 @@
+"""Bounds: Clopper–Pearson against other people's and in exact coverage; tests in exact error."""
+
+import itertools
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ucan import InvalidInput
+from ucan.bounds import (
+    at_most_p_value,
+    check_alpha,
+    lower_bound,
+    majority_p_value,
+    top_two_p_value,
+    upper_bound,
+)
+
+COUNTS = [(0, 1), (1, 1), (1, 2), (7, 10), (10, 10), (51, 100), (99, 100), (999, 1000), (90_000, 100_000)]
+COUNTS += [(99_999, 100_000), (100_000, 100_000), (1, 100_000), (50_001, 100_000), (999_990, 1_000_000)]
+
+
+@pytest.mark.parametrize("alpha", (0.5, 0.05, 0.001, 1e-6))
+@pytest.mark.parametrize(("k", "n"), COUNTS)
+def test_bounds_are_scipys_one_sided_exact_interval(k, n, alpha):
+    below = stats.binomtest(k, n, alternative="greater").proportion_ci(1 - alpha, "exact").low
+    above = stats.binomtest(k, n, alternative="less").proportion_ci(1 - alpha, "exact").high
+    assert lower_bound(k, n, alpha) == pytest.approx(below, rel=1e-9, abs=1e-12)
+    assert upper_bound(k, n, alpha) == pytest.approx(above, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("alpha", (0.05, 0.001, 1e-6))
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 2), (7, 10), (10, 10), (99, 100), (999, 1000), (600, 1000)])
+def test_at_the_lower_bound_so_many_hits_have_probability_alpha(k, n, alpha):
+    with mp.workdps(50):
+        p, q = mp.mpf(lower_bound(k, n, alpha)), 1 - mp.mpf(lower_bound(k, n, alpha))
+        tail = sum(mp.binomial(n, j) * p**j * q ** (n - j) for j in range(k, n + 1))
+        assert abs(tail / mp.mpf(alpha) - 1) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("n", "p", "gaussian"),
+    [(10**3, None, 2.463), (10**4, None, 3.199), (10**5, 0.99993092, 3.8115), (10**6, None, 4.347)],
+)
+def test_caps_are_the_published_ones(n, p, gaussian):
+    bound = lower_bound(n, n, 0.001)
+    assert stats.norm.ppf(bound) == pytest.approx(gaussian, abs=6e-4)
+    if p is not None:
+        assert bound == pytest.approx(p, abs=5e-9)
+
+
+@pytest.mark.parametrize("alpha", (0.05, 0.001))
+@pytest.mark.parametrize("n", (10, 100, 1000))
+def test_lower_bound_covers_exactly_as_promised(n, alpha):
+    """Not simulated but summed: P(bound > p), over a grid of p and at its worst, which lies just below each bound."""
+    bounds = np.array([lower_bound(k, n, alpha) for k in range(n + 1)])
+    assert (np.diff(bounds) > 0).all()
+    worst = np.nextafter(bounds[1:], 0)
+    for p in np.concatenate([np.linspace(0.001, 0.999, 499), worst]):
+        errs = stats.binom.pmf(np.arange(n + 1)[bounds > p], n, p).sum()
+        assert errs <= alpha * (1 + 1e-7), f"p = {p}"
+    sharp = stats.binom.sf(np.arange(n), n, worst)
+    assert sharp == pytest.approx(alpha, rel=1e-6)  # and no looser than promised
+
+
+@pytest.mark.parametrize("n", (10, 100, 1000))
+def test_simulated_coverage_agrees(n):
+    alpha, runs = 0.05, 20_000
+    rng = np.random.default_rng(n)
+    bounds = np.array([lower_bound(k, n, alpha) for k in range(n + 1)])
+    for p in (0.3, 0.6, 0.9, 0.99):
+        misses = (bounds[rng.binomial(n, p, runs)] > p).mean()
+        assert misses <= alpha + 4 * math.sqrt(alpha * (1 - alpha) / runs)
+
+
+def test_a_normal_approximation_would_not_cover():
+    n, alpha, p = 100, 0.001, 0.99
+    k = np.arange(n + 1)
+    share = k / n
+    naive = share - stats.norm.isf(alpha) * np.sqrt(share * (1 - share) / n)
+    assert stats.binom.pmf(k[naive > p], n, p).sum() > 10 * alpha
+
+
+def test_bounds_at_the_ends():
+    assert lower_bound(0, 100, 0.001) == 0.0
+    assert upper_bound(100, 100, 0.001) == 1.0
+    assert lower_bound(100, 100, 0.001) == pytest.approx(0.001**0.01, rel=1e-14)
+    assert upper_bound(0, 100, 0.001) == pytest.approx(1 - 0.001**0.01, rel=1e-12)
+    assert lower_bound(1, 1, 0.001) == pytest.approx(0.001, rel=1e-14)
+
+
+@given(n=st.integers(1, 5000), share=st.floats(0, 1), alpha=st.floats(1e-9, 0.5))
+def test_bounds_enclose_the_share_and_mirror_each_other(n, share, alpha):
+    k = round(share * n)
+    low, high = lower_bound(k, n, alpha), upper_bound(k, n, alpha)
+    assert 0 <= low <= k / n <= high <= 1
+    assert low == pytest.approx(1 - upper_bound(n - k, n, alpha), abs=1e-15)
+    assert lower_bound(k, n, alpha / 2) <= low
+
+
+INVALID = {
+    "n zero": lambda: lower_bound(0, 0, 0.001),
+    "k above n": lambda: lower_bound(11, 10, 0.001),
+    "k negative": lambda: lower_bound(-1, 10, 0.001),
+    "upper k above n": lambda: upper_bound(11, 10, 0.001),
+    "majority above n": lambda: majority_p_value(11, 10),
+    "majority of nothing": lambda: majority_p_value(0, 0),
+    "top two negative": lambda: top_two_p_value(5, -1),
+    "at most above n": lambda: at_most_p_value(11, 10, 0.5),
+    **{
+        f"alpha {a!r}": (lambda a=a: check_alpha(a))
+        for a in (0, 1, 0.0, 1.0, -0.1, 1.5, math.nan, math.inf, "0.1", None)
+    },
+    "lower alpha": lambda: lower_bound(5, 10, 1.0),
+    "upper alpha": lambda: upper_bound(5, 10, 0.0),
+}
+
+
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_arguments_are_refused(case):
+    with pytest.raises(InvalidInput):
+        INVALID[case]()
+
+
+# --- the prediction tests ---
+
+
+@pytest.mark.parametrize(("n_a", "n"), [(0, 1), (1, 1), (5, 10), (10, 10), (60, 100), (549, 1000), (550, 1000)])
+def test_majority_p_value_is_the_upper_tail(n_a, n):
+    exact = sum(math.comb(n, j) for j in range(n_a, n + 1)) / 2**n
+    assert majority_p_value(n_a, n) == pytest.approx(exact, rel=1e-10)
+
+
+@pytest.mark.parametrize("alpha", (0.05, 0.001))
+@pytest.mark.parametrize("n", (10, 100, 1000))
+@pytest.mark.parametrize(
+    "p", [(0.5, 0.5), (0.34, 0.33, 0.33), (0.12, 0.11, *[0.77 / 8] * 8), (0.501, 0.499), (0.41, 0.4, 0.19)], ids=str
+)
+def test_majority_test_errs_at_most_alpha_for_any_number_of_classes(p, n, alpha):
+    """Exact: two classes cannot both have a majority, so the wrong ones' tails add up."""
+    accepted = next((k for k in range(n + 1) if majority_p_value(k, n) <= alpha), n + 1)
+    assert accepted > n / 2
+    wrong = sum(stats.binom.sf(accepted - 1, n, q) for q in p[1:])
+    assert wrong <= alpha
+
+
+def test_a_two_sided_test_against_half_would_be_wrong_a_third_of_the_time():
+    """The published test, planted: with ten classes it always answers, and errs as theory.md says."""
+    p = np.array([0.12, 0.11, *[0.77 / 8] * 8])
+    votes = np.random.default_rng(0).multinomial(1000, p, size=4000)
+    top, leaders = votes.max(1), votes.argmax(1)
+    two_sided = {int(k): stats.binomtest(int(k), 1000, 0.5).pvalue for k in np.unique(top)}
+    answers = np.array([two_sided[int(k)] <= 0.001 for k in top])
+    assert answers.all()
+    assert (leaders != 0).mean() == pytest.approx(0.34, abs=0.03)
+    assert all(majority_p_value(int(k), 1000) > 0.001 for k in np.unique(top))
+
+
+@pytest.mark.parametrize("alpha", (0.1, 0.01))
+@pytest.mark.parametrize("p", [(0.34, 0.33, 0.33), (0.4, 0.39, 0.21), (0.501, 0.499, 0.0), (0.5, 0.3, 0.2)], ids=str)
+def test_top_two_test_errs_at_most_alpha_without_a_majority(p, alpha):
+    """Exact: every outcome of 40 votes over three classes, with its probability."""
+    n, wrong, answered = 40, 0.0, 0.0
+    for a, b in itertools.product(range(n + 1), repeat=2):
+        if a + b > n:
+            continue
+        votes = (a, b, n - a - b)
+        first, second = sorted(votes, reverse=True)[:2]
+        if top_two_p_value(first, second) <= alpha:
+            mass = stats.multinomial.pmf(votes, n, p)
+            answered += mass
+            wrong += mass * (votes.index(first) != 0)
+    assert wrong <= alpha
+    assert answered > wrong
+
+
+@pytest.mark.parametrize(("n_a", "n_b"), [(10, 0), (10, 10), (30, 12), (1, 0), (0, 0), (600, 400)])
+def test_top_two_p_value_is_the_two_sided_sign_test(n_a, n_b):
+    n = n_a + n_b
+    exact = min(1.0, 2 * sum(math.comb(n, j) for j in range(n_a, n + 1)) / 2**n)
+    assert top_two_p_value(n_a, n_b) == pytest.approx(exact, rel=1e-10)
+
+
+def test_top_two_answers_where_the_majority_test_cannot():
+    assert majority_p_value(450, 1000) > 0.999
+    assert top_two_p_value(450, 300) < 0.001
+
+
+@pytest.mark.parametrize(("k", "n", "p"), [(0, 10, 0.5), (5, 10, 0.5), (10, 10, 0.9), (850, 1000, 0.9)])
+def test_at_most_p_value_is_the_lower_tail(k, n, p):
+    with mp.workdps(30):
+        exact = sum(mp.binomial(n, j) * mp.mpf(p) ** j * (1 - mp.mpf(p)) ** (n - j) for j in range(k + 1))
+    assert at_most_p_value(k, n, p) == pytest.approx(float(exact), rel=1e-9)

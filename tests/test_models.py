@@ -1,0 +1,439 @@
+"""Models: the architectures are what they claim to be, and every way to name a model gives the same answers."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tarfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import ucan
+from ucan.data import load
+from ucan.errors import MissingExtra, ModelError
+from ucan.models import BUILT_IN, CNN, CifarResNet, Normalise, build_model, load_model, load_weights
+
+REAL = os.environ.get("UCAN_DATA_DIR")
+needs_real_data = pytest.mark.skipif(not REAL, reason="UCAN_DATA_DIR does not name the real data")
+SHAPES = {"cnn": (1, 28, 28), "resnet50": (3, 64, 64), "mobilenet_v2": (3, 64, 64), "mobilenet_v2_rotated": (3, 64, 64)}
+
+
+@pytest.fixture(autouse=True)
+def import_state() -> Iterator[None]:
+    """Loading by name makes the current directory importable: undo that, and forget what was imported."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name.startswith("probe"):
+            del sys.modules[name]
+
+
+def _tiny(num_classes: int = 10) -> nn.Module:
+    """The built-in cnn for 8 x 8 digits, in evaluation mode."""
+    return build_model("cnn", (1, 8, 8), num_classes).eval()
+
+
+def _rand(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def _counts(model: Callable[[torch.Tensor], Any], x: torch.Tensor) -> list[list[int]]:
+    """The votes for each input of the classifier smoothed by a little noise."""
+    certificates = ucan.SmoothedClassifier(model, ucan.Gaussian(0.1)).certify(x, 10, 100)
+    return [[int(count) for count in c.counts] for c in certificates]
+
+
+# --- architectures ---
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("resnet20", 269_722),
+        ("resnet56", 853_018),
+        ("resnet110", 1_727_962),
+        ("resnet18", 11_173_962),
+        ("resnet50", 25_557_032),
+        ("mobilenet_v2", 3_504_872),
+    ],
+)
+def test_number_of_parameters(name: str, parameters: int) -> None:
+    assert sum(p.numel() for p in build_model(name).parameters()) == parameters
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_model_answers_in_evaluation_mode_and_trains(name: str) -> None:
+    shape = SHAPES.get(name, (3, 32, 32))
+    model = load_model(name, num_classes=7, event_shape=shape)
+    assert isinstance(model, nn.Module) and not any(m.training for m in model.modules())
+    x = _rand(2, *shape)
+    logits = model(x)
+    assert logits.shape == (2, 7)
+    assert torch.allclose(model(x[:1]), logits[:1], atol=1e-4)  # one input's answer does not depend on the others
+    logits.logsumexp(1).sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (2, 9, 9)])
+def test_cnn_fits_any_square_picture(shape: tuple[int, int, int]) -> None:
+    assert build_model("cnn", shape, 4)(_rand(3, *shape)).shape == (3, 4)
+
+
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    a, b, c = build_model("cnn", seed=5), build_model("cnn", seed=5), build_model("cnn", seed=6)
+    assert torch.equal(torch.get_rng_state(), state)
+    x = _rand(2, 1, 28, 28)
+    assert torch.equal(a(x), b(x)) and not torch.equal(a(x), c(x))
+
+
+def test_parameter_free_shortcut() -> None:
+    """With the residual branch silenced a strided block is every second pixel between zero channels."""
+    block = CifarResNet(20).eval().layer2[0]  # type: ignore[index]
+    nn.init.zeros_(block.bn2.weight)
+    x = _rand(2, 16, 8, 8)
+    out = block(x)
+    assert torch.equal(out[:, 8:24], x[:, :, ::2, ::2]) and not out[:, :8].any() and not out[:, 24:].any()
+    with pytest.raises(ModelError, match="6n"):
+        CifarResNet(21)
+
+
+def test_resnet50_has_torchvisions_names() -> None:
+    state = build_model("resnet50").network.state_dict()
+    assert len(state) == 320
+    shapes = {
+        "conv1.weight": (64, 3, 7, 7),
+        "layer1.0.downsample.0.weight": (256, 64, 1, 1),
+        "layer2.0.conv2.weight": (128, 128, 3, 3),
+        "layer3.5.bn3.running_var": (1024,),
+        "layer4.2.conv3.weight": (2048, 512, 1, 1),
+        "fc.weight": (1000, 2048),
+    }
+    assert {key: tuple(state[key].shape) for key in shapes} == shapes
+
+
+# --- normalisation ---
+
+
+def test_normalise() -> None:
+    layer = Normalise((0.5, 0.25), (0.5, 0.125))
+    assert layer(torch.full((1, 2, 1, 1), 0.75)).flatten().tolist() == [0.5, 4.0]
+    assert set(layer.state_dict()) == {"mean", "std"}
+    with pytest.raises(ModelError, match="normalises 2 channels"):
+        layer(_rand(1, 1, 4, 4))
+    for mean, std in [((0.5,), (0.5, 0.5)), ((), ()), ((0.5,), (0.0,))]:
+        with pytest.raises(ModelError, match="std > 0"):
+            Normalise(mean, std)
+
+
+def test_normalisation_of_built_in_models() -> None:
+    x = _rand(2, 3, 32, 32)
+    model = build_model("resnet20", normalise="cifar10").eval()
+    mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
+    by_hand = model.network((x - mean[:, None, None]) / std[:, None, None])
+    assert torch.allclose(model(x), by_hand, atol=1e-5)
+    assert torch.equal(build_model("resnet20", normalise="none").eval()(x), model.network(x))
+    assert "normalise" in dict(build_model("resnet20").named_children())
+    assert "normalise" not in dict(build_model("cnn").named_children())
+    assert "normalise" in dict(build_model("cnn", normalise=((0.13,), (0.3,))).named_children())
+    with pytest.raises(ModelError, match="normalise must be"):
+        build_model("cnn", normalise="mnist")
+    with pytest.raises(ModelError, match="3 channels, but the pictures have 1"):
+        build_model("cnn", normalise="cifar10")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "message"),
+    [
+        ("resnet21", None, None, "choose one of cnn, resnet20"),
+        ("cnn", (28, 28), None, r"\(channels, height, width\)"),
+        ("cnn", (1, 8, 9), None, "square"),
+        ("cnn", (1, 3, 3), None, "at least 4"),
+        ("cnn", None, 1, "at least 2"),
+    ],
+)
+def test_wrong_built_in_models(name: str, shape: tuple[int, ...] | None, classes: int | None, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        build_model(name, shape, classes)
+
+
+# --- weights ---
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt", "state_dict", "parallel", "network"])
+def test_weights_round_trip(tmp_path: Path, kind: str) -> None:
+    trained = build_model("cnn", (3, 8, 8), seed=1).eval()
+    state = {k: v.clone() for k, v in (trained.network if kind == "network" else trained).state_dict().items()}
+    file = tmp_path / ("w.safetensors" if kind in ("safetensors", "network") else "w.pt")
+    if kind in ("safetensors", "network"):
+        save_file(state, file)
+    elif kind == "pt":
+        torch.save(state, file)
+    elif kind == "state_dict":
+        torch.save({"epoch": 3, "state_dict": state}, file)
+    else:
+        torch.save({f"module.{k}": v for k, v in state.items()}, file)
+    model = load_model("cnn", file, 10, event_shape=(3, 8, 8))
+    x = _rand(4, 3, 8, 8)
+    assert torch.equal(model(x), trained(x)) and not torch.equal(model(x), build_model("cnn", (3, 8, 8)).eval()(x))
+
+
+def test_weights_that_do_not_fit(tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    state = build_model("cnn", (1, 8, 8), 5).network.state_dict()
+    save_file(state, file)
+    with pytest.raises(ModelError, match=r"2 misshaped \(linear.weight \(5, 256\) instead of \(10, 256\), linear.bias"):
+        load_model("cnn", file, 10, event_shape=(1, 8, 8))
+    with pytest.raises(ModelError, match=r"missing \(bn1.weight, .*…\); 3 unexpected \(conv1.bias, conv2"):
+        load_model("resnet20", file)
+    save_file({k: v for k, v in state.items() if k != "conv2.bias"} | {"extra": torch.zeros(1)}, file)
+    model = build_model("cnn", (1, 8, 8), 5)
+    before = model.network.state_dict()["conv1.weight"].clone()
+    with pytest.raises(ModelError, match=r"1 missing \(conv2.bias\); 1 unexpected \(extra\)"):
+        load_weights(model, file)
+    assert torch.equal(model.network.state_dict()["conv1.weight"], before)
+
+
+class _Hostile:
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return os.mkdir, (os.environ["UCAN_TEST_TRACE"],)
+
+
+def test_damaged_and_hostile_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCAN_TEST_TRACE", str(tmp_path / "executed"))
+    for name in ("w.safetensors", "w.pt"):
+        (save_file if name.endswith("tensors") else torch.save)(_tiny().state_dict(), tmp_path / name)
+        whole = (tmp_path / name).read_bytes()
+        for content in (b"", b"nonsense", whole[: len(whole) // 2], whole[:7]):
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(ModelError, match=r"cannot be read as weights"):
+                load_model("cnn", tmp_path / name)
+    torch.save({"state_dict": {"a": _Hostile()}}, tmp_path / "w.pt")
+    with pytest.raises(ModelError, match=r"cannot be read as weights"):
+        load_model("cnn", tmp_path / "w.pt")
+    (tmp_path / "w.pt").write_bytes(pickle.dumps(_Hostile()))
+    with pytest.raises(ModelError, match=r"cannot be read as weights"):
+        load_model("cnn", tmp_path / "w.pt")
+    assert not (tmp_path / "executed").exists()
+    torch.save({"epoch": 3, "lr": 0.1}, tmp_path / "w.pt")
+    with pytest.raises(ModelError, match=r"holds a dict with epoch, lr, not weights by name"):
+        load_model("cnn", tmp_path / "w.pt")
+    with pytest.raises(ModelError, match=r"no weights file"):
+        load_model("cnn", tmp_path / "nowhere.pt")
+
+
+# --- package.module:attribute ---
+
+PROBE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.drop = nn.Dropout(0.5)
+    def forward(self, x):
+        return self.layer(self.drop(x))
+
+class Wide(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+class Plain: pass
+
+net = Net()
+number = 7
+def first(x):
+    return x.argmax(1)
+class Holder:
+    inner = net
+"""
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current directory with a module of the user's."""
+    (tmp_path / "probe.py").write_text(PROBE)
+    (tmp_path / "probe_broken.py").write_text("1 / 0")
+    (tmp_path / "probe_exits.py").write_text("raise SystemExit(3)")
+    (tmp_path / "probe_needs.py").write_text("import surely_not_installed")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_models_by_name(probe: Path) -> None:
+    x = _rand(5, 4)
+    net = load_model("probe:net")
+    assert isinstance(net, nn.Module) and net is sys.modules["probe"].net
+    assert not any(m.training for m in net.modules())
+    assert load_model("probe:Holder.inner") is net
+    made = load_model("probe:Net")
+    assert isinstance(made, nn.Module) and not made.training and made(x).shape == (5, 3)
+    assert load_model("probe:first")(x).tolist() == x.argmax(1).tolist()
+    save_file(net.state_dict(), probe / "w.safetensors")
+    assert torch.equal(load_model("probe:Net", "w.safetensors")(x), net(x))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("nothing_here:net", "no module 'nothing_here'.*was searched"),
+        ("probe.inner:net", "no module 'probe.inner'"),
+        ("probe:nett", r"probe has no 'nett'; it has .*Net.*net"),
+        ("probe:number", "is a int, which cannot be called"),
+        ("probe:Wide", "cannot be made without arguments"),
+        ("probe:Plain", "no torch.nn.Module"),
+        ("probe.py:net", "such as probe:net"),
+        ("probe:", "incomplete"),
+        (":net", "incomplete"),
+        ("probe_broken:net", "ZeroDivisionError"),
+        ("probe_exits:net", "SystemExit"),
+        ("probe_needs:net", "surely_not_installed.*Install what it needs"),
+        ("resnet", "package.module:attribute.*cnn, resnet20"),
+        ("nowhere.pt2", "no model file"),
+        ("nowhere.onnx", "no model file"),
+    ],
+)
+def test_names_that_lead_nowhere(probe: Path, spec: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model(spec)
+    if spec.startswith("probe_"):
+        assert caught.value.__cause__ is not None
+
+
+def test_weights_and_devices_that_make_no_sense(probe: Path) -> None:
+    with pytest.raises(ModelError, match="leave the weights out"):
+        load_model("probe:first", weights="w.pt")
+    with pytest.raises(ModelError, match="carries its own weights"):
+        load_model("a.onnx", weights="w.pt")
+    for device in ("nonsense", "cuda:99"):
+        with pytest.raises(ModelError, match="cannot be used"):
+            load_model("cnn", device=device)
+
+
+# --- torch.export ---
+
+
+def _export(model: nn.Module, path: Path, batch: int, dynamic: object = None) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shapes = None if dynamic is None else ({0: dynamic},)
+        torch.export.save(torch.export.export(model, (_rand(batch, 1, 8, 8),), dynamic_shapes=shapes), path)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("kind", ["dynamic", "bounded", "static"])
+def test_exported_models_answer_as_the_eager_one(tmp_path: Path, kind: str) -> None:
+    dims = {"dynamic": torch.export.Dim("batch"), "bounded": torch.export.Dim("batch", min=2, max=16), "static": None}
+    model = _tiny()
+    loaded = load_model(str(_export(model, tmp_path / "m.pt2", 4, dims[kind])))
+    for n in (1, 2, 4, 7, 40):  # a static or bounded batch size is no obstacle: batches are cut and filled up
+        x = _rand(n, 1, 8, 8)
+        assert torch.allclose(loaded(x), model(x), atol=1e-5)
+    assert _counts(loaded, x[:2]) == _counts(model, x[:2])
+    with pytest.raises(ModelError, match=r"m\.pt2 failed on a batch of shape .*--batch-size"):
+        loaded(_rand(4, 1, 9, 9))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_models_exported_while_training_are_refused(tmp_path: Path) -> None:
+    for layer in (nn.BatchNorm2d(1), nn.Dropout(0.5)):
+        model = nn.Sequential(layer, nn.Flatten(), nn.Linear(64, 3))
+        with pytest.raises(ModelError, match=r"training mode.*model\.eval\(\)"):
+            load_model(str(_export(model.train(), tmp_path / "m.pt2", 4)))
+        assert load_model(str(_export(model.eval(), tmp_path / "m.pt2", 4)))(_rand(3, 1, 8, 8)).shape == (3, 3)
+    (tmp_path / "m.pt2").write_bytes((tmp_path / "m.pt2").read_bytes()[:500])
+    with pytest.raises(ModelError, match=r"m\.pt2 cannot be read"):
+        load_model(str(tmp_path / "m.pt2"))
+
+
+# --- ONNX ---
+
+
+def _write_onnx(model: CNN, path: Path, batch: int | str) -> str:
+    """The built-in cnn as an ONNX graph, written by hand."""
+    onnx = pytest.importorskip("onnx")
+    make, kinds = onnx.helper.make_node, onnx.TensorProto
+    weights = [onnx.numpy_helper.from_array(v.numpy(), k) for k, v in model.state_dict().items()]
+    nodes = []
+    for i, source in ((1, "x"), (2, "p1")):
+        inputs = [source, f"conv{i}.weight", f"conv{i}.bias"]
+        nodes.append(make("Conv", inputs, [f"c{i}"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]))
+        nodes.append(make("Relu", [f"c{i}"], [f"r{i}"]))
+        nodes.append(make("MaxPool", [f"r{i}"], [f"p{i}"], kernel_shape=[2, 2], strides=[2, 2]))
+    nodes.append(make("Flatten", ["p2"], ["f"]))
+    nodes.append(make("Gemm", ["f", "linear.weight", "linear.bias"], ["y"], transB=1))
+    x = onnx.helper.make_tensor_value_info("x", kinds.FLOAT, [batch, 1, 8, 8])
+    y = onnx.helper.make_tensor_value_info("y", kinds.FLOAT, [batch, 10])
+    graph = onnx.helper.make_graph(nodes, "cnn", [x], [y], weights)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), str(path))
+    return str(path)
+
+
+@pytest.mark.parametrize("batch", ["n", 4, 1])
+def test_onnx_models_answer_as_the_eager_one(tmp_path: Path, batch: int | str) -> None:
+    pytest.importorskip("onnxruntime")
+    model = build_model("cnn", (1, 8, 8)).eval().network
+    assert isinstance(model, CNN)
+    loaded = load_model(_write_onnx(model, tmp_path / "m.onnx", batch))
+    for n in (1, 4, 7):
+        x = _rand(n, 1, 8, 8)
+        assert torch.allclose(loaded(x), model(x), atol=1e-5)
+    assert loaded(x.double()).dtype == torch.float32
+    assert _counts(loaded, x[:2]) == _counts(model, x[:2])
+    with pytest.raises(ModelError, match=r"m\.onnx failed on a batch"):
+        loaded(_rand(4, 3, 8, 8))
+
+
+def test_damaged_onnx_and_missing_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "m.onnx").write_bytes(b"no graph")
+    with pytest.raises(ModelError, match=r"m\.onnx cannot be read as ONNX"):
+        load_model(str(tmp_path / "m.onnx"))
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'ucan\[onnx\]'"):
+        load_model(str(tmp_path / "m.onnx"))
+
+
+# --- the real weights ---
+
+
+@needs_real_data
+@torch.inference_mode()
+def test_real_resnet20_on_cifar10() -> None:
+    model = load_model("resnet20", Path(str(REAL), "weights", "cifar10_resnet20.safetensors"))
+    x, y = load("cifar10").batch(range(500))
+    assert float((model(x).argmax(1) == y).float().mean()) >= 0.89
+
+
+@needs_real_data
+def test_real_resnet56_loads() -> None:
+    model = load_model("resnet56", Path(str(REAL), "weights", "cifar10_resnet56.safetensors"))
+    x, y = load("cifar10").batch(range(32))
+    assert float((model(x).argmax(1) == y).float().mean()) >= 0.85
+
+
+@needs_real_data
+@torch.inference_mode()
+def test_real_mobilenet_on_imagenet_pictures(tmp_path: Path) -> None:
+    with tarfile.open(Path(str(REAL), "imagenet-sample", "val200.tar")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    data = load(tmp_path)
+    assert len(data) == data.num_classes == 200 and data.event_shape == (3, 224, 224)
+    model = load_model("mobilenet_v2_rotated", Path(str(REAL), "weights", "mobilenet_v2_imagenet.safetensors"))
+    x, y = data.batch(np.arange(0, 200, 10))  # type: ignore[arg-type]
+    assert float((model(x).argmax(1) == 5 * y).float().mean()) >= 0.7

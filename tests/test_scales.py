@@ -1,0 +1,598 @@
+"""Scales: every structure against its dense twin, by one contract; norms against brute force."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import fft
+
+from ucan import InvalidInput, SingularScale, scales
+from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, as_scale, matrix
+
+INF = math.inf
+NORMS = (1, 2, INF)
+PAIRS = tuple(itertools.product(NORMS, NORMS))
+HARD = {(INF, 2), (INF, 1), (2, 1)}
+EVENT = (3, 2, 2)
+DIM = 12
+
+
+def rng(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def randn(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=rng(seed), dtype=torch.float64).to(dtype)
+
+
+def positive(*shape, seed=0, dtype=torch.float64):
+    return (0.2 + 1.5 * torch.rand(*shape, generator=rng(seed), dtype=torch.float64)).to(dtype)
+
+
+def orthonormal(dim, seed=0):
+    return torch.linalg.qr(randn(dim, dim, seed=seed))[0]
+
+
+def inverse_cosine(event):
+    """Columns are the inverse DCT of unit vectors, taken from scipy."""
+    units = np.eye(math.prod(event)).reshape(-1, *event)
+    return fft.idctn(units, axes=(-2, -1), norm="ortho").reshape(len(units), -1).T
+
+
+class Structure:
+    """What a new scale supplies to inherit every test: its tensors, how to build it from them, and its dense twin."""
+
+    def tensors(self):
+        raise NotImplementedError
+
+    def create(self, *tensors):
+        raise NotImplementedError
+
+    def dense(self, *tensors):
+        raise NotImplementedError
+
+    def singular(self):
+        """A singular one, and what its refusal must name."""
+        raise NotImplementedError
+
+
+class ScalarCase(Structure):
+    def tensors(self):
+        return ()
+
+    def create(self):
+        return Scalar(0.7)
+
+    def dense(self):
+        return 0.7 * np.eye(DIM)
+
+    def singular(self):
+        return Scalar(0.0), "0"
+
+
+class DiagonalCase(Structure):
+    shape = EVENT
+
+    def tensors(self):
+        return (positive(*self.shape, seed=1),)
+
+    def create(self, sigma):
+        return Diagonal(sigma)
+
+    def dense(self, sigma):
+        return np.diag(sigma.numpy().ravel())
+
+    def singular(self):
+        sigma = positive(*EVENT)
+        sigma[2, 0, 1] = 0.0
+        return Diagonal(sigma), "sigma[2, 0, 1]"
+
+
+class FlatDiagonalCase(DiagonalCase):
+    shape = (DIM,)
+
+    def singular(self):
+        sigma = positive(DIM)
+        sigma[7] = -0.5
+        return Diagonal(sigma), "sigma[7]"
+
+
+class DenseCase(Structure):
+    def tensors(self):
+        return (randn(DIM, DIM, seed=2) + 2 * torch.eye(DIM, dtype=torch.float64),)
+
+    def create(self, a):
+        return Dense(a)
+
+    def dense(self, a):
+        return a.numpy()
+
+    def singular(self):
+        return Dense(torch.ones(DIM, DIM)), "singular value 11"
+
+
+class PermutationCase(DenseCase):
+    """Neither symmetric nor with anything on its diagonal, and of negative determinant."""
+
+    def tensors(self):
+        return (torch.diag(positive(DIM, seed=3)).roll(1, 0),)
+
+
+class BasisCase(Structure):
+    def tensors(self):
+        return orthonormal(DIM, seed=4), positive(DIM, seed=5)
+
+    def create(self, q, s):
+        return Basis(q, s)
+
+    def dense(self, q, s):
+        return q.numpy() @ np.diag(s.numpy())
+
+    def singular(self):
+        s = positive(DIM)
+        s[3] = 0.0
+        return Basis(orthonormal(DIM), s), "s[3]"
+
+
+class DCTCase(Structure):
+    event = EVENT
+
+    def tensors(self):
+        return (positive(*self.event, seed=6),)
+
+    def create(self, s):
+        return DCT(s)
+
+    def dense(self, s):
+        return inverse_cosine(self.event) @ np.diag(s.numpy().ravel())
+
+    def singular(self):
+        s = positive(*EVENT)
+        s[0, 1, 0] = 0.0
+        return DCT(s), "s[0, 1, 0]"
+
+
+class OblongDCTCase(DCTCase):
+    event = (1, 3, 4)
+
+
+class LowRankCase(Structure):
+    def tensors(self):
+        return positive(DIM, seed=7), randn(DIM, 3, seed=8)
+
+    def create(self, diag, factor):
+        return LowRank(diag, factor)
+
+    def dense(self, diag, factor):
+        return np.diag(diag.numpy()) + factor.numpy() @ factor.numpy().T
+
+    def singular(self):
+        diag = positive(DIM)
+        diag[4] = 0.0
+        return LowRank(diag, torch.zeros(DIM, 1)), "diag[4]"
+
+
+class BlockDiagonalCase(Structure):
+    def tensors(self):
+        return tuple(randn(k, k, seed=k) + 2 * torch.eye(k, dtype=torch.float64) for k in (5, 1, 4, 2))
+
+    def create(self, *blocks):
+        return BlockDiagonal(blocks)
+
+    def dense(self, *blocks):
+        out, at = np.zeros((DIM, DIM)), 0
+        for b in blocks:
+            out[at : at + len(b), at : at + len(b)] = b.numpy()
+            at += len(b)
+        return out
+
+    def singular(self):
+        return BlockDiagonal([torch.eye(4), torch.ones(8, 8)]), "blocks[1]"
+
+
+CASES = {
+    case.__name__.removesuffix("Case"): case()
+    for case in (
+        ScalarCase,
+        DiagonalCase,
+        FlatDiagonalCase,
+        DenseCase,
+        PermutationCase,
+        BasisCase,
+        DCTCase,
+        OblongDCTCase,
+        LowRankCase,
+        BlockDiagonalCase,
+    )
+}
+every = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+def event_of(case):
+    return case.event if isinstance(case, DCTCase) else EVENT
+
+
+def scale_and_twin(case):
+    tensors = case.tensors()
+    return case.create(*tensors), case.dense(*tensors)
+
+
+# --- brute force ---
+
+
+def signs(dim):
+    return np.array(list(itertools.product((-1.0, 1.0), repeat=dim)))
+
+
+def true_norm(a, q, p):
+    """max ‖Aδ‖_p over the ball ‖δ‖_q ≤ 1, by its vertices, or by those of the dual ball; p = q = 2 by eigenvalues."""
+    if q == 1:
+        return np.linalg.norm(np.vstack([np.eye(len(a)), -np.eye(len(a))]) @ a.T, ord=p, axis=1).max()
+    if q == INF:
+        return np.linalg.norm(signs(len(a)) @ a.T, ord=p, axis=1).max()
+    if p == 2:
+        return math.sqrt(np.linalg.eigvalsh(a.T @ a)[-1])
+    duals = signs(len(a)) if p == 1 else np.eye(len(a))  # ‖A‖_(2→p) = ‖Aᵀ‖_(p*→2)
+    return np.linalg.norm(duals @ a, axis=1).max()
+
+
+def theory_bound(a, q, p):
+    d, spectral, size = len(a), np.linalg.norm(a, 2), np.abs(a)
+    return {
+        (INF, 2): min(np.linalg.norm(size.sum(1)), math.sqrt(d) * spectral),
+        (INF, 1): min(size.sum(), d * spectral),
+        (2, 1): min(math.sqrt(d) * spectral, np.linalg.norm(size.sum(0))),
+    }[q, p]
+
+
+# --- the contract ---
+
+
+@every
+def test_dense_is_the_twin(case):
+    scale, twin = scale_and_twin(case)
+    assert scale.dense(DIM).numpy() == pytest.approx(twin, abs=1e-13)
+    assert scale.dense(DIM).dtype == torch.float64
+    assert scale.dim == (None if isinstance(scale, Scalar) else DIM)
+    scale.check()
+    scale.check_dim(DIM)
+
+
+@every
+@pytest.mark.parametrize("lead", [(), (4,), (4, 2)], ids=["event", "n", "n×batch"])
+@pytest.mark.parametrize("flat", [False, True], ids=["image", "flat"])
+def test_apply_and_solve_are_the_twins(case, lead, flat):
+    scale, twin = scale_and_twin(case)
+    z = randn(*lead, *((DIM,) if flat else event_of(case)), seed=9)
+    rows = z.reshape(-1, DIM).numpy()
+    applied, solved = scale.apply(z), scale.solve(z)
+    assert applied.shape == solved.shape == z.shape
+    assert applied.reshape(-1, DIM).numpy() == pytest.approx(rows @ twin.T, rel=1e-12, abs=1e-12)
+    assert solved.reshape(-1, DIM).numpy() == pytest.approx(rows @ np.linalg.inv(twin).T, rel=1e-10, abs=1e-10)
+    assert scale.solve(applied).numpy() == pytest.approx(z.numpy(), rel=1e-10, abs=1e-10)
+
+
+@every
+def test_precision_is_that_of_the_input_for_apply_and_double_for_solve(case):
+    scale, twin = scale_and_twin(case)
+    z = randn(5, *event_of(case), dtype=torch.float32)
+    for one in (scale, scale.to(torch.float32)):
+        assert one.apply(z).dtype == torch.float32
+        assert one.solve(z).dtype == torch.float64
+        assert one.apply(z).reshape(-1, DIM).numpy() == pytest.approx(z.reshape(-1, DIM).numpy() @ twin.T, abs=1e-4)
+
+
+@every
+def test_to_changes_the_tensors_and_nothing_else(case):
+    scale, twin = scale_and_twin(case)
+    single = scale.to(torch.float32)
+    assert type(single) is type(scale)
+    assert all(t.dtype == torch.float32 for t in single.tensors().values())
+    assert len(single.tensors()) == len(scale.tensors()) == len(case.tensors())
+    assert single.dense(DIM).numpy() == pytest.approx(twin, abs=1e-6)
+    assert scale.to("cpu").dense(DIM).numpy() == pytest.approx(twin, abs=1e-13)
+
+
+@every
+def test_log_determinant_is_the_twins(case):
+    scale, twin = scale_and_twin(case)
+    assert scale.log_abs_det(DIM) == pytest.approx(np.linalg.slogdet(twin).logabsdet, rel=1e-11)
+
+
+@every
+@pytest.mark.parametrize(("q", "p"), PAIRS)
+def test_inverse_norm_is_exact_where_promised_and_otherwise_between_truth_and_theory(case, q, p):
+    scale, twin = scale_and_twin(case)
+    inverse = np.linalg.inv(twin)
+    value, truth = scale.inverse_norm(q, p, DIM), true_norm(inverse, q, p)
+    assert value >= truth * (1 - 1e-10)
+    if (q, p) not in HARD or isinstance(scale, Scalar | Diagonal):
+        assert value == pytest.approx(truth, rel=1e-10)
+    else:
+        assert value <= theory_bound(inverse, q, p) * (1 + 1e-10)
+
+
+@every
+def test_largest_is_the_spectral_norm_or_above_it(case):
+    scale, twin = scale_and_twin(case)
+    spectral = np.linalg.norm(twin, 2)
+    assert scale.largest() >= spectral * (1 - 1e-12)
+    if not isinstance(scale, LowRank):
+        assert scale.largest() == pytest.approx(spectral, rel=1e-12)
+
+
+@every
+def test_gradients_through_apply_are_right(case):
+    z = randn(2, *event_of(case), seed=10).requires_grad_()
+    tensors = [t.clone().requires_grad_() for t in case.tensors()]
+
+    if isinstance(case, BasisCase):  # the basis itself may only move along orthonormal matrices
+        basis, s = tensors
+
+        def applied(z, s):
+            return case.create(basis.detach(), s).apply(z)
+
+        assert torch.autograd.gradcheck(applied, (z, s))
+        case.create(basis, s.detach()).apply(z).square().sum().backward()
+        assert basis.grad is not None and basis.grad.abs().sum() > 0
+    else:
+        assert torch.autograd.gradcheck(lambda z, *t: case.create(*t).apply(z), (z, *tensors))
+
+
+@every
+def test_a_singular_one_is_refused_by_name_and_its_regularised_neighbour_passes(case):
+    scale, named = case.singular()
+    with pytest.raises(SingularScale) as error:
+        scale.check()
+    assert named in str(error.value) and "regularised" in str(error.value)
+    neighbour = scale.regularised(1e-3)
+    neighbour.check()
+    assert type(neighbour) is type(scale)
+    singular_values = np.linalg.svd(neighbour.dense(DIM).numpy(), compute_uv=False)
+    assert singular_values[-1] >= 1e-3 * (1 - 1e-3)
+    assert math.isfinite(neighbour.inverse_norm(2, 2, DIM)) and math.isfinite(neighbour.log_abs_det(DIM))
+
+
+@every
+def test_regularising_an_invertible_one_moves_it_no_further_than_eps_asks(case):
+    scale, twin = scale_and_twin(case)
+    assert scale.regularised(1e-9).dense(DIM).numpy() == pytest.approx(twin, abs=1e-12)
+    raised = np.linalg.svd(scale.regularised(50.0).dense(DIM).numpy(), compute_uv=False)
+    assert raised[-1] >= 50 * (1 - 1e-12)
+
+
+@every
+@pytest.mark.parametrize("eps", (0.0, -1.0, math.nan))
+def test_regularised_refuses_an_eps_that_is_not_positive(case, eps):
+    with pytest.raises(InvalidInput):
+        case.create(*case.tensors()).regularised(eps)
+
+
+@every
+@pytest.mark.parametrize("bad", (math.nan, INF, -INF))
+def test_an_entry_that_is_not_finite_is_refused_by_name(case, bad):
+    if isinstance(case, ScalarCase):
+        with pytest.raises(SingularScale, match="finite"):
+            Scalar(bad)
+        return
+    for k, original in enumerate(case.tensors()):
+        tensors = [t.clone() for t in case.tensors()]
+        where = tuple(n - 1 for n in original.shape)
+        tensors[k][where] = bad
+        with pytest.raises(SingularScale) as error:
+            case.create(*tensors)
+        assert str(list(where)) in str(error.value) and "finite" in str(error.value)
+
+
+@every
+def test_an_input_of_another_size_is_refused(case):
+    scale = case.create(*case.tensors())
+    if isinstance(scale, Scalar):
+        assert scale.apply(torch.ones(2, 5)).shape == (2, 5)
+        return
+    for call in (
+        lambda: scale.apply(torch.ones(2, 5)),
+        lambda: scale.solve(torch.ones(2, 5)),
+        lambda: scale.apply(torch.ones(3, 5, 4)),  # 60 numbers are five events, but not of this shape
+        lambda: scale.check_dim(13),
+        lambda: scale.log_abs_det(13),
+        lambda: scale.inverse_norm(2, 2, 13),
+    ):
+        with pytest.raises(InvalidInput):
+            call()
+
+
+# --- one structure at a time ---
+
+
+MALFORMED = {
+    "dense not square": lambda: Dense(torch.ones(3, 4)),
+    "dense a vector": lambda: Dense(torch.ones(4)),
+    "dense empty": lambda: Dense(torch.ones(0, 0)),
+    "dense complex": lambda: Dense(torch.eye(2, dtype=torch.complex64)),
+    "diagonal boolean": lambda: Diagonal(torch.ones(3, dtype=torch.bool)),
+    "diagonal empty": lambda: Diagonal(torch.ones(0)),
+    "basis not square": lambda: Basis(torch.eye(4)[:, :3], torch.ones(3)),
+    "basis not orthonormal": lambda: Basis(torch.eye(3) * 1.01, torch.ones(3)),
+    "basis and scales differ": lambda: Basis(torch.eye(3), torch.ones(4)),
+    "dct of a vector": lambda: DCT(torch.ones(4)),
+    "low rank factor transposed": lambda: LowRank(torch.ones(4), torch.ones(2, 4)),
+    "low rank factor a vector": lambda: LowRank(torch.ones(4), torch.ones(4)),
+    "no blocks": lambda: BlockDiagonal([]),
+    "block not square": lambda: BlockDiagonal([torch.eye(2), torch.ones(2, 3)]),
+    "scale None": lambda: as_scale(None),
+    "scale text": lambda: as_scale("1.0"),
+    "scale True": lambda: as_scale(True),
+    "scale a mapping": lambda: as_scale({}),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_scales_are_refused(name):
+    with pytest.raises(InvalidInput):
+        MALFORMED[name]()
+
+
+def test_as_scale_reads_numbers_tensors_arrays_and_scales():
+    assert isinstance(as_scale(2), Scalar) and as_scale(0.5).value == 0.5
+    assert isinstance(as_scale(torch.tensor(0.5)), Scalar)
+    diagonal = as_scale(torch.full((2, 3), 0.5))
+    assert isinstance(diagonal, Diagonal) and diagonal.sigma.shape == (2, 3)
+    assert isinstance(as_scale(np.ones((2, 3))), Diagonal)
+    assert torch.equal(as_scale([1, 2]).dense(2), torch.diag(torch.tensor([1.0, 2.0], dtype=torch.float64)))
+    scale = Dense(torch.eye(2))
+    assert as_scale(scale) is scale
+
+
+def test_negative_scalar_is_refused():
+    with pytest.raises(SingularScale, match="above 0"):
+        Scalar(-1.0).check()
+    assert Scalar(-1.0).regularised(0.1).value == 1.0
+
+
+def test_nearly_singular_dense_is_refused():
+    a = torch.diag(torch.tensor([1.0, 1e-13], dtype=torch.float64))
+    with pytest.raises(SingularScale, match="singular value 1"):
+        Dense(a).check()
+    Dense(a).regularised(1e-6).check()
+
+
+def test_regularised_float32_matrix_stays_invertible_for_a_small_eps():
+    Dense(torch.ones(2, 2)).regularised(1e-9).check()
+
+
+def test_diagonal_of_a_batch_applies_to_each_input_its_own():
+    sigma = positive(4, *EVENT)
+    z = randn(5, 4, *EVENT)
+    assert torch.equal(Diagonal(sigma).apply(z), z * sigma)
+
+
+def test_scalar_of_one_costs_no_copy():
+    z = torch.ones(2, 3)
+    assert Scalar(1.0).apply(z) is z
+
+
+def test_apply_is_not_the_transpose():
+    a = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+    z = torch.tensor([[0.0, 1.0]])
+    assert Dense(a).apply(z).tolist() == [[2.0, 1.0]]
+    assert Dense(a).solve(z).tolist() == [[-2.0, 1.0]]
+
+
+def test_basis_columns_are_the_directions():
+    q = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+    assert Basis(q, torch.tensor([3.0, 5.0])).apply(torch.tensor([1.0, 0.0])).tolist() == [0.0, -3.0]
+
+
+@pytest.mark.parametrize("defect", (0.002, 0.01, 0.05, 0.18))
+@pytest.mark.parametrize("spread", (True, False), ids=["along (1, …, 1)", "along e1"])
+def test_a_basis_that_is_not_quite_orthonormal_is_refused_or_certified_soundly(defect, spread):
+    """Q is the identity but for one direction, which it shortens: 1/s and Qᵀ then understate Σ⁻¹ along it."""
+    dim = 2048
+    u = torch.full((dim,), dim**-0.5, dtype=torch.float64) if spread else torch.eye(dim, dtype=torch.float64)[0]
+    shrink = math.sqrt(1 - defect)
+    q = torch.eye(dim, dtype=torch.float64) + (shrink - 1) * torch.outer(u, u)
+    try:
+        scale = Basis(q, torch.ones(dim))
+    except InvalidInput:
+        return
+    assert scale.inverse_norm(2, 2, dim) >= 0.9995 / shrink
+    assert float(scale.solve(u[None]).norm()) >= 0.9995 / shrink
+
+
+def test_dct_keeps_the_mean_of_a_channel_at_frequency_zero():
+    s = torch.zeros(2, 3, 4)
+    s[:, 0, 0] = 1.0
+    image = DCT(s).apply(torch.ones(2, 3, 4))
+    assert image == pytest.approx(torch.full((2, 3, 4), 1 / math.sqrt(12)), abs=1e-6)
+
+
+@pytest.mark.parametrize("make", [Diagonal, DCT])
+def test_imagenet_sized_scales_work_without_a_matrix(make):
+    """A 150,528-square matrix would take 180 GB: that this runs at all is the point."""
+    shape = (3, 224, 224)
+    dim = math.prod(shape)
+    sigma = positive(*shape, seed=11)
+    scale = make(sigma)
+    scale.check()
+    z = randn(2, *shape, seed=12)
+    assert scale.solve(scale.apply(z)).numpy() == pytest.approx(z.numpy(), abs=1e-9)
+    assert scale.log_abs_det(dim) == pytest.approx(float(sigma.log().sum()), rel=1e-12)
+    smallest = float(sigma.min())
+    for q, p in PAIRS:
+        value = scale.inverse_norm(q, p, dim)
+        assert math.isfinite(value) and value > 0
+        if make is Diagonal and q <= p:
+            assert value == pytest.approx(1 / smallest)
+    assert scale.inverse_norm(2, 2, dim) == pytest.approx(1 / smallest)
+    assert math.isfinite(scale.regularised(0.5).log_abs_det(dim))
+
+
+def test_sums_bound_beats_the_spectral_one_for_a_basis_with_few_small_scales():
+    dim = 64
+    s = torch.ones(dim, dtype=torch.float64)
+    s[0] = 0.01
+    value = Basis(orthonormal(dim), s).inverse_norm(INF, 2, dim)
+    assert value < 0.9 * math.sqrt(dim) / 0.01
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("q", "p"), PAIRS)
+def test_low_rank_norms_at_large_d_are_sound_and_three_pairs_stay_exact(monkeypatch, q, p, seed):
+    monkeypatch.setattr(matrix, "MAX_FORMED", 4)
+    diag = positive(DIM, seed=seed) ** 3
+    factor = randn(DIM, 1 + seed, seed=100 + seed) * 10.0 ** (seed % 3 - 1)
+    inverse = np.linalg.inv(LowRankCase().dense(diag, factor))
+    value, truth = LowRank(diag, factor).inverse_norm(q, p, DIM), true_norm(inverse, q, p)
+    assert value >= truth * (1 - 1e-9)
+    if (q, p) in {(1, 2), (2, INF), (1, INF)}:
+        assert value == pytest.approx(truth, rel=1e-9)
+    identity = DIM ** (max(0, 1 / 2 - 1 / q) + max(0, 1 / p - 1 / 2))
+    assert value <= identity / float(diag.min()) * (1 + 1e-12)
+
+
+def test_low_rank_large_d_path_runs_where_the_matrix_would_not_fit():
+    dim = 150528
+    scale = LowRank(positive(dim), randn(dim, 4) / 100)
+    z = randn(2, 3, 224, 224)
+    assert scale.solve(scale.apply(z)).numpy() == pytest.approx(z.numpy(), abs=1e-8)
+    assert all(0 < scale.inverse_norm(q, p, dim) < INF for q, p in PAIRS)
+
+
+def test_low_rank_stays_sound_when_the_factor_dwarfs_the_diagonal():
+    """Σ = (1e-9 + 1e8) I: Woodbury's two terms cancel to nothing, the norm of the inverse must not."""
+    scale = LowRank(torch.full((2,), 1e-9, dtype=torch.float64), 1e4 * torch.eye(2, dtype=torch.float64))
+    try:
+        scale.check()
+    except SingularScale:
+        return
+    assert scale.inverse_norm(2, 2, 2) >= 1e-8 * (1 - 1e-6)
+    assert float(scale.solve(torch.tensor([[1e8, 0.0]])).abs().max()) == pytest.approx(1.0, rel=1e-6)
+
+
+@given(
+    entries=st.lists(st.floats(-4, 4).filter(lambda v: abs(v) > 1e-3), min_size=9, max_size=9),
+    pair=st.sampled_from(PAIRS),
+    delta=st.lists(st.floats(-1, 1), min_size=3, max_size=3),
+)
+def test_no_perturbation_is_stretched_by_more_than_the_norm(entries, pair, delta):
+    a = torch.tensor(entries, dtype=torch.float64).reshape(3, 3) + 10 * torch.eye(3, dtype=torch.float64)
+    scale, (q, p) = Dense(a), pair
+    d = torch.tensor([delta], dtype=torch.float64)
+    size = float(torch.linalg.vector_norm(d, ord=q))
+    assert float(torch.linalg.vector_norm(scale.solve(d), ord=p)) <= scale.inverse_norm(q, p, 3) * size * (1 + 1e-9)
+
+
+def test_the_smallest_singular_value_alone_would_be_unsound():
+    """What the published R' = min σ · R claims for a general Σ: a planted fault that the contract above would catch."""
+    inverse = np.linalg.inv(DenseCase().tensors()[0].numpy())
+    assert true_norm(inverse, INF, 2) > 1.01 * np.linalg.norm(inverse, 2)
+
+
+def test_every_public_scale_is_under_contract():
+    public = {getattr(scales, name) for name in scales.__all__ if name not in ("Scale", "as_scale")}
+    assert public == {type(case.create(*case.tensors())) for case in CASES.values()}
