@@ -72,6 +72,23 @@ def test_perturb_leaves_its_input_alone_and_keeps_its_precision(generator):
     assert (y != y.float().double()).any()
 
 
+@every
+@pytest.mark.parametrize("law", [Gaussian(scale=0.7), ExpInf(scale=0.1)], ids=["Gaussian", "ExpInf"])
+@pytest.mark.parametrize("n", (1, 5, 33))
+def test_noise_held_at_an_input_and_written_in_place_is_the_same_noise(generator, law, n):
+    x = torch.rand(1, *SHAPE, generator=rng(4))
+    held = generator.at(x)
+    out = torch.full((n, *SHAPE), math.nan)
+    held.perturb_into(out, x, law, rng(5))
+    expected = generator.perturb(x, law, n, rng(5))[:, 0]
+    assert torch.equal(out, expected)
+    assert torch.equal(held.perturb(x, law, n, rng(5))[:, 0], expected)
+    generator.perturb_into(again := torch.empty_like(out), x, law, rng(5))
+    assert torch.equal(again, expected)
+    assert held.scope == generator.scope and held.describe() == generator.describe()
+    assert held.region(law, 0.9, INF, x).radius == generator.region(law, 0.9, INF, x).radius
+
+
 def test_copies_are_independent_across_the_batch():
     y = Isotropic().perturb(torch.zeros(2, 1), Gaussian(scale=1.0), 5000, rng(7))
     assert stats.pearsonr(y[:, 0, 0].numpy(), y[:, 1, 0].numpy()).pvalue > 1e-3

@@ -571,6 +571,17 @@ def test_draws_have_the_shape_and_dtype_asked_for_and_repeat_with_their_seed(nam
     assert law.sample(0, (3, 2, 2), torch.Generator()).shape == (0, 3, 2, 2)
 
 
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+@pytest.mark.parametrize("n", (1, 3, 50))
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_draws_written_in_place_are_the_same_draws(name, n, dtype):
+    law = sampler(name, 12)
+    out = torch.full((2, n, 3, 2, 2), math.nan, dtype=dtype)
+    law.sample_into(out[1], torch.Generator().manual_seed(7))
+    assert torch.equal(out[1], law.sample(n, (3, 2, 2), torch.Generator().manual_seed(7), dtype))
+    assert out[0].isnan().all()
+
+
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_sampling_leaves_the_global_generator_alone(name):
     before = torch.get_rng_state()

@@ -277,6 +277,15 @@ def test_apply_and_solve_are_the_twins(case, lead, flat):
 
 
 @every
+def test_applying_in_place_is_applying(case):
+    scale = case.create(*case.tensors())
+    z = randn(4, *event_of(case), seed=9, dtype=torch.float32)
+    expected = scale.apply(z.clone())
+    scale.apply_(z)
+    assert torch.equal(z, expected)
+
+
+@every
 def test_precision_is_that_of_the_input_for_apply_and_double_for_solve(case):
     scale, twin = scale_and_twin(case)
     z = randn(5, *event_of(case), dtype=torch.float32)

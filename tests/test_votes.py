@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ucan import Fixed, Gaussian, InvalidInput, Isotropic, ModelError
-from ucan.votes import Classifier, Stream, blocks, classify_samples
+from ucan.votes import Classifier, Job, Stream, VoteCounter, block_size, blocks, classify_samples, forward_size
 
 LAW = Gaussian(scale=1.0)
 X = torch.zeros(1, 2, 3)
@@ -22,9 +22,13 @@ def by_sign(batch):
     return (batch.flatten(1)[:, 0] > 0).long()
 
 
-def votes_of(model, n, size, seed=0, num_classes=3, x=X, phase="estimate", generator=None):
-    f = Classifier(model, num_classes)
-    return classify_samples(f, generator or Isotropic(), LAW, x, n, Stream(seed, "hash", phase), size)
+def counter(model, num_classes=3, size=8, forward=None):
+    return VoteCounter(Classifier(model, num_classes), num_classes, LAW, size, forward or size)
+
+
+def votes_of(model, n, size, seed=0, num_classes=3, x=X, phase="estimate", generator=None, forward=None):
+    M = (generator or Isotropic()).at(x)
+    return classify_samples(counter(model, num_classes, size, forward), M, x, n, Stream(seed, "hash", phase))
 
 
 class Recorder:
@@ -113,9 +117,42 @@ def test_the_classifier_sees_x_plus_mu_plus_noise():
 
 def test_progress_is_told_of_every_counted_vote():
     told = []
-    f = Classifier(by_sign, 3)
-    classify_samples(f, Isotropic(), LAW, X, 21, Stream(0, "hash", "estimate"), 8, told.append)
+    one = counter(by_sign)
+    one.on_votes = told.append
+    classify_samples(one, Isotropic().at(X), X, 21, Stream(0, "hash", "estimate"))
     assert told == [8, 8, 5]
+
+
+@pytest.mark.parametrize("forward", (8, 16, 24, 64, 67, 1024))
+def test_packing_blocks_into_larger_passes_changes_no_noise_and_no_vote(forward):
+    alone, packed = Recorder(), Recorder()
+    expected = votes_of(alone, n=61, size=8)
+    votes = votes_of(packed, n=61, size=8, forward=forward)
+    assert votes.counts.tolist() == expected.counts.tolist() and votes.invalid == 0
+    assert {len(batch) for batch in packed.batches} == {
+        max(8, forward // 8 * 8)
+    }  # one shape, so that one compilation does
+    assert torch.equal(torch.cat(packed.batches)[:61], torch.cat(alone.batches)[:61])
+
+
+def test_inputs_that_share_a_pass_get_the_votes_they_get_alone():
+    xs = torch.tensor([[-1.0, 0.0], [0.3, 0.0], [2.0, 0.0]])
+    streams = [Stream(0, str(i), "estimate") for i in range(3)]
+    jobs = [
+        Job(Isotropic().at(x[None]), x[None], stream, number, take)
+        for (x, stream), (number, take) in zip(zip(xs, streams, strict=True), ((0, 8), (3, 5), (1, 1)), strict=True)
+    ]
+    together = counter(by_sign, forward=32).count(jobs)
+    alone = torch.cat([counter(by_sign).count([job]) for job in jobs])
+    assert torch.equal(together, alone) and together.sum(1).tolist() == [8, 5, 1]
+    assert together.shape == (3, 4) and together.dtype == torch.int64
+
+
+@given(dim=st.integers(1, 300_000))
+def test_block_and_pass_are_powers_of_two_and_a_pass_holds_whole_blocks(dim):
+    block, cpu, gpu = block_size(dim), forward_size(dim, CPU), forward_size(dim, torch.device("cuda"))
+    assert all(v & (v - 1) == 0 for v in (block, cpu, gpu))
+    assert 16 <= block <= cpu <= gpu and cpu % block == gpu % block == 0
 
 
 # --- what a classifier may answer ---
@@ -196,7 +233,7 @@ def test_an_output_of_the_wrong_shape_is_an_error(kind):
         votes_of(WRONG_OUTPUT[kind], n=20, size=16)
 
 
-@pytest.mark.parametrize("answer", [None, "cat", object(), {"logits": 1}], ids=str)
+@pytest.mark.parametrize("answer", [None, "cat", {"logits": 1}], ids=repr)
 def test_an_output_that_is_no_tensor_is_an_error(answer):
     with pytest.raises(ModelError):
         votes_of(lambda b: answer, n=20, size=16)

@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 from scipy import special, stats
 
 from ucan.errors import InvalidInput
@@ -66,3 +68,48 @@ def at_most_p_value(k: int, n: int, p: float) -> float:
     """P(Bin(n, p) ≤ k): how surprising k hits in n draws are if the hit probability is at least p."""
     check_counts(k, n)
     return float(stats.binom.cdf(k, n, p))
+
+
+# --- bounds that hold at every stopping time ---
+
+
+def log_wealth(k: Any, n: Any, p0: Any) -> Any:
+    """Log wealth of a bettor against "p ≤ p0" after k hits in n draws; reject as soon as it reaches log(1/α).
+
+    The bettor mixes, by the Beta(1/2, 1/2) density restricted to q > p0, the likelihood ratios of q against p0. For every
+    p ≤ p0 that is a nonnegative supermartingale starting at 1, so it ever reaches 1/α with probability at most α: one may
+    look after every draw and stop when one likes. Takes arrays.
+    """
+    k, n, p0 = (np.asarray(v, dtype=np.float64) for v in (k, n, p0))
+    misses = n - k
+    with np.errstate(divide="ignore"):
+        above = np.log(special.betaincc(k + 0.5, misses + 0.5, p0)) - np.log(special.betaincc(0.5, 0.5, p0))
+    mixture = special.betaln(k + 0.5, misses + 0.5) - special.betaln(0.5, 0.5)
+    return mixture + above - special.xlogy(k, p0) - special.xlog1py(misses, -p0)
+
+
+def anytime_lower_bound(k: int, n: int, alpha: float) -> float:
+    """With probability at least 1 − α, p exceeds this bound at every n at once, so stopping may depend on the draws.
+
+    It is the largest m such that every m' ≤ m is rejected. Rejected m' form an interval from 0: where m·n ≤ k − 1/2 the
+    wealth falls with m (its slope is at most the hazard of the prior minus that of the likelihood, and the second is the
+    larger there), and nearer to k/n the wealth is below √e.
+    """
+    check_counts(k, n)
+    check_alpha(alpha)
+    low, high = 0.0, max(0.0, (k - 0.5) / n)
+    goal = math.log(1 / alpha)
+    if k == 0 or log_wealth(k, n, 1e-300) < goal:
+        return 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if log_wealth(k, n, middle) >= goal:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def anytime_upper_bound(k: int, n: int, alpha: float) -> float:
+    """With probability at least 1 − α, p is below this bound at every n at once."""
+    return 1.0 - anytime_lower_bound(n - k, n, alpha)

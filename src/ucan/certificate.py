@@ -38,8 +38,10 @@ class Evidence:
     law: Law
     generator: str
     bound: str
+    block: int
     batch_size: int
     precision: str
+    backend: str
     weights_hash: str | None
     input_hash: str
     arithmetic: str = "real"

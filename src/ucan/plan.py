@@ -8,6 +8,7 @@ from typing import Literal
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput
 from ucan.region import check_norm
+from ucan.stopping import Stop
 
 Bound = Literal["binary", "two-class"]
 Test = Literal["majority", "top-two"]
@@ -24,6 +25,8 @@ class CertifyPlan:
     seed: int = 0
     batch_size: int | None = None
     bound: Bound = "binary"
+    stop: Stop | None = None
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         check_count("n0", self.n0)
@@ -35,6 +38,8 @@ class CertifyPlan:
             check_count("batch_size", self.batch_size)
         if self.bound not in ("binary", "two-class"):
             raise InvalidInput(f'bound must be "binary" or "two-class", got {self.bound!r}.')
+        if self.stop is not None and self.bound != "binary":
+            raise InvalidInput("stopping early needs the binary bound: leave bound= out, or stop=.")
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class PredictPlan:
     seed: int = 0
     test: Test = "majority"
     batch_size: int | None = None
+    stop: bool = False
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         check_count("n", self.n)
@@ -55,6 +62,8 @@ class PredictPlan:
             check_count("batch_size", self.batch_size)
         if self.test not in ("majority", "top-two"):
             raise InvalidInput(f'test must be "majority" or "top-two", got {self.test!r}.')
+        if self.stop and self.test != "majority":
+            raise InvalidInput("stopping early needs the majority test: leave test= out, or stop=.")
 
 
 def check_count(name: str, value: int) -> None:

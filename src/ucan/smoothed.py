@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
+import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from ucan.bounds import lower_bound, majority_p_value, top_two_p_value, upper_bound
+from ucan.backends import Backend, prepare
+from ucan.bounds import (
+    anytime_lower_bound,
+    log_wealth,
+    lower_bound,
+    majority_p_value,
+    top_two_p_value,
+    upper_bound,
+)
 from ucan.certificate import Abstention, Certificate, Evidence, Prediction
 from ucan.errors import InvalidInput
 from ucan.generators import Generator, Isotropic
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, PredictPlan, Test
+from ucan.region import Region
+from ucan.sequential import Candidate, settle
 from ucan.sidecar import input_hash
-from ucan.votes import Classifier, Stream, Votes, block_size, classify_samples
+from ucan.stopping import AtRadii, Radius, Stop, parse_stop
+from ucan.votes import Classifier, Job, Stream, VoteCounter, Votes, block_size, classify_samples, forward_size
 
 
 class SmoothedClassifier:
     """g(x) = the most probable answer of the classifier f under noise, argmax_c P(f(x + μ + Σε) = c).
 
     ``model`` is f: any callable that maps a batch (n, *event) to logits (n, num_classes) or to class indices (n,).
-    ``law`` draws ε; ``generator`` is the paper's M, which chooses μ and Σ (None: isotropic). Set ``on_votes`` to be told
-    of every block of votes.
+    ``law`` draws ε; ``generator`` is the paper's M, which chooses μ and Σ (None: isotropic). ``backend``
+    is how f is run: "eager", "compile" (torch.compile), or "auto", the faster of the two. Set ``on_votes`` to be told of
+    every block of votes.
     """
 
     def __init__(
@@ -34,6 +49,7 @@ class SmoothedClassifier:
         law: Law,
         generator: Generator | None = None,
         num_classes: int = 10,
+        backend: str = "eager",
     ) -> None:
         if not isinstance(law, Law):
             raise InvalidInput(f"law must be a noise law such as ucan.Gaussian(scale=0.5), got {law!r}.")
@@ -43,6 +59,8 @@ class SmoothedClassifier:
         self.law = law
         self.M = (Isotropic() if generator is None else generator).eval()
         self.on_votes: Callable[[int], None] | None = None
+        self.backend = backend
+        self._backends: dict[Any, Backend] = {}
 
     def certify(
         self,
@@ -54,16 +72,33 @@ class SmoothedClassifier:
         seed: int = 0,
         batch_size: int | None = None,
         bound: Bound = "binary",
+        stop: Any = None,
+        precision: str | None = None,
     ) -> list[Certificate | Abstention]:
         """Algorithm 1, UCAN-Certification, for each of a batch of inputs (batch, *event).
 
         With probability at least 1 − α, independently for each input, a certificate is true: the answer is its
         prediction at every x + δ with ‖Σ⁻¹δ‖ₚ < R. Whose answer, its scope says. ``bound="two-class"`` bounds the top
         class and its runner-up at α/2 each, instead of giving all the rest to the runner-up.
+
+        ``stop`` ends sampling before n: a radius or several ("is the radius at least r?"; stop when each is decided), or
+        "5%" (stop when the radius is within 5% of what n samples could still give). The bound is then one that holds at
+        every stopping time, at the same α. ``precision`` ("fp32", "tf32", "bf16") runs the classifier in another
+        precision than its own; the certificate is then about that classifier.
         """
-        plan = CertifyPlan(n0, n, alpha, norm, seed, batch_size, bound)
-        self.law.radius(0.5, norm, x[0].numel() if isinstance(x, torch.Tensor) and len(x) else 1)
-        return [self._certify_one(x1, plan) for x1 in self.check_inputs(x)]
+        plan = CertifyPlan(n0, n, alpha, norm, seed, batch_size, bound, parse_stop(stop), precision)
+        outcomes = dict(self.certify_each(self.check_inputs(x, plan.norm), plan))
+        return [outcomes[i] for i in range(len(outcomes))]
+
+    def certify_each(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
+    ) -> Iterator[tuple[int, Certificate | Abstention]]:
+        """(number, outcome) for inputs (1, *event) as each is finished; they share forward passes where that helps."""
+        if plan.stop is None:
+            for i, x in enumerate(inputs):
+                yield i, self._certify_one(x.to(self.f.device or x.device), plan)
+        else:
+            yield from self._certify_stopping(inputs, plan, plan.stop)
 
     def _certify_one(self, x: torch.Tensor, plan: CertifyPlan) -> Certificate | Abstention:
         """Algorithm 1 for one input (1, *event), in the paper's symbols."""
@@ -77,16 +112,30 @@ class SmoothedClassifier:
             p_A, p_B = lower_bound(n_A, n, alpha), None
         else:
             p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
-        R = self.law.radius(p_A, plan.norm, x.numel(), p_B)
+        return self._conclude(M, x, c_A, p_A, p_B, self._evidence(x, votes, n0, n, plan, plan.bound), plan.norm)
 
-        evidence = self._evidence(x, votes, n0, n, plan, plan.bound)
+    def _certify_stopping(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
+    ) -> Iterator[tuple[int, Certificate | Abstention]]:
+        """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
+        for candidate in self._settle(inputs, plan, stop):
+            votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
+            p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.alpha)
+            evidence = self._evidence(x, votes, plan.n0, candidate.drawn, plan, "anytime")
+            yield candidate.index, self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan.norm)
+
+    def _conclude(
+        self, M: Generator, x: torch.Tensor, c_A: int, p_A: float, p_B: float | None, evidence: Evidence, norm: float
+    ) -> Certificate | Abstention:
+        """From bounds on the probabilities to a certificate, or to an abstention with its reason."""
+        R = self.law.radius(p_A, norm, x.numel(), p_B)
         if R == 0:
             rival = "1/2" if p_B is None else f"the runner-up's bound {p_B:.6f}"
             reason = f"the probability of class {c_A} is bounded by {p_A:.6f}, which is not above {rival}"
-            return Abstention(plan.norm, M.scope, evidence, reason, p_A)
-        region, mu = M.region(self.law, p_A, plan.norm, x, p_B), M(x)[0]
+            return Abstention(norm, M.scope, evidence, reason, p_A)
+        region, mu = M.region(self.law, p_A, norm, x, p_B), M(x)[0]
         return Certificate(
-            plan.norm,
+            norm,
             M.scope,
             evidence,
             prediction=c_A,
@@ -105,14 +154,21 @@ class SmoothedClassifier:
         seed: int = 0,
         test: Test = "majority",
         batch_size: int | None = None,
+        stop: bool = False,
+        precision: str | None = None,
     ) -> list[Prediction | Abstention]:
         """Algorithm 2, UCAN-Prediction, for each of a batch of inputs: g(x), or an abstention.
 
         An answer differs from g(x) with probability at most α. ``test="majority"`` is the paper's (one-sided, so that
-        it holds for any number of classes); ``test="top-two"`` also answers where no class has a majority.
+        it holds for any number of classes); ``test="top-two"`` also answers where no class has a majority. With ``stop``
+        the first block of votes names the class, and the rest tests it, up to n votes or until it is clear.
         """
-        plan = PredictPlan(n, alpha, seed, test, batch_size)
-        return [self._predict_one(x1, plan) for x1 in self.check_inputs(x)]
+        plan = PredictPlan(n, alpha, seed, test, batch_size, stop, precision)
+        inputs = self.check_inputs(x)
+        if not stop:
+            return [self._predict_one(x1, plan) for x1 in inputs]
+        outcomes = dict(self._predict_stopping(inputs, plan))
+        return [outcomes[i] for i in range(len(inputs))]
 
     def _predict_one(self, x: torch.Tensor, plan: PredictPlan) -> Prediction | Abstention:
         """Algorithm 2 for one input (1, *event), in the paper's symbols."""
@@ -129,18 +185,94 @@ class SmoothedClassifier:
         reason = f"class {c_A} leads with {n_A} of {n} votes, too few for the {plan.test} test at alpha = {alpha:g}"
         return Abstention(None, M.scope, evidence, reason)
 
+    def _predict_stopping(
+        self, inputs: Iterable[torch.Tensor], plan: PredictPlan
+    ) -> Iterator[tuple[int, Prediction | Abstention]]:
+        """Algorithm 2 with a test that may look after every block."""
+        for candidate in self._settle(inputs, plan, AtRadii((0.0,))):
+            hits, drawn, c_A = candidate.hits, candidate.drawn, candidate.c_A
+            p_value = min(1.0, math.exp(-float(log_wealth(hits, drawn, 0.5))))
+            evidence = self._evidence(candidate.x, Votes.of(candidate.tally), 0, drawn, plan, "anytime")
+            if p_value <= plan.alpha:
+                yield candidate.index, Prediction(None, candidate.M.scope, evidence, prediction=c_A, p_value=p_value)
+            else:
+                reason = f"class {c_A} has {hits} of {drawn} votes, too few to be sure of a majority"
+                yield candidate.index, Abstention(None, candidate.M.scope, evidence, reason)
+
+    def votes(self, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
+        """N votes on one input (1, *event), from a stream of noise of their own (``phase`` names it)."""
+        (x1,) = self.check_inputs(x)
+        return self._classify_samples(self.M.at(x1), x1, n, PredictPlan(n=n, seed=seed), phase)
+
     # --- what both algorithms stand on ---
+
+    def _settle(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, stop: Stop
+    ) -> Iterator[Candidate]:
+        """Each input's class, chosen from samples of their own, and its votes until the rule is satisfied."""
+        first, rest = _peek(x.to(self.f.device or x.device) for x in inputs)
+        counter = self._counter(first, plan)
+        return settle(counter, self._candidates(rest, counter, plan), stop, plan.n, plan.alpha)
+
+    def _candidates(
+        self, inputs: Iterable[torch.Tensor], counter: VoteCounter, plan: CertifyPlan | PredictPlan
+    ) -> Iterator[Candidate]:
+        """Inputs with their class c_A chosen, a forward pass of inputs at a time."""
+        n0 = plan.n0 if isinstance(plan, CertifyPlan) else min(counter.block, 100)
+        numbered = enumerate(inputs)
+        while group := list(itertools.islice(numbered, counter.slots)):
+            held = [(i, x, self.M.at(x), input_hash(x)) for i, x in group]
+            for (i, x, M, name), votes in zip(held, self._select(counter, held, n0, plan.seed), strict=True):
+                stream = Stream(plan.seed, name, "estimate")
+                norm = plan.norm if isinstance(plan, CertifyPlan) else self.law.norms[0]
+                yield Candidate(i, x, M, stream, int(votes.counts.argmax()), self._radius(M, x, norm))
+
+    def _select(self, counter: VoteCounter, held: list[Any], n0: int, seed: int) -> list[Votes]:
+        """The selection votes of several inputs, packed."""
+        if n0 > counter.block:
+            return [classify_samples(counter, M, x, n0, Stream(seed, name, "select")) for _, x, M, name in held]
+        tallies = counter.count([Job(M, x, Stream(seed, name, "select"), 0, n0) for _, x, M, name in held])
+        return [Votes.of(tally) for tally in tallies.cpu()]
+
+    def _radius(self, M: Generator, x: torch.Tensor, norm: float) -> Radius:
+        """How the inscribed radius at x follows from p, and back."""
+        sure = M.region(self.law, self.law.probability(0.0, norm, x.numel()), norm, x)
+        factor = Region(sure.scale, 1.0, sure.norm, sure.shape).inscribed_radius(norm)
+        return Radius(
+            of=lambda p: factor * self.law.radius(p, sure.norm, x.numel()),
+            probability=functools.cache(lambda r: self.law.probability(r / factor, sure.norm, x.numel())),
+        )
 
     def _classify_samples(
         self, M: Generator, x: torch.Tensor, n: int, plan: CertifyPlan | PredictPlan, phase: str
     ) -> Votes:
-        size = plan.batch_size or block_size(x.numel(), n)
-        stream = Stream(plan.seed, input_hash(x), phase)
-        return classify_samples(self.f, M, self.law, x, n, stream, size, self.on_votes)
+        return classify_samples(self._counter(x, plan), M, x, n, Stream(plan.seed, input_hash(x), phase))
+
+    def _counter(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> VoteCounter:
+        size = plan.batch_size or forward_size(x.numel(), x.device)
+        block = min(size, block_size(x.numel()))
+        counter = VoteCounter(
+            self._run(x, size // block * block, plan.precision).vote, self.f.num_classes, self.law, block, size
+        )
+        counter.on_votes = self.on_votes
+        return counter
+
+    def _run(self, x: torch.Tensor, size: int, precision: str | None) -> Backend:
+        """How f is run on forward passes of this shape: prepared once per state of its weights."""
+        key = (self.backend, precision, size, x.shape, x.dtype, weights_hash(self.f.model))
+        if key not in self._backends:
+            rng = torch.Generator(x.device).manual_seed(0)
+            example = (
+                x + self.law.sample(size, x.shape[1:], rng, x.dtype) if self.backend != "eager" or precision else x
+            )
+            self._backends[key] = prepare(self.f, self.M.view, example, self.backend, precision)
+        return self._backends[key]
 
     def _evidence(
         self, x: torch.Tensor, votes: Votes, n0: int, n: int, plan: CertifyPlan | PredictPlan, bound: str
     ) -> Evidence:
+        counter = self._counter(x, plan)
+        run = self._run(x, counter.size, plan.precision)
         return Evidence(
             counts=tuple(votes.counts.tolist()),
             invalid=votes.invalid,
@@ -151,13 +283,15 @@ class SmoothedClassifier:
             law=self.law,
             generator=self.M.describe(),
             bound=bound,
-            batch_size=plan.batch_size or block_size(x.numel(), n),
-            precision=str(self.f.dtype or x.dtype).removeprefix("torch."),
+            block=counter.block,
+            batch_size=counter.size,
+            precision=run.precision,
+            backend=run.name,
             weights_hash=weights_hash(self.f.model),
             input_hash=input_hash(x),
         )
 
-    def check_inputs(self, x: torch.Tensor) -> list[torch.Tensor]:
+    def check_inputs(self, x: torch.Tensor, norm: float | None = None) -> list[torch.Tensor]:
         """The inputs one by one, each (1, *event) and on the model's device, or an error before any work."""
         self.f.check_ready()
         if not isinstance(x, torch.Tensor):
@@ -171,6 +305,8 @@ class SmoothedClassifier:
         if not torch.isfinite(x).all():
             first = (~torch.isfinite(x)).nonzero()[0].tolist()
             raise InvalidInput(f"x{first} is {x[tuple(first)].item()}: every pixel must be finite.")
+        if norm is not None:
+            self.law.radius(0.5, norm, x[0].numel())  # refuses a norm or a dimension that the law does not know
         device = self.f.device or x.device
         self.M.to(device)
         inputs = [x[i : i + 1].detach().to(device) for i in range(len(x))]
@@ -197,6 +333,13 @@ def weights_hash(model: Any) -> str | None:
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         known = _HASHES[model] = (version, digest.hexdigest())
     return known[1]
+
+
+def _peek(inputs: Iterable[torch.Tensor]) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:
+    """The first of some inputs, and all of them."""
+    iterator = iter(inputs)
+    first = next(iterator)
+    return first, itertools.chain([first], iterator)
 
 
 def _largest_other(counts: torch.Tensor, c_A: int) -> int:

@@ -13,7 +13,6 @@ from ucan.generators import Fixed, Generator
 from ucan.generators.base import Held
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier, weights_hash
-from ucan.votes import Stream, block_size, classify_samples
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,8 @@ def verify(
             f"the certificate is about inputs of shape {region.shape}, this one has {tuple(x.shape[1:])}."
         )
     n = evidence.n if n is None else n
-    size = block_size(x.numel(), n)
-    stream = Stream(seed, input_hash(x), "verify")
     device = g.f.device or x.device
-    votes = classify_samples(g.f, g.M.to(device), g.law, x.to(device), n, stream, size)
+    votes = g.votes(x.to(device), n, seed, "verify")
     hits = int(votes.counts[certificate.prediction])
     surprise = at_most_p_value(hits, n, certificate.p_lower)
     expected = evidence.law.radius(certificate.p_lower, region.norm, region.dim, certificate.p_upper)

@@ -1,15 +1,18 @@
-"""The hot path: noisy copies of one input → classifier → counts. The paper's ClassifySamples.
+"""The hot path: noisy copies → classifier → counts. The paper's ClassifySamples.
 
-Work comes in blocks. A block is one forward batch of fixed size; its noise is drawn whole, from a generator seeded by
-(run seed, input, phase, block number). So the same seed gives the same noise bit for bit on a device type, however the
-blocks are spread over workers or resumed; a tail block is drawn and classified whole, and only its first votes count.
+Noise comes in blocks. A block is a fixed number of copies of one input, which depends on the input's dimension alone;
+it is drawn whole, from a generator seeded by (run seed, input, phase, block number). A forward pass takes as many
+blocks as fill it, of one input or of several. So the same seed gives the same noise bit for bit on a device type,
+however the blocks are packed, spread over workers or resumed; of a tail block only the first votes count.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +23,21 @@ from ucan.errors import InvalidInput, ModelError
 from ucan.generators import Generator
 from ucan.laws import Law
 
-# Numbers in one forward batch: 2^21 floats keep a CPU's caches and small GPUs content.
-BLOCK_NUMBERS = 2**21
+
+def block_size(dim: int) -> int:
+    """Copies per block of noise, a power of two from 16 to 128: small enough to stop after, large enough to draw fast."""
+    return min(128, max(16, _power_of_two(2**22 // dim)))
 
 
-def block_size(dim: int, n: int) -> int:
-    """Noisy copies per forward pass, a power of two: about 2^21 numbers, from 16 to 1024 copies, no more than n needs."""
-    fitting = 2 ** int(math.log2(max(1, BLOCK_NUMBERS // dim)))
-    needed = 2 ** math.ceil(math.log2(n))
-    return min(max(16, min(1024, fitting)), max(16, needed))
+def forward_size(dim: int, device: torch.device) -> int:
+    """Copies per forward pass: what fills the device. A CPU's caches are small; a GPU wants thousands of small images."""
+    if device.type == "cpu":
+        return max(block_size(dim), min(512, _power_of_two(2**19 // dim)))
+    return max(block_size(dim), min(4096, _power_of_two(2**26 // dim)))
+
+
+def _power_of_two(bound: int) -> int:
+    return 2 ** int(math.log2(max(1, bound)))
 
 
 @dataclass(frozen=True)
@@ -52,12 +61,18 @@ class Votes:
     counts: torch.Tensor
     invalid: int
 
+    @classmethod
+    def of(cls, tally: torch.Tensor) -> Votes:
+        """From a tally (num_classes + 1,), whose last entry counts the invalid votes."""
+        tally = tally.cpu()
+        return cls(tally[:-1], int(tally[-1]))
+
 
 class Classifier:
     """Any callable that maps a batch to logits or to class indices, made to answer with valid class indices.
 
-    The answer for a batch is an int64 tensor; ``num_classes`` stands for an invalid vote (NaN logits, or an index out of
-    range), which counts for no class.
+    The answer for a batch is an int64 tensor; ``num_classes`` stands for an invalid vote (NaN logits, or an index out
+    of range), which counts for no class.
     """
 
     def __init__(self, model: Callable[[torch.Tensor], Any], num_classes: int) -> None:
@@ -90,8 +105,8 @@ class Classifier:
             return torch.where(valid, output, self.num_classes).long()
         if output.ndim != 2 or len(output) != size or not output.is_floating_point():
             raise ModelError(
-                f"the model answered a batch of {size} with {output.dtype} of shape {tuple(output.shape)}; it must give "
-                f"logits of shape ({size}, {self.num_classes}) or whole class numbers of shape ({size},)."
+                f"the model answered a batch of {size} with {output.dtype} of shape {tuple(output.shape)}; it must "
+                f"give logits of shape ({size}, {self.num_classes}) or whole class numbers of shape ({size},)."
             )
         if output.shape[1] != self.num_classes:
             raise ModelError(
@@ -101,35 +116,89 @@ class Classifier:
         return torch.where(output.isnan().any(1), self.num_classes, output.argmax(1))
 
 
-@torch.inference_mode()
-def classify_samples(
-    f: Classifier,
-    generator: Generator,
-    law: Law,
-    x: torch.Tensor,
-    n: int,
-    stream: Stream,
-    size: int,
-    on_votes: Callable[[int], None] | None = None,
-) -> Votes:
-    """The votes of n noisy copies of one input (1, *event): counts (num_classes,) on the CPU, and the invalid ones.
+@dataclass(frozen=True)
+class Job:
+    """One block of votes: input (1, *event) under the generator M held at it; of its copies the first ``take`` count."""
 
-    Nothing is copied to the host before the last block, so a GPU never waits for Python. ``on_votes`` is told of every
-    block handed to the device, for a progress bar.
+    M: Generator
+    x: torch.Tensor
+    stream: Stream
+    number: int
+    take: int
+
+
+class VoteCounter:
+    """Runs blocks of votes through the classifier, as many at once as fill a forward pass.
+
+    Everything stays on the device: noise, shaping, cast, forward pass, argmax, counting. Forward passes all have the
+    same shape (a short one is padded), so a compiled network is compiled once.
     """
-    tally = torch.zeros(f.num_classes + 1, dtype=torch.int64, device=x.device)
-    one = torch.ones(size, dtype=torch.int64, device=x.device)
-    for number, take in blocks(n, size):
-        noisy = generator.perturb(x, law, size, stream.block(number, x.device))[:, 0]
-        votes = f(generator.view(noisy))[:take]
-        tally.index_add_(0, votes.to(x.device), one[:take])
-        if on_votes is not None:
-            on_votes(take)
-    counts = tally.cpu()
-    return Votes(counts[:-1], int(counts[-1]))
+
+    def __init__(
+        self, vote: Callable[[torch.Tensor], torch.Tensor], num_classes: int, law: Law, block: int, size: int
+    ) -> None:
+        self.vote = vote
+        self.num_classes = num_classes
+        self.law = law
+        self.block = block
+        self.size = max(block, size // block * block)
+        self.on_votes: Callable[[int], None] | None = None
+
+    @property
+    def slots(self) -> int:
+        """Blocks per forward pass."""
+        return self.size // self.block
+
+    def count(self, jobs: Sequence[Job]) -> torch.Tensor:
+        """The tallies (jobs, num_classes + 1) of at most ``slots`` blocks, on the device, from one forward pass.
+
+        If that pass does not fit into memory, forward passes are half as large from then on; the noise stays the same.
+        """
+        try:
+            tallies = torch.cat([self._forward(part) for part in _parts(jobs, self.slots)])
+        except torch.OutOfMemoryError:
+            if self.slots == 1:
+                raise
+            self.size = self.slots // 2 * self.block
+            warnings.warn(f"out of memory: going on with forward passes of {self.size}.", RuntimeWarning, stacklevel=2)
+            return self.count(jobs)
+        if self.on_votes is not None:
+            self.on_votes(sum(job.take for job in jobs))
+        return tallies
+
+    @torch.inference_mode()
+    def _forward(self, jobs: Sequence[Job]) -> torch.Tensor:
+        noisy = self._noisy(jobs)
+        votes = self.vote(noisy.flatten(0, 1)).to(noisy.device).reshape(-1, self.block)[: len(jobs)]
+        takes = torch.tensor([job.take for job in jobs]).to(noisy.device, non_blocking=True)
+        counted = torch.arange(self.block, device=noisy.device) < takes[:, None]
+        tally = torch.zeros(len(jobs), self.num_classes + 1, dtype=torch.int64, device=noisy.device)
+        return tally.scatter_add_(1, votes, counted.long())
+
+    def _noisy(self, jobs: Sequence[Job]) -> torch.Tensor:
+        """The noisy copies (slots, block, *event); slots without a job repeat nothing and count for nothing."""
+        x = jobs[0].x
+        noisy = x.new_zeros(self.slots, self.block, *x.shape[1:])
+        for slot, job in zip(noisy, jobs, strict=False):
+            job.M.perturb_into(slot, job.x, self.law, job.stream.block(job.number, x.device))
+        return noisy
 
 
 def blocks(n: int, size: int) -> Iterator[tuple[int, int]]:
     """Block numbers, with how many of each block's copies count."""
     for number in range(math.ceil(n / size)):
         yield number, min(size, n - number * size)
+
+
+def classify_samples(counter: VoteCounter, M: Generator, x: torch.Tensor, n: int, stream: Stream) -> Votes:
+    """The votes of n noisy copies of one input (1, *event); the host waits for the device once, at the end."""
+    tally = torch.zeros(counter.num_classes + 1, dtype=torch.int64, device=x.device)
+    jobs = (Job(M, x, stream, number, take) for number, take in blocks(n, counter.block))
+    while batch := list(itertools.islice(jobs, counter.slots)):
+        tally += counter.count(batch).sum(0)
+    return Votes.of(tally)
+
+
+def _parts(jobs: Sequence[Job], size: int) -> Iterator[Sequence[Job]]:
+    for start in range(0, len(jobs), size):
+        yield jobs[start : start + size]

@@ -7,7 +7,9 @@ import sys
 import typer
 
 from ucan.cli.certify import certify
+from ucan.cli.compare import compare
 from ucan.cli.demo import demo
+from ucan.cli.exchange import export_run, import_results
 from ucan.cli.predict import predict
 from ucan.cli.train import train
 from ucan.cli.verify import verify
@@ -22,8 +24,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, certify, predict, verify):
+for command in (demo, train, certify, predict, verify, compare):
     app.command()(command)
+app.command("export")(export_run)
+app.command("import")(import_results)
 
 
 @app.callback(invoke_without_command=True)

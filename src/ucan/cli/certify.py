@@ -21,6 +21,7 @@ from ucan.errors import InvalidInput
 from ucan.plan import CertifyPlan
 from ucan.results import Store
 from ucan.results.formats import write
+from ucan.results.metrics import floor_percent
 from ucan.smoothed import SmoothedClassifier, weights_hash
 
 
@@ -128,7 +129,7 @@ def _certify_all(
             if certificates:
                 save_json(outcome, store.folder / "certificates" / f"{index}.json")
             right += outcome.prediction == label
-            progress.finished(f"accuracy {right / (progress.items + 1):.1%}")
+            progress.finished(f"accuracy {floor_percent(right / (progress.items + 1))} %")
 
 
 def _places(out: Path | None, model: str, norm: words.NormName) -> tuple[Path, Path]:

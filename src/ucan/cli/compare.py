@@ -15,6 +15,8 @@ from ucan.report.render import render
 from ucan.report.tables import RADII, comparison
 from ucan.results.config import write_whole
 
+DEFAULT_RADII = ",".join(f"{r:g}" for r in RADII)
+
 
 class At(StrEnum):
     """What certified accuracy goes by."""
@@ -34,7 +36,7 @@ class Look(StrEnum):
 def compare(
     runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders, imported ones too.")] = None,
     at: Annotated[At, typer.Option("--at", help="Certified accuracy by radius, or by ALM.")] = At.radius,
-    radii: Annotated[str, typer.Option(help="The columns, separated by commas.")] = ",".join(f"{r:g}" for r in RADII),
+    radii: Annotated[str, typer.Option(help="The columns, separated by commas.")] = DEFAULT_RADII,
     look: Annotated[Look, typer.Option("--format", help="How the table is written.")] = Look.terminal,
     baseline: Annotated[
         list[Path] | None,

@@ -13,6 +13,8 @@ from ucan import data
 from ucan.cli import words
 from ucan.cli.progress import Progress
 from ucan.errors import InvalidInput
+from ucan.results.config import write_whole
+from ucan.results.metrics import floor_percent
 
 
 def predict(
@@ -46,6 +48,8 @@ def predict(
     """
     if out is not None and out.exists():
         raise InvalidInput(f"{out} exists already; name another file, or remove it first.")
+    if out is not None and not out.parent.is_dir():
+        raise InvalidInput(f"there is no folder {out.parent} to write {out.name} to: make it first.")
     where = words.device_of(device)
     selection = words.Selection.of(data.load(source, split), skip, most)
     first = selection.first().to(where)
@@ -63,12 +67,12 @@ def predict(
             lines.append(
                 f"{index}\t{label}\t{-1 if answer is None else answer}\t{correct}\t{time.perf_counter() - start:.3f}"
             )
-            progress.finished(f"accuracy {right / (progress.items + 1):.1%}")
+            progress.finished(f"accuracy {floor_percent(right / (progress.items + 1))} %")
     text = "\n".join(lines) + "\n"
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text, encoding="utf-8")
+        write_whole(out, text.encode())
 
 
 def _test(name: str) -> Literal["majority", "top-two"]:

@@ -63,7 +63,7 @@ def train(
         "finetune": str(finetune) if finetune else None,
         "training": chosen.to_dict(),
     }
-    _settle(folder, config)
+    settle(folder, config)
     show = None if quiet else _Shown(chosen.epochs)
     place = words.device_of(device).type
     try:
@@ -98,7 +98,7 @@ def changed(settings: Any, changes: list[str]) -> Any:
     return replace(type(settings).from_dict(values))
 
 
-def _settle(folder: Path, config: dict[str, Any]) -> None:
+def settle(folder: Path, config: dict[str, Any]) -> None:
     """Keep the settings with the run, or make sure that they are still the same."""
     path = folder / "config.toml"
     if not path.exists():

@@ -43,7 +43,7 @@ class NormName(StrEnum):
 ModelOption = Annotated[
     str,
     typer.Option(
-        help="The classifier: `package.module:name` (a module or a function on batches), a `.pt2` file of torch.export "
+        help="The classifier: `package.module:name` (a module or a function on batches), a `.pt2` file of torch.export, "
         "an `.onnx` file, or the folder of a trained run."
     ),
 ]

@@ -43,6 +43,10 @@ class Generator(nn.Module):
         eps = law.sample(n * batch, event, rng, x.dtype).reshape(n, batch, *event)
         return as_scale(scale).apply(eps).add_(x + mu)
 
+    def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rng: torch.Generator) -> None:
+        """Fill ``out`` (n, *event) with n noisy copies of one input (1, *event), the same as ``perturb`` gives."""
+        out.copy_(self.perturb(x, law, len(out), rng)[:, 0])
+
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The region certified at one input (1, *event) when its class has probability at least p."""
         _, scale = self(x)
@@ -97,9 +101,9 @@ class Fixed(Generator):
         return self.mean.to(x), self.scale
 
     def at(self, x: torch.Tensor) -> Generator:
-        """Itself, once it is known to fit: the noise is the same at every input."""
+        """The same noise as at every input; Σ was checked when this was made."""
         check_fits(self, x, self.mean, self.scale)
-        return self
+        return Held(self, self.mean.to(x), self.scale)
 
     def cap(self) -> float:
         """Σ's largest factor."""
@@ -137,6 +141,7 @@ class Held(Generator):
 
     def __init__(self, source: Generator, mean: torch.Tensor, scale: Scale) -> None:
         super().__init__()
+        self.training = False
         self.scope = source.scope  # type: ignore[misc]
         self.view = source.view  # type: ignore[method-assign]
         self.mean = mean.detach()
@@ -146,6 +151,12 @@ class Held(Generator):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """The held μ and Σ."""
         return self.mean, self.scale
+
+    def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rng: torch.Generator) -> None:
+        """In place, without a copy for a scalar or a diagonal Σ."""
+        law.sample_into(out, rng)
+        self.scale.apply_(out)
+        out.add_(x + self.mean)
 
     def describe(self) -> str:
         """The source's line."""

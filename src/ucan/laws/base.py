@@ -81,6 +81,10 @@ class Law(ABC):
         self._check_dim(dim)
         return self._draw(n, dim, rng, dtype).reshape(n, *shape)
 
+    def sample_into(self, out: torch.Tensor, rng: torch.Generator) -> None:
+        """Fill ``out`` (n, *event) with n draws, the same as ``sample`` gives from the same generator."""
+        out.copy_(self.sample(len(out), out.shape[1:], rng, out.dtype))
+
     @classmethod
     def from_std(cls, std: float, dim: int, **parameters: float) -> Self:
         """The law whose every coordinate has this standard deviation in dimension ``dim``."""

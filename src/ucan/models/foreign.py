@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,10 @@ class ExportedModel(FileModel):
     def __init__(self, path: Path, device: torch.device) -> None:
         super().__init__(path)
         try:
-            program = torch.export.load(path)
+            with warnings.catch_warnings():
+                # torch's own reader, up to 2.11 at least, wraps read-only bytes; nobody writes to them.
+                warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+                program = torch.export.load(path)
         except Exception as error:  # damaged archives raise almost anything
             raise ModelError(f"{path} cannot be read ({error}): write it with torch.export.save.") from error
         _check_inference(program, path)

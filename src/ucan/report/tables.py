@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
@@ -168,9 +169,16 @@ def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
 def _improvement(row: Row, baselines: Sequence[Row]) -> Row:
     values = np.array([r.values for r in baselines])
     best = np.max(np.where(np.isnan(values), -np.inf, values), axis=0)
-    change = [(v - b) / b if b > 0 else math.nan for v, b in zip(row.values, best.tolist(), strict=True)]
+    change = [_relative(v, b) for v, b in zip(row.values, best.tolist(), strict=True)]
     across = "" if {r.scope for r in baselines} == {row.scope} else ", across scopes"
     return Row(f"  improvement over the best baseline (relative{across})", "", None, tuple(change), "improvement")
+
+
+def _relative(ours: float, best: float) -> float:
+    """(ours − best) / best, from the fractions k/n themselves: in floats, 57 over 50 would show as +13.9 %."""
+    if math.isnan(ours) or not best > 0:
+        return math.nan
+    return float(Fraction(ours).limit_denominator(10**7) / Fraction(best).limit_denominator(10**7) - 1)
 
 
 def _one_norm(rows: Sequence[Row]) -> float | None:

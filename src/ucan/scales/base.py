@@ -29,6 +29,10 @@ class Scale(ABC):
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Σz for z of shape (…, *event); differentiable."""
 
+    def apply_(self, z: torch.Tensor) -> None:
+        """Replace z by Σz, without a copy where the kind of Σ allows it."""
+        z.copy_(self.apply(z))
+
     @abstractmethod
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """Σ⁻¹y for y of shape (…, *event), in float64."""

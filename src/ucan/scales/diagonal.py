@@ -32,6 +32,11 @@ class Scalar(Scale):
         """s·z."""
         return z if self.value == 1 else z * self.value
 
+    def apply_(self, z: torch.Tensor) -> None:
+        """s·z in place."""
+        if self.value != 1:
+            z.mul_(self.value)
+
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """y/s."""
         return y.double() / self.value
@@ -85,6 +90,10 @@ class Diagonal(Scale):
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """σ∘z."""
         return z * self._fitted(z).to(z)
+
+    def apply_(self, z: torch.Tensor) -> None:
+        """σ∘z in place."""
+        z.mul_(self._fitted(z).to(z))
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """y⊘σ."""

@@ -1,0 +1,171 @@
+"""How the classifier is run: eager or compiled, in which precision; always checked against the model as it was given.
+
+A certificate is about the classifier as it was run, so backend and precision stand in its evidence.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ucan.errors import InvalidInput, ModelError
+from ucan.votes import Classifier
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+BACKENDS = ("eager", "compile", "auto")
+# The largest difference to the given model's logits, relative to their spread, that a backend may show.
+TOLERANCE = {"fp32": 2e-3, "tf32": 3e-2, "bf16": 0.15}
+
+# Weights become constants, so that batch norm folds into convolutions and layouts are chosen once.
+OPTIONS = {"freezing": True}
+
+Vote = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A way to get votes from noisy inputs, and its name for the evidence."""
+
+    vote: Vote
+    name: str
+    precision: str
+
+
+def prepare(
+    f: Classifier, view: Callable[[torch.Tensor], torch.Tensor], example: torch.Tensor, name: str, precision: str | None
+) -> Backend:
+    """The fastest faithful way to run f∘view on batches like ``example`` (size, *event).
+
+    Without a precision the model runs in its own. A model that refuses to compile runs eagerly, after one warning that
+    says why; a backend whose logits leave the tolerance is refused.
+    """
+    if name not in BACKENDS:
+        raise InvalidInput(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}.")
+    if precision is not None and precision not in PRECISIONS:
+        raise InvalidInput(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
+    own = str(f.dtype or example.dtype).removeprefix("torch.").replace("float32", "fp32").replace("bfloat16", "bf16")
+    if not isinstance(f.model, nn.Module):
+        if precision not in (None, own) or name == "compile":
+            raise InvalidInput("precision and backend are for PyTorch modules; this classifier is a plain function.")
+        return Backend(lambda noisy: f(view(noisy)), "function", own)
+    if precision in (None, own) and name == "eager":
+        return Backend(_in_precision(lambda noisy: f(view(noisy)), own), "eager", own)
+    wanted = precision or own
+    candidates = {"eager": (False,), "compile": (True,), "auto": (False, True)}[name]
+    made = [backend for compiled in candidates if (backend := _module_backend(f, view, example, wanted, compiled))]
+    if not made:  # compilation failed: the warning has been given
+        made = [_must(_module_backend(f, view, example, wanted, False))]
+    return made[0] if len(made) == 1 else min(made, key=lambda backend: _seconds(backend.vote, example))
+
+
+def _module_backend(
+    f: Classifier, view: Callable[[torch.Tensor], torch.Tensor], example: torch.Tensor, precision: str, compiled: bool
+) -> Backend | None:
+    """One module backend, checked; None where it cannot be compiled."""
+    model: nn.Module = f.model  # type: ignore[assignment]
+    dtype = torch.bfloat16 if precision == "bf16" else (f.dtype or torch.float32)
+    twin = copy.deepcopy(model).to(dtype=dtype).eval().requires_grad_(False)
+    images = example.ndim == 4
+    if images:
+        twin = twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def logits(noisy: torch.Tensor) -> torch.Tensor:
+        shown = view(noisy).to(dtype)
+        return twin(shown.contiguous(memory_format=torch.channels_last) if images else shown)
+
+    def vote(noisy: torch.Tensor) -> torch.Tensor:
+        return f.to_votes(logits(noisy), len(noisy))
+
+    run = _compiled(vote) if compiled else vote
+    with _matmul(precision):
+        if compiled:
+            try:
+                with torch.inference_mode(), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # the compiler's own, about itself
+                    run(example)
+            except Exception as error:  # whatever the compiler could not digest
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                warnings.warn(
+                    f"the model cannot be compiled ({reason}); it runs eagerly.", RuntimeWarning, stacklevel=3
+                )
+                return None
+        _check(f, view, example, logits, run, precision, "compile" if compiled else "eager")
+
+    return Backend(_in_precision(run, precision), "compile" if compiled else "eager", precision)
+
+
+def _compiled(vote: Vote) -> Vote:
+    """The vote compiled for one shape. Every classifier of a process counts towards the compiler's limit of variants, and
+    past it the compiler would silently run eagerly: the limit is raised, and reaching it is an error.
+    """
+    run = torch.compile(vote, dynamic=False, options=dict(OPTIONS))
+
+    def limited(noisy: torch.Tensor) -> torch.Tensor:
+        with torch._dynamo.config.patch(recompile_limit=256, fail_on_recompile_limit_hit=True):
+            return run(noisy)
+
+    return limited
+
+
+def _in_precision(vote: Vote, precision: str) -> Vote:
+    def voted(noisy: torch.Tensor) -> torch.Tensor:
+        with _matmul(precision):
+            return vote(noisy)
+
+    return voted
+
+
+@torch.inference_mode()
+def _check(f: Classifier, view: Any, example: torch.Tensor, logits: Any, run: Vote, precision: str, name: str) -> None:
+    """Refuse a backend that does not answer as the given model does, on this batch, within the precision's tolerance."""
+    with _matmul("fp32"):
+        truth = f.model(view(example) if f.dtype is None else view(example).to(f.dtype))
+    if not isinstance(truth, torch.Tensor) or truth.ndim != 2:
+        return
+    spread = float((truth.amax(1) - truth.amin(1)).float().mean()) or 1.0
+    distance = float((logits(example).float() - truth.float()).abs().max()) / spread
+    votes = run(example)
+    top = truth.float().topk(2, dim=1).values
+    clear = (top[:, 0] - top[:, 1]) > 4 * TOLERANCE[precision] * spread
+    differing = int((votes != truth.argmax(1))[clear].sum())
+    if not distance <= TOLERANCE[precision] or differing:
+        raise ModelError(
+            f"the {name} backend in {precision} disagrees with the model: logits differ by {distance:.2g} of their "
+            f"spread, and {differing} of {int(clear.sum())} clear votes differ. Use backend='eager' and precision=None."
+        )
+
+
+@contextmanager
+def _matmul(precision: str):  # type: ignore[no-untyped-def]
+    """TF32 on request only: elsewhere it would be an approximation that nobody asked for."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    allowed = precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@torch.inference_mode()
+def _seconds(vote: Vote, example: torch.Tensor, repeats: int = 3) -> float:
+    """The best of a few timings of one forward pass."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        int(vote(example)[0])  # waits for the device
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _must(backend: Backend | None) -> Backend:
+    assert backend is not None, "an eager backend always exists"
+    return backend

@@ -1,0 +1,79 @@
+"""Sampling that stops when the answer is known: many inputs share each forward pass, and leave it when settled."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from ucan.generators import Generator
+from ucan.stopping import Radius, Stop
+from ucan.votes import Job, Stream, VoteCounter
+
+
+@dataclass
+class Candidate:
+    """One input under test: its class c_A was chosen before, from other samples."""
+
+    index: int
+    x: torch.Tensor
+    M: Generator
+    stream: Stream
+    c_A: int
+    radius: Radius
+    tally: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    drawn: int = 0
+    next_block: int = 0
+    next_look: float = 0.0
+
+    @property
+    def hits(self) -> int:
+        """Votes for c_A so far."""
+        return int(self.tally[self.c_A]) if self.drawn else 0
+
+
+def settle(
+    counter: VoteCounter, candidates: Iterable[Candidate], stop: Stop, cap: int, alpha: float
+) -> Iterator[Candidate]:
+    """Each candidate once it is settled, or has used ``cap`` samples; in the order in which they finish.
+
+    The rule looks at block boundaries in their order, so how many samples a candidate uses depends on its own votes alone,
+    not on the company it had in its forward passes.
+    """
+    waiting = iter(candidates)
+    active = list(itertools.islice(waiting, counter.slots))
+    while active:
+        jobs = _share(active, counter, cap)
+        tallies = counter.count([job for _, job in jobs]).cpu()
+        finished: set[int] = set()
+        for (candidate, job), tally in zip(jobs, tallies, strict=True):
+            if candidate.index in finished:
+                continue
+            candidate.tally = tally if candidate.drawn == 0 else candidate.tally + tally
+            candidate.drawn += job.take
+            if candidate.drawn >= cap or _is_settled(candidate, stop, cap, alpha):
+                finished.add(candidate.index)
+                yield candidate
+        active = [candidate for candidate in active if candidate.index not in finished]
+        active += itertools.islice(waiting, counter.slots - len(active))
+
+
+def _is_settled(candidate: Candidate, stop: Stop, cap: int, alpha: float) -> bool:
+    if candidate.drawn < candidate.next_look:
+        return False
+    candidate.next_look = candidate.drawn * stop.growth
+    return stop.settled(candidate.hits, candidate.drawn, cap, alpha, candidate.radius)
+
+
+def _share(active: list[Candidate], counter: VoteCounter, cap: int) -> list[tuple[Candidate, Job]]:
+    """The next forward pass: as many blocks for each as fit, in order; never past the cap."""
+    jobs = []
+    for candidate in active:
+        for _ in range(max(1, counter.slots // len(active))):
+            take = min(counter.block, cap - candidate.next_block * counter.block)
+            if take > 0:
+                jobs.append((candidate, Job(candidate.M, candidate.x, candidate.stream, candidate.next_block, take)))
+                candidate.next_block += 1
+    return jobs

@@ -1,0 +1,92 @@
+"""When enough samples are enough: stopping rules, each valid however often it looks."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ucan.bounds import anytime_lower_bound, anytime_upper_bound, log_wealth
+from ucan.errors import InvalidInput
+
+# Giving up early on a radius that could have been certified costs no soundness, only that radius: this is how often.
+GIVE_UP = 0.005
+
+
+@dataclass(frozen=True)
+class Stop(ABC):
+    """A stopping rule for one certificate; it looks after every block of votes, or after each growth of their number."""
+
+    growth: ClassVar[float] = 1.0
+
+    @abstractmethod
+    def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
+        """Whether further samples (up to ``cap``) can no longer change what this rule asks."""
+
+
+@dataclass(frozen=True)
+class Radius:
+    """How the certified radius follows from p, and back: what the rules need to know of law, Σ and norm."""
+
+    of: Callable[[float], float]
+    probability: Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class AtRadii(Stop):
+    """Decide "is the radius at least r?" for each of some radii, and stop as soon as all are decided."""
+
+    radii: tuple[float, ...]
+
+    def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
+        """Every radius is either certified at level α or given up."""
+        p0 = np.array([radius.probability(r) for r in self.radii])
+        p0 = p0[np.isfinite(p0)]  # a radius that no p reaches is decided before the first draw
+        certified = log_wealth(hits, drawn, p0) >= math.log(1 / alpha)
+        given_up = log_wealth(drawn - hits, drawn, 1 - p0) >= math.log(1 / GIVE_UP)
+        # A larger radius counts as certified only if every smaller one is: only then do their errors not add up.
+        certified = np.logical_and.accumulate(certified)
+        return bool((certified | given_up).all())
+
+
+@dataclass(frozen=True)
+class Within(Stop):
+    """Stop when the radius is within a fraction of what more samples, up to the cap, could still give."""
+
+    fraction: float
+    growth: ClassVar[float] = 1.05
+
+    def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
+        """R(now) ≥ (1 − fraction) · R(at the cap, if the rest hits as often as p can still be believed to)."""
+        upper = anytime_upper_bound(hits, drawn, alpha)
+        most = hits + math.ceil(upper * (cap - drawn))
+        reachable = radius.of(anytime_lower_bound(most, cap, alpha))
+        return radius.of(anytime_lower_bound(hits, drawn, alpha)) >= (1 - self.fraction) * reachable
+
+
+def parse_stop(value: Any) -> Stop | None:
+    """None, a radius, several radii, or a fraction written as text ("5%")."""
+    if value is None or isinstance(value, Stop):
+        return value
+    if isinstance(value, str):
+        return _parse_text(value)
+    radii = tuple(float(r) for r in (value if isinstance(value, Sequence) else [value]))
+    if not radii or any(not (math.isfinite(r) and r >= 0) for r in radii):
+        raise InvalidInput(f"stop takes radii of 0 or more, got {value!r}.")
+    return AtRadii(tuple(sorted(radii)))
+
+
+def _parse_text(text: str) -> Stop:
+    try:
+        if text.strip().endswith("%"):
+            fraction = float(text.strip()[:-1]) / 100
+            if not 0 < fraction < 1:
+                raise ValueError
+            return Within(fraction)
+        return parse_stop([float(part) for part in text.split(",")]) or AtRadii(())
+    except ValueError as error:
+        raise InvalidInput(f"stop takes radii such as 0.5,1.0 or a percentage such as 5%, got {text!r}.") from error

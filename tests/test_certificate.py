@@ -1,0 +1,359 @@
+"""Certificates: to JSON and back without loss, and nothing damaged gets in."""
+
+import dataclasses
+import hashlib
+import json
+import math
+
+import pytest
+import torch
+
+from ucan import (
+    Abstention,
+    Certificate,
+    ExpInf,
+    Fixed,
+    Gaussian,
+    InvalidInput,
+    Laplace,
+    PowerLaw,
+    Prediction,
+    SmoothedClassifier,
+    Uniform,
+)
+from ucan.certificate import SCOPES, from_dict, load_json, save_json
+from ucan.scales import DCT, Basis, BlockDiagonal, Dense, LowRank
+from ucan.sidecar import INLINE
+
+INF = math.inf
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def positive(*shape, seed=0, dtype=torch.float64):
+    return (0.3 + torch.rand(*shape, generator=rng(seed), dtype=torch.float64)).to(dtype)
+
+
+def orthonormal(dim, seed=0):
+    return torch.linalg.qr(torch.randn(dim, dim, generator=rng(seed), dtype=torch.float64))[0]
+
+
+def top_left(batch):
+    return (batch.flatten(1)[:, 0] > 0).long()
+
+
+def outcome(scale=0.7, shape=(2, 2, 3), mean=None, law=None, norm=2, n=400, x0=3.0, **settings) -> Certificate:
+    x = torch.full((1, *shape), x0)
+    g = SmoothedClassifier(top_left, law or Gaussian(scale=0.3), Fixed(scale, mean), num_classes=2)
+    return g.certify(x, n=n, norm=norm, **settings)[0]
+
+
+def dense(dim, dtype=torch.float64):
+    return (torch.randn(dim, dim, generator=rng(1), dtype=torch.float64) / 4 + 2 * torch.eye(dim)).to(dtype)
+
+
+SMALL = {
+    "scalar": 0.7,
+    "diagonal": positive(2, 2, 3),
+    "diagonal float32": positive(2, 2, 3, dtype=torch.float32),
+    "dense": Dense(dense(12)),
+    "dense float32": Dense(dense(12, torch.float32)),
+    "basis": Basis(orthonormal(12), positive(12)),
+    "dct": DCT(positive(2, 2, 3)),
+    "low rank": LowRank(positive(12), torch.randn(12, 2, generator=rng(), dtype=torch.float64)),
+    "blocks": BlockDiagonal([dense(k) for k in (1, 7, 4)]),
+    "many blocks": BlockDiagonal([torch.full((1, 1), 1.0 + k) for k in range(12)]),
+}
+# 80 numbers to an event, 6,400 to a matrix: above what JSON keeps inline
+WIDE = (5, 4, 4)
+LARGE = {
+    "dense": (Dense(dense(80)), WIDE),
+    "basis": (Basis(orthonormal(80), positive(80)), WIDE),
+    "low rank": (LowRank(positive(80), torch.randn(80, 60, generator=rng(), dtype=torch.float64) / 9), WIDE),
+    "blocks": (BlockDiagonal([dense(79), dense(1)]), WIDE),
+    "diagonal": (positive(3, 40, 40, dtype=torch.float32), (3, 40, 40)),
+    "dct": (DCT(positive(3, 40, 40)), (3, 40, 40)),
+}
+
+
+def assert_same(a, b):
+    """Every field, bit for bit."""
+    assert type(a) is type(b)
+    assert (a.norm, a.scope, a.evidence) == (b.norm, b.scope, b.evidence)
+    assert a.abstained == b.abstained and a.counts.tolist() == b.counts.tolist() and a.invalid == b.invalid
+    if isinstance(a, Prediction):
+        assert (a.prediction, a.p_value) == (b.prediction, b.p_value)
+    if isinstance(a, Abstention):
+        assert (a.reason, a.p_lower) == (b.reason, b.p_lower)
+    if isinstance(a, Certificate):
+        for name in ("prediction", "p_lower", "p_upper", "alm", "radius", "log_volume"):
+            assert getattr(a, name) == getattr(b, name), name
+        assert (a.region.radius, a.region.norm, a.region.shape) == (b.region.radius, b.region.norm, b.region.shape)
+        assert type(a.region.scale) is type(b.region.scale)
+        mine, theirs = a.region.scale.tensors(), b.region.scale.tensors()
+        assert list(mine) == list(theirs)
+        for name in mine:
+            assert mine[name].dtype == theirs[name].dtype and torch.equal(mine[name], theirs[name])
+        assert getattr(a.region.scale, "value", None) == getattr(b.region.scale, "value", None)
+        assert (a.mean is None) == (b.mean is None)
+        if a.mean is not None:
+            assert a.mean.dtype == b.mean.dtype and torch.equal(a.mean, b.mean)
+
+
+@pytest.mark.parametrize("scale", SMALL.values(), ids=SMALL.keys())
+def test_a_certificate_survives_json_without_loss(scale, tmp_path):
+    c = outcome(scale)
+    save_json(c, tmp_path / "c.json")
+    assert_same(c, load_json(tmp_path / "c.json"))
+    assert [f.name for f in tmp_path.iterdir()] == ["c.json"]  # small: inline, and nothing half-written
+    assert_same(c, from_dict(json.loads(json.dumps(c.to_dict(), allow_nan=False))))
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_sigma_goes_into_a_file_named_by_its_hash(name, tmp_path):
+    scale, shape = LARGE[name]
+    c = outcome(scale, shape)
+    save_json(c, tmp_path / "c.json")
+    (file,) = (f for f in tmp_path.iterdir() if f.name != "c.json")
+    assert file.name == f"{hashlib.sha256(file.read_bytes()).hexdigest()}.safetensors"
+    assert file.name in (tmp_path / "c.json").read_text()
+    assert (tmp_path / "c.json").stat().st_size < 10_000
+    assert_same(c, load_json(tmp_path / "c.json"))
+
+
+def test_one_sigma_is_written_once(tmp_path):
+    scale, shape = LARGE["dense"]
+    for i in range(3):
+        save_json(outcome(scale, shape, seed=i), tmp_path / f"{i}.json")
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_blocks_that_are_the_same_tensor_can_be_saved(tmp_path):
+    block = dense(50)
+    c = outcome(BlockDiagonal([block, block]), (100,))
+    save_json(c, tmp_path / "c.json")
+    assert_same(c, load_json(tmp_path / "c.json"))
+
+
+def test_views_of_a_larger_tensor_can_be_saved(tmp_path):
+    c = outcome(positive(2, 3, 40, 40).transpose(2, 3)[1], (3, 40, 40))
+    save_json(c, tmp_path / "c.json")
+    assert_same(c, load_json(tmp_path / "c.json"))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 3), (3, 40, 40)], ids=["small", "large"])
+def test_the_mean_is_kept(shape, tmp_path):
+    mean = 0.1 * torch.randn(shape, generator=rng(2))
+    c = outcome(0.7, shape, mean)
+    assert torch.equal(c.mean, mean)
+    save_json(c, tmp_path / "c.json")
+    assert_same(c, load_json(tmp_path / "c.json"))
+    assert len(list(tmp_path.glob("*.safetensors"))) == (shape == (3, 40, 40))
+
+
+@pytest.mark.parametrize(
+    ("law", "norm"),
+    [
+        (Gaussian(scale=0.3), INF),
+        (Gaussian(scale=1 / 3), 1),
+        (Laplace(scale=0.1), 1),
+        (Uniform(scale=0.7), INF),
+        (ExpInf(scale=0.05), INF),
+        (PowerLaw(scale=0.3, a=17.25), 1),
+    ],
+    ids=str,
+)
+def test_every_law_and_norm_survives(law, norm, tmp_path):
+    c = outcome(positive(2, 2, 3), law=law, norm=norm)
+    assert isinstance(c, Certificate)
+    save_json(c, tmp_path / "c.json")
+    back = load_json(tmp_path / "c.json")
+    assert_same(c, back)
+    assert back.evidence.law == law and back.norm == norm
+    record = json.loads((tmp_path / "c.json").read_text())
+    assert record["norm"] == ("inf" if norm == INF else norm)
+
+
+def test_two_class_certificates_survive(tmp_path):
+    c = outcome(0.7, bound="two-class")
+    assert c.p_upper is not None
+    save_json(c, tmp_path / "c.json")
+    assert_same(c, load_json(tmp_path / "c.json"))
+
+
+@pytest.mark.parametrize("norm", (2, INF))
+def test_an_abstention_survives(norm, tmp_path):
+    a = outcome(0.7, x0=0.0, norm=norm)
+    assert isinstance(a, Abstention) and a.reason
+    save_json(a, tmp_path / "a.json")
+    assert_same(a, load_json(tmp_path / "a.json"))
+
+
+@pytest.mark.parametrize("x0", (0.0, 3.0), ids=["abstention", "prediction"])
+def test_a_prediction_survives(x0, tmp_path):
+    (p,) = SmoothedClassifier(top_left, Gaussian(scale=0.3), None, 2).predict(torch.full((1, 5), x0), n=200)
+    assert isinstance(p, Prediction if x0 else Abstention)
+    save_json(p, tmp_path / "p.json")
+    assert_same(p, load_json(tmp_path / "p.json"))
+
+
+def test_the_record_says_what_is_guaranteed_and_how_it_was_found():
+    c = outcome(positive(2, 2, 3))
+    record = c.to_dict()
+    assert record["kind"] == "certificate" and record["scope"] == "pipeline"
+    assert record["guarantee"] == SCOPES["pipeline"]
+    evidence = record["evidence"]
+    assert sum(evidence["counts"]) + evidence["invalid"] == evidence["n"] == 400
+    assert evidence["law"] == {"name": "Gaussian", "scale": 0.3}
+    assert evidence["arithmetic"] == "real" and evidence["precision"] == "float32"
+    for name in ("radius", "alm", "log_volume", "p_lower"):
+        assert record[name] == getattr(c, name)
+    assert "not" in SCOPES["frozen"] and set(SCOPES) == {"pipeline", "frozen", "registry"}
+
+
+def test_records_are_frozen():
+    c = outcome()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        c.radius = 5.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        c.evidence.n = 10
+
+
+# --- what must not get in ---
+
+
+@pytest.fixture
+def large(tmp_path):
+    scale, shape = LARGE["dense"]
+    assert sum(t.numel() for t in scale.tensors().values()) > INLINE
+    save_json(outcome(scale, shape), tmp_path / "c.json")
+    return tmp_path / "c.json", next(tmp_path.glob("*.safetensors"))
+
+
+def test_a_damaged_sidecar_is_refused(large):
+    path, file = large
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(bytes(data))
+    with pytest.raises(InvalidInput, match="damaged"):
+        load_json(path)
+    file.write_bytes(b"")
+    with pytest.raises(InvalidInput, match="damaged"):
+        load_json(path)
+
+
+def test_a_missing_sidecar_is_refused(large):
+    path, file = large
+    file.unlink()
+    with pytest.raises(InvalidInput, match=file.name):
+        load_json(path)
+
+
+def test_a_sidecar_elsewhere_is_refused(large, tmp_path):
+    path, file = large
+    record = json.loads(path.read_text())
+    (tmp_path / "inner").mkdir()
+    record["region"]["scale"]["tensors"]["file"] = f"../{file.name}"
+    with pytest.raises(InvalidInput):
+        from_dict(record, tmp_path / "inner")
+    with pytest.raises(InvalidInput):
+        from_dict(json.loads(path.read_text()))  # no folder given
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", "{}", '{"format": 99}'])
+def test_a_file_that_is_no_certificate_is_refused(text, tmp_path):
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(InvalidInput):
+        load_json(tmp_path / "c.json")
+
+
+def test_an_unreadable_file_is_refused(tmp_path):
+    with pytest.raises(InvalidInput):
+        load_json(tmp_path / "nowhere.json")
+    with pytest.raises(InvalidInput):
+        load_json(tmp_path)
+    (tmp_path / "c.json").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(InvalidInput):
+        load_json(tmp_path / "c.json")
+
+
+def edit(*path, value=None, remove=False):
+    def change(record):
+        inner = record
+        for key in path[:-1]:
+            inner = inner[key]
+        if remove:
+            del inner[path[-1]]
+        else:
+            inner[path[-1]] = value
+
+    return change
+
+
+TAMPERED = {
+    "other format": edit("format", value=2),
+    "no format": edit("format", remove=True),
+    "no kind": edit("kind", remove=True),
+    "no region": edit("region", remove=True),
+    "no evidence": edit("evidence", remove=True),
+    "evidence of another version": edit("evidence", "surprise", value=1),
+    "no law": edit("evidence", "law", remove=True),
+    "unknown law": edit("evidence", "law", "name", value="Cauchy"),
+    "law with a bad scale": edit("evidence", "law", "scale", value=-1.0),
+    "law with a foreign parameter": edit("evidence", "law", "a", value=2.0),
+    "unknown scale": edit("region", "scale", "kind", value="Toeplitz"),
+    "private scale": edit("region", "scale", "kind", value="__doc__"),
+    "singular scale": edit("region", "scale", "tensors", "sigma", "data", 0, 0, 0, value=0.0),
+    "scale of another size": edit("region", "shape", value=[5]),
+    "ragged scale": edit("region", "scale", "tensors", "sigma", "data", 0, value=[1.0]),
+    "scale of an unknown dtype": edit("region", "scale", "tensors", "sigma", "dtype", value="float33"),
+    "scale of no dtype": edit("region", "scale", "tensors", "sigma", "dtype", value="nn"),
+    "negative radius": edit("region", "radius", value=-1.0),
+    "radius text": edit("region", "radius", value="wide"),
+    "norm unknown": edit("norm", value="two"),
+    "region norm unknown": edit("region", "norm", value=3),
+    "region a list": edit("region", value=[]),
+    "evidence a list": edit("evidence", value=[]),
+    "scale a number": edit("region", "scale", value=1.0),
+}
+
+
+@pytest.mark.parametrize("case", TAMPERED)
+def test_a_tampered_record_is_refused(case):
+    record = json.loads(json.dumps(outcome(positive(2, 2, 3)).to_dict()))
+    from_dict(json.loads(json.dumps(record)))
+    TAMPERED[case](record)
+    with pytest.raises((InvalidInput, ValueError)) as error:
+        from_dict(record)
+    assert type(error.value).__module__.startswith("ucan"), f"untyped {error.value!r}"
+
+
+def test_a_radius_larger_than_the_regions_is_not_believed():
+    record = outcome(positive(2, 2, 3)).to_dict()
+    truth = record["radius"]
+    record["radius"] = 100.0
+    try:
+        back = from_dict(record)
+    except InvalidInput:
+        return
+    assert back.radius == truth
+
+
+def test_a_record_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    p = dataclasses.replace(
+        SmoothedClassifier(top_left, Gaussian(scale=0.3), None, 2).predict(torch.ones(1, 5), n=50)[0], p_value=math.nan
+    )
+    with pytest.raises(ValueError):
+        save_json(p, tmp_path / "p.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_saving_replaces_an_older_record_whole(tmp_path):
+    first, second = outcome(seed=1), outcome(seed=2)
+    save_json(first, tmp_path / "c.json")
+    save_json(second, tmp_path / "c.json")
+    assert_same(second, load_json(tmp_path / "c.json"))
+    assert len(list(tmp_path.iterdir())) == 1

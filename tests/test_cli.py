@@ -1,0 +1,569 @@
+"""The command line as its users meet it: words in, files, messages and exit codes out."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from typer.testing import CliRunner
+
+import ucan
+from ucan.cli import app, main
+from ucan.cli.progress import Progress, duration
+from ucan.errors import InvalidInput, TrainingError
+from ucan.results import Store
+from ucan.training import is_trained_run
+
+HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime"
+COMMANDS = ("demo", "train", "certify", "predict", "verify", "compare", "export", "import")
+MODEL = '''
+import time
+import torch
+
+def net(batch):
+    """Two logits: is the picture bright?"""
+    bright = batch.flatten(1).mean(1) - 0.5
+    return torch.stack([-10 * bright, 10 * bright], dim=1)
+
+def index(batch):
+    return net(batch).argmax(1)
+
+def slow(batch):
+    time.sleep(0.02)
+    return net(batch)
+
+def three(batch):
+    return torch.nn.functional.pad(net(batch), (0, 1), value=-99.0)
+
+number = 7
+'''
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a classifier in tiny.py and six pictures in data.npz: dark, bright, undecided, …; we are in it."""
+    (tmp_path / "tiny.py").write_text(MODEL)
+    level = np.array([0.1, 0.9, 0.5, 0.2, 0.8, 0.9], dtype=np.float32)
+    x = np.broadcast_to(level[:, None, None, None], (6, 1, 4, 4))
+    np.savez(tmp_path / "data.npz", x=x, y=np.array([0, 1, 0, 0, 1, 0]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tiny", raising=False)
+    return tmp_path
+
+
+def ok(*words: object) -> str:
+    """The standard output of a command that must succeed."""
+    result = CliRunner().invoke(app, [str(w) for w in words])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> str:
+    """What the program says on standard error when it refuses, with exit code 2 and no traceback."""
+    monkeypatch.setattr(sys, "argv", ["ucan", *map(str, words)])
+    with pytest.raises(SystemExit) as leaving:
+        main()
+    said = capsys.readouterr()
+    assert leaving.value.code == 2, said
+    assert said.out == "" and said.err and "Traceback" not in said.err
+    return said.err
+
+
+def files(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if "__pycache__" not in p.parts and p.is_file()}
+
+
+SMALL = ("--n0", 20, "--n", 300, "-q")
+
+
+def certify(out: str, *more: object, model: str = "tiny:net", data: str = "data.npz") -> str:
+    return ok("certify", "--model", model, "--data", data, "-o", out, *SMALL, *more)
+
+
+def rows(tsv: Path) -> list[dict[str, str]]:
+    header, *lines = tsv.read_text().splitlines()
+    assert header == HEADER
+    return [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
+
+
+# --- help ---
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_every_command_explains_itself_with_an_example(command: str, flag: str) -> None:
+    text = ok(command, flag)
+    assert "Example" in text and f"ucan {command}" in text.replace("Usage: ucan", "", 1)
+
+
+def test_the_program_lists_its_commands_and_tells_its_version() -> None:
+    text = ok("--help")
+    assert all(command in text for command in COMMANDS)
+    assert ok("--version") == f"ucan {ucan.__version__}\n"
+    assert "Usage" in CliRunner().invoke(app, []).output
+
+
+# --- certify ---
+
+
+def test_certify_writes_the_fields_table(place: Path) -> None:
+    said = certify("run")
+    table = rows(place / "run" / "results.tsv")
+    assert [r["idx"] for r in table] == list("012345")
+    assert [r["predict"] for r in table] == ["0", "1", "-1", "0", "1", "1"]
+    assert [r["correct"] for r in table] == ["1", "1", "0", "1", "1", "0"]
+    assert float(table[2]["radius"]) == 0 and all(float(table[i]["radius"]) > 0 for i in (0, 1, 3, 4, 5))
+    assert "6 inputs: 66.6 % certified correctly" in said and "1 abstentions" in said
+    assert "Scope pipeline" in said
+
+
+def test_the_radius_in_the_table_is_never_above_the_stored_one(place: Path) -> None:
+    certify("run", "--scale", 0.37)
+    with Store.open("run") as store:
+        stored = store.columns()["radius"]
+    shown = [float(r["radius"]) for r in rows(place / "run" / "results.tsv")]
+    assert all(a <= b for a, b in zip(shown, stored, strict=True))
+    assert np.allclose(shown, stored, rtol=1e-5)
+
+
+def test_a_tsv_may_be_named_instead_of_a_folder(place: Path) -> None:
+    certify("field.tsv", "--max", 2)
+    assert len(rows(place / "field.tsv")) == 2
+    assert (place / "field" / "config.toml").is_file()
+
+
+def test_an_own_tsv_is_not_overwritten(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "mine.tsv").write_text("precious")
+    said = refused(capsys, monkeypatch, "certify", "--model", "tiny:net", "--data", "data.npz", "-o", "mine.tsv")
+    assert "mine.tsv exists already" in said
+    assert (place / "mine.tsv").read_text() == "precious"
+
+
+def test_a_second_run_computes_nothing(place: Path) -> None:
+    certify("run")
+    first = (place / "run" / "results.tsv").read_text()
+    # What is left is a look at one clean picture; votes come in batches.
+    refusing = "def net(batch):\n    assert len(batch) == 1, 'nothing is left to compute'"
+    (place / "tiny.py").write_text(MODEL.replace("def net(batch):", refusing))
+    sys.modules.pop("tiny")
+    certify("run")
+    assert (place / "run" / "results.tsv").read_text() == first
+
+
+def test_a_run_grows_with_max(place: Path) -> None:
+    certify("run", "--max", 2)
+    before = (place / "run" / "results.tsv").read_text()
+    certify("run")
+    after = (place / "run" / "results.tsv").read_text()
+    assert after.startswith(before) and len(rows(place / "run" / "results.tsv")) == 6
+
+
+@pytest.mark.parametrize(
+    "more, named",
+    [
+        (("--n", 301), "n: the run has 300, asked for 301"),
+        (("--scale", 0.3), "law.scale: the run has 0.25, asked for 0.3"),
+        (("--seed", 5), "seed: the run has 0, asked for 5"),
+        (("--model", "tiny:index", "--classes", 2), "model: the run has 'tiny:net', asked for 'tiny:index'"),
+    ],
+)
+def test_other_settings_in_the_same_folder_are_refused_by_name(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, more: tuple, named: str
+) -> None:
+    certify("run")
+    before = (place / "run" / "results.tsv").read_bytes()
+    words = ("certify", "--model", "tiny:net", "--data", "data.npz", "-o", "run", *SMALL, *more)
+    assert named in refused(capsys, monkeypatch, *words)
+    assert (place / "run" / "results.tsv").read_bytes() == before
+
+
+def test_skip_and_max_choose_the_inputs(place: Path) -> None:
+    certify("run", "--skip", 2, "--max", 2)
+    assert [r["idx"] for r in rows(place / "run" / "results.tsv")] == ["0", "2"]
+
+
+def test_the_summary_as_json(place: Path) -> None:
+    summary = json.loads(certify("run", "--json"))
+    assert summary["inputs"] == 6 and summary["abstained"] == 1 and summary["scope"] == "pipeline"
+    assert summary["accuracy"] <= 4 / 6 and summary["accuracy"] == pytest.approx(4 / 6, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "more, kind",
+    [
+        (("--law", "laplace", "--norm", 1), "Laplace"),
+        (("--law", "uniform", "--norm", "inf"), "Uniform"),
+        (("--law", "expinf", "--norm", "inf", "--scale", 0.05), "ExpInf"),
+        (("--law", "powerlaw", "--norm", 1, "--exponent", 30), "PowerLaw"),
+        (("--norm", "inf", "--bound", "two-class"), "Gaussian"),
+        (("--noise", "pattern-2"), "Gaussian"),
+        (("--noise", "map.npy"), "Gaussian"),
+        (("--noise", "matrix.npy"), "Gaussian"),
+    ],
+)
+def test_laws_norms_and_shapes(place: Path, more: tuple, kind: str) -> None:
+    np.save("map.npy", np.linspace(0.5, 1.5, 16).reshape(1, 4, 4))
+    np.save("matrix.npy", np.eye(16) + 0.01)
+    certify("run", "--max", 2, *more)
+    config = tomllib.loads((place / "run" / "config.toml").read_text())
+    assert config["law"]["name"] == kind
+    assert [r["predict"] for r in rows(place / "run" / "results.tsv")] == ["0", "1"]
+
+
+def test_a_function_that_answers_with_class_numbers(place: Path) -> None:
+    certify("run", "--classes", 2, model="tiny:index")
+    certify("logits")
+    assert [r["radius"] for r in rows(place / "run" / "results.tsv")] == [
+        r["radius"] for r in rows(place / "logits" / "results.tsv")
+    ]
+
+
+class Bright(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bright = x.flatten(1).mean(1) - 0.5
+        return torch.stack([-10 * bright, 10 * bright], dim=1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_torch_export_file(place: Path) -> None:
+    program = torch.export.export(
+        Bright().eval(), (torch.rand(4, 1, 4, 4),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
+    torch.export.save(program, place / "bright.pt2")
+    certify("run", model="bright.pt2")
+    assert [r["predict"] for r in rows(place / "run" / "results.tsv")] == ["0", "1", "-1", "0", "1", "1"]
+
+
+def test_an_onnx_file(place: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    make, kind = onnx.helper.make_node, onnx.TensorProto.FLOAT
+    weight = onnx.numpy_helper.from_array(np.stack([np.full(16, -0.625), np.full(16, 0.625)], 1).astype("f4"), "w")
+    bias = onnx.numpy_helper.from_array(np.array([5, -5], dtype="f4"), "b")
+    nodes = [make("Flatten", ["x"], ["f"]), make("Gemm", ["f", "w", "b"], ["y"])]
+    x = onnx.helper.make_tensor_value_info("x", kind, ["n", 1, 4, 4])
+    y = onnx.helper.make_tensor_value_info("y", kind, ["n", 2])
+    graph = onnx.helper.make_graph(nodes, "bright", [x], [y], [weight, bias])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(place / "bright.onnx"))
+    certify("run", model="bright.onnx")
+    assert [r["predict"] for r in rows(place / "run" / "results.tsv")] == ["0", "1", "-1", "0", "1", "1"]
+
+
+def test_a_folder_of_pictures(place: Path) -> None:
+    for name, level in (("dark", 20), ("light", 230)):
+        (place / "pictures" / name).mkdir(parents=True)
+        for i in range(2):
+            Image.fromarray(np.full((4, 4, 3), level + i, np.uint8)).save(place / "pictures" / name / f"{i}.png")
+    certify("run", data="pictures")
+    assert [(r["label"], r["predict"]) for r in rows(place / "run" / "results.tsv")] == [
+        ("0", "0"),
+        ("0", "0"),
+        ("1", "1"),
+        ("1", "1"),
+    ]
+
+
+# --- wrong use: exit code 2, a clear message, nothing left behind ---
+
+WRONG = {
+    "law": (("--law", "cauchy"), "cauchy"),
+    "norm": (("--norm", "3"), "'3'"),
+    "norm of the law": (("--law", "laplace"), "Laplace noise has no known radius against ℓ2; it has one against ℓ1"),
+    "device": (("--device", "quantum"), "--device quantum"),
+    "file": (("--data", "nowhere.npz"), "nowhere.npz"),
+    "model file": (("--model", "nowhere.onnx"), "no model file nowhere.onnx"),
+    "module": (("--model", "nowhere:net"), "no module 'nowhere'"),
+    "attribute": (("--model", "tiny:other"), "tiny has no 'other'; it has net, index"),
+    "not callable": (("--model", "tiny:number"), "cannot be called on a batch"),
+    "no model": (("--model", "tiny"), "names no model"),
+    "alpha": (("--alpha", "1.5"), "alpha must lie strictly between 0 and 1"),
+    "alpha nan": (("--alpha", "nan"), "alpha must lie strictly between 0 and 1"),
+    "n": (("--n", "0"), "n must be a whole number of at least 1"),
+    "n0": (("--n0", "0"), "n0 must be a whole number of at least 1"),
+    "scale 0": (("--scale", "0"), "scale must be a finite number above 0"),
+    "scale < 0": (("--scale", "-1"), "scale must be a finite number above 0"),
+    "scale inf": (("--scale", "inf"), "scale must be a finite number above 0"),
+    "exponent missing": (("--law", "powerlaw", "--norm", "1"), "needs --exponent"),
+    "exponent too small": (("--law", "powerlaw", "--norm", "1", "--exponent", "16"), "Use a > 16"),
+    "exponent of another law": (("--exponent", "20"), "--exponent belongs to the power law"),
+    "classes": (("--classes", "3"), "use num_classes=2 (on the command line --classes)"),
+    "classes unknown": (("--model", "tiny:index"), "--classes"),
+    "noise": (("--noise", "zigzag"), "neither isotropic, pattern-1"),
+    "noise file": (("--noise", "nowhere.npy"), "nowhere.npy cannot be read"),
+    "noise shape": (("--noise", "short.npy"), "short.npy has shape (5,)"),
+    "noise singular": (("--noise", "zero.npy"), "regularised"),
+    "bound": (("--bound", "ternary"), 'bound must be "binary" or "two-class"'),
+    "skip": (("--skip", "0"), "'--skip'"),
+    "max": (("--max", "0"), "'--max'"),
+    "split": (("--data", "digits", "--split", "middle"), "split must be train or test"),
+    "batch": (("--batch-size", "0"), "batch_size must be a whole number"),
+    "nan": (("--data", "nan.npz"), "nan"),
+    "empty folder": (("--data", "empty"), "holds no pictures"),
+    "unreadable picture": (("--data", "broken"), "0.png cannot be decoded"),
+    "no npz": (("--data", "tiny.py"), "tiny.py is neither .npz nor a folder"),
+    "damaged npz": (("--data", "damaged.npz"), "damaged.npz cannot be read"),
+    "weights": (("--weights", "w.pt"), "cannot be put into it"),
+    "folder in use": (("-o", "empty-not"), "empty-not is not empty and is not a run folder"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_use_is_refused_before_any_work(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    np.save("short.npy", np.ones(5))
+    np.save("zero.npy", np.zeros((1, 4, 4)))
+    np.savez("nan.npz", x=np.full((2, 1, 4, 4), np.nan, dtype="f4"), y=np.zeros(2, dtype=int))
+    (place / "damaged.npz").write_bytes((place / "data.npz").read_bytes()[:100])
+    for name in ("empty", "broken", "empty-not"):
+        (place / name).mkdir()
+    (place / "broken" / "0.png").write_bytes(b"no picture")
+    (place / "empty-not" / "letter.txt").write_text("dear")
+    words, message = WRONG[what]
+    before = files(place)
+    base = ("certify", "--model", "tiny:net", "--data", "data.npz", "-o", "run", "--n", "300", "--n0", "20")
+    said = " ".join(refused(capsys, monkeypatch, *base, *words).replace("│", " ").split())
+    assert message in said
+    assert files(place) - before <= {"empty-not/.lock"}
+    assert not (place / "run").exists()
+
+
+def test_a_missing_option_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--model" in refused(capsys, monkeypatch, "certify", "--data", "digits")
+    assert "No such command" in refused(capsys, monkeypatch, "certiffy")
+
+
+# --- verify ---
+
+
+def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
+    certify("run", "--certificates")
+    path = place / "run" / "certificates" / "0.json"
+    words = ["verify", str(path), "--model", "tiny:net", "--input", "data.npz"]
+    said = ok(*words, "--index", 0)
+    assert "The claim stands: class 0 on the whole region, scope pipeline." in said and "FAIL" not in said
+    np.save("zero.npy", np.full((1, 4, 4), 0.1, dtype=np.float32))
+    assert "The claim stands" in ok("verify", path, "--model", "tiny:net", "--input", "zero.npy")
+
+    other = CliRunner().invoke(app, [*words, "--index", "1"])
+    assert other.exit_code == 1 and "FAIL input" in other.stdout and "FAIL votes" in other.stdout
+
+    record = json.loads(path.read_text())
+    for key, value in {"p_lower": 0.999999}.items():
+        (place / "tampered.json").write_text(json.dumps({**record, key: value}))
+        tampered = CliRunner().invoke(app, ["verify", "tampered.json", *words[2:], "--index", "0"])
+        assert tampered.exit_code == 1 and "FAIL bound" in tampered.stdout
+    record["region"]["radius"] *= 2
+    (place / "tampered.json").write_text(json.dumps(record))
+    tampered = CliRunner().invoke(app, ["verify", "tampered.json", *words[2:], "--index", "0"])
+    assert tampered.exit_code == 1 and "FAIL radius" in tampered.stdout
+
+
+def test_what_cannot_be_verified_is_said(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify("run", "--certificates")
+    folder = place / "run" / "certificates"
+    tail = ("--model", "tiny:net", "--input", "data.npz")
+    cases = {
+        (folder / "2.json", "--index", 2): "claims no region",
+        (folder / "0.json",): "--index",
+        (folder / "0.json", "--index", 6): "has inputs 0 to 5",
+        (folder / "0.json", "--index", 0, "--seed", 0): "fresh samples need another one",
+        ("nowhere.json", "--index", 0): "cannot be read as a certificate",
+        ("data.npz", "--index", 0): "cannot be read as a certificate",
+    }
+    for words, message in cases.items():
+        assert message in refused(capsys, monkeypatch, "verify", *words, *tail)
+
+
+# --- predict ---
+
+
+def test_predict_writes_a_table(place: Path) -> None:
+    words = ("predict", "--model", "tiny:net", "--data", "data.npz", "--n", 300, "-q")
+    header, *lines = ok(*words).splitlines()
+    assert header == "idx\tlabel\tpredict\tcorrect\ttime"
+    assert [line.split("\t")[2] for line in lines] == ["0", "1", "-1", "0", "1", "1"]
+    ok(*words, "--skip", 3, "-o", "answers.tsv", "--test", "top-two")
+    assert [line.split("\t")[0] for line in (place / "answers.tsv").read_text().splitlines()] == ["idx", "0", "3"]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("--test", "coin"), "--test must be majority or top-two"),
+        (("--n", 0), "n must be a whole number of at least 1"),
+        (("--alpha", 0), "alpha must lie strictly between 0 and 1"),
+        (("-o", "taken.tsv"), "taken.tsv exists already"),
+        (("-o", "nowhere/answers.tsv"), "there is no folder nowhere"),
+    ],
+)
+def test_predict_refuses(
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple,
+    message: str,
+) -> None:
+    (place / "taken.tsv").write_text("precious")
+    before = files(place)
+    said = refused(capsys, monkeypatch, "predict", "--model", "tiny:net", "--data", "data.npz", *words)
+    assert message in said
+    assert files(place) == before and (place / "taken.tsv").read_text() == "precious"
+
+
+# --- train ---
+
+
+def test_train_by_preset_then_certify_the_run(place: Path) -> None:
+    pytest.importorskip("lightning_fabric")
+    words = ("train", "digits-isotropic", "--set", "epochs=1", "--set", "law.scale=0.2", "-o", "model", "-q")
+    words += ("--device", "cpu")
+    ok(*words)
+    assert is_trained_run("model")
+    config = tomllib.loads((place / "model" / "config.toml").read_text())
+    assert config["training"]["epochs"] == 1 and config["training"]["law"]["scale"] == 0.2
+    certify("run", "--skip", 150, model="model", data="digits")
+    table = rows(place / "run" / "results.tsv")
+    assert len(table) == 3 and tomllib.loads((place / "run" / "config.toml").read_text())["law"]["scale"] == 0.2
+    assert "digits-isotropic" in ok("train", "list").split()
+    result = CliRunner().invoke(app, [*words, "--set", "lr=0.5"])
+    assert isinstance(result.exception, TrainingError) and "lr" in str(result.exception)
+    result = CliRunner().invoke(app, ["certify", "--model", "model", "--data", "digits", "--noise", "pattern-2"])
+    assert isinstance(result.exception, InvalidInput) and "leave out --noise" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("no-such-preset",), "neither a file nor a preset"),
+        (("digits-isotropic", "--set", "epochs"), "--set takes key=value"),
+        (("digits-isotropic", "--set", "epoch=1"), "there is no setting 'epoch'"),
+        (("digits-isotropic", "--set", "epochs=0"), "epochs must be at least 1"),
+        (("digits-isotropic", "--set", "law.kind=cauchy"), "law.kind must be one of"),
+    ],
+)
+def test_train_refuses(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple, message: str
+) -> None:
+    before = files(place)
+    assert message in refused(capsys, monkeypatch, "train", *words)
+    assert files(place) == before
+
+
+# --- demo ---
+
+
+def test_the_demo_ends_with_a_table_and_can_be_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightning_fabric")
+    monkeypatch.setattr(sys.modules["ucan.cli.demo"], "EPOCHS", 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(place / "tmp"))
+    (place / "tmp").mkdir()
+    said = ok("demo", "--digits", 3, "--n", 100, "-q")
+    assert [word for word in ("isotropic", "pattern", "pipeline", "radius", "ALM") if word not in said] == []
+    assert not any((place / "tmp").iterdir())
+    kept = ok("demo", "--digits", 3, "--n", 100, "-q", "--out", "kept")
+    assert kept.startswith(said.rstrip()) and "ucan compare" in kept
+    with Store.open("kept/pattern") as store:
+        assert len(store) == 3 and store.scope == "pipeline"
+    assert "pattern" in ok("compare", "kept/isotropic", "kept/pattern")
+
+
+# --- compare and export ---
+
+
+def test_runs_can_be_compared_and_exported(place: Path) -> None:
+    certify("wide", "--scale", 0.5)
+    certify("narrow", "--scale", 0.1)
+    said = ok("compare", "wide", "narrow", "--radii", "0,0.1", "--format", "markdown")
+    assert "| wide | pipeline | 0.5 |" in said and "| narrow | pipeline | 0.1 |" in said
+    ok("export", "wide", "-o", "wide.csv")
+    assert "pipeline" in (place / "wide.csv").read_text()
+    ok("export", "wide", "-o", "wide.tsv")
+    assert (place / "wide.tsv").read_text() == (place / "wide" / "results.tsv").read_text()
+    ok("import", "wide.tsv", "-o", "again", "--scope", "pipeline")
+    with Store.open("again") as store:
+        assert len(store) == 6
+
+
+# --- the program as a process ---
+
+
+def start(*words: object, **more: object) -> subprocess.Popen[str]:
+    code = "from ucan.cli import main; main()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(ucan.__file__).parents[1])])}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def test_the_program_reports_wrong_use_by_its_exit_code(place: Path) -> None:
+    process = start("certify", "--model", "tiny:net", "--data", "nowhere.npz")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (2, "") and err.startswith("ucan: ") and "Traceback" not in err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(place: Path) -> None:
+    words = ("certify", "--model", "tiny:slow", "--data", "data.npz", "-o", "run", "--n", 2000, "--n0", 20)
+    words += ("--batch-size", 100)
+    process = start(*words)
+    deadline = time.monotonic() + 120
+    while _count(place / "run") < 1 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "results are kept" in err and "Traceback" not in err
+    done = rows(place / "run" / "results.tsv")
+    assert 1 <= len(done) < 6
+    assert "6 inputs" in ok(*words, "-q")
+    table = rows(place / "run" / "results.tsv")
+    assert len(table) == 6 and table[: len(done)] == done
+    assert not [name for name in files(place) if name.endswith(".part")]
+
+
+def _count(run: Path) -> int:
+    try:
+        with Store.open(run) as store:
+            return len(store)
+    except ucan.UcanError:
+        return 0
+
+
+# --- progress ---
+
+
+def test_the_time_to_go_counts_samples_within_an_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    progress = Progress("certifying", 10, 1000, quiet=True)
+    assert "? to go" in progress.line()
+    now[0] += 10
+    progress.sampled(500)
+    assert progress.fraction == 0.05 and "3 min 10 s to go" in progress.line()
+    progress.sampled(5000)  # never beyond its item
+    assert progress.fraction == 0.1
+    progress.finished("fine")
+    assert math.isclose(progress.fraction, 0.1) and "1/10" in progress.line() and "fine" in progress.line()
+    assert [duration(s) for s in (0.4, 59.6, 61, 7500)] == ["0 s", "1 min 00 s", "1 min 01 s", "2 h 05 min"]

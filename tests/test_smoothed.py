@@ -1,0 +1,604 @@
+"""The smoothed classifier: certificates against known truths, and every wrong argument refused before any work."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import ucan
+from ucan import (
+    Abstention,
+    Certificate,
+    ExpInf,
+    Fixed,
+    Gaussian,
+    InvalidInput,
+    Laplace,
+    ModelError,
+    Pattern,
+    PowerLaw,
+    Prediction,
+    SmoothedClassifier,
+    Uniform,
+    UnsupportedNorm,
+)
+from ucan.scales import DCT, Basis, Dense, Diagonal, LowRank
+from ucan.smoothed import weights_hash
+
+INF = math.inf
+DIM = 6
+LAM = 0.5
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=rng(seed), dtype=torch.float64)
+
+
+def positive(*shape, seed=0):
+    return 0.3 + 1.5 * torch.rand(*shape, generator=rng(seed), dtype=torch.float64)
+
+
+def linear_model(dim, num_classes):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(dim, num_classes)).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, generator=rng(2))
+    return model
+
+
+# --- a linear classifier under Gaussian noise: the truth is margin/‖Σᵀw‖ ---
+
+SCALES = {
+    "diagonal": Diagonal(positive(DIM, seed=1)),
+    "dense": Dense(randn(DIM, DIM, seed=2) + 2 * torch.eye(DIM, dtype=torch.float64)),
+    "basis": Basis(torch.linalg.qr(randn(DIM, DIM, seed=3))[0], positive(DIM, seed=4)),
+}
+W, B, MEAN = randn(DIM, seed=5), 0.7, 0.2 * randn(DIM, seed=6)
+
+
+def linear(batch):
+    """Class 1 on the positive side of the hyperplane, of three classes."""
+    return (batch @ W.to(batch) + B > 0).long()
+
+
+def inputs_and_truth(scale, count, seed=0):
+    """Inputs whose top class has probability .9 to .99, and the radius at which each really loses it."""
+    stretch = float((scale.dense(DIM).T @ W).norm())  # the noise's size along w, over λ
+    z = 1.2816 + (2.3263 - 1.2816) * torch.rand(count, generator=rng(seed), dtype=torch.float64)
+    x = randn(count, DIM, seed=seed + 1)
+    wanted = LAM * stretch * z  # the margin, μ included
+    x += ((wanted - (x + MEAN) @ W - B) / W.square().sum())[:, None] * W
+    return x, wanted / stretch
+
+
+def certify_linear(scale, x, **settings):
+    return SmoothedClassifier(linear, Gaussian(scale=LAM), Fixed(scale, MEAN), num_classes=3).certify(x, **settings)
+
+
+@pytest.mark.parametrize(("alpha", "count"), [(0.001, 2000), (0.05, 1000)])
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES.keys())
+def test_linear_certificates_exceed_the_truth_no_more_often_than_alpha_allows(scale, alpha, count):
+    x, truth = inputs_and_truth(scale, count, seed=round(1000 * alpha))
+    outcomes = certify_linear(scale, x, n0=30, n=500, alpha=alpha)
+    radii = torch.tensor([0.0 if c.abstained else c.region.radius for c in outcomes], dtype=torch.float64)
+    exceeding = int((radii > truth).sum())
+    assert exceeding <= stats.binom.ppf(0.9999, count, alpha)
+    if alpha == 0.05:  # here there is room to see that the bound is not merely loose
+        assert exceeding >= stats.binom.ppf(0.0001, count, 0.6 * alpha)
+    assert sum(c.prediction == 1 for c in outcomes) >= 0.999 * count
+    to_plane = (x + MEAN) @ W + B
+    for norm, dual in ((2, 2), (INF, 1), (1, INF)):
+        distance = to_plane / torch.linalg.vector_norm(W, ord=dual)
+        balls = torch.tensor([0.0 if c.abstained else c.region.inscribed_radius(norm) for c in outcomes])
+        assert int((balls > distance).sum()) <= exceeding
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES.keys())
+def test_a_hundred_thousand_samples_come_within_three_percent_of_the_truth(scale):
+    x, truth = inputs_and_truth(scale, 15, seed=9)
+    check_median(certify_linear(scale, x, n=100_000, alpha=0.001), truth)
+
+
+def check_median(outcomes, truth):
+    ratio = np.array([c.region.radius for c in outcomes]) / truth.numpy()
+    assert 0.97 <= np.median(ratio) <= 1.0
+    assert (ratio > 1).sum() <= stats.binom.ppf(0.9999, len(ratio), 0.001)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES.keys())
+def test_two_thousand_certificates_of_a_hundred_thousand_samples_hold_and_are_sharp(scale):
+    x, truth = inputs_and_truth(scale, 2000, seed=10)
+    check_median(certify_linear(scale, x, n=100_000, alpha=0.001), truth)
+
+
+@pytest.mark.parametrize(
+    ("law", "norm", "statistic"),
+    [
+        (Gaussian(scale=LAM), 2, lambda y: y[:, 0]),
+        (Gaussian(scale=LAM), 1, lambda y: y[:, 0]),
+        (Gaussian(scale=LAM), INF, lambda y: y.sum(1) / DIM),
+        (Laplace(scale=LAM), 1, lambda y: y[:, 0]),
+        (Uniform(scale=LAM), 1, lambda y: y[:, 0]),
+        (ExpInf(scale=LAM), INF, lambda y: (y.amax(1) + y.amin(1)) / 2),
+    ],
+    ids=["Gaussian-2", "Gaussian-1", "Gaussian-inf", "Laplace-1", "Uniform-1", "ExpInf-inf"],
+)
+def test_the_worst_classifier_of_every_tight_law_is_certified_up_to_its_true_distance(law, norm, statistic):
+    """Each statistic moves by exactly the size of the shift along the worst direction, so its value is the truth."""
+    worst = torch.ones(DIM) if norm == INF else torch.eye(DIM)[0]
+    distance = law.radius(0.9, norm, DIM)
+    g = SmoothedClassifier(lambda y: (statistic(y) > 0).long(), law, num_classes=2)
+    x = (worst * distance).expand(150, DIM) + 1e-7 * randn(150, DIM).float()
+    radii = np.array([c.radius for c in g.certify(x, n0=50, n=5000, alpha=0.001, norm=norm)])
+    assert (radii > distance + 1e-5).sum() <= stats.binom.ppf(0.9999, 150, 0.001)
+    assert np.median(radii) > 0.9 * distance
+
+
+def test_power_law_certificate_stays_below_the_true_distance():
+    law = PowerLaw(scale=1.0, a=DIM + 4.0)
+    g = SmoothedClassifier(lambda y: (y[:, 0] > 0).long(), law, num_classes=2)
+    (c,) = g.certify(torch.eye(DIM)[:1] * 0.8, n=5000, norm=1)
+    assert 0 < c.radius < 0.8
+
+
+def test_two_class_bound_certifies_without_a_majority_and_up_to_the_truth():
+    cuts = torch.tensor(stats.norm.ppf(np.concatenate([[0.45], 0.45 + 0.55 * np.arange(1, 9) / 9])))
+
+    def f(y):
+        return torch.bucketize(y[:, 0].contiguous(), cuts)
+
+    g = SmoothedClassifier(f, Gaussian(scale=1.0), num_classes=9 + 1)
+    x = torch.zeros(1, 2, dtype=torch.float64)
+    (binary,) = g.certify(x, n=20_000)
+    (two,) = g.certify(x, n=20_000, bound="two-class")
+    truth = (stats.norm.ppf(0.45) - stats.norm.ppf(0.55 / 9)) / 2
+    assert isinstance(binary, Abstention) and isinstance(two, Certificate)
+    assert 0.9 * truth < two.radius < truth
+    assert two.p_upper is not None and two.p_lower < 0.45 and two.p_upper > 0.55 / 9
+    assert two.p_lower == ucan.bounds.lower_bound(int(two.counts[0]), 20_000, 0.0005)
+    assert two.p_upper == ucan.bounds.upper_bound(int(two.counts[1:].max()), 20_000, 0.0005)
+
+
+# --- one Σ, many descriptions ---
+
+
+@pytest.mark.parametrize("sigma", (0.5, 0.3))
+def test_scalar_diagonal_and_dense_sigma_identity_give_the_same_votes(sigma):
+    shape = (1, 4, 4)
+    generators = [
+        Fixed(sigma),
+        Fixed(torch.full(shape, sigma)),
+        Fixed(torch.full((16,), sigma, dtype=torch.float64)),
+        Fixed(Dense(sigma * torch.eye(16))),
+        Fixed(Basis(torch.eye(16), torch.full((16,), sigma))),
+        Fixed(LowRank(torch.full((16,), sigma), torch.zeros(16, 1))),
+    ]
+    x = 0.2 * randn(3, *shape).float()
+    model = linear_model(16, 5)
+    outcomes = [SmoothedClassifier(model, Gaussian(scale=1.0), M, 5).certify(x, n=2000, seed=3) for M in generators]
+    reference = [c.counts.tolist() for c in outcomes[0]]
+    for other in outcomes[1:]:
+        assert [c.counts.tolist() for c in other] == reference
+        assert [c.radius for c in other] == pytest.approx([c.radius for c in outcomes[0]], rel=1e-6)
+    assert any(max(counts) < 2000 for counts in reference)
+
+
+def test_isotropic_noise_is_cohens_result():
+    g = SmoothedClassifier(linear, Gaussian(scale=LAM), num_classes=3)
+    (c,) = g.certify(inputs_and_truth(Diagonal(torch.ones(DIM)), 1)[0], n=1000)
+    p = stats.binomtest(int(c.counts[1]), 1000, alternative="greater").proportion_ci(0.999, "exact").low
+    assert c.p_lower == pytest.approx(p, rel=1e-9)
+    assert c.radius == pytest.approx(LAM * stats.norm.ppf(p), rel=1e-9)
+    assert c.alm == pytest.approx(c.radius, rel=1e-12) and c.p_upper is None and c.mean is None
+
+
+@pytest.mark.parametrize("norm", (1, 2, INF))
+def test_certificate_says_what_the_design_says(norm):
+    sigma = positive(DIM)
+    law = Gaussian(scale=LAM)
+    (c,) = SmoothedClassifier(linear, law, Fixed(sigma), 3).certify(torch.ones(1, DIM) * W.float(), n=1000, norm=norm)
+    assert isinstance(c, Certificate) and c.prediction == 1 and not c.abstained
+    assert c.norm == norm and c.region.norm == 2 and c.scope == "pipeline"
+    assert c.region.radius == law.radius(c.p_lower, 2, DIM)
+    assert c.radius == c.region.inscribed_radius(norm)
+    assert c.alm == pytest.approx(float(sigma.log().mean().exp()) * law.radius(c.p_lower, norm, DIM), rel=1e-12)
+    assert c.log_volume == c.region.log_volume
+    e = c.evidence
+    assert (e.n0, e.n, e.alpha, e.seed, e.law, e.bound, e.arithmetic) == (100, 1000, 0.001, 0, law, "binary", "real")
+    assert e.generator == "Fixed(Diagonal)" and e.weights_hash is None and len(e.input_hash) == 64
+    assert c.counts.dtype == torch.int64 and c.counts.shape == (3,) and int(c.counts.sum()) + c.invalid == 1000
+
+
+def test_the_offset_is_kept_and_does_not_enter_the_radius():
+    x, _ = inputs_and_truth(SCALES["dense"], 1)
+    (c,) = certify_linear(SCALES["dense"], x, n=1000)
+    assert torch.equal(c.mean.double().flatten(), MEAN)
+    assert c.region.radius == Gaussian(scale=LAM).radius(c.p_lower)
+
+
+# --- abstention and invalid votes ---
+
+
+def coin(batch):
+    return (batch[:, 0] > 0).long()
+
+
+def test_an_abstention_is_a_typed_outcome_with_its_reason():
+    (c,) = SmoothedClassifier(coin, Gaussian(scale=1.0), num_classes=2).certify(torch.zeros(1, 3), n=1000)
+    assert isinstance(c, Abstention) and c.abstained and c.prediction is None and c.region is None
+    assert c.radius == 0.0 and c.alm == 0.0 and c.log_volume == -INF and 0 < c.p_lower <= 0.5
+    assert "1/2" in c.reason and f"{c.p_lower:.6f}" in c.reason
+    assert int(c.counts.sum()) == 1000 and c.norm == 2
+
+
+def half_invalid(batch):
+    """NaN logits on one side, class 0 on the other."""
+    return torch.where(batch[:, :1] > 1.0, torch.nan, torch.tensor([1.0, 0.0]))
+
+
+@pytest.mark.parametrize("model", [half_invalid, lambda b: torch.where(b[:, 0] > 1.0, 7, 0)], ids=["nan", "range"])
+def test_invalid_votes_count_for_no_class_and_against_the_bound(model):
+    (c,) = SmoothedClassifier(model, Gaussian(scale=1.0), num_classes=2).certify(torch.zeros(1, 3), n=4000)
+    assert c.counts[1] == 0 and int(c.counts[0]) + c.invalid == 4000
+    assert c.invalid == pytest.approx(4000 * stats.norm.sf(1.0), abs=4 * 24)
+    assert c.p_lower == ucan.bounds.lower_bound(int(c.counts[0]), 4000, 0.001)
+
+
+def test_nothing_but_invalid_votes_abstains():
+    g = SmoothedClassifier(lambda b: torch.full((len(b), 2), torch.nan), Gaussian(scale=1.0), num_classes=2)
+    for (c,) in (g.certify(torch.zeros(1, 3), n=50), g.predict(torch.zeros(1, 3), n=50)):
+        assert c.abstained and c.invalid == 50 and c.counts.tolist() == [0, 0]
+    (c,) = g.certify(torch.zeros(1, 3), n=50, bound="two-class")
+    assert c.abstained
+    (c,) = g.predict(torch.zeros(1, 3), n=50, test="top-two")
+    assert c.abstained
+
+
+def test_the_class_is_chosen_by_the_selection_votes_alone():
+    """With one selection vote the rarer class is sometimes chosen: then the outcome must be an abstention."""
+    g = SmoothedClassifier(linear, Gaussian(scale=LAM), Fixed(SCALES["diagonal"], MEAN), 3)
+    outcomes = g.certify(inputs_and_truth(SCALES["diagonal"], 200)[0], n0=1, n=500)
+    wrong = [c for c in outcomes if c.abstained]
+    assert 0 < len(wrong) < 30
+    assert all(c.counts.argmax() == 1 and c.p_lower < 0.2 for c in wrong)
+
+
+# --- seeds ---
+
+
+def noisy_model():
+    return linear_model(12, 4)
+
+
+SHAPE = (3, 2, 2)
+XS = torch.rand(4, *SHAPE, generator=rng(3))
+
+
+def smoothed(**changes):
+    return SmoothedClassifier(noisy_model(), Gaussian(scale=0.5), Pattern(SHAPE), changes.get("num_classes", 4))
+
+
+def counts(outcomes):
+    return [c.counts.tolist() for c in outcomes]
+
+
+def test_the_same_seed_gives_the_same_votes_and_another_seed_others():
+    first, again, other = (counts(smoothed().certify(XS, n=1500, seed=s)) for s in (5, 5, 6))
+    assert first == again
+    assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+def test_a_batch_of_inputs_is_the_same_as_one_by_one_in_any_order():
+    together = counts(smoothed().certify(XS, n=1500))
+    assert together == [counts(smoothed().certify(x[None], n=1500))[0] for x in XS]
+    assert together[::-1] == counts(smoothed().certify(XS.flip(0), n=1500))
+
+
+def test_more_samples_extend_fewer():
+    few, more = (counts(smoothed().certify(XS, n=n, batch_size=256)) for n in (1024, 2048))
+    assert all((np.subtract(b, a) >= 0).all() for a, b in zip(few, more, strict=True))
+    for n in (1, 20, 130, 1500):  # whatever n is, one vote more adds one vote
+        fewer, one_more = (counts(smoothed().certify(XS[:1], n=n + k))[0] for k in (0, 1))
+        assert sorted(np.subtract(one_more, fewer).tolist()) == [0, 0, 0, 1]
+
+
+def test_the_size_of_a_forward_pass_changes_no_vote():
+    default = smoothed().certify(XS, n=1500)
+    block = default[0].evidence.block
+    for batch_size in (block, 2 * block, 8 * block):
+        other = smoothed().certify(XS, n=1500, batch_size=batch_size)
+        assert counts(other) == counts(default)
+        assert {c.evidence.batch_size for c in other} == {batch_size}
+
+
+@pytest.mark.parametrize("n", (1, 15, 16, 17, 255, 256, 257, 1000))
+def test_every_vote_is_counted_once_whatever_the_tail(n):
+    for batch_size in (None, 16, 100):
+        (c,) = smoothed().certify(XS[:1], n=n, batch_size=batch_size)
+        assert int(c.counts.sum()) + c.invalid == n
+        assert c.evidence.batch_size == (batch_size or c.evidence.batch_size)
+
+
+def test_phases_do_not_share_their_noise():
+    (c,), (p,) = smoothed().certify(XS[:1], n=1000), smoothed().predict(XS[:1], n=1000)
+    assert c.counts.tolist() != p.counts.tolist()
+
+
+def test_global_randomness_and_the_input_are_left_alone():
+    g, before = smoothed(), XS.clone()
+    torch.manual_seed(1)
+    first = counts(g.certify(XS, n=100))
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    assert counts(g.certify(XS, n=100)) == first
+    assert torch.equal(torch.get_rng_state(), state) and torch.equal(XS, before)
+
+
+def test_progress_hears_of_selection_and_estimation():
+    told = []
+    g = smoothed()
+    g.on_votes = told.append
+    g.certify(XS[:2], n0=30, n=70)
+    assert sum(told) == 200
+
+
+# --- any callable, any precision ---
+
+
+def test_module_function_and_numpy_callables_agree():
+    model = noisy_model()
+
+    class Sklearn:
+        """A stand-in with scikit-learn's interface."""
+
+        def predict(self, rows):
+            weight, bias = (t.detach().numpy() for t in (model[1].weight, model[1].bias))
+            return (rows @ weight.T + bias).argmax(1)
+
+    sklearn = Sklearn()
+    models = [
+        model,
+        lambda b: model(b),
+        lambda b: model(b).argmax(1),
+        lambda b: model(b).numpy(),
+        lambda b: sklearn.predict(b.flatten(1).numpy()),
+    ]
+    results = [counts(SmoothedClassifier(m, Gaussian(scale=0.5), None, 4).certify(XS, n=500)) for m in models]
+    assert all(result == results[0] for result in results)
+
+
+def test_noise_is_added_in_the_inputs_precision_and_cast_for_the_model():
+    (single,), (double,) = smoothed().certify(XS[:1], n=500), smoothed().certify(XS[:1].double(), n=500)
+    assert single.evidence.precision == double.evidence.precision == "float32"
+    assert single.evidence.input_hash == double.evidence.input_hash
+    (plain,) = SmoothedClassifier(linear, Gaussian(scale=1.0), num_classes=3).certify(
+        torch.ones(1, DIM).double(), n=500
+    )
+    assert plain.evidence.precision == "float64"
+    wide = SmoothedClassifier(noisy_model().double(), Gaussian(scale=0.5), Pattern(SHAPE), 4)
+    (c,) = wide.certify(XS[:1], n=500)
+    assert c.evidence.precision == "float64" and int(c.counts.sum()) == 500
+
+
+def test_a_model_converted_after_construction_is_served_as_it_is_now():
+    model = noisy_model()
+    g = SmoothedClassifier(model, Gaussian(scale=0.5), None, 4)
+    model.double()
+    (c,) = g.certify(XS[:1], n=50)
+    assert c.evidence.precision == "float64"
+
+
+def test_a_buffer_free_module_works():
+    class Sign(nn.Module):
+        def forward(self, batch):
+            return (batch.flatten(1)[:, 0] > 0).long()
+
+    (c,) = SmoothedClassifier(Sign().eval(), Gaussian(scale=0.5), None, 2).certify(XS[:1], n=50)
+    assert int(c.counts.sum()) == 50 and c.evidence.weights_hash is not None
+
+
+def step(model):
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(XS).sum().backward()
+    optimiser.step()
+
+
+CHANGES = {
+    "an optimiser's step": step,
+    "another state": lambda m: m.load_state_dict({k: v + 1 for k, v in m.state_dict().items()}),
+    "in place without gradient": lambda m: nn.init.zeros_(m[1].weight),
+    "through .data": lambda m: m[1].weight.data.add_(1.0),
+    "a new parameter": lambda m: setattr(m[1], "weight", nn.Parameter(torch.ones(4, 12))),
+    "another precision": lambda m: m.double(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_hash_of_the_weights_follows_the_weights(change):
+    model = noisy_model()
+    before = weights_hash(model)
+    assert before == weights_hash(model) and len(before) == 64
+    CHANGES[change](model)
+    assert weights_hash(model) != before
+
+
+def test_equal_weights_have_equal_hashes():
+    one, other = noisy_model(), noisy_model()
+    other.load_state_dict(one.state_dict())
+    assert weights_hash(one) == weights_hash(other)
+    assert weights_hash(lambda b: b) is None
+
+
+# --- refusals: before any work ---
+
+
+class Counted:
+    """Answers with three classes and counts the noisy copies that it was asked about."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __call__(self, batch):
+        self.asked += len(batch)
+        return torch.zeros(len(batch), 3)
+
+
+GOOD = torch.zeros(2, 3, 4, 4)
+NAN_PIXEL, INF_PIXEL = GOOD.clone(), GOOD.clone()
+NAN_PIXEL[1, 2, 3, 0] = math.nan
+INF_PIXEL[0, 0, 0, 0] = -INF
+LAW = Gaussian(scale=0.5)
+
+REFUSED_BY_BOTH = {
+    "not a tensor": (InvalidInput, {"x": [[0.0, 1.0]]}),
+    "numpy array": (InvalidInput, {"x": GOOD.numpy()}),
+    "integers": (InvalidInput, {"x": GOOD.to(torch.uint8)}),
+    "booleans": (InvalidInput, {"x": GOOD.bool()}),
+    "complex": (InvalidInput, {"x": GOOD.to(torch.complex64)}),
+    "nan pixel": (InvalidInput, {"x": NAN_PIXEL}),
+    "infinite pixel": (InvalidInput, {"x": INF_PIXEL}),
+    "empty batch": (InvalidInput, {"x": GOOD[:0]}),
+    "empty event": (InvalidInput, {"x": GOOD[..., :0]}),
+    "no batch": (InvalidInput, {"x": torch.zeros(5)}),
+    "a number": (InvalidInput, {"x": torch.tensor(0.5)}),
+    **{f"alpha {a!r}": (InvalidInput, {"alpha": a}) for a in (0, 1, -0.1, 1.1, math.nan, "0.001", None)},
+    **{f"n {n!r}": (InvalidInput, {"n": n}) for n in (0, -5, 1.5, "100", None, True)},
+    **{f"batch size {n!r}": (InvalidInput, {"batch_size": n}) for n in (0, -1, 2.5)},
+    **{f"seed {s!r}": (InvalidInput, {"seed": s}) for s in (0.5, "0", None)},
+    "diagonal of another size": (InvalidInput, {"generator": Fixed(torch.ones(3, 4, 5))}),
+    "dense of another size": (InvalidInput, {"generator": Fixed(Dense(torch.eye(5)))}),
+    "dct of another size": (InvalidInput, {"generator": Fixed(DCT(torch.ones(3, 4, 5)))}),
+    "mean of another size": (InvalidInput, {"generator": Fixed(1.0, mean=torch.zeros(5))}),
+    "mean larger than the input": (InvalidInput, {"generator": Fixed(1.0, mean=torch.zeros(5, 3, 4, 4))}),
+    "power law with a below d": (InvalidInput, {"law": PowerLaw(scale=1.0, a=40.0), "norm": 1}),
+    "power law with a equal to d": (InvalidInput, {"law": PowerLaw(scale=1.0, a=48.0), "norm": 1}),
+    "too few classes promised": (ModelError, {"num_classes": 2}),
+    "too many classes promised": (ModelError, {"num_classes": 10}),
+}
+REFUSED_BY_CERTIFY = {
+    **{f"n0 {n!r}": (InvalidInput, {"n0": n}) for n in (0, -5, 1.5)},
+    **{f"norm {p!r}": (InvalidInput, {"norm": p}) for p in (0, 3, "2", None, math.nan)},
+    "bound": (InvalidInput, {"bound": "three-class"}),
+    "laplace against l2": (UnsupportedNorm, {"law": Laplace(scale=1.0)}),
+    "uniform against l2": (UnsupportedNorm, {"law": Uniform(scale=1.0)}),
+    "power law against linf": (UnsupportedNorm, {"law": PowerLaw(scale=1.0, a=60.0), "norm": INF}),
+}
+REFUSED_BY_PREDICT = {
+    "two-sided test": (InvalidInput, {"test": "two-sided"}),
+    "no test": (InvalidInput, {"test": None}),
+}
+
+
+def refused(method, error, changes):
+    settings = dict(changes)
+    if method == "predict":
+        settings.pop("norm", None)
+    model = Counted()
+    x = settings.pop("x", GOOD)
+    law, generator = settings.pop("law", LAW), settings.pop("generator", None)
+    num_classes = settings.pop("num_classes", 3)
+    with pytest.raises(error) as caught:
+        getattr(SmoothedClassifier(model, law, generator, num_classes), method)(x, **settings)
+    assert model.asked <= 1  # at most one look at the clean input
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_BOTH)
+@pytest.mark.parametrize("method", ("certify", "predict"))
+def test_wrong_arguments_are_refused_before_any_work(method, case):
+    assert len(refused(method, *REFUSED_BY_BOTH[case])) > 10
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_CERTIFY)
+def test_certify_refuses_before_any_work(case):
+    refused("certify", *REFUSED_BY_CERTIFY[case])
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_PREDICT)
+def test_predict_refuses_before_any_work(case):
+    refused("predict", *REFUSED_BY_PREDICT[case])
+
+
+def test_refusals_name_the_culprit():
+    assert "[1, 2, 3, 0]" in refused("certify", InvalidInput, {"x": NAN_PIXEL})
+    assert "uint8" in refused("certify", InvalidInput, {"x": GOOD.to(torch.uint8)})
+    assert "ℓ1" in refused("certify", UnsupportedNorm, {"law": Laplace(scale=1.0)})
+    assert "num_classes=3" in refused("certify", ModelError, {"num_classes": 10})
+
+
+@pytest.mark.parametrize("method", ("certify", "predict"))
+def test_a_model_in_training_mode_is_refused(method):
+    model = noisy_model().train()
+    g = SmoothedClassifier(model, LAW, None, 4)
+    with pytest.raises(ModelError, match="training mode"):
+        getattr(g, method)(XS)
+    model.eval()
+    assert getattr(g, method)(XS[:1], n=20)
+
+
+CONSTRUCTION = {
+    "law by name": (InvalidInput, lambda: SmoothedClassifier(linear, "gaussian", num_classes=3)),
+    "law a class": (InvalidInput, lambda: SmoothedClassifier(linear, Gaussian, num_classes=3)),
+    "generator a number": (InvalidInput, lambda: SmoothedClassifier(linear, LAW, 0.5, num_classes=3)),
+    "generator a tensor": (InvalidInput, lambda: SmoothedClassifier(linear, LAW, torch.ones(3), num_classes=3)),
+    "generator a torch generator": (InvalidInput, lambda: SmoothedClassifier(linear, LAW, rng(), num_classes=3)),
+    "model not callable": (ModelError, lambda: SmoothedClassifier("resnet", LAW, num_classes=3)),
+    "one class": (InvalidInput, lambda: SmoothedClassifier(linear, LAW, num_classes=1)),
+}
+
+
+@pytest.mark.parametrize("case", CONSTRUCTION)
+def test_construction_refuses_what_cannot_work(case):
+    error, call = CONSTRUCTION[case]
+    with pytest.raises(error):
+        call()
+
+
+# --- predict ---
+
+
+def test_predict_answers_with_a_clear_majority():
+    (p,) = SmoothedClassifier(linear, Gaussian(scale=LAM), Fixed(SCALES["dense"], MEAN), 3).predict(
+        inputs_and_truth(SCALES["dense"], 1)[0], n=500
+    )
+    assert isinstance(p, Prediction) and p.prediction == 1 and not p.abstained and p.scope == "pipeline"
+    assert p.p_value == stats.binom.sf(int(p.counts[1]) - 1, 500, 0.5) <= 0.001
+    assert p.evidence.n == 500 and p.evidence.n0 == 0 and p.evidence.bound == "majority" and p.norm is None
+    assert int(p.counts.sum()) + p.invalid == 500
+
+
+def thirds(batch):
+    """.45 / .3 / .25 under unit noise at the origin."""
+    return torch.bucketize(batch[:, 0].contiguous(), torch.tensor(stats.norm.ppf([0.45, 0.75])).float())
+
+
+def test_majority_abstains_where_top_two_answers():
+    g = SmoothedClassifier(thirds, Gaussian(scale=1.0), num_classes=3)
+    (majority,), (top_two,) = (g.predict(torch.zeros(1, 2), n=2000, test=t) for t in ("majority", "top-two"))
+    assert isinstance(majority, Abstention) and "majority" in majority.reason and majority.radius == 0.0
+    assert isinstance(top_two, Prediction) and top_two.prediction == 0 and top_two.evidence.bound == "top-two"
+    assert majority.counts.tolist() == top_two.counts.tolist()
+
+
+@pytest.mark.parametrize("test", ("majority", "top-two"))
+def test_predict_errs_no_more_often_than_alpha(test):
+    """A class just below one half, and two classes nearly even: the hardest inputs for either test."""
+    alpha, runs = 0.05, 800
+    shift = stats.norm.ppf(0.499)
+    g = SmoothedClassifier(coin, Gaussian(scale=1.0), num_classes=2)
+    x = torch.cat([torch.full((runs, 1), shift), torch.rand(runs, 1, generator=rng(1))], dim=1).float()
+    wrong = sum(p.prediction == 1 for p in g.predict(x, n=100, alpha=alpha, test=test))
+    assert wrong <= stats.binom.ppf(0.9999, runs, alpha)
+    assert wrong > 0
+
+
+def test_predict_repeats_with_its_seed():
+    first, again, other = (counts(smoothed().predict(XS, n=500, seed=s)) for s in (1, 1, 2))
+    assert first == again != other

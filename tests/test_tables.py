@@ -1,0 +1,229 @@
+"""Comparison tables by hand: shares, best within a scope, improvement, envelope, notes, and the three looks."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ucan.cli.compare import compare
+from ucan.cli.exchange import export_run, import_results
+from ucan.errors import InvalidInput
+from ucan.report.render import latex, markdown, render, terminal
+from ucan.report.tables import Table, comparison
+from ucan.results import Store
+from ucan.results.imports import complete
+
+AT = (0.0, 0.5, 1.0)
+
+
+def make(folder: Path, radii: list[float], rows: int, **config: object) -> Path:
+    """A run of ``rows`` inputs that is right with these radii, and wrong with a large one on the rest."""
+    radius = np.array(radii + [9.0] * (rows - len(radii)))
+    right = np.arange(rows) < len(radii)
+    settings = {"kind": "imported", "norm": 2, **config}
+    columns = complete(
+        idx=np.arange(rows),
+        label=np.zeros(rows, np.int64),
+        prediction=np.where(right, 0, 1),
+        abstained=np.zeros(rows, bool),
+        correct=right,
+        radius=radius,
+        alm=2 * radius,
+    )
+    with Store.create(folder, settings) as store:
+        store.extend(columns)
+    return folder
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    return make(tmp_path / "ours", [0.2] * 10 + [0.7] * 20 + [1.2] * 27, 100, scope="frozen", alm_cap=1.0)
+
+
+@pytest.fixture
+def cohen(tmp_path: Path) -> Path:
+    return make(tmp_path / "cohen_0.5", [0.2] * 30 + [0.7] * 20, 100, scope="pipeline", alm_cap=1.0)
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    return make(tmp_path / "cohen_1.0", [0.7] * 20 + [1.2] * 9, 100, scope="pipeline", alm_cap=1.0)
+
+
+def cells(table: Table) -> list[tuple[str, ...]]:
+    return [line for line, _ in table.lines()]
+
+
+def test_shares_by_hand(ours: Path, cohen: Path, wide: Path) -> None:
+    table = comparison([ours, cohen, wide], AT)
+    assert table.header == ("run", "scope", "ALM cap", "0", "0.5", "1")
+    assert cells(table) == [
+        ("ours", "frozen", "1", "57.0", "47.0", "27.0"),
+        ("cohen_0.5", "pipeline", "1", "50.0", "20.0", "0.0"),
+        ("cohen_1.0", "pipeline", "1", "29.0", "29.0", "9.0"),
+    ]
+    assert table.title == "Certified accuracy in % by ℓ2 radius"
+    by_alm = comparison([cohen], (0, 1.4, 1.5), "alm")
+    assert cells(by_alm)[0][3:] == ("50.0", "20.0", "0.0") and "ALM" in by_alm.title
+
+
+def test_shares_round_down(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", [1.0, 1.0], 3)
+    assert cells(comparison([run], [0], digits=0))[0][3] == "66" and cells(comparison([run], [0]))[0][3] == "66.6"
+
+
+def test_the_best_is_marked_within_a_scope(ours: Path, cohen: Path, wide: Path) -> None:
+    table = comparison([ours, cohen, wide], AT)
+    assert [row.best for row in table.rows] == [(True, True, True), (True, False, False), (False, True, True)]
+    assert comparison([cohen], AT).rows[0].best == (True, True, False)  # 0 % is nobody's best
+
+
+def test_alm_is_compared_under_one_cap(tmp_path: Path) -> None:
+    capped = make(tmp_path / "a", [1.0] * 5, 10, scope="pipeline", alm_cap=1.0)
+    larger = make(tmp_path / "b", [1.0] * 9, 10, scope="pipeline", alm_cap=10.0)
+    uncapped = make(tmp_path / "c", [1.0] * 10, 10, scope="pipeline")
+    table = comparison([capped, larger, uncapped], [1.0], "alm")
+    assert [row.best for row in table.rows] == [(True,), (True,), (False,)]
+    assert cells(table)[2][2] == "–" and any("common cap" in note for note in table.notes)
+    with pytest.raises(InvalidInput, match="mixes ALM caps"):
+        comparison([], [1.0], "alm", envelopes={"all": [capped, larger]})
+
+
+def test_improvement_over_the_best_baseline(ours: Path, cohen: Path, wide: Path) -> None:
+    table = comparison([ours, cohen], AT, baselines=[cohen, wide])
+    assert [row.kind for row in table.rows] == ["run", "run", "run", "improvement"]
+    assert [row.name for row in table.rows][:3] == ["cohen_0.5", "cohen_1.0", "ours"]
+    assert table.rows[3].values == pytest.approx((7 / 50, 18 / 29, 18 / 9))
+    assert cells(table)[3][3:] == ("+14.0", "+62.0", "+200.0")  # 18/29 = 62.07 %
+    assert "across scopes" in table.rows[3].name and any("different guarantees" in note for note in table.notes)
+    worse = comparison([wide], (0.0, 2.0), baselines=[cohen])
+    assert cells(worse)[2][3:] == ("-42.0", "–") and "across scopes" not in worse.rows[2].name
+
+
+def test_the_envelope_is_a_row_of_its_own(ours: Path, cohen: Path, wide: Path) -> None:
+    table = comparison([ours], AT, envelopes={"Cohen": [cohen, wide]})
+    row = table.rows[1]
+    assert row.name == "Cohen (best of cohen_0.5, cohen_1.0)" and row.kind == "envelope"
+    assert row.values == (0.5, 0.29, 0.09) and row.scope == "pipeline"
+    with pytest.raises(InvalidInput, match="mixes the scopes frozen, pipeline"):
+        comparison([], AT, envelopes={"all": [ours, cohen]})
+
+
+def test_scopes_in_words(ours: Path, cohen: Path, tmp_path: Path) -> None:
+    unknown = make(tmp_path / "theirs", [1.0], 100)
+    notes = comparison([ours, cohen, unknown], AT).notes
+    assert notes[0] == (
+        "frozen: holds for the noise frozen at each input, not for a deployed pipeline that recomputes it; "
+        "see docs/scopes.md"
+    )
+    assert notes[1].startswith("unknown:") and comparison([cohen], AT).notes == ()
+    assert cells(comparison([unknown], AT))[0][1] == "unknown"
+
+
+def test_what_does_not_compare_is_said(tmp_path: Path, cohen: Path) -> None:
+    linf = make(tmp_path / "linf", [1.0], 100, norm=math.inf)
+    with pytest.raises(InvalidInput, match=r"different norms.*linf ℓ∞"):
+        comparison([cohen, linf], AT)
+    short = make(tmp_path / "short", [1.0], 7, norm=None)
+    notes = comparison([cohen, short], AT).notes
+    assert any("norm not stated: short" in n for n in notes) and any("cohen_0.5 100, short 7" in n for n in notes)
+    with pytest.raises(InvalidInput, match="nothing to compare"):
+        comparison([], AT)
+    with pytest.raises(InvalidInput, match="at least one radius"):
+        comparison([cohen], [])
+
+
+def test_an_empty_run_and_equal_names(tmp_path: Path) -> None:
+    Store.create(tmp_path / "a" / "run", {}).close()
+    other = make(tmp_path / "b" / "run", [1.0], 1)
+    table = comparison([tmp_path / "a" / "run", other], [0])
+    assert cells(table)[0][3] == "–" and [row.name for row in table.rows] == ["run (1)", "run (2)"]
+
+
+def test_bands_round_outwards(cohen: Path) -> None:
+    assert cells(comparison([cohen], [0, 1.0], bands=True))[0][3:] == ("50.0 [39.8, 60.2]", "0.0 [0.0, 3.7]")
+
+
+def test_stores_and_paths_give_the_same(cohen: Path) -> None:
+    with Store.open(cohen) as store:
+        assert comparison([store], AT) == comparison([cohen], AT) == comparison([str(cohen)], AT)
+
+
+# --- looks ---
+
+
+def test_markdown(ours: Path, cohen: Path) -> None:
+    lines = markdown(comparison([ours, cohen], AT)).splitlines()
+    assert lines[2:6] == [
+        "| run | scope | ALM cap | 0 | 0.5 | 1 |",
+        "|---|---|--:|--:|--:|--:|",
+        "| ours | frozen | 1 | **57.0** | **47.0** | **27.0** |",
+        "| cohen_0.5 | pipeline | 1 | **50.0** | **20.0** | 0.0 |",
+    ]
+    assert lines[-1].startswith("frozen: holds for")
+
+
+def test_latex_is_escaped_and_balanced(ours: Path, cohen: Path, tmp_path: Path) -> None:
+    odd = make(tmp_path / "odd", [1.0], 100, name="50% & more_{x} ~^\\")
+    text = latex(comparison([ours, odd], AT, baselines=[cohen]))
+    assert r"cohen\_0.5 & pipeline & 1 & \textbf{50.0} & \textbf{20.0} & 0.0 \\" in text
+    assert r"50\% \& more\_\{x\} \textasciitilde{}\textasciicircum{}\textbackslash{} & unknown & --" in text
+    assert r"by $\ell$2 radius" in text and text.isascii()
+    assert text.count(r"\begin{") == text.count(r"\end{") == 2
+
+
+def test_terminal_marks_the_best_with_and_without_bold(ours: Path, cohen: Path) -> None:
+    table = comparison([ours, cohen], AT)
+    plain = terminal(table, colour=False)
+    assert "57.0*" in plain and "\x1b" not in plain and "0.0*" not in plain.replace("50.0*", "").replace("20.0*", "")
+    bold = terminal(table, colour=True)
+    assert "\x1b[1m57.0\x1b[0m" in bold and "*" not in bold
+    assert "frozen: holds for the noise frozen at each input" in plain
+    assert max(map(len, terminal(table, width=60, colour=False).splitlines())) <= 60
+    with pytest.raises(InvalidInput, match="terminal, markdown and latex"):
+        render(table, "html")  # type: ignore[arg-type]
+
+
+# --- commands ---
+
+
+def invoke(*words: object) -> str:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command("compare")(compare)
+    app.command("export")(export_run)
+    app.command("import")(import_results)
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def test_compare_command(ours: Path, cohen: Path, wide: Path, tmp_path: Path) -> None:
+    shown = invoke("compare", ours, "--baseline", cohen, "--envelope", f"C={cohen},{wide}", "--radii", "0,1")
+    assert "57.0*" in shown and "best of" in shown and "improvement" in shown
+    file = tmp_path / "table.md"
+    invoke("compare", ours, "--at", "alm", "--format", "markdown", "-o", file, "--bands", "--radii", "0")
+    assert "| ours | frozen | 1 | **57.0 [46.7, 66.9]** |" in file.read_text()
+    with pytest.raises(InvalidInput, match="exists already"):
+        invoke("compare", ours, "-o", file)
+    invoke("compare", ours, "--format", "latex", "-o", file, "--force")
+    assert file.read_text().startswith(r"\begin{table}")
+
+
+@pytest.mark.parametrize("words", [("--radii", "0;1"), ("--envelope", "nonsense"), ("--envelope", "=a,b")])
+def test_compare_command_says_what_it_wants(cohen: Path, words: tuple[str, str]) -> None:
+    with pytest.raises(InvalidInput, match=f"{words[0]} wants"):
+        invoke("compare", cohen, *words)
+
+
+def test_export_and_import_commands(cohen: Path, tmp_path: Path) -> None:
+    assert "scope pipeline" in invoke("export", cohen, "-o", tmp_path / "c.tsv")
+    (tmp_path / "c.tsv.json").unlink()
+    said = invoke("import", tmp_path / "c.tsv", "-o", tmp_path / "back", "--norm", "2", "--name", "Cohen's")
+    assert "scope unknown" in said and "do not read it as one for a deployed pipeline" in said
+    assert cells(comparison([tmp_path / "back"], AT)) == [("Cohen's", "unknown", "–", "50.0", "20.0", "0.0")]
+    invoke("export", cohen, "-o", tmp_path / "c.json")
+    assert (tmp_path / "c.json").read_text().startswith("{")
