@@ -44,7 +44,11 @@ def panel(axes: plt.Axes, title: str, generator: ucan.Generator) -> None:
     axes.add_patch(Ellipse(X[0].tolist(), width, height, facecolor=BLUE, alpha=0.35, lw=0))
     axes.add_patch(Ellipse(X[0].tolist(), width, height, fill=False, edgecolor=BLUE, lw=2))
     axes.plot(*X[0].tolist(), "o", color=INK, ms=5)
-    axes.set_title(f"{title}\nradius {floor_digits(c.radius, 2)}, area {floor_digits(np.pi * width * height / 4, 1)}", fontsize=11, color=INK)
+    axes.set_title(
+        f"{title}\nradius {floor_digits(c.radius, 2)}, area {floor_digits(np.pi * width * height / 4, 1)}",
+        fontsize=11,
+        color=INK,
+    )
     axes.set(xlim=(-6, 6), ylim=(-1.7, 3.3), aspect="equal", xticks=[], yticks=[])
     axes.text(-5.8, 2.85, "class 1", color=BLUE, fontsize=10)
     axes.text(-5.8, -1.5, "class 0", color=ORANGE, fontsize=10)

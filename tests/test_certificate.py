@@ -208,7 +208,7 @@ def test_the_record_says_what_is_guaranteed_and_how_it_was_found():
     evidence = record["evidence"]
     assert sum(evidence["counts"]) + evidence["invalid"] == evidence["n"] == 400
     assert evidence["law"] == {"name": "Gaussian", "scale": 0.3}
-    assert evidence["arithmetic"] == "real" and evidence["precision"] == "float32"
+    assert evidence["arithmetic"] == "real" and evidence["precision"] == "fp32"
     for name in ("radius", "alm", "log_volume", "p_lower"):
         assert record[name] == getattr(c, name)
     assert "not" in SCOPES["frozen"] and set(SCOPES) == {"pipeline", "frozen", "registry"}

@@ -505,7 +505,7 @@ def test_runs_can_be_compared_and_exported(place: Path) -> None:
 # --- the program as a process ---
 
 
-def start(*words: object, **more: object) -> subprocess.Popen[str]:
+def start(*words: object) -> subprocess.Popen[str]:
     code = "from ucan.cli import main; main()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(ucan.__file__).parents[1])])}
     return subprocess.Popen(
@@ -549,6 +549,21 @@ def _count(run: Path) -> int:
             return len(store)
     except ucan.UcanError:
         return 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_ctrl_c_in_the_demo_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightning_fabric")
+    (place / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(place / "tmp"))
+    process = start("demo")
+    deadline = time.monotonic() + 120
+    while not any((place / "tmp").glob("ucan-demo-*/*/checkpoint.pt")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "") and "nothing is kept" in err and "Traceback" not in err
+    assert not any((place / "tmp").iterdir())
 
 
 # --- progress ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -63,14 +64,19 @@ def demo(
     Examples: `ucan demo`, `ucan demo --n 10000 --out runs/demo`
     """
     plan = CertifyPlan(n=n)
-    with _workplace(out) as folder:
-        results = {}
-        for name in NOISES:
-            _train(name, folder / f"{name}-model", quiet)
-            results[name] = _certify(name, folder, digits, plan, quiet)
-        _show(results, plan)
+    results = {}
+    try:
+        with _workplace(out) as folder:
+            for name in NOISES:
+                _train(name, folder / f"{name}-model", quiet)
+                results[name] = _certify(name, folder, digits, plan, quiet)
+    except KeyboardInterrupt:
+        left = "nothing is kept" if out is None else "the same command goes on from there"
+        print(f"\nStopped; {left}.", file=sys.stderr)
+        raise
+    _show(results, plan)
     if out is not None:
-        runs = " ".join(str(folder / name) for name in NOISES)
+        runs = " ".join(str(out / name) for name in NOISES)
         typer.echo(f"\nThe runs are kept. Next: ucan compare {runs}")
 
 

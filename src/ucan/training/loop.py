@@ -57,15 +57,17 @@ class Trainer:
         self.batches = Batches(dataset, settings.batch, settings.seed, self.fabric.device)
         shape = dataset.event_shape
         torch.manual_seed(epoch_seed(settings.seed, 0, "initial weights"))
-        generator = settings.build_generator(shape, _pixels(dataset) if _wants_images(settings) else None)
+        images = _pixels(dataset).to(self.fabric.device) if _wants_images(settings) else None
+        generator = settings.build_generator(shape, images)
         self.law = settings.build_law(math.prod(shape))
         recipe = settings.build_recipe()
         term, weight = settings.variance_term, settings.variance_weight
         self.joint = Joint(classifier, generator, self.law, recipe, term, weight).to(self.fabric.device)
+        if self.fabric.device.type == "cuda":
+            classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.compile:
             self.joint.use_for_answers(torch.compile(classifier))
-        self.optimiser = _optimiser(settings, self.joint)
-        self.wrapped, self.optimiser = self.fabric.setup(self.joint, self.optimiser)
+        self.wrapped, *self.optimisers = self.fabric.setup(self.joint, *_optimisers(settings, self.joint))
         self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
         self.rng = torch.Generator(self.fabric.device)
         self.epoch = self.step = 0
@@ -109,15 +111,17 @@ class Trainer:
     def _train_step(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         settings = self.settings
         done = (self.epoch * len(self.batches) + self.step) / (settings.epochs * len(self.batches))
-        for group in self.optimiser.param_groups:
-            group["lr"] = group["peak"] * schedule(settings.schedule, done)
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = group["peak"] * schedule(settings.schedule, done)
         if settings.augment:
             x = flip_and_crop(x, self.rng)
         share = slice(self.fabric.global_rank, None, self.fabric.world_size)
         metrics = self.wrapped(x[share], labels[share], self.rng)
         self.fabric.backward(metrics["loss"])
-        self.optimiser.step()
-        self.optimiser.zero_grad()
+        for optimiser in self.optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
         if self.ema is not None:
             _update_average(self.ema, self.joint.state_dict(), settings.ema)
         return {name: value.detach() for name, value in metrics.items()}
@@ -153,7 +157,7 @@ class Trainer:
                 "epoch": self.epoch,
                 "step": self.step,
                 "joint": self.joint.state_dict(),
-                "optimiser": self.optimiser.state_dict(),
+                "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
                 "ema": self.ema,
                 "noise": self.rng.get_state(),
                 "layers": torch.get_rng_state(),
@@ -166,7 +170,8 @@ class Trainer:
             return
         try:
             self.joint.load_state_dict(state["joint"])
-            self.optimiser.load_state_dict(state["optimiser"])
+            for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+                optimiser.load_state_dict(saved)
         except (RuntimeError, ValueError, KeyError) as error:
             raise TrainingError(
                 f"the checkpoint in {self.folder} belongs to another model or generator: {str(error).splitlines()[0]}"
@@ -205,16 +210,19 @@ def schedule(name: str, done: float) -> float:
     return max(0.04, done / warm) if done < warm else 0.5 * (1 + math.cos(math.pi * (done - warm) / (1 - warm)))
 
 
-def _optimiser(settings: TrainSettings, joint: Joint) -> torch.optim.Optimizer:
+def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optimizer]:
+    """One for the classifier, as the settings say; Adam for the generator, if it has anything to learn."""
     groups = [{"params": list(joint.classifier.parameters()), "lr": settings.lr, "peak": settings.lr}]
-    chosen = [p for p in joint.generator.parameters() if p.requires_grad]
-    if chosen:
-        lr = settings.generator_lr or settings.lr
-        # Decay would pull the scales towards the middle of their range; the loss alone should say where they go.
-        groups.append({"params": chosen, "lr": lr, "peak": lr, "weight_decay": 0.0})
     if settings.optimiser == "adam":
-        return torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
-    return torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay)
+        optimisers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, weight_decay=settings.weight_decay)]
+    else:
+        optimisers = [torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay)]
+    learned = [p for p in joint.generator.parameters() if p.requires_grad]
+    if learned:
+        # No decay: it would pull the scales towards the middle of their range, where only the loss should put them.
+        lr = settings.generator_lr or settings.lr
+        optimisers.append(torch.optim.Adam([{"params": learned, "lr": lr, "peak": lr}]))
+    return optimisers
 
 
 def _update_average(average: dict[str, torch.Tensor], state: dict[str, torch.Tensor], decay: float) -> None:
