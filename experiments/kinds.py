@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=10_000)
     parser.add_argument("--precision")
     parser.add_argument("--backend", default="eager")
+    parser.add_argument("--preset", nargs="*", help="run these presets instead of the list, all with --set")
     parser.add_argument("--set", nargs="*", default=[], help="settings to change in every run, key=value")
     args = parser.parse_args()
     done = json.loads(args.out.read_text()) if args.out.exists() else {"runs": {}}
@@ -107,7 +108,8 @@ def main() -> None:
         "command": f"python experiments/kinds.py {args.data} --skip {args.skip} --n {args.n}",
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    for name, (preset, changes) in RUNS[args.data].items():
+    chosen = {f"{p} {' '.join(args.set)}".strip(): (p, []) for p in args.preset} if args.preset else RUNS[args.data]
+    for name, (preset, changes) in chosen.items():
         if name not in done["runs"] and (not args.only or name in args.only):
             done["runs"][name] = run(name, preset, changes, args, args.runs)
             args.out.write_text(json.dumps(done, indent=1) + "\n")

@@ -381,10 +381,10 @@ def test_noise_is_added_in_the_inputs_precision_and_cast_for_the_model():
     (plain,) = SmoothedClassifier(linear, Gaussian(scale=1.0), num_classes=3).certify(
         torch.ones(1, DIM).double(), n=500
     )
-    assert plain.evidence.precision == "fp64"
+    assert plain.evidence.precision == "float64"
     wide = SmoothedClassifier(noisy_model().double(), Gaussian(scale=0.5), Pattern(SHAPE), 4)
     (c,) = wide.certify(XS[:1], n=500)
-    assert c.evidence.precision == "fp64" and int(c.counts.sum()) == 500
+    assert c.evidence.precision == "float64" and int(c.counts.sum()) == 500
 
 
 def test_a_model_converted_after_construction_is_served_as_it_is_now():
@@ -392,7 +392,7 @@ def test_a_model_converted_after_construction_is_served_as_it_is_now():
     g = SmoothedClassifier(model, Gaussian(scale=0.5), None, 4)
     model.double()
     (c,) = g.certify(XS[:1], n=50)
-    assert c.evidence.precision == "fp64"
+    assert c.evidence.precision == "float64"
 
 
 def test_a_buffer_free_module_works():
@@ -427,6 +427,18 @@ def test_the_hash_of_the_weights_follows_the_weights(change):
     assert before == weights_hash(model) and len(before) == 64
     CHANGES[change](model)
     assert weights_hash(model) != before
+
+
+@pytest.mark.parametrize("precision", (None, "bf16"))
+def test_votes_come_from_the_weights_as_they_are_now(precision):
+    model = linear_model(4, 2)
+    with torch.no_grad():
+        model[1].weight.zero_()
+        model[1].bias.copy_(torch.tensor([1.0, 0.0]))
+    g = SmoothedClassifier(model, Gaussian(scale=1.0), None, 2)
+    assert counts(g.certify(torch.zeros(1, 4), n=50, precision=precision)) == [[50, 0]]
+    model[1].bias.data.neg_()
+    assert counts(g.certify(torch.zeros(1, 4), n=50, precision=precision)) == [[0, 50]]
 
 
 def test_equal_weights_have_equal_hashes():
