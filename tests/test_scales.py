@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ from scipy import fft
 
 from ucan import InvalidInput, SingularScale, scales
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, as_scale, matrix
+from ucan.scales.basis import defect, measured_defect
 
 INF = math.inf
 NORMS = (1, 2, INF)
@@ -398,6 +400,32 @@ def test_an_entry_that_is_not_finite_is_refused_by_name(case, bad):
 
 
 @every
+@pytest.mark.parametrize("bad", (math.nan, INF))
+def test_a_learned_entry_that_is_not_finite_is_refused_by_check(case, bad):
+    for k, original in enumerate(case.tensors()):
+        tensors = [t.clone() for t in case.tensors()]
+        where = tuple(n - 1 for n in original.shape)
+        tensors[k][where] = bad
+        scale = case.create(*(t.requires_grad_() for t in tensors))
+        with pytest.raises(SingularScale) as error:
+            scale.check()
+        assert str(list(where)) in str(error.value) and "finite" in str(error.value)
+
+
+@every
+def test_a_learned_one_is_a_constant_where_guarantees_are_made(case):
+    """Warnings are errors here: a number taken from a tensor with a gradient would be one."""
+    scale, twin = case.create(*(t.requires_grad_() for t in case.tensors())), scale_and_twin(case)[1]
+    scale.check()
+    y = randn(2, *event_of(case), seed=9)
+    assert not scale.solve(y).requires_grad
+    assert scale.log_abs_det(DIM) == pytest.approx(np.linalg.slogdet(twin).logabsdet, rel=1e-11)
+    assert scale.largest() > 0 and all(scale.inverse_norm(q, p, DIM) > 0 for q, p in PAIRS)
+    scale.regularised(1e-3)
+    assert not any(t.requires_grad for t in scale.detached().tensors().values())
+
+
+@every
 def test_an_input_of_another_size_is_refused(case):
     scale = case.create(*case.tensors())
     if isinstance(scale, Scalar):
@@ -513,6 +541,33 @@ def test_a_basis_that_is_not_quite_orthonormal_is_refused_or_certified_soundly(d
     assert float(scale.solve(u[None]).norm()) >= 0.9995 / shrink
 
 
+def test_a_float32_basis_of_a_cifar_image_is_orthonormal_enough():
+    basis = torch.linalg.qr(randn(3072, 3072, dtype=torch.float32))[0]
+    assert defect(basis) < 1e-5
+    assert Basis(basis, torch.full((3072,), 0.5)).inverse_norm(2, 2, 3072) == pytest.approx(2.0, rel=1e-5)
+
+
+def test_the_defect_is_measured_again_after_the_basis_changed():
+    basis = torch.eye(4)
+    Basis(basis, torch.ones(4))
+    basis.mul_(1.01)
+    with pytest.raises(InvalidInput, match="not orthonormal"):
+        Basis(basis, torch.ones(4))
+    learned = torch.eye(4, requires_grad=True)
+    scale = Basis(learned, torch.ones(4))
+    with torch.no_grad():
+        learned.mul_(1.01)
+    with pytest.raises(InvalidInput, match="not orthonormal"):
+        scale.check()
+
+
+@given(st.integers(2, 40), st.floats(1e-9, 0.5), st.integers(0, 2**31))
+def test_the_defect_is_never_understated(dim, size, seed):
+    q = orthonormal(dim, seed) + size / dim * randn(dim, dim, seed=seed + 1)
+    truth = float(torch.linalg.matrix_norm(q.T @ q - torch.eye(dim, dtype=torch.float64), ord=2))
+    assert truth <= measured_defect(q) <= 4 * truth
+
+
 def test_dct_keeps_the_mean_of_a_channel_at_frequency_zero():
     s = torch.zeros(2, 3, 4)
     s[:, 0, 0] = 1.0
@@ -581,6 +636,37 @@ def test_low_rank_stays_sound_when_the_factor_dwarfs_the_diagonal():
         return
     assert scale.inverse_norm(2, 2, 2) >= 1e-8 * (1 - 1e-6)
     assert float(scale.solve(torch.tensor([[1e8, 0.0]])).abs().max()) == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", (1e-3, 1.0, 1e5))
+@pytest.mark.parametrize("rank", (2, DIM, DIM + 3))
+def test_low_rank_loses_no_digits_to_a_large_factor(size, rank):
+    """FFᵀ is up to 1e13 times the diagonal; the dense twin is inverted in 60 digits."""
+    diag, factor = positive(DIM) * 1e-2, size * randn(DIM, rank, seed=21)
+    with mp.workdps(60):
+        f = mp.matrix(factor.tolist())
+        inverse = np.array(((mp.diag(diag.tolist()) + f * f.T) ** -1).tolist(), dtype=float)
+    scale = LowRank(diag, factor)
+    if size < 1e5 or rank >= DIM:
+        scale.check()
+    else:
+        with pytest.raises(SingularScale, match="regularised"):
+            scale.check()
+        scale.regularised(10.0).check()
+    solved = scale.solve(torch.eye(DIM, dtype=torch.float64)).numpy()
+    assert solved == pytest.approx(inverse, rel=1e-7, abs=1e-9 * np.abs(inverse).max())
+    assert scale.inverse_norm(2, 2, DIM) >= np.linalg.norm(inverse, 2) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("rank", (1, 3, DIM))
+@pytest.mark.parametrize(("q", "p"), PAIRS)
+def test_low_rank_norms_at_large_d_stay_sound_where_the_factor_dwarfs_the_diagonal(monkeypatch, q, p, rank):
+    diag, factor = positive(DIM) ** 4 * 1e-4, 30 * randn(DIM, rank, seed=22)
+    with mp.workdps(60):
+        f = mp.matrix(factor.tolist())
+        inverse = np.array(((mp.diag(diag.tolist()) + f * f.T) ** -1).tolist(), dtype=float)
+    monkeypatch.setattr(matrix, "MAX_FORMED", 4)
+    assert LowRank(diag, factor).inverse_norm(q, p, DIM) >= true_norm(inverse, q, p) * (1 - 1e-9)
 
 
 @given(

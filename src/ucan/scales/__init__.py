@@ -8,9 +8,10 @@ import torch
 
 from ucan.errors import InvalidInput
 from ucan.scales.base import Scale
+from ucan.scales.basis import Basis
 from ucan.scales.dct import DCT
 from ucan.scales.diagonal import Diagonal, Scalar
-from ucan.scales.matrix import Basis, BlockDiagonal, Dense, LowRank
+from ucan.scales.matrix import BlockDiagonal, Dense, LowRank
 
 __all__ = ["DCT", "Basis", "BlockDiagonal", "Dense", "Diagonal", "LowRank", "Scalar", "Scale", "as_scale"]
 
@@ -23,5 +24,10 @@ def as_scale(value: Any) -> Scale:
         raise InvalidInput(f"a scale is a number, a tensor of the input's shape or one of ucan.scales, not {value!r}.")
     if isinstance(value, int | float):
         return Scalar(float(value))
-    tensor = torch.as_tensor(value)
-    return Scalar(float(tensor)) if tensor.ndim == 0 else Diagonal(tensor)
+    try:
+        tensor = torch.as_tensor(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"a scale is a number, a tensor of the input's shape or one of ucan.scales, not a {type(value).__name__}."
+        ) from error
+    return Scalar(float(tensor.detach())) if tensor.ndim == 0 else Diagonal(tensor)

@@ -78,9 +78,35 @@ class Scale(ABC):
         """The same Σ on another device or in another dtype."""
         return self.with_tensors({name: t.to(*args, **kwargs) for name, t in self.tensors().items()})
 
+    def detached(self) -> Self:
+        """The same Σ as a constant: itself, unless it is being learned."""
+        tensors = self.tensors()
+        learned = any(t.requires_grad for t in tensors.values())
+        return self.with_tensors({name: t.detach() for name, t in tensors.items()}) if learned else self
+
+
+def rows(z: torch.Tensor, dim: int) -> torch.Tensor:
+    """Z of shape (…, *event) as (rows, d)."""
+    if dim not in _tail_sizes(z):
+        raise InvalidInput(f"an input of shape {tuple(z.shape)} does not hold events of {dim} dimensions.")
+    return z.reshape(-1, dim)
+
+
+def _tail_sizes(z: torch.Tensor) -> set[int]:
+    sizes, size = set(), 1
+    for length in reversed(z.shape):
+        size *= length
+        sizes.add(size)
+    return sizes
+
+
+def exact(tensor: torch.Tensor) -> torch.Tensor:
+    """A constant in float64: what guarantees are computed from."""
+    return tensor.detach().double()
+
 
 def finite_tensor(owner: str, name: str, value: Any) -> torch.Tensor:
-    """``value`` as a floating tensor; refuse NaN and infinity, naming the first such entry."""
+    """``value`` as a floating tensor; NaN and infinity are refused, in training not before ``check``."""
     tensor = torch.as_tensor(value)
     if not tensor.is_floating_point():
         if tensor.is_complex() or tensor.dtype == torch.bool:
@@ -88,17 +114,25 @@ def finite_tensor(owner: str, name: str, value: Any) -> torch.Tensor:
         tensor = tensor.double()
     if tensor.numel() == 0:
         raise InvalidInput(f"{owner}: {name} is empty.")
-    if tensor.requires_grad:  # in training: looking at it would stall the device; a guarantee is never made from it
-        return tensor
-    bad = ~torch.isfinite(tensor.detach())
-    if bad.any():
-        index = tuple(bad.nonzero()[0].tolist())
-        raise SingularScale(f"{owner}: {name}{list(index)} is {tensor[index].item()}; every entry must be finite.")
+    if not tensor.requires_grad:  # in training, looking at it would stall the device; ``check`` looks in any case
+        check_finite(owner, name, tensor)
     return tensor
 
 
+def check_finite(owner: str, name: str, values: torch.Tensor) -> None:
+    """Refuse NaN and infinity, naming the first such entry."""
+    bad = ~torch.isfinite(values.detach())
+    if bad.any():
+        index = tuple(bad.nonzero()[0].tolist())
+        raise SingularScale(
+            f"{owner}: {name}{list(index)} is {values[index].item()}; every entry must be finite. Mend it where it "
+            "arose (a lower learning rate?): scale.regularised(eps) only lifts entries that are too small."
+        )
+
+
 def check_positive(owner: str, name: str, values: torch.Tensor) -> None:
-    """Refuse an entry ≤ 0, naming the first."""
+    """Refuse an entry that is not finite or ≤ 0, naming the first."""
+    check_finite(owner, name, values)
     bad = values.detach() <= 0
     if bad.any():
         index = tuple(bad.nonzero()[0].tolist())

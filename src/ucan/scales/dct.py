@@ -10,7 +10,7 @@ from typing import Self
 import torch
 
 from ucan.errors import InvalidInput
-from ucan.scales.base import Scale, at_least, check_positive, finite_tensor
+from ucan.scales.base import Scale, at_least, check_positive, exact, finite_tensor, rows
 from ucan.scales.induced import hard_bound
 
 
@@ -49,23 +49,23 @@ class DCT(Scale):
 
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Q(s∘z)."""
-        rows, columns = (c.to(z) for c in self._cosines)
-        return (rows.T @ (self._images(z) * self.s.to(z)) @ columns).reshape(z.shape)
+        high, wide = (c.to(z) for c in self._cosines)
+        return (high.T @ (self._images(z) * self.s.to(z)) @ wide).reshape(z.shape)
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """(Qᵀy)⊘s."""
         y = y.double()
-        return (self.forward(self._images(y)) / self.s.to(y)).reshape(y.shape)
+        return (self.forward(self._images(y)) / exact(self.s).to(y.device)).reshape(y.shape)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Qᵀ: the cosine transform of images (…, H, W)."""
-        rows, columns = (c.to(images) for c in self._cosines)
-        return rows @ images @ columns.T
+        high, wide = (c.to(images) for c in self._cosines)
+        return high @ images @ wide.T
 
     def log_abs_det(self, dim: int) -> float:
         """Σ log sₖ."""
         self.check_dim(dim)
-        return float(self.s.double().log().sum())
+        return float(exact(self.s).log().sum())
 
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact, or a bound from above for ∞→2, ∞→1, 2→1.
@@ -73,19 +73,19 @@ class DCT(Scale):
         |Q| and Q∘Q factor into their axes as Q does, so the column norms of Σ⁻¹ = diag(1/s) Qᵀ cost no more than Σ.
         """
         self.check_dim(dim)
-        weights = 1 / self.s.double().cpu()
-        rows, columns = (c.abs() for c in self._cosines)
+        weights = 1 / exact(self.s).cpu()
+        high, wide = (c.abs() for c in self._cosines)
         if q == 1 and p == math.inf:
-            return float((weights * (rows.amax(1)[:, None] * columns.amax(1))).max())
+            return float((weights * (high.amax(1)[:, None] * wide.amax(1))).max())
         if q == 1:  # the p-norm of column j is Σ_k (|Q_jk|/s_k)^p, to the 1/p
-            return float((rows.T**p @ weights**p @ columns**p).max() ** (1 / p))
+            return float((high.T**p @ weights**p @ wide**p).max() ** (1 / p))
         spectral = float(weights.max())
         if q == 2 and p >= 2:  # rows of Qᵀ have length 1
             return spectral
-        row_sums = weights * (rows.sum(1)[:, None] * columns.sum(1))
+        row_sums = weights * (high.sum(1)[:, None] * wide.sum(1))
         if p == math.inf:
             return float(row_sums.max())
-        return hard_bound(spectral, row_sums.flatten(), (rows.T @ weights @ columns).flatten(), q, p)
+        return hard_bound(spectral, row_sums.flatten(), (high.T @ weights @ wide).flatten(), q, p)
 
     def regularised(self, eps: float) -> Self:
         """max(|sₖ|, eps)."""
@@ -106,8 +106,4 @@ class DCT(Scale):
 
     def _images(self, z: torch.Tensor) -> torch.Tensor:
         """Z of shape (…, *event) as (rows, *s.shape)."""
-        if z.numel() % self.dim:
-            raise InvalidInput(
-                f"DCT: an input of shape {tuple(z.shape)} does not hold images of {tuple(self.s.shape)}."
-            )
-        return z.reshape(-1, *self.s.shape)
+        return rows(z, self.dim).reshape(-1, *self.s.shape)

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 
 from ucan.errors import InvalidInput, SingularScale
-from ucan.scales.base import Scale, at_least, check_positive, finite_tensor
+from ucan.scales.base import Scale, at_least, check_positive, exact, finite_tensor
 from ucan.scales.induced import diagonal_norm, identity_norm
 
 
@@ -97,17 +97,17 @@ class Diagonal(Scale):
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """y⊘σ."""
-        return y.double() / self._fitted(y).to(device=y.device, dtype=torch.float64)
+        return y.double() / exact(self._fitted(y)).to(y.device)
 
     def log_abs_det(self, dim: int) -> float:
         """Σ log σᵢ."""
         self.check_dim(dim)
-        return float(self.sigma.double().log().sum())
+        return float(exact(self.sigma).log().sum())
 
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact: 1/min σ for q ≤ p, else ‖1/σ‖ₛ with 1/s = 1/p − 1/q."""
         self.check_dim(dim)
-        return diagonal_norm(1 / self.sigma.double(), q, p)
+        return diagonal_norm(1 / exact(self.sigma), q, p)
 
     def regularised(self, eps: float) -> Self:
         """max(|σᵢ|, eps)."""

@@ -1,4 +1,4 @@
-"""Σ with directions of its own: dense, orthonormal basis, low rank plus diagonal, block-diagonal."""
+"""Σ as a matrix: dense, low rank plus diagonal, block-diagonal."""
 
 from __future__ import annotations
 
@@ -11,28 +11,15 @@ from typing import Any, Self
 import torch
 
 from ucan.errors import InvalidInput, SingularScale
-from ucan.scales.base import Scale, at_least, check_positive, finite_tensor
+from ucan.scales.base import Scale, at_least, check_finite, check_positive, exact, finite_tensor, rows
 from ucan.scales.induced import dense_norm, diagonal_norm, identity_norm
 
 # A matrix whose condition number is above this cannot be inverted in float64 with any digit to trust.
 MAX_CONDITION = 1e12
 # Up to this dimension a structured Σ may form its inverse (128 MiB in float64) to take an exact norm.
 MAX_FORMED = 4096
-
-
-def rows(z: torch.Tensor, dim: int) -> torch.Tensor:
-    """Z of shape (…, *event) as (rows, d)."""
-    if z.numel() % dim or dim not in (_tail_sizes(z)):
-        raise InvalidInput(f"an input of shape {tuple(z.shape)} does not hold events of {dim} dimensions.")
-    return z.reshape(-1, dim)
-
-
-def _tail_sizes(z: torch.Tensor) -> set[int]:
-    sizes, size = set(), 1
-    for length in reversed(z.shape):
-        size *= length
-        sizes.add(size)
-    return sizes
+# Rounding in float64, with room to spare: added where a difference of nearly equal numbers must not come out too small.
+ROUNDING = 2.0**-48
 
 
 def square(owner: str, name: str, value: Any) -> torch.Tensor:
@@ -43,9 +30,10 @@ def square(owner: str, name: str, value: Any) -> torch.Tensor:
     return matrix
 
 
-def check_invertible(owner: str, matrix: torch.Tensor) -> None:
-    """Refuse a matrix that is singular, or so close to it that its inverse means nothing."""
-    values = torch.linalg.svdvals(matrix.detach().double())
+def check_invertible(owner: str, name: str, matrix: torch.Tensor) -> None:
+    """Refuse a matrix that is not finite or singular, or so close to it that its inverse means nothing."""
+    check_finite(owner, name, matrix)
+    values = torch.linalg.svdvals(exact(matrix))
     if not values[-1] * MAX_CONDITION > values[0]:
         raise SingularScale(
             f"{owner}: singular value {len(values) - 1} is {values[-1].item():.3g} while the largest is "
@@ -55,9 +43,11 @@ def check_invertible(owner: str, matrix: torch.Tensor) -> None:
 
 
 def clamp_singular_values(matrix: torch.Tensor, eps: float) -> torch.Tensor:
-    """The matrix with every singular value raised to at least eps."""
+    """The matrix with every singular value raised to at least eps; in float64 where its dtype would undo that."""
     u, s, vh = torch.linalg.svd(matrix.double())
-    return ((u * at_least(s, eps)) @ vh).to(matrix.dtype)
+    raised = (u * at_least(s, eps)) @ vh
+    rounded = raised.to(matrix.dtype)
+    return rounded if float(torch.linalg.matrix_norm(exact(rounded) - exact(raised))) <= eps / 1000 else raised
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +67,7 @@ class Dense(Scale):
     @cached_property
     def inverse(self) -> torch.Tensor:
         """A⁻¹ in float64."""
-        return torch.linalg.inv(self.matrix.double())
+        return torch.linalg.inv(exact(self.matrix))
 
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Az."""
@@ -85,13 +75,13 @@ class Dense(Scale):
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """A⁻¹y."""
-        a = self.matrix.to(device=y.device, dtype=torch.float64)
+        a = exact(self.matrix).to(y.device)
         return torch.linalg.solve(a, rows(y.double(), self.dim).T).T.reshape(y.shape)
 
     def log_abs_det(self, dim: int) -> float:
         """From a pivoted LU decomposition."""
         self.check_dim(dim)
-        return float(torch.linalg.slogdet(self.matrix.double()).logabsdet)
+        return float(torch.linalg.slogdet(exact(self.matrix)).logabsdet)
 
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact, or a bound from above for ∞→2, ∞→1, 2→1."""
@@ -104,88 +94,15 @@ class Dense(Scale):
 
     def largest(self) -> float:
         """The largest singular value."""
-        return float(torch.linalg.matrix_norm(self.matrix.detach().double(), ord=2))
+        return float(torch.linalg.matrix_norm(exact(self.matrix), ord=2))
 
     def check(self) -> None:
         """Refuse a singular A."""
-        check_invertible("Dense", self.matrix)
+        check_invertible("Dense", "matrix", self.matrix)
 
     def dense(self, dim: int) -> torch.Tensor:
         """A."""
         return self.matrix.double()
-
-
-def check_orthonormal(basis: torch.Tensor) -> None:
-    """Refuse a Q whose columns are not orthonormal (to the precision of float32).
-
-    ‖(QᵀQ − I)v‖ for random v estimates the defect in O(d²), where forming QᵀQ would cost O(d³).
-    """
-    q = basis.detach().double()
-    v = torch.randn(len(q), 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(q.device)
-    defect = float((q.T @ (q @ v) - v).abs().max())
-    if defect > 1e-4 * math.sqrt(len(q)):
-        raise InvalidInput(f"Basis: the columns of Q are not orthonormal (QᵀQv is off by {defect:.2g}).")
-
-
-@dataclass(frozen=True, eq=False)
-class Basis(Scale):
-    """Σ = Q diag(s): the columns of a square orthonormal Q are directions, s their scales."""
-
-    basis: torch.Tensor
-    s: torch.Tensor
-
-    def __post_init__(self) -> None:
-        basis = square("Basis", "Q", self.basis)
-        s = finite_tensor("Basis", "s", self.s).flatten()
-        if len(s) != len(basis):
-            raise InvalidInput(f"Basis: Q has {len(basis)} columns and s {len(s)} entries; give one scale a column.")
-        check_orthonormal(basis)
-        object.__setattr__(self, "basis", basis)
-        object.__setattr__(self, "s", s)
-
-    @property
-    def dim(self) -> int:
-        """The number of directions."""
-        return len(self.s)
-
-    @cached_property
-    def inverse(self) -> torch.Tensor:
-        """diag(1/s) Qᵀ in float64."""
-        return self.basis.double().T / self.s.double()[:, None]
-
-    def apply(self, z: torch.Tensor) -> torch.Tensor:
-        """Q(s∘z)."""
-        return ((rows(z, self.dim) * self.s.to(z)) @ self.basis.to(z).T).reshape(z.shape)
-
-    def solve(self, y: torch.Tensor) -> torch.Tensor:
-        """(Qᵀy)⊘s."""
-        return (rows(y.double(), self.dim) @ self.inverse.to(y.device).T).reshape(y.shape)
-
-    def log_abs_det(self, dim: int) -> float:
-        """Σ log sₖ."""
-        self.check_dim(dim)
-        return float(self.s.double().log().sum())
-
-    def inverse_norm(self, q: float, p: float, dim: int) -> float:
-        """Exact, or a bound from above for ∞→2, ∞→1, 2→1."""
-        self.check_dim(dim)
-        return float(1 / self.s.double().min()) if q == p == 2 else dense_norm(self.inverse, q, p)
-
-    def regularised(self, eps: float) -> Self:
-        """max(|sₖ|, eps)."""
-        return type(self)(self.basis, at_least(self.s, eps))
-
-    def largest(self) -> float:
-        """Max |sₖ|."""
-        return float(self.s.detach().abs().max())
-
-    def check(self) -> None:
-        """Refuse sₖ ≤ 0."""
-        check_positive("Basis", "s", self.s)
-
-    def dense(self, dim: int) -> torch.Tensor:
-        """Q diag(s)."""
-        return self.basis.double() * self.s.double()
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,15 +128,15 @@ class LowRank(Scale):
         return len(self.diag)
 
     @cached_property
-    def _woodbury(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """1/a, G = F⊘a and the small inverse M = (I + FᵀG)⁻¹, so that Σ⁻¹ = diag(1/a) − G M Gᵀ."""
-        inverse, factor = 1 / self.diag.double(), self.factor.double()
-        g = factor * inverse[:, None]
-        return (
-            inverse,
-            g,
-            torch.linalg.inv(torch.eye(factor.shape[1], dtype=torch.float64, device=g.device) + factor.T @ g),
-        )
+    def _scaled(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """√a, U and t, where Σ = √a∘(I + U diag(t) Uᵀ)∘√a: from the singular values √t of F⊘√a.
+
+        (I + U diag(t) Uᵀ)⁻¹ is the identity beside the span of U and 1/(1 + t) on it. Woodbury's identity, which
+        subtracts one from the other, loses every digit where FFᵀ dwarfs a.
+        """
+        root = exact(self.diag).sqrt()
+        u, sizes, _ = torch.linalg.svd(exact(self.factor) / root[:, None], full_matrices=False)
+        return root, u, sizes**2
 
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """a∘z + F(Fᵀz)."""
@@ -227,29 +144,34 @@ class LowRank(Scale):
         return (flat * self.diag.to(z) + (flat @ factor) @ factor.T).reshape(z.shape)
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
-        """By Woodbury's identity."""
-        inverse, g, m = (t.to(y.device) for t in self._woodbury)
-        flat = rows(y.double(), self.dim)
-        return (flat * inverse - ((flat @ g) @ m) @ g.T).reshape(y.shape)
+        """In the scaled coordinates y⊘√a, beside the span of U and on it."""
+        root, u, t = (tensor.to(y.device) for tensor in self._scaled)
+        flat = rows(y.double(), self.dim) / root
+        beside = flat - (flat @ u) @ u.T
+        beside = beside - (beside @ u) @ u.T  # twice, or rounding would leave more on the span than belongs there
+        return ((beside + ((flat @ u) / (1 + t)) @ u.T) / root).reshape(y.shape)
 
     def log_abs_det(self, dim: int) -> float:
         """By the matrix determinant lemma."""
         self.check_dim(dim)
-        return float(self.diag.double().log().sum() - torch.linalg.slogdet(self._woodbury[2]).logabsdet)
+        return float(exact(self.diag).log().sum() + self._scaled[2].log1p().sum())
 
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact where the d×d inverse may be formed (d ≤ 4096), and for 1→2, 2→∞, 1→∞ at any d.
 
-        Otherwise from above, by ‖Σ⁻¹‖₂ ≤ 1/min a and by the exact column norms.
+        Otherwise from above, by ‖Σ⁻¹‖₂ ≤ 1/min a and by the exact column norms, each rounded up.
         """
         self.check_dim(dim)
         if dim <= MAX_FORMED:
             return dense_norm(self.solve(torch.eye(dim, dtype=torch.float64, device=self.diag.device)), q, p)
-        inverse, g, m = self._woodbury
-        shared = ((g @ m) * g).sum(1)  # the diagonal of G M Gᵀ
-        if (q, p) == (1, math.inf):
-            return float((inverse - shared).max())  # Σ⁻¹ is positive definite: its largest entry is on the diagonal
-        columns = (inverse**2 - 2 * inverse * shared + ((g @ (m @ (g.T @ g) @ m)) * g).sum(1)).clamp_min(0).sqrt()
+        root, u, t = self._scaled
+        inverse, kept = root**-2, u * (t / (1 + t))  # Σ⁻¹ = (I − kept Uᵀ), scaled by 1/√a from both sides
+        shared = (kept * u).sum(1)
+        if (q, p) == (1, math.inf):  # Σ⁻¹ is positive definite: its largest entry is on the diagonal
+            return float((inverse * ((1 - shared).clamp_min(0) + ROUNDING)).max())
+        cross = ((kept @ (u.T @ (u * inverse[:, None]))) * kept).sum(1)
+        squares = inverse * (inverse * (1 - 2 * shared) + cross) + ROUNDING * inverse * (3 * inverse + cross)
+        columns = squares.clamp_min(0).sqrt()
         spectral = float(inverse.max())
         by_spectrum = identity_norm(q, 2, dim) * spectral * identity_norm(2, p, dim)
         if q == 1 or p == math.inf:  # symmetric: rows are columns
@@ -263,11 +185,19 @@ class LowRank(Scale):
 
     def largest(self) -> float:
         """At most max aᵢ + ‖F‖₂²."""
-        return float(self.diag.abs().max()) + float(torch.linalg.matrix_norm(self.factor.detach().double(), ord=2)) ** 2
+        return float(exact(self.diag).abs().max()) + float(torch.linalg.matrix_norm(exact(self.factor), ord=2)) ** 2
 
     def check(self) -> None:
-        """Refuse aᵢ ≤ 0: only then is Σ positive definite whatever F is."""
+        """Refuse aᵢ ≤ 0 (only without is Σ positive definite whatever F is), and an F beside which a is nothing."""
         check_positive("LowRank", "diag", self.diag)
+        check_finite("LowRank", "factor", self.factor)
+        stretch = 1 + self._scaled[2]
+        least = float(stretch[-1]) if len(stretch) == self.dim else 1.0
+        if not float(stretch[0]) <= MAX_CONDITION * least:
+            raise SingularScale(
+                f"LowRank: along one direction F Fᵀ is {float(stretch[0]):.3g} times diag, along another not, so Σ "
+                "cannot be inverted. Use scale.regularised(eps) with an eps that raises diag, and sample from that one."
+            )
 
     def dense(self, dim: int) -> torch.Tensor:
         """diag(a) + F Fᵀ."""
@@ -326,7 +256,7 @@ class BlockDiagonal(Scale):
     def check(self) -> None:
         """Refuse a singular block."""
         for i, block in enumerate(self.blocks):
-            check_invertible(f"BlockDiagonal: blocks[{i}]", block)
+            check_invertible(f"BlockDiagonal: blocks[{i}]", "", block)
 
     def dense(self, dim: int) -> torch.Tensor:
         """The whole matrix."""
