@@ -32,7 +32,7 @@ class Region:
         check_norm(norm)
         if not radius >= 0:
             raise InvalidInput(f"a region's radius must be 0 or more, got {radius!r}.")
-        self.scale: Scale = as_scale(scale)
+        self.scale: Scale = as_scale(scale).detached()
         self.scale.check()
         self.radius = float(radius)
         self.norm = norm
@@ -55,7 +55,7 @@ class Region:
 
     def size(self, delta: torch.Tensor) -> torch.Tensor:
         """‖Σ⁻¹δ‖ₚ for each perturbation of a batch, in float64."""
-        return torch.linalg.vector_norm(self.scale.solve(delta).flatten(1), ord=self.norm, dim=1)
+        return torch.linalg.vector_norm(self.scale.solve(delta.reshape(len(delta), self.dim)), ord=self.norm, dim=1)
 
     def inscribed_radius(self, norm: float | None = None) -> float:
         """The largest r such that every ‖δ‖_q < r is inside: R/‖Σ⁻¹‖_(q→p). Default q: the region's own norm.

@@ -33,7 +33,8 @@ def tensors_to_json(tensors: dict[str, torch.Tensor], folder: Path | None) -> di
             name: {"dtype": str(t.dtype).removeprefix("torch."), "data": t.detach().cpu().tolist()}
             for name, t in tensors.items()
         }
-    data = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+    # Clones: two names may stand for the same memory, which the file format refuses.
+    data = save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
     file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
     if folder is not None and not (folder / file).exists():
         part = folder / f".{file}.part"
