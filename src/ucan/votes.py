@@ -82,9 +82,21 @@ class Classifier:
             raise InvalidInput(f"num_classes must be a whole number of at least 2, got {num_classes!r}.")
         self.model = model
         self.num_classes = num_classes
-        first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-        self.device = first.device if first is not None else None
-        self.dtype = first.dtype if first is not None and first.is_floating_point() else None
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the module's weights are now; None for a plain function."""
+        first = self._first()
+        return None if first is None else first.device
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The precision of the module's weights now; None where they do not tell."""
+        first = self._first()
+        return first.dtype if first is not None and first.is_floating_point() else None
+
+    def _first(self) -> torch.Tensor | None:
+        return next(self.model.parameters(), None) if isinstance(self.model, nn.Module) else None
 
     def check_ready(self) -> None:
         """Refuse a module in training mode: its answers would depend on the batch, and no theorem covers that."""
@@ -95,14 +107,15 @@ class Classifier:
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         """One valid class index, or ``num_classes``, for each of the batch."""
-        return self.to_votes(self.model(batch if self.dtype is None else batch.to(self.dtype)), len(batch))
+        dtype = self.dtype
+        return self.to_votes(self.model(batch if dtype is None else batch.to(dtype)), len(batch))
 
     def to_votes(self, output: Any, size: int) -> torch.Tensor:
         """The model's output as votes; an output of the wrong shape is an error, since every vote would be wrong."""
-        output = torch.as_tensor(output)
-        if output.ndim == 1 and len(output) == size and not output.is_floating_point():
-            valid = (output >= 0) & (output < self.num_classes)
-            return torch.where(valid, output, self.num_classes).long()
+        output = as_answer(output)
+        if output.ndim == 1 and len(output) == size and not (output.is_floating_point() or output.is_complex()):
+            index = output.long()  # first of all: in eight bits num_classes may be a class
+            return torch.where((index >= 0) & (index < self.num_classes), index, self.num_classes)
         if output.ndim != 2 or len(output) != size or not output.is_floating_point():
             raise ModelError(
                 f"the model answered a batch of {size} with {output.dtype} of shape {tuple(output.shape)}; it must "
@@ -114,6 +127,19 @@ class Classifier:
                 f"use num_classes={output.shape[1]} (on the command line --classes)."
             )
         return torch.where(output.isnan().any(1), self.num_classes, output.argmax(1))
+
+
+def as_answer(output: Any) -> torch.Tensor:
+    """What a model answered, as a tensor."""
+    if isinstance(output, torch.Tensor):
+        return output
+    try:
+        return torch.as_tensor(output)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"the model answered with a {type(output).__name__}, not with a tensor of logits or class numbers: wrap it "
+            "in a function that takes them out, such as lambda batch: model(batch).logits."
+        ) from error
 
 
 @dataclass(frozen=True)
