@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
+from ucan.config import write_whole
 from ucan.errors import InvalidInput, StoreError
 from ucan.report.render import render
 from ucan.report.tables import RADII, comparison
-from ucan.results.config import write_whole
 
 DEFAULT_RADII = ",".join(f"{r:g}" for r in RADII)
 

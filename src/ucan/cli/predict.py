@@ -12,8 +12,8 @@ import typer
 from ucan import data
 from ucan.cli import words
 from ucan.cli.progress import Progress
+from ucan.config import write_whole
 from ucan.errors import InvalidInput
-from ucan.results.config import write_whole
 from ucan.results.metrics import floor_percent
 
 

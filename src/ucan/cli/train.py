@@ -13,9 +13,9 @@ import typer
 from ucan import __version__, data
 from ucan.cli import words
 from ucan.cli.progress import duration
+from ucan.config import differences, frozen, read_config, write_config
 from ucan.errors import InvalidInput, TrainingError
 from ucan.models import load_weights
-from ucan.results.config import differences, frozen, read_config, write_config
 
 
 def train(

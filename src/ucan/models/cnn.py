@@ -9,18 +9,20 @@ from ucan.errors import ModelError
 
 
 class CNN(nn.Module):
-    """Two 3 x 3 convolutions, each with ReLU and 2 x 2 max-pooling, then one linear layer; for square pictures."""
+    """Two 4 x 4 convolutions with stride 2 and ReLU, then one linear layer; for square pictures.
 
-    def __init__(self, in_channels: int = 1, size: int = 28, num_classes: int = 10, width: int = 32) -> None:
+    Striding instead of pooling makes it some ten times faster on a CPU, where certification is nothing but forward passes.
+    """
+
+    def __init__(self, in_channels: int = 1, size: int = 28, num_classes: int = 10, width: int = 16) -> None:
         super().__init__()
         if size < 4:
-            raise ModelError(f"the cnn pools twice, so pictures need at least 4 x 4 pixels, got {size} x {size}.")
-        self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1)
-        self.conv2 = nn.Conv2d(width, 2 * width, 3, padding=1)
+            raise ModelError(f"the cnn halves pictures twice, so they need at least 4 x 4 pixels, got {size} x {size}.")
+        self.conv1 = nn.Conv2d(in_channels, width, 4, stride=2, padding=1)
+        self.conv2 = nn.Conv2d(width, 2 * width, 4, stride=2, padding=1)
         self.linear = nn.Linear(2 * width * (size // 4) ** 2, num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits (n, num_classes) of a batch (n, in_channels, size, size)."""
-        x = nn.functional.max_pool2d(self.conv1(x).relu(), 2)
-        x = nn.functional.max_pool2d(self.conv2(x).relu(), 2)
+        x = self.conv2(self.conv1(x).relu()).relu()
         return self.linear(x.flatten(1))

@@ -12,11 +12,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from ucan.config import read_config
 from ucan.errors import TrainingError
 from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.models import build_model, load_model
-from ucan.results.config import read_config
 from ucan.training.settings import TrainSettings
 
 CONFIG, CHECKPOINT, WEIGHTS = "config.toml", "checkpoint.pt", "weights.safetensors"

@@ -1,0 +1,212 @@
+"""How fast certification is on this machine, as ratios within one run.
+
+The yardsticks: the bare forward pass of the same network, as fast as the same backend runs it; the textbook loop
+(repeat, add noise, forward, argmax, copy to host, count); and the Adversarial Robustness Toolbox where it is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ucan import laws, scales
+from ucan.generators import CertificationWise, Fixed, Generator
+from ucan.laws import Law
+from ucan.plan import CertifyPlan
+from ucan.smoothed import SmoothedClassifier
+from ucan.votes import forward_size
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement: what, samples per second, the ratio to a yardstick, and peak device memory in MiB (GPU only)."""
+
+    what: str
+    rate: float
+    ratio: float | None = None
+    against: str = ""
+    memory: float | None = None
+
+
+class Bench:
+    """Measures one network on one device; every rate is the best of ``repeats`` timings after a warm-up."""
+
+    def __init__(self, model: nn.Module, shape: tuple[int, ...], classes: int, n: int, repeats: int = 3) -> None:
+        self.model = model.eval()
+        self.device = next(model.parameters()).device
+        self.shape = shape
+        self.classes = classes
+        self.n = n
+        self.repeats = repeats
+        self.x = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+        self.size = forward_size(self.x.numel(), self.device)
+        self.rows: list[Row] = []
+
+    def smoothed(
+        self, law: Law | None = None, generator: Generator | None = None, backend: str = "eager"
+    ) -> SmoothedClassifier:
+        """Our classifier under the given noise."""
+        return SmoothedClassifier(self.model, law or laws.Gaussian(0.25), generator, self.classes, backend)
+
+    def rate(self, work: Callable[[], Any], samples: int) -> tuple[float, float | None]:
+        """Samples per second of ``work``, and its peak memory above what was there."""
+        work()
+        self._wait()
+        before = torch.cuda.memory_allocated() if self.device.type == "cuda" else 0
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        best = float("inf")
+        for _ in range(self.repeats):
+            start = time.perf_counter()
+            work()
+            self._wait()
+            best = min(best, time.perf_counter() - start)
+        peak = (torch.cuda.max_memory_allocated() - before) / 2**20 if self.device.type == "cuda" else None
+        return samples / best, peak
+
+    def measure(self, what: str, work: Callable[[], Any], samples: int, against: str = "") -> Row:
+        """Measure, set beside an earlier row, and keep."""
+        rate, memory = self.rate(work, samples)
+        yardstick = next((row.rate for row in self.rows if row.what == against), None) if against != what else None
+        row = Row(what, rate, None if yardstick is None else rate / yardstick, against if yardstick else "", memory)
+        self.rows.append(row)
+        return row
+
+    # --- the cases ---
+
+    def textbook(self) -> Row:
+        """The loop that papers print, in fp32, with a batch of the same size."""
+        passes = max(1, min(self.n, 4 * self.size) // self.size)
+        return self.measure("textbook loop, fp32", lambda: self._textbook(passes), passes * self.size)
+
+    @torch.no_grad()
+    def _textbook(self, passes: int) -> None:
+        counts = torch.zeros(self.classes, dtype=torch.int64)
+        with _true_fp32():
+            for _ in range(passes):
+                batch = self.x.repeat(self.size, *(1 for _ in self.shape))
+                votes = self.model(batch + 0.25 * torch.randn_like(batch)).argmax(1).cpu()
+                counts += torch.bincount(votes, minlength=self.classes)
+
+    def ours(self, backend: str, precision: str | None) -> None:
+        """The bare forward pass and our certificate, both with this backend and precision."""
+        g = self.smoothed(backend=backend)
+        name = f"{backend}, {precision or 'fp32'}"
+        plan = CertifyPlan(n=self.n, precision=precision)
+        counter = g._setup(self.x, plan).counter  # the network as certify runs it
+        batch = self.x + 0.25 * torch.randn(counter.size, *self.shape, device=self.device)
+        passes = max(1, self.n // counter.size)
+        bare = f"bare forward, {name}"
+
+        @torch.inference_mode()
+        def forward() -> None:
+            for _ in range(passes):
+                counter.vote(batch)
+
+        self.measure(bare, forward, passes * counter.size, "textbook loop, fp32")
+        samples = -(-self.n // counter.size) * counter.size
+        self.measure(
+            f"certify, {name}",
+            lambda: g.certify(self.x, n0=counter.block, n=samples, precision=precision),
+            samples,
+            bare,
+        )
+        self.rows.append(_against(self.rows[-1], self.rows, "textbook loop, fp32"))
+
+    def laws_and_shapes(self, backend: str, precision: str | None) -> None:
+        """Each law and each Σ beside isotropic Gaussian noise."""
+        dim = self.x.numel()
+        sigma = 0.5 + torch.rand(self.shape, generator=torch.Generator().manual_seed(1)).to(self.device)
+        kinds: dict[str, tuple[Law, Generator | None, float]] = {
+            "gaussian, isotropic": (laws.Gaussian(0.25), None, 2),
+            "laplace": (laws.Laplace.from_std(0.25, dim), None, 1),
+            "uniform": (laws.Uniform.from_std(0.25, dim), None, 1),
+            "expinf": (laws.ExpInf.from_std(0.25, dim), None, 1),
+            "powerlaw": (laws.PowerLaw.from_std(0.25, dim, a=dim + 1000), None, 1),
+            "gaussian, diagonal Σ": (laws.Gaussian(0.25), Fixed(sigma), 2),
+        }
+        if len(self.shape) == 3:
+            kinds["gaussian, DCT Σ"] = (laws.Gaussian(0.25), Fixed(scales.DCT(sigma)), 2)
+        if dim <= 4096:
+            basis = torch.linalg.qr(torch.randn(dim, dim, generator=torch.Generator().manual_seed(2)))[0].to(
+                self.device
+            )
+            kinds["gaussian, basis Σ"] = (laws.Gaussian(0.25), Fixed(scales.Basis(basis, sigma.flatten())), 2)
+        shared = self.smoothed(backend=backend)
+        for name, (law, generator, norm) in kinds.items():
+            g = self.smoothed(law, generator, backend)
+            g._backends = shared._backends  # the network is the same: compile it once
+            work = functools.partial(g.certify, self.x, n=self.n, norm=norm, precision=precision)
+            self.measure(name, work, self.n, "gaussian, isotropic")
+
+    def generator(self, backend: str, precision: str | None) -> None:
+        """What a per-input generator adds to one certificate of n = 1,000."""
+        if len(self.shape) != 3:
+            return
+        plain = self.smoothed(backend=backend)
+        per_input = self.smoothed(generator=CertificationWise(self.shape[0]).to(self.device), backend=backend)
+        per_input._backends = plain._backends
+        for name, g in (("isotropic", plain), ("certification-wise", per_input)):
+            work = functools.partial(g.certify, self.x, n=1000, precision=precision)
+            self.measure(f"n = 1,000, {name}", work, 1000, "n = 1,000, isotropic")
+
+    def art(self, batch: int) -> Row | None:
+        """The Adversarial Robustness Toolbox's certify, same n, model and batch; None where it is not installed."""
+        try:
+            from art.estimators.certification.randomized_smoothing import PyTorchRandomizedSmoothing
+        except ImportError:
+            return None
+        smooth = PyTorchRandomizedSmoothing(
+            model=self.model,
+            loss=nn.CrossEntropyLoss(),
+            input_shape=self.shape,
+            nb_classes=self.classes,
+            sample_size=100,
+            scale=0.25,
+            alpha=0.001,
+            device_type="gpu" if self.device.type == "cuda" else "cpu",
+        )
+        x = self.x.cpu().numpy()
+        return self.measure("ART certify, fp32", lambda: smooth.certify(x, n=self.n, batch_size=batch), self.n)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """What the numbers were measured on."""
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{platform.processor() or platform.machine()} CPU"
+    )
+    return {
+        "device": name,
+        "threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _against(row: Row, rows: list[Row], other: str) -> Row:
+    yardstick = next(r.rate for r in rows if r.what == other)
+    return Row(row.what, row.rate, row.rate / yardstick, other, row.memory)
+
+
+class _true_fp32:
+    """Convolutions in real fp32, not TF32, which PyTorch would use on a GPU."""
+
+    def __enter__(self) -> None:
+        self.before = torch.backends.cudnn.allow_tf32
+        torch.backends.cudnn.allow_tf32 = False
+
+    def __exit__(self, *_: object) -> None:
+        torch.backends.cudnn.allow_tf32 = self.before

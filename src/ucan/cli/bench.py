@@ -1,0 +1,82 @@
+"""`ucan bench`: what certification costs on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ucan import __version__
+from ucan.cli import words
+from ucan.errors import InvalidInput
+
+
+def bench(
+    model: Annotated[str, typer.Option(help="A built-in model: cnn, resnet20, resnet110, resnet50, …")] = "resnet20",
+    shape: Annotated[str, typer.Option(help="The input's shape.")] = "3,32,32",
+    n: Annotated[int, typer.Option(min=1000, help="Samples per certificate.")] = 10_000,
+    precision: Annotated[str, typer.Option(help="Precisions to measure, of fp32, tf32, bf16.")] = "fp32",
+    backend: Annotated[str, typer.Option(help="Backends to measure, of eager, compile.")] = "eager,compile",
+    shapes: Annotated[bool, typer.Option(help="Also measure every law and every Σ.")] = True,
+    art: Annotated[
+        bool, typer.Option(help="Also measure the Adversarial Robustness Toolbox, if it is installed.")
+    ] = True,
+    device: words.DeviceOption = "auto",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the numbers as JSON.")] = None,
+) -> None:
+    """Measure certification beside the bare forward pass, the textbook loop and others: ratios within this one run.
+
+    Example: `ucan bench --model resnet50 --shape 3,224,224 --n 100000 --precision bf16 --backend compile`
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from ucan.bench import Bench, machine
+    from ucan.models import build_model
+
+    try:
+        event = tuple(int(part) for part in shape.split(","))
+    except ValueError as error:
+        raise InvalidInput(f"--shape takes numbers such as 3,32,32, got {shape!r}.") from error
+    where = words.device_of(device)
+    bench = Bench(build_model(model, event, 10).to(where), event, 10, n)
+    console = Console(stderr=True)
+    with console.status("textbook loop"):
+        bench.textbook()
+    choices = [(b.strip(), p.strip()) for p in precision.split(",") for b in backend.split(",")]
+    for name, kind in choices:
+        with console.status(f"{name}, {kind} (compiling takes a while)"):
+            bench.ours(name, None if kind == "fp32" else kind)
+    last_backend, last_precision = choices[-1]
+    kept = None if last_precision == "fp32" else last_precision
+    with console.status("generator, laws, shapes"):
+        bench.generator(last_backend, kept)
+        if shapes:
+            bench.laws_and_shapes(last_backend, kept)
+    if art:
+        with console.status("Adversarial Robustness Toolbox"):
+            if bench.art(bench.size) is None:
+                console.print("The Adversarial Robustness Toolbox is not installed: left out.")
+    info = {
+        **machine(where),
+        "ucan": __version__,
+        "model": model,
+        "shape": shape,
+        "n": str(n),
+        "batch": str(bench.size),
+    }
+    table = Table("what", "samples/s", "ratio", "to", "MiB", title=f"{model} at {shape} on {info['device']}")
+    for row in bench.rows:
+        table.add_row(
+            row.what,
+            f"{row.rate:,.0f}",
+            "" if row.ratio is None else f"{row.ratio:.3f}",
+            row.against,
+            "" if row.memory is None else f"{row.memory:,.0f}",
+        )
+    Console(width=110).print(table)
+    if out is not None:
+        out.write_text(json.dumps({"machine": info, "rows": [asdict(row) for row in bench.rows]}, indent=1) + "\n")
