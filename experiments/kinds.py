@@ -36,7 +36,6 @@ RUNS: dict[str, dict[str, tuple[str, list[str]]]] = {
     },
     "mnist": {
         "isotropic, 1": ("mnist-isotropic-fast", []),
-        "isotropic, 0.5": ("mnist-isotropic-fast", ["law.scale=0.5"]),
         "pattern, 1": ("mnist-pattern-fast", []),
         "dataset-wise": ("mnist-dataset-fast", []),
         "certification-wise": ("mnist-certification-fast", []),

@@ -36,9 +36,19 @@ class Generator(nn.Module):
         """What the classifier is shown of noisy inputs (…, *event): by default all of it."""
         return y
 
-    def perturb(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
-        """N noisy copies of every input: (batch, *event) → (n, batch, *event), before ``view``."""
-        mu, scale = self(x)
+    def perturb(
+        self,
+        x: torch.Tensor,
+        law: Law,
+        n: int,
+        rng: torch.Generator,
+        noise: tuple[torch.Tensor, Scale] | None = None,
+    ) -> torch.Tensor:
+        """n noisy copies of every input: (batch, *event) → (n, batch, *event), before ``view``.
+
+        ``noise`` is what ``forward`` gives for x, where the caller has it already.
+        """
+        mu, scale = self(x) if noise is None else noise
         batch, event = x.shape[0], x.shape[1:]
         eps = law.sample(n * batch, event, rng, x.dtype).reshape(n, batch, *event)
         return as_scale(scale).apply(eps).add_(x + mu)
@@ -94,7 +104,7 @@ class Fixed(Generator):
         self.register_buffer("mean", mu)
         for name, tensor in self.scale.tensors().items():
             self.register_buffer(_buffer_name(name), tensor)
-        self.register_load_state_dict_post_hook(lambda module, keys: module._rebuild())
+        self.register_load_state_dict_post_hook(_rebuild)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """The given μ and Σ."""
@@ -173,6 +183,11 @@ def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale:
         fits = False
     if not fits:
         raise InvalidInput(f"{name}: μ of shape {tuple(mean.shape)} does not fit inputs of {tuple(x.shape[1:])}.")
+
+
+def _rebuild(module: Fixed, keys: Any) -> None:
+    """After loading a state: a function of the module, since a lambda could not be pickled."""
+    module._rebuild()
 
 
 def _buffer_name(name: str) -> str:

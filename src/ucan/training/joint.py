@@ -63,15 +63,15 @@ class Joint(nn.Module):
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor, rng: torch.Generator) -> dict[str, torch.Tensor]:
         """loss, the number of correct noisy copies, and the smallest and mean σ."""
-        noisy = self.generator.perturb(x, self.law, self.recipe.draws, rng)
+        noise = self.generator(x)
+        noisy = self.generator.perturb(x, self.law, self.recipe.draws, rng, noise)
         shown = self.generator.view(noisy.flatten(0, 1))
         if shown.ndim == 4 and shown.is_cuda:  # the layout in which a GPU's convolutions are fastest
             shown = shown.contiguous(memory_format=torch.channels_last)
         logits = self.answer(shown)
         logits = logits.reshape(self.recipe.draws, len(x), -1)
         loss = self.recipe.loss(logits, labels)
-        _, scale = self.generator(x)
-        entries = scale_entries(as_scale(scale), len(x)).float()
+        entries = scale_entries(as_scale(noise[1]), len(x)).float()
         if self.term != "none":
             loss = loss - self.weight * variance_term(entries, self.term)
         return {
