@@ -25,8 +25,8 @@ from ucan import (
     Uniform,
     UnsupportedNorm,
 )
+from ucan.fingerprint import checksums, weights_hash
 from ucan.scales import DCT, Basis, Dense, Diagonal, LowRank
-from ucan.smoothed import weights_hash
 
 INF = math.inf
 DIM = 6
@@ -439,6 +439,57 @@ def test_votes_come_from_the_weights_as_they_are_now(precision):
     assert counts(g.certify(torch.zeros(1, 4), n=50, precision=precision)) == [[50, 0]]
     model[1].bias.data.neg_()
     assert counts(g.certify(torch.zeros(1, 4), n=50, precision=precision)) == [[0, 50]]
+
+
+def swap_through_data(model):
+    model[1].weight.data[:2] = model[1].weight.data[:2].flip(0)
+
+
+SLIGHT = {
+    "one bit": lambda m: m[1].weight.data.view(torch.int32)[3, 5].bitwise_xor_(1),
+    "all signs": lambda m: m[1].weight.data.neg_(),
+    "two rows swapped": swap_through_data,
+    "a buffer outside the state": lambda m: m[1].hidden.data.add_(1),
+}
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16))
+@pytest.mark.parametrize("change", SLIGHT)
+def test_the_checksum_on_a_device_sees_what_version_counters_do_not(change, dtype):
+    model = noisy_model()
+    model[1].register_buffer("hidden", torch.zeros(3), persistent=False)
+    if change != "one bit":
+        model = model.to(dtype)
+
+    def now():
+        return checksums([*(t.detach() for t in model.parameters()), *model.buffers()]), weights_hash(model)
+
+    before = now()
+    assert now() == before
+    SLIGHT[change](model)
+    assert all(a != b for a, b in zip(now(), before, strict=True))
+
+
+def test_the_checksum_does_not_need_the_weights_in_one_piece(monkeypatch):
+    tensors = [torch.arange(n, dtype=torch.float32) for n in (0, 1, 7, 100)] + [torch.tensor(3)]
+    whole = checksums(tensors)
+    assert len(whole) == 1
+    monkeypatch.setattr("ucan.fingerprint.CHUNK", 64)
+    pieces = checksums(tensors)
+    assert len(pieces) > 3
+    tensors[3][99] += 1
+    assert checksums(tensors) != pieces and checksums([]) == ()
+
+
+def test_a_callable_may_know_its_own_weights():
+    class File:
+        weights_hash = "ab" * 32
+
+        def __call__(self, batch):
+            return torch.zeros(len(batch), 2)
+
+    (c,) = SmoothedClassifier(File(), Gaussian(scale=0.5), None, 2).certify(XS[:1], n=50)
+    assert c.evidence.weights_hash == "ab" * 32
 
 
 def test_equal_weights_have_equal_hashes():

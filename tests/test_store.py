@@ -19,7 +19,7 @@ import ucan
 from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.report.tables import comparison
 from ucan.results import Store
-from ucan.results.config import frozen, read_config
+from ucan.config import frozen, read_config
 from ucan.results.store import COLUMNS
 
 CONFIG = {

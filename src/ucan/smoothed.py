@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import math
-import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from ucan.backends import Backend, prepare
 from ucan.bounds import (
@@ -24,6 +22,7 @@ from ucan.bounds import (
 )
 from ucan.certificate import Abstention, Certificate, Evidence, Prediction
 from ucan.errors import InvalidInput
+from ucan.fingerprint import weights_hash
 from ucan.generators import Generator, Isotropic
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, PredictPlan, Test
@@ -32,6 +31,15 @@ from ucan.sequential import Candidate, settle
 from ucan.sidecar import input_hash
 from ucan.stopping import AtRadii, Radius, Stop, parse_stop
 from ucan.votes import Classifier, Job, Stream, VoteCounter, Votes, block_size, classify_samples, forward_size
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the votes on inputs of one shape are counted, and what their evidence says of it."""
+
+    counter: VoteCounter
+    backend: Backend
+    weights: str | None
 
 
 class SmoothedClassifier:
@@ -103,25 +111,28 @@ class SmoothedClassifier:
     def _certify_one(self, x: torch.Tensor, plan: CertifyPlan) -> Certificate | Abstention:
         """Algorithm 1 for one input (1, *event), in the paper's symbols."""
         n0, n, alpha = plan.n0, plan.n, plan.alpha
+        setup = self._setup(x, plan)
         M = self.M.at(x)  # μ, Σ ← M
-        counts_select = self._classify_samples(M, x, n0, plan, "select").counts
+        counts_select = _classify_samples(setup, M, x, n0, plan.seed, "select").counts
         c_A = int(counts_select.argmax())
-        votes = self._classify_samples(M, x, n, plan, "estimate")
+        votes = _classify_samples(setup, M, x, n, plan.seed, "estimate")
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
         if plan.bound == "binary":
             p_A, p_B = lower_bound(n_A, n, alpha), None
         else:
             p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
-        return self._conclude(M, x, c_A, p_A, p_B, self._evidence(x, votes, n0, n, plan, plan.bound), plan.norm)
+        evidence = self._evidence(setup, x, votes, n0, n, plan, plan.bound)
+        return self._conclude(M, x, c_A, p_A, p_B, evidence, plan.norm)
 
     def _certify_stopping(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
-        for candidate in self._settle(inputs, plan, stop):
+        setup, candidates = self._settle(inputs, plan, stop)
+        for candidate in candidates:
             votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
             p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.alpha)
-            evidence = self._evidence(x, votes, plan.n0, candidate.drawn, plan, "anytime")
+            evidence = self._evidence(setup, x, votes, plan.n0, candidate.drawn, plan, "anytime")
             yield candidate.index, self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan.norm)
 
     def _conclude(
@@ -173,13 +184,14 @@ class SmoothedClassifier:
     def _predict_one(self, x: torch.Tensor, plan: PredictPlan) -> Prediction | Abstention:
         """Algorithm 2 for one input (1, *event), in the paper's symbols."""
         n, alpha = plan.n, plan.alpha
+        setup = self._setup(x, plan)
         M = self.M.at(x)  # μ, Σ ← M
-        votes = self._classify_samples(M, x, n, plan, "predict")
+        votes = _classify_samples(setup, M, x, n, plan.seed, "predict")
         c_A = int(votes.counts.argmax())
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
         p_value = majority_p_value(n_A, n) if plan.test == "majority" else top_two_p_value(n_A, n_B)
 
-        evidence = self._evidence(x, votes, 0, n, plan, plan.test)
+        evidence = self._evidence(setup, x, votes, 0, n, plan, plan.test)
         if p_value <= alpha:
             return Prediction(None, M.scope, evidence, prediction=c_A, p_value=p_value)
         reason = f"class {c_A} leads with {n_A} of {n} votes, too few for the {plan.test} test at alpha = {alpha:g}"
@@ -189,10 +201,11 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan
     ) -> Iterator[tuple[int, Prediction | Abstention]]:
         """Algorithm 2 with a test that may look after every block."""
-        for candidate in self._settle(inputs, plan, AtRadii((0.0,))):
+        setup, candidates = self._settle(inputs, plan, AtRadii((0.0,)))
+        for candidate in candidates:
             hits, drawn, c_A = candidate.hits, candidate.drawn, candidate.c_A
             p_value = min(1.0, math.exp(-float(log_wealth(hits, drawn, 0.5))))
-            evidence = self._evidence(candidate.x, Votes.of(candidate.tally), 0, drawn, plan, "anytime")
+            evidence = self._evidence(setup, candidate.x, Votes.of(candidate.tally), 0, drawn, plan, "anytime")
             if p_value <= plan.alpha:
                 yield candidate.index, Prediction(None, candidate.M.scope, evidence, prediction=c_A, p_value=p_value)
             else:
@@ -200,19 +213,20 @@ class SmoothedClassifier:
                 yield candidate.index, Abstention(None, candidate.M.scope, evidence, reason)
 
     def votes(self, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
-        """N votes on one input (1, *event), from a stream of noise of their own (``phase`` names it)."""
+        """n votes on one input (1, *event), from a stream of noise of their own (``phase`` names it)."""
         (x1,) = self.check_inputs(x)
-        return self._classify_samples(self.M.at(x1), x1, n, PredictPlan(n=n, seed=seed), phase)
+        return _classify_samples(self._setup(x1, PredictPlan(n=n, seed=seed)), self.M.at(x1), x1, n, seed, phase)
 
     # --- what both algorithms stand on ---
 
     def _settle(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, stop: Stop
-    ) -> Iterator[Candidate]:
+    ) -> tuple[Setup, Iterator[Candidate]]:
         """Each input's class, chosen from samples of their own, and its votes until the rule is satisfied."""
         first, rest = _peek(x.to(self.f.device or x.device) for x in inputs)
-        counter = self._counter(first, plan)
-        return settle(counter, self._candidates(rest, counter, plan), stop, plan.n, plan.alpha)
+        setup = self._setup(first, plan)
+        candidates = self._candidates(rest, setup.counter, plan)
+        return setup, settle(setup.counter, candidates, stop, plan.n, plan.alpha)
 
     def _candidates(
         self, inputs: Iterable[torch.Tensor], counter: VoteCounter, plan: CertifyPlan | PredictPlan
@@ -243,23 +257,18 @@ class SmoothedClassifier:
             probability=functools.cache(lambda r: self.law.probability(r / factor, sure.norm, x.numel())),
         )
 
-    def _classify_samples(
-        self, M: Generator, x: torch.Tensor, n: int, plan: CertifyPlan | PredictPlan, phase: str
-    ) -> Votes:
-        return classify_samples(self._counter(x, plan), M, x, n, Stream(plan.seed, input_hash(x), phase))
-
-    def _counter(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> VoteCounter:
+    def _setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
+        weights = weights_hash(self.f.model)
         size = plan.batch_size or forward_size(x.numel(), x.device)
         block = min(size, block_size(x.numel()))
-        counter = VoteCounter(
-            self._run(x, size // block * block, plan.precision).vote, self.f.num_classes, self.law, block, size
-        )
+        backend = self._run(x, size // block * block, plan.precision, weights)
+        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size)
         counter.on_votes = self.on_votes
-        return counter
+        return Setup(counter, backend, weights)
 
-    def _run(self, x: torch.Tensor, size: int, precision: str | None) -> Backend:
+    def _run(self, x: torch.Tensor, size: int, precision: str | None, weights: str | None) -> Backend:
         """How f is run on forward passes of this shape: prepared once per state of its weights."""
-        key = (self.backend, precision, size, x.shape, x.dtype, weights_hash(self.f.model))
+        key = (self.backend, precision, size, x.shape, x.dtype, x.device, weights)
         if key not in self._backends:
             rng = torch.Generator(x.device).manual_seed(0)
             example = (
@@ -269,10 +278,8 @@ class SmoothedClassifier:
         return self._backends[key]
 
     def _evidence(
-        self, x: torch.Tensor, votes: Votes, n0: int, n: int, plan: CertifyPlan | PredictPlan, bound: str
+        self, setup: Setup, x: torch.Tensor, votes: Votes, n0: int, n: int, plan: CertifyPlan | PredictPlan, bound: str
     ) -> Evidence:
-        counter = self._counter(x, plan)
-        run = self._run(x, counter.size, plan.precision)
         return Evidence(
             counts=tuple(votes.counts.tolist()),
             invalid=votes.invalid,
@@ -283,11 +290,11 @@ class SmoothedClassifier:
             law=self.law,
             generator=self.M.describe(),
             bound=bound,
-            block=counter.block,
-            batch_size=counter.size,
-            precision=run.precision,
-            backend=run.name,
-            weights_hash=weights_hash(self.f.model),
+            block=setup.counter.block,
+            batch_size=setup.counter.size,
+            precision=setup.backend.precision,
+            backend=setup.backend.name,
+            weights_hash=setup.weights,
             input_hash=input_hash(x),
         )
 
@@ -315,24 +322,8 @@ class SmoothedClassifier:
         return inputs
 
 
-# Hashing a large model takes a good part of a second: do it once per state of its weights.
-_HASHES: weakref.WeakKeyDictionary[nn.Module, tuple[Any, str]] = weakref.WeakKeyDictionary()
-
-
-def weights_hash(model: Any) -> str | None:
-    """SHA-256 over a module's parameters and buffers, by name; None for a plain function."""
-    if not isinstance(model, nn.Module):
-        return None
-    state = sorted(model.state_dict().items())
-    version = tuple((t.data_ptr(), t._version) for _, t in state if isinstance(t, torch.Tensor))
-    known = _HASHES.get(model)
-    if known is None or known[0] != version:
-        digest = hashlib.sha256()
-        for name, tensor in state:
-            digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        known = _HASHES[model] = (version, digest.hexdigest())
-    return known[1]
+def _classify_samples(setup: Setup, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
+    return classify_samples(setup.counter, M, x, n, Stream(seed, input_hash(x), phase))
 
 
 def _peek(inputs: Iterable[torch.Tensor]) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:

@@ -17,8 +17,8 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from ucan.certificate import SCOPES
+from ucan.config import sync_folder
 from ucan.errors import InvalidInput, MissingExtra, StoreError
-from ucan.results.config import sync_folder
 from ucan.results.metrics import floor_significant
 from ucan.results.store import COLUMNS, Store
 

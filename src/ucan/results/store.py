@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ucan.certificate import Abstention, Certificate, from_dict
+from ucan.config import differences, frozen, read_config, sync_folder, write_config
 from ucan.errors import InvalidInput, StoreError
-from ucan.results.config import differences, frozen, read_config, sync_folder, write_config
 from ucan.results.database import connect_reader, connect_writer, storage
 from ucan.results.lock import WriterLock
 
