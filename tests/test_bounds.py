@@ -33,6 +33,14 @@ def test_bounds_are_scipys_one_sided_exact_interval(k, n, alpha):
     assert upper_bound(k, n, alpha) == pytest.approx(above, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize(("k", "n"), COUNTS)
+def test_tests_are_scipys(k, n):
+    assert majority_p_value(k, n) == pytest.approx(stats.binom.sf(k - 1, n, 0.5), rel=1e-9)
+    assert top_two_p_value(k, n - k) == pytest.approx(stats.binomtest(k, n, 0.5).pvalue, rel=1e-9)
+    for p in (0.0, 1e-3, 0.5, 0.9, 0.99993, 1.0):
+        assert at_most_p_value(k, n, p) == pytest.approx(stats.binom.cdf(k, n, p), rel=1e-9, abs=1e-300)
+
+
 @pytest.mark.parametrize("alpha", (0.05, 0.001, 1e-6))
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 2), (7, 10), (10, 10), (99, 100), (999, 1000), (600, 1000)])
 def test_at_the_lower_bound_so_many_hits_have_probability_alpha(k, n, alpha):

@@ -235,7 +235,7 @@ def test_an_output_of_the_wrong_shape_is_an_error(kind):
 
 @pytest.mark.parametrize("answer", [None, "cat", {"logits": 1}], ids=repr)
 def test_an_output_that_is_no_tensor_is_an_error(answer):
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match=f"{type(answer).__name__}, not with a tensor.*wrap it"):
         votes_of(lambda b: answer, n=20, size=16)
 
 

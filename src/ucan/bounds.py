@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from ucan.errors import InvalidInput
 
@@ -53,7 +53,7 @@ def majority_p_value(n_a: int, n: int) -> float:
     against n/2 does not: it is also small when n_a is far below n/2.)
     """
     check_counts(n_a, n)
-    return float(stats.binom.sf(n_a - 1, n, 0.5))
+    return float(special.betainc(n_a, n - n_a + 1, 0.5)) if n_a else 1.0
 
 
 def top_two_p_value(n_a: int, n_b: int) -> float:
@@ -61,13 +61,13 @@ def top_two_p_value(n_a: int, n_b: int) -> float:
     if n_a + n_b == 0:
         return 1.0
     check_counts(n_a, n_a + n_b)
-    return float(stats.binomtest(n_a, n_a + n_b, 0.5).pvalue)
+    return min(1.0, 2 * majority_p_value(max(n_a, n_b), n_a + n_b))  # at 1/2 the two tails are alike
 
 
 def at_most_p_value(k: int, n: int, p: float) -> float:
     """P(Bin(n, p) ≤ k): how surprising k hits in n draws are if the hit probability is at least p."""
     check_counts(k, n)
-    return float(stats.binom.cdf(k, n, p))
+    return float(special.betaincc(k + 1, n - k, p)) if k < n else 1.0
 
 
 # --- bounds that hold at every stopping time ---

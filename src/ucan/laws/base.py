@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -74,7 +75,7 @@ class Law(ABC):
     def sample(
         self, n: int, shape: Sequence[int], rng: torch.Generator, dtype: torch.dtype = torch.float32
     ) -> torch.Tensor:
-        """N independent draws of ε over one event, shape ``(n, *shape)``, on the generator's device."""
+        """n independent draws of ε over one event, shape ``(n, *shape)``, on the generator's device."""
         if n < 0:
             raise InvalidInput(f"the number of samples must be 0 or more, got {n}.")
         dim = math.prod(shape)
@@ -106,7 +107,7 @@ class Law(ABC):
 
     @abstractmethod
     def _draw(self, n: int, dim: int, rng: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
-        """N draws, shape (n, dim), on ``rng.device``."""
+        """n draws, shape (n, dim), on ``rng.device``."""
 
     @abstractmethod
     def _unit_std(self, dim: int) -> float:
@@ -130,6 +131,8 @@ class Law(ABC):
 
     def _check(self, norm: float, dim: int) -> None:
         if norm not in self.norms:
+            if not isinstance(norm, Real):
+                raise InvalidInput(f"norm must be 1, 2 or math.inf, got {norm!r}.")
             known = ", ".join(norm_name(q) for q in self.norms)
             raise UnsupportedNorm(
                 f"{type(self).__name__} noise has no known radius against {norm_name(norm)}; it has one against {known}."
@@ -137,7 +140,7 @@ class Law(ABC):
         self._check_dim(dim)
 
     def _check_dim(self, dim: int) -> None:
-        if dim != int(dim) or dim < 1:
+        if not (isinstance(dim, Real) and math.isfinite(dim) and dim == int(dim) and dim >= 1):
             raise InvalidInput(f"dim must be a whole number of at least 1, got {dim!r}.")
 
 
