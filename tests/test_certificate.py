@@ -252,6 +252,31 @@ def test_a_missing_sidecar_is_refused(large):
         load_json(path)
 
 
+@dataclasses.dataclass(frozen=True)
+class Wide(Gaussian):
+    """A law of the user's own, with a parameter of its own."""
+
+    factor: float = 2.0
+
+
+def test_a_law_of_ones_own_comes_back_where_its_class_is_known():
+    law = Wide(scale=0.3, factor=3.0)
+    record = json.loads(json.dumps(outcome(law=law).to_dict()))
+    assert record["evidence"]["law"] == {"name": "Wide", "module": __name__, "scale": 0.3, "factor": 3.0}
+    assert from_dict(record).evidence.law == law
+    assert "module" not in outcome(law=Gaussian(scale=0.3)).to_dict()["evidence"]["law"]
+
+
+def test_a_record_cannot_have_a_module_imported(tmp_path, monkeypatch):
+    (tmp_path / "trap.py").write_text("raise SystemExit('this ran')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    record = outcome().to_dict()
+    for module, name in (("trap", "Gaussian"), ("trap", "system"), (__name__, "Narrow"), ("os", "system")):
+        record["evidence"]["law"] = {"name": name, "module": module, "scale": 1.0}
+        with pytest.raises(InvalidInput, match=f"{module}: import that module first"):
+            from_dict(record)
+
+
 def test_a_sidecar_elsewhere_is_refused(large, tmp_path):
     path, file = large
     record = json.loads(path.read_text())

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ucan import laws, scales
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, UcanError
 from ucan.laws import Law
 from ucan.region import Region
 from ucan.sidecar import tensors_from_json, tensors_to_json
@@ -52,15 +52,13 @@ class Evidence:
         return {
             **plain,
             "counts": list(self.counts),
-            "law": {"name": type(self.law).__name__, **asdict(self.law)},
+            "law": law_to_json(self.law),
         }
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Evidence:
         """The inverse of ``to_dict``."""
-        parameters = dict(record["law"])
-        law = _named(laws, parameters.pop("name"))(**parameters)
-        return cls(**{**record, "counts": tuple(record["counts"]), "law": law})
+        return cls(**{**record, "counts": tuple(record["counts"]), "law": _law_from_json(record["law"])})
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +207,9 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
             alm=record["alm"],
             mean=mean,
         )
-    except (KeyError, TypeError) as error:
+    except UcanError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise InvalidInput(f"this is not a complete certificate record: {error}.") from error
 
 
@@ -232,6 +232,30 @@ def load_json(path: str | Path) -> Certificate | Abstention | Prediction:
     if not isinstance(record, dict):
         raise InvalidInput(f"{path} cannot be read as a certificate: it holds no JSON object.")
     return from_dict(record, path.parent)
+
+
+def law_to_json(law: Law) -> dict[str, Any]:
+    """A law by its name and parameters; one that does not come with UCAN also by the module that has it."""
+    kind = type(law)
+    own = getattr(laws, kind.__name__, None) is kind
+    return {"name": kind.__name__, **({} if own else {"module": kind.__module__}), **asdict(law)}
+
+
+def _law_from_json(entry: dict[str, Any]) -> Law:
+    """The law again. A record never gets a module imported, since that would run its code: the user does that."""
+    parameters = dict(entry)
+    name, module = parameters.pop("name"), parameters.pop("module", None)
+    if module is None:
+        return _named(laws, name)(**parameters)
+    found = [kind for kind in _subclasses(Law) if (kind.__module__, kind.__name__) == (module, name)]
+    if not found:
+        raise InvalidInput(f"this record's law is {name} of the module {module}: import that module first.")
+    return found[-1](**parameters)
+
+
+def _subclasses(kind: type) -> list[type]:
+    direct: list[type] = kind.__subclasses__()
+    return direct + [inner for outer in direct for inner in _subclasses(outer)]
 
 
 def _norm_to_json(norm: float | None) -> float | str | None:
