@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import sys
@@ -20,6 +21,7 @@ from torch import nn
 import ucan
 from ucan.data import load
 from ucan.errors import MissingExtra, ModelError
+from ucan.fingerprint import weights_hash
 from ucan.models import BUILT_IN, CNN, CifarResNet, Normalise, build_model, load_model, load_weights
 
 REAL = os.environ.get("UCAN_DATA_DIR")
@@ -344,6 +346,7 @@ def test_exported_models_answer_as_the_eager_one(tmp_path: Path, kind: str) -> N
         x = _rand(n, 1, 8, 8)
         assert torch.allclose(loaded(x), model(x), atol=1e-5)
     assert _counts(loaded, x[:2]) == _counts(model, x[:2])
+    assert weights_hash(loaded) == hashlib.sha256((tmp_path / "m.pt2").read_bytes()).hexdigest()
     with pytest.raises(ModelError, match=r"m\.pt2 failed on a batch of shape .*--batch-size"):
         loaded(_rand(4, 1, 9, 9))
 
@@ -395,8 +398,19 @@ def test_onnx_models_answer_as_the_eager_one(tmp_path: Path, batch: int | str) -
         assert torch.allclose(loaded(x), model(x), atol=1e-5)
     assert loaded(x.double()).dtype == torch.float32
     assert _counts(loaded, x[:2]) == _counts(model, x[:2])
+    assert weights_hash(loaded) == hashlib.sha256((tmp_path / "m.onnx").read_bytes()).hexdigest()
     with pytest.raises(ModelError, match=r"m\.onnx failed on a batch"):
         loaded(_rand(4, 3, 8, 8))
+
+
+def test_onnx_with_its_weights_in_another_file_claims_no_hash(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    model = build_model("cnn", (1, 8, 8)).eval().network
+    assert isinstance(model, CNN)
+    path = _write_onnx(model, tmp_path / "m.onnx", "n")
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    assert weights_hash(load_model(path)) is None
 
 
 def test_damaged_onnx_and_missing_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -15,12 +16,14 @@ from ucan.errors import MissingExtra, ModelError
 class FileModel(ABC):
     """A classifier from a file: maps a batch (n, *event) of any size n to the file's first output.
 
+    ``weights_hash`` is the file's SHA-256, for certificates; None if it does not hold the weights itself.
     A file may fix its batch size, or bound it. Then batches are cut to what the file takes, and the last piece is filled
     up with copies of its last input, whose answers are dropped.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.weights_hash: str | None = hashlib.sha256(path.read_bytes()).hexdigest()
         self.smallest: int = 1
         self.largest: int | None = None
 
@@ -144,6 +147,8 @@ class OnnxModel(FileModel):
         if isinstance(inputs[0].shape[0], int):
             self.smallest = self.largest = max(1, inputs[0].shape[0])
         self.output = self.session.get_outputs()[0].name
+        if b"location" in path.read_bytes():  # how a graph names the file beside it that holds its weights
+            self.weights_hash = None
 
     def run(self, batch: torch.Tensor) -> torch.Tensor:
         """The graph's first output, on the batch's device."""
