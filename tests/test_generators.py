@@ -1,13 +1,26 @@
 """Generators that are given and not learned: Isotropic, Fixed, Pattern."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from ucan import ExpInf, Fixed, Gaussian, InvalidInput, Isotropic, Pattern, Region, SingularScale
+from ucan import (
+    BasisWise,
+    CertificationWise,
+    DatasetWise,
+    ExpInf,
+    Fixed,
+    Gaussian,
+    InvalidInput,
+    Isotropic,
+    Pattern,
+    Region,
+    SingularScale,
+)
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar
 
 INF = math.inf
@@ -37,6 +50,12 @@ GENERATORS = {
     "pattern": Pattern(SHAPE),
     **{f"fixed {name}": Fixed(scale, mean=0.1 * torch.ones(SHAPE)) for name, scale in SCALES.items()},
 }
+LEARNED = [
+    DatasetWise(SHAPE),
+    CertificationWise(channels=3),
+    BasisWise.dct(SHAPE, bands=2),
+    BasisWise.pca(torch.rand(60, *SHAPE, generator=rng(7)), leading=6),
+]
 every = pytest.mark.parametrize("generator", GENERATORS.values(), ids=GENERATORS.keys())
 
 
@@ -61,6 +80,16 @@ def test_perturb_is_x_plus_mu_plus_sigma_times_the_laws_draw(generator):
     assert torch.equal(generator.view(y), y)
     assert torch.equal(y, generator.perturb(x, law, n, rng(5)))
     assert not torch.equal(y, generator.perturb(x, law, n, rng(6)))
+
+
+@pytest.mark.parametrize("generator", [*GENERATORS.values(), *LEARNED], ids=lambda g: g.describe())
+def test_a_generator_survives_pickling(generator):
+    again = pickle.loads(pickle.dumps(generator))
+    x = torch.rand(1, *SHAPE, generator=rng(4))
+    law = Gaussian(scale=0.7)
+    assert torch.equal(again.perturb(x, law, 3, rng(5)), generator.perturb(x, law, 3, rng(5)))
+    again.load_state_dict(generator.state_dict())
+    assert torch.equal(again.perturb(x, law, 3, rng(5)), generator.perturb(x, law, 3, rng(5)))
 
 
 @every
