@@ -6,10 +6,11 @@ The yardsticks: the bare forward pass of the same network, as fast as the same b
 
 from __future__ import annotations
 
+import copy
 import functools
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from ucan import laws, scales
+from ucan.backends import OPTIONS
 from ucan.generators import CertificationWise, Fixed, Generator
 from ucan.laws import Law
 from ucan.plan import CertifyPlan
@@ -96,32 +98,41 @@ class Bench:
                 counts += torch.bincount(votes, minlength=self.classes)
 
     def ours(self, backend: str, precision: str | None) -> None:
-        """The bare forward pass and our certificate, both with this backend and precision."""
+        """The bare network on inputs that are ready for it, and our certificate, with this backend and precision."""
         g = self.smoothed(backend=backend)
         name = f"{backend}, {precision or 'fp32'}"
-        plan = CertifyPlan(n=self.n, precision=precision)
-        counter = g._setup(self.x, plan).counter  # the network as certify runs it
-        batch = self.x + 0.25 * torch.randn(counter.size, *self.shape, device=self.device)
+        counter = g._setup(self.x, CertifyPlan(n=self.n, precision=precision)).counter
         passes = max(1, self.n // counter.size)
-        bare = f"bare forward, {name}"
+        network, batch = self._bare(backend, precision, counter.size)
 
         @torch.inference_mode()
         def forward() -> None:
             for _ in range(passes):
-                counter.vote(batch)
+                network(batch)
 
-        self.measure(bare, forward, passes * counter.size, "textbook loop, fp32")
-        samples = -(-self.n // counter.size) * counter.size
-        self.measure(
-            f"certify, {name}",
-            lambda: g.certify(self.x, n0=counter.block, n=samples, precision=precision),
-            samples,
-            bare,
+        self.measure(f"bare forward, {name}", forward, passes * counter.size, "textbook loop, fp32")
+        whole: dict[str, Any] = {"n0": counter.block, "n": passes * counter.size, "precision": precision}
+        certified = self.measure(
+            f"certify, {name}", lambda: g.certify(self.x, **whole), passes * counter.size, f"bare forward, {name}"
         )
-        self.rows.append(_against(self.rows[-1], self.rows, "textbook loop, fp32"))
+        self.rows.append(_against(certified, self.rows, "textbook loop, fp32"))
 
-    def laws_and_shapes(self, backend: str, precision: str | None) -> None:
-        """Each law and each Σ beside isotropic Gaussian noise."""
+    def _bare(
+        self, backend: str, precision: str | None, size: int
+    ) -> tuple[Callable[[torch.Tensor], Any], torch.Tensor]:
+        """The network alone, as fast as the backend runs it, and a batch in its dtype and layout."""
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        network: Any = copy.deepcopy(self.model).to(dtype)
+        batch = torch.rand(size, *self.shape, device=self.device, dtype=dtype)
+        if backend == "compile" or precision is not None:  # as our own backends do
+            network = network.to(memory_format=torch.channels_last) if len(self.shape) == 3 else network
+            batch = batch.contiguous(memory_format=torch.channels_last) if len(self.shape) == 3 else batch
+        return (
+            torch.compile(network, dynamic=False, options=dict(OPTIONS)) if backend == "compile" else network
+        ), batch
+
+    def laws_and_shapes(self, backend: str, precision: str | None, only: Collection[str] | None = None) -> None:
+        """Each law and each Σ (or only some) beside isotropic Gaussian noise."""
         dim = self.x.numel()
         sigma = 0.5 + torch.rand(self.shape, generator=torch.Generator().manual_seed(1)).to(self.device)
         kinds: dict[str, tuple[Law, Generator | None, float]] = {
@@ -141,6 +152,8 @@ class Bench:
             kinds["gaussian, basis Σ"] = (laws.Gaussian(0.25), Fixed(scales.Basis(basis, sigma.flatten())), 2)
         shared = self.smoothed(backend=backend)
         for name, (law, generator, norm) in kinds.items():
+            if only is not None and name not in only:
+                continue
             g = self.smoothed(law, generator, backend)
             g._backends = shared._backends  # the network is the same: compile it once
             work = functools.partial(g.certify, self.x, n=self.n, norm=norm, precision=precision)

@@ -1,0 +1,97 @@
+"""The GPU rows of the speed targets, in one run: `python experiments/gpu_bench.py OUT_FOLDER`.
+
+ResNet-50 at 224 px and ResNet-110 at 32 px in bf16: certify beside the bare compiled network and the textbook loop; what
+a diagonal Σ, a DCT Σ and a per-input generator add. Then fixed n against early stopping on a part of CIFAR-10's test set
+with the clean-trained ResNet-20, whose weights lie in UCAN_DATA_DIR/weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ucan import Gaussian, SmoothedClassifier, data
+from ucan.bench import Bench, machine
+from ucan.models import build_model, load_model
+from ucan.plan import CertifyPlan
+from ucan.stopping import AtRadii
+
+
+def speed(name: str, shape: tuple[int, ...], n: int) -> dict[str, object]:
+    """One network's rows."""
+    start = time.perf_counter()
+    bench = Bench(build_model(name, shape, 10).cuda(), shape, 10, n)
+    bench.textbook()
+    bench.ours("compile", "bf16")
+    bench.laws_and_shapes(
+        "compile", "bf16", {"gaussian, isotropic", "gaussian, diagonal Σ", "gaussian, DCT Σ", "laplace"}
+    )
+    bench.generator("compile", "bf16")
+    for row in bench.rows:
+        print(
+            f"{name}: {row.what}: {row.rate:,.0f}/s", f"{row.ratio or 0:.3f} of {row.against}", row.memory, flush=True
+        )
+    return {
+        "n": n,
+        "batch": bench.size,
+        "seconds": time.perf_counter() - start,
+        "rows": [asdict(r) for r in bench.rows],
+    }
+
+
+def stopping(scale: float, inputs: int, cap: int) -> dict[str, object]:
+    """Samples that decisions at fixed radii need, and what is certified, against a fixed n."""
+    weights = Path(os.environ["UCAN_DATA_DIR"]) / "weights" / "cifar10_resnet20.safetensors"
+    model = load_model(
+        "resnet20", weights, device="cuda", event_shape=(3, 32, 32), num_classes=10, normalise="imagenet"
+    )
+    test = data.load("cifar10")
+    chosen = list(range(0, len(test), len(test) // inputs))[:inputs]
+    labels = np.array([test[i][1] for i in chosen])
+    g = SmoothedClassifier(model, Gaussian(scale), num_classes=10)
+
+    def run(plan: CertifyPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        found = dict(g.certify_each((test[i][0][None].cuda() for i in chosen), plan))
+        outcomes = [found[i] for i in range(inputs)]
+        right = np.array([o.prediction == label for o, label in zip(outcomes, labels, strict=True)])
+        return right, np.array([o.radius for o in outcomes]), np.array([o.evidence.n for o in outcomes])
+
+    result: dict[str, object] = {"scale": scale, "inputs": inputs, "cap": cap}
+    right, fixed, _ = run(CertifyPlan(n=cap, precision="bf16"))
+    for multiple in (0.0, 0.5, 1.0, 2.0):
+        r = multiple * scale
+        correct, radius, used = run(CertifyPlan(n=cap, precision="bf16", stop=AtRadii((r,))))
+        result[str(multiple)] = {
+            "mean_samples": float(used.mean()),
+            "saving": cap / float(used.mean()),
+            "certified_fixed": float((right & (fixed >= r) & (fixed > 0)).mean()),
+            "certified_stopping": float((correct & (radius >= r) & (radius > 0)).mean()),
+            "undecided": float((used >= cap).mean()),
+        }
+        print(multiple, result[str(multiple)], flush=True)
+    return result
+
+
+def main() -> None:
+    """All of it; each part is written as soon as it is there."""
+    out = Path(sys.argv[1])
+    record: dict[str, object] = {"machine": machine(torch.device("cuda"))}
+    parts = {
+        "resnet50 at 224 px": lambda: speed("resnet50", (3, 224, 224), 51_200),
+        "resnet110 at 32 px": lambda: speed("resnet110", (3, 32, 32), 102_400),
+        "stopping": lambda: stopping(0.08, 200, 100_000),
+    }
+    for name, part in parts.items():
+        record[name] = part()
+        (out / "gpu.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
