@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from ucan.errors import InvalidInput
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+# At most so many pictures are looked at before work begins: some seconds.
+LOOKED_AT = 5000
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 UNKNOWN = -1
 
@@ -58,6 +61,10 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
     @abstractmethod
     def batch(self, indices: Sequence[int] | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The items at these indices: float32 (b, *event) within [0, 1] and int64 (b,)."""
+
+    def check(self, indices: Sequence[int]) -> None:
+        """Refuse, before any work, items that are known to fail later; by default none are."""
+        return
 
     @abstractmethod
     def subset(self, indices: Sequence[int] | torch.Tensor) -> Labelled:
@@ -153,14 +160,27 @@ class ImageFolder(Labelled):
         part.files, part.labels = [self.files[i] for i in index.tolist()], self.labels[index]
         return part
 
+    def check(self, indices: Sequence[int]) -> None:
+        """Refuse damaged pictures and, without a ``size``, those of another size; by header and checksums alone."""
+        for index in list(indices)[:LOOKED_AT]:
+            with _opened(self.files[index]) as picture:
+                width, height = picture.size
+                picture.verify()
+            if self.size is None:
+                self._check_size(self.files[index], width, height)
+
     def _picture(self, file: Path) -> torch.Tensor:
         pixels = self._decode(file)
-        if tuple(pixels.shape) != self.event_shape:
-            raise InvalidInput(
-                f"{file} is {pixels.shape[2]} x {pixels.shape[1]} pixels, but {self.name} has "
-                f"{self.event_shape[2]} x {self.event_shape[1]}: give a size to have all pictures resized and cropped."
-            )
+        self._check_size(file, pixels.shape[2], pixels.shape[1])
         return pixels
+
+    def _check_size(self, file: Path, width: int, height: int) -> None:
+        _, high, wide = self.event_shape
+        if (width, height) != (wide, high):
+            raise InvalidInput(
+                f"{file} is {width} x {height} pixels, but {self.name} has {wide} x {high}: give a size (on the command "
+                "line --size) to have all pictures resized and cropped."
+            )
 
     def _decode(self, file: Path) -> torch.Tensor:
         """The pixels of one file, uint8 (channels, height, width)."""
@@ -176,6 +196,15 @@ class ImageFolder(Labelled):
 
 def open_picture(file: Path, mode: str) -> Image:
     """The decoded picture in that mode; InvalidInput, naming the file, if it is damaged, too large or not 8-bit."""
+    with _opened(file) as picture:
+        picture.load()
+        # Palettes with transparency lose it without a warning only by way of RGBA.
+        return (picture.convert("RGBA") if "transparency" in picture.info else picture).convert(mode)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Image]:
+    """A picture of which only the header is read; whatever goes wrong with it is InvalidInput, naming the file."""
     from PIL import Image as pillow
 
     try:
@@ -184,9 +213,7 @@ def open_picture(file: Path, mode: str) -> Image:
             with pillow.open(file) as picture:
                 if picture.mode[0] in "IF":
                     raise InvalidInput(f"{file} has more than 8 bits per channel: save it with 8 bits.")
-                picture.load()
-                # Palettes with transparency lose it without a warning only by way of RGBA.
-                return (picture.convert("RGBA") if "transparency" in picture.info else picture).convert(mode)
+                yield picture
     except InvalidInput:
         raise
     except (pillow.DecompressionBombWarning, pillow.DecompressionBombError) as error:
