@@ -1,5 +1,6 @@
 """The command line as its users meet it: words in, files, messages and exit codes out."""
 
+import dataclasses
 import json
 import math
 import os
@@ -278,6 +279,138 @@ def test_a_folder_of_pictures(place: Path) -> None:
     ]
 
 
+def pictures(folder: Path, **sizes: int) -> None:
+    """Grey pictures, each a square of its own size, in one class folder."""
+    (folder / "class").mkdir(parents=True)
+    for name, size in sizes.items():
+        Image.fromarray(np.full((size, size, 3), 230, np.uint8)).save(folder / "class" / f"{name}.png")
+
+
+def test_pictures_of_several_sizes_need_a_size(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures(place / "pictures", a=4, b=4, c=6)
+    words = ("--model", "tiny:net", "--data", "pictures", "-o", "run")
+    for command in ("certify", "predict"):
+        said = refused(capsys, monkeypatch, command, *words, "--n", 300)
+        assert "c.png is 6 x 6 pixels, but pictures has 4 x 4" in said and "--size" in said
+        assert not (place / "run").exists()
+    certify("run", "--size", 4, "--channels", 1, data="pictures")
+    config = tomllib.loads((place / "run" / "config.toml").read_text())
+    assert (config["size"], config["channels"]) == (4, 1) and len(rows(place / "run" / "results.tsv")) == 3
+    said = refused(capsys, monkeypatch, "certify", *words, *SMALL, "--size", 4)
+    assert "channels: the run has 1, asked for none" in said
+    assert len(ok("predict", *words[:4], "--n", 300, "-q", "--size", 2).splitlines()) == 4
+
+
+def test_a_damaged_picture_is_found_before_work_begins(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures(place / "pictures", a=40, b=40, c=40)
+    path = place / "pictures" / "class" / "c.png"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    for command in ("certify", "predict"):
+        said = refused(capsys, monkeypatch, command, "--model", "tiny:net", "--data", "pictures", "-o", "run")
+        assert "c.png cannot be decoded" in said and not (place / "run").exists()
+    certify("run", "--max", 2, data="pictures")
+
+
+def test_labels_that_the_model_does_not_know_are_found_before_work_begins(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez("odd.npz", x=np.full((4, 1, 4, 4), 0.9, dtype="f4"), y=np.array([0, -1, 5, 2]))
+    for command in ("certify", "predict"):
+        said = refused(capsys, monkeypatch, command, "--model", "tiny:net", "--data", "odd.npz", "-o", "run")
+        assert "label 5 at index 2, but the model has 2 classes" in said and not (place / "run").exists()
+    said = refused(capsys, monkeypatch, "predict", "--model", "tiny:net", "--data", "odd.npz", "--skip", 3)
+    assert "label 2 at index 3" in said
+    certify("run", "--max", 2, data="odd.npz")
+    assert [r["label"] for r in rows(place / "run" / "results.tsv")] == ["0", "-1"]
+
+
+def test_stopping_early_draws_less_and_is_frozen_with_the_run(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify("run", "--n", 20_000, "--stop", "0.30, 0.1", "--max", 4)
+    before = rows(place / "run" / "results.tsv")
+    certify("run", "--n", 20_000, "--stop", "0.1,0.3")
+    table = rows(place / "run" / "results.tsv")
+    assert table[:4] == before and [r["predict"] for r in table] == ["0", "1", "-1", "0", "1", "1"]
+    assert tomllib.loads((place / "run" / "config.toml").read_text())["stop"] == "0.1,0.3"
+    with Store.open("run") as store:
+        assert store.columns()["n"].max() < 20_000 and store.outcome(0).evidence.bound == "anytime"
+    words = ("certify", "--model", "tiny:net", "--data", "data.npz", "-o", "run", *SMALL, "--n", 20_000)
+    assert "stop: the run has '0.1,0.3', asked for '5%'" in refused(capsys, monkeypatch, *words, "--stop", "5%")
+    assert "stop: the run has '0.1,0.3', asked for none" in refused(capsys, monkeypatch, *words)
+    certify("run", "--n", 20_000, "--stop", "0.1,0.3")  # with nothing left to do
+
+
+def test_predict_may_stop_early(place: Path) -> None:
+    words = ("predict", "--model", "tiny:net", "--data", "data.npz", "--n", 100_000, "-q", "--stop")
+    table = [line.split("\t") for line in ok(*words).splitlines()[1:]]
+    assert [line[0] for line in table] == list("012345")
+    assert [line[2] for line in table] == ["0", "1", "-1", "0", "1", "1"]
+
+
+MODULE = (
+    MODEL
+    + """
+class Bright(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 2)
+        torch.nn.init.constant_(self.linear.bias, 0.0)
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.tensor([[-1.0], [1.0]]).expand(2, 16))
+
+    def forward(self, x):
+        return self.linear(x.flatten(1) - 0.5)
+"""
+)
+
+
+@pytest.mark.parametrize("worth", (120.0, 0.0))
+def test_the_backend_is_chosen_once_and_frozen(place: Path, monkeypatch: pytest.MonkeyPatch, worth: float) -> None:
+    """A short job runs eagerly without a try; for a long one `auto` measures, which is replaced here."""
+    (place / "tiny.py").write_text(MODULE)
+    asked: list[str] = []
+    real = sys.modules["ucan.smoothed"].prepare
+
+    def prepare(f, view, example, name, precision):  # type: ignore[no-untyped-def]
+        asked.append(name)
+        return dataclasses.replace(
+            real(f, view, example, "eager", precision), name="compile" if name != "eager" else name
+        )
+
+    monkeypatch.setattr("ucan.smoothed.prepare", prepare)
+    monkeypatch.setattr("ucan.cli.words.WORTH_COMPILING", worth)
+    certify("run", "--max", 2, model="tiny:Bright")
+    chosen = "eager" if worth else "compile"
+    config = tomllib.loads((place / "run" / "config.toml").read_text())
+    assert config["backend"] == chosen and set(asked) == {"eager" if worth else "auto"}
+    monkeypatch.setattr("ucan.cli.words.WORTH_COMPILING", 120.0 - worth)
+    certify("run", model="tiny:Bright")
+    assert asked[-1] == chosen
+    with Store.open("run") as store:
+        assert {store.outcome(i).evidence.backend for i in range(6)} == {chosen}
+
+
+def test_the_precision_is_the_classifiers_own_unless_asked_for(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "tiny.py").write_text(MODULE)
+    certify("half", "--precision", "bf16", "--backend", "eager", model="tiny:Bright")
+    certify("own", model="tiny:Bright")
+    with Store.open("half") as half, Store.open("own") as own:
+        assert half.outcome(0).evidence.precision == "bf16" and half.config["precision"] == "bf16"
+        assert own.outcome(0).evidence.precision == "fp32" and "precision" not in own.config
+    words = ("certify", "--data", "data.npz", "-o", "other", *SMALL)
+    said = refused(capsys, monkeypatch, *words, "--model", "tiny:net", "--precision", "bf16")
+    assert "for PyTorch modules" in said and not (place / "other").exists()
+
+
 # --- wrong use: exit code 2, a clear message, nothing left behind ---
 
 WRONG = {
@@ -308,6 +441,14 @@ WRONG = {
     "noise shape": (("--noise", "short.npy"), "short.npy has shape (5,)"),
     "noise singular": (("--noise", "zero.npy"), "regularised"),
     "bound": (("--bound", "ternary"), 'bound must be "binary" or "two-class"'),
+    "stop": (("--stop", "soon"), "stop takes radii such as 0.5,1.0 or a percentage"),
+    "stop and bound": (("--stop", "0.5", "--bound", "two-class"), "stopping early needs the binary bound"),
+    "backend": (("--backend", "quick"), "quick"),
+    "backend of a function": (("--backend", "compile"), "for PyTorch modules"),
+    "precision": (("--precision", "fp8"), "fp8"),
+    "size of an array": (("--size", "8"), "--size and --channels are for folders of pictures"),
+    "channels": (("--data", "empty", "--channels", "2"), "channels must be 3 (RGB) or 1 (grey)"),
+    "labels": (("--data", "labels.npz"), "label 7 at index 1, but the model has 2 classes"),
     "skip": (("--skip", "0"), "'--skip'"),
     "max": (("--max", "0"), "'--max'"),
     "split": (("--data", "digits", "--split", "middle"), "split must be train or test"),
@@ -329,6 +470,7 @@ def test_wrong_use_is_refused_before_any_work(
     np.save("short.npy", np.ones(5))
     np.save("zero.npy", np.zeros((1, 4, 4)))
     np.savez("nan.npz", x=np.full((2, 1, 4, 4), np.nan, dtype="f4"), y=np.zeros(2, dtype=int))
+    np.savez("labels.npz", x=np.zeros((2, 1, 4, 4), dtype="f4"), y=np.array([-1, 7]))
     (place / "damaged.npz").write_bytes((place / "data.npz").read_bytes()[:100])
     for name in ("empty", "broken", "empty-not"):
         (place / name).mkdir()
@@ -409,6 +551,8 @@ def test_predict_writes_a_table(place: Path) -> None:
     [
         (("--test", "coin"), "--test must be majority or top-two"),
         (("--n", 0), "n must be a whole number of at least 1"),
+        (("--stop", "--test", "top-two"), "stopping early needs the majority test"),
+        (("--precision", "bf16"), "for PyTorch modules"),
         (("--alpha", 0), "alpha must lie strictly between 0 and 1"),
         (("-o", "taken.tsv"), "taken.tsv exists already"),
         (("-o", "nowhere/answers.tsv"), "there is no folder nowhere"),

@@ -128,8 +128,7 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
-        setup, candidates = self._settle(inputs, plan, stop)
-        for candidate in candidates:
+        for setup, candidate in self._settle(inputs, plan, stop):
             votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
             p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.alpha)
             evidence = self._evidence(setup, x, votes, plan.n0, candidate.drawn, plan, "anytime")
@@ -175,11 +174,18 @@ class SmoothedClassifier:
         the first block of votes names the class, and the rest tests it, up to n votes or until it is clear.
         """
         plan = PredictPlan(n, alpha, seed, test, batch_size, stop, precision)
-        inputs = self.check_inputs(x)
-        if not stop:
-            return [self._predict_one(x1, plan) for x1 in inputs]
-        outcomes = dict(self._predict_stopping(inputs, plan))
-        return [outcomes[i] for i in range(len(inputs))]
+        outcomes = dict(self.predict_each(self.check_inputs(x), plan))
+        return [outcomes[i] for i in range(len(outcomes))]
+
+    def predict_each(
+        self, inputs: Iterable[torch.Tensor], plan: PredictPlan
+    ) -> Iterator[tuple[int, Prediction | Abstention]]:
+        """(number, outcome) for inputs (1, *event) as each is finished; they share forward passes where that helps."""
+        if plan.stop:
+            yield from self._predict_stopping(inputs, plan)
+        else:
+            for i, x in enumerate(inputs):
+                yield i, self._predict_one(x.to(self.f.device or x.device), plan)
 
     def _predict_one(self, x: torch.Tensor, plan: PredictPlan) -> Prediction | Abstention:
         """Algorithm 2 for one input (1, *event), in the paper's symbols."""
@@ -201,8 +207,7 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan
     ) -> Iterator[tuple[int, Prediction | Abstention]]:
         """Algorithm 2 with a test that may look after every block."""
-        setup, candidates = self._settle(inputs, plan, AtRadii((0.0,)))
-        for candidate in candidates:
+        for setup, candidate in self._settle(inputs, plan, AtRadii((0.0,))):
             hits, drawn, c_A = candidate.hits, candidate.drawn, candidate.c_A
             p_value = min(1.0, math.exp(-float(log_wealth(hits, drawn, 0.5))))
             evidence = self._evidence(setup, candidate.x, Votes.of(candidate.tally), 0, drawn, plan, "anytime")
@@ -217,16 +222,22 @@ class SmoothedClassifier:
         (x1,) = self.check_inputs(x)
         return _classify_samples(self._setup(x1, PredictPlan(n=n, seed=seed)), self.M.at(x1), x1, n, seed, phase)
 
+    def backend_for(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> str:
+        """The name of the backend that will run f on inputs like x (1, *event): what ``auto`` comes to."""
+        return self._setup(x, plan).backend.name
+
     # --- what both algorithms stand on ---
 
     def _settle(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, stop: Stop
-    ) -> tuple[Setup, Iterator[Candidate]]:
+    ) -> Iterator[tuple[Setup, Candidate]]:
         """Each input's class, chosen from samples of their own, and its votes until the rule is satisfied."""
-        first, rest = _peek(x.to(self.f.device or x.device) for x in inputs)
-        setup = self._setup(first, plan)
-        candidates = self._candidates(rest, setup.counter, plan)
-        return setup, settle(setup.counter, candidates, stop, plan.n, plan.alpha)
+        moved = (x.to(self.f.device or x.device) for x in inputs)
+        for first in moved:  # none, or the first, to learn its shape
+            setup = self._setup(first, plan)
+            candidates = self._candidates(itertools.chain([first], moved), setup.counter, plan)
+            for candidate in settle(setup.counter, candidates, stop, plan.n, plan.alpha):
+                yield setup, candidate
 
     def _candidates(
         self, inputs: Iterable[torch.Tensor], counter: VoteCounter, plan: CertifyPlan | PredictPlan
@@ -324,13 +335,6 @@ class SmoothedClassifier:
 
 def _classify_samples(setup: Setup, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
     return classify_samples(setup.counter, M, x, n, Stream(seed, input_hash(x), phase))
-
-
-def _peek(inputs: Iterable[torch.Tensor]) -> tuple[torch.Tensor, Iterator[torch.Tensor]]:
-    """The first of some inputs, and all of them."""
-    iterator = iter(inputs)
-    first = next(iterator)
-    return first, itertools.chain([first], iterator)
 
 
 def _largest_other(counts: torch.Tensor, c_A: int) -> int:

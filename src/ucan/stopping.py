@@ -27,6 +27,10 @@ class Stop(ABC):
     def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
         """Whether further samples (up to ``cap``) can no longer change what this rule asks."""
 
+    @abstractmethod
+    def __str__(self) -> str:
+        """The text that ``parse_stop`` reads back as this rule."""
+
 
 @dataclass(frozen=True)
 class Radius:
@@ -52,6 +56,9 @@ class AtRadii(Stop):
         certified = np.logical_and.accumulate(certified)
         return bool((certified | given_up).all())
 
+    def __str__(self) -> str:
+        return ",".join(map(repr, self.radii))
+
 
 @dataclass(frozen=True)
 class Within(Stop):
@@ -66,6 +73,9 @@ class Within(Stop):
         most = hits + math.ceil(upper * (cap - drawn))
         reachable = radius.of(anytime_lower_bound(most, cap, alpha))
         return radius.of(anytime_lower_bound(hits, drawn, alpha)) >= (1 - self.fraction) * reachable
+
+    def __str__(self) -> str:
+        return f"{100 * self.fraction:.12g}%"
 
 
 def parse_stop(value: Any) -> Stop | None:

@@ -13,16 +13,19 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from ucan import __version__, data
-from ucan.certificate import SCOPES, Abstention, Certificate, save_json
+from ucan import __version__
+from ucan.certificate import SCOPES, save_json
 from ucan.cli import words
 from ucan.cli.progress import Progress
+from ucan.config import read_config
 from ucan.errors import InvalidInput
+from ucan.fingerprint import weights_hash
 from ucan.plan import CertifyPlan
 from ucan.results import Store
 from ucan.results.formats import write
 from ucan.results.metrics import floor_percent
-from ucan.smoothed import SmoothedClassifier, weights_hash
+from ucan.smoothed import SmoothedClassifier
+from ucan.stopping import parse_stop
 
 
 def certify(
@@ -34,6 +37,8 @@ def certify(
     ] = None,
     weights: words.WeightsOption = None,
     split: words.SplitOption = "test",
+    size: words.SizeOption = None,
+    channels: words.ChannelsOption = None,
     law: words.LawOption = None,
     scale: words.ScaleOption = None,
     exponent: words.ExponentOption = None,
@@ -45,8 +50,17 @@ def certify(
     bound: Annotated[
         str, typer.Option(help="`binary`, or `two-class`, which bounds the runner-up as well.")
     ] = "binary",
+    stop: Annotated[
+        str | None,
+        typer.Option(
+            help="Stop sampling an input early: when it is known whether its radius reaches each of some radii "
+            "(`0.5,1.0`), or when it is within a percentage of what more samples could give (`5%`)."
+        ),
+    ] = None,
     seed: words.SeedOption = 0,
     device: words.DeviceOption = "auto",
+    precision: words.PrecisionOption = None,
+    backend: words.BackendOption = words.BackendName.auto,
     classes: words.ClassesOption = None,
     batch_size: words.BatchOption = None,
     skip: words.SkipOption = 1,
@@ -66,15 +80,29 @@ def certify(
     `ucan certify --model mymodels:resnet --data images/ --scale 0.25`
 
     `ucan certify --model net.onnx --data test.npz --law laplace --norm 1 --n 10000 --max 100 -o run.tsv`
+
+    `ucan certify --model mymodels:resnet --data images/ --size 224 --stop 0.5,1.0 --precision bf16`
     """
     where = words.device_of(device)
-    selection = words.Selection.of(data.load(source, split), skip, most)
+    plan = CertifyPlan(
+        n0,
+        n,
+        alpha,
+        words.norm_of(norm),
+        seed,
+        batch_size,
+        bound,  # type: ignore[arg-type]
+        parse_stop(stop),
+        precision and precision.value,
+    )
+    selection = words.Selection.of(words.dataset_of(source, split, size, channels), skip, most)
     first = selection.first().to(where)
     g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first)
-    plan = CertifyPlan(n0, n, alpha, words.norm_of(norm), seed, batch_size, bound)  # type: ignore[arg-type]
-    g.law.radius(0.5, plan.norm, first.numel())
-    g.check_inputs(first)
+    g.check_inputs(first, plan.norm)
+    selection.check(g.f.num_classes)
     folder, tsv = _places(out, model, norm)
+    if tsv.exists() and not (folder / "config.toml").exists():
+        raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
     config = {
         "kind": "certify",
         "ucan": __version__,
@@ -82,15 +110,17 @@ def certify(
         "weights_hash": weights_hash(g.f.model),
         "data": source,
         "split": split,
+        "size": size,
+        "channels": channels,
         "skip": skip,
         "law": {"name": type(g.law).__name__, **vars(g.law)},
         "noise": g.M.describe(),
         "alm_cap": words.alm_cap(g, first),
         "scope": g.M.scope,
         **asdict(plan),
+        "stop": None if plan.stop is None else str(plan.stop),
+        "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), _known_backend(folder)),
     }
-    if tsv.exists() and not (folder / "config.toml").exists():
-        raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
     with Store.create(folder, config) as store:
         try:
             _certify_all(g, selection, store, plan, certificates, quiet)
@@ -121,15 +151,21 @@ def _certify_all(
     right = 0
     with Progress("certifying", len(todo), plan.n0 + plan.n, quiet) as progress:
         g.on_votes = progress.sampled
-        for index in todo:
-            x, label = selection.dataset[index]
-            start = time.perf_counter()
-            outcome: Certificate | Abstention = g.certify(x[None], **asdict(plan))[0]
-            store.add(index, label, outcome, time.perf_counter() - start)
+        last = time.perf_counter()
+        for number, outcome in g.certify_each((selection.dataset[index][0][None] for index in todo), plan):
+            index, label, now = todo[number], int(selection.dataset.labels[todo[number]]), time.perf_counter()
+            store.add(index, label, outcome, now - last)
+            last = now
             if certificates:
                 save_json(outcome, store.folder / "certificates" / f"{index}.json")
             right += outcome.prediction == label
             progress.finished(f"accuracy {floor_percent(right / (progress.items + 1))} %")
+
+
+def _known_backend(folder: Path) -> str | None:
+    """The backend that the run in this folder has settled on, if there is one."""
+    path = folder / "config.toml"
+    return read_config(path).get("backend") if path.is_file() else None
 
 
 def _places(out: Path | None, model: str, norm: words.NormName) -> tuple[Path, Path]:

@@ -9,12 +9,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from ucan import data
 from ucan.cli import words
 from ucan.cli.progress import Progress
 from ucan.config import write_whole
 from ucan.errors import InvalidInput
+from ucan.plan import PredictPlan
 from ucan.results.metrics import floor_percent
+from ucan.smoothed import SmoothedClassifier
 
 
 def predict(
@@ -25,6 +26,8 @@ def predict(
     ] = None,
     weights: words.WeightsOption = None,
     split: words.SplitOption = "test",
+    size: words.SizeOption = None,
+    channels: words.ChannelsOption = None,
     law: words.LawOption = None,
     scale: words.ScaleOption = None,
     exponent: words.ExponentOption = None,
@@ -34,8 +37,13 @@ def predict(
     test: Annotated[
         str, typer.Option(help="`majority`, or `top-two`, which also answers where no class has a majority.")
     ] = "majority",
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Stop sampling an input as soon as its answer is clear.")
+    ] = False,
     seed: words.SeedOption = 0,
     device: words.DeviceOption = "auto",
+    precision: words.PrecisionOption = None,
+    backend: words.BackendOption = words.BackendName.auto,
     classes: words.ClassesOption = None,
     batch_size: words.BatchOption = None,
     skip: words.SkipOption = 1,
@@ -51,28 +59,37 @@ def predict(
     if out is not None and not out.parent.is_dir():
         raise InvalidInput(f"there is no folder {out.parent} to write {out.name} to: make it first.")
     where = words.device_of(device)
-    selection = words.Selection.of(data.load(source, split), skip, most)
+    plan = PredictPlan(n, alpha, seed, _test(test), batch_size, stop, precision and precision.value)
+    selection = words.Selection.of(words.dataset_of(source, split, size, channels), skip, most)
     first = selection.first().to(where)
     g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first)
-    lines = ["idx\tlabel\tpredict\tcorrect\ttime"]
-    right = 0
-    with Progress("predicting", len(selection.indices), n, quiet) as progress:
-        g.on_votes = progress.sampled
-        for index in selection.indices:
-            x, label = selection.dataset[index]
-            start = time.perf_counter()
-            answer = g.predict(x[None], n, alpha, seed, _test(test), batch_size)[0].prediction
-            correct = int(answer is not None and answer == label)
-            right += correct
-            lines.append(
-                f"{index}\t{label}\t{-1 if answer is None else answer}\t{correct}\t{time.perf_counter() - start:.3f}"
-            )
-            progress.finished(f"accuracy {floor_percent(right / (progress.items + 1))} %")
-    text = "\n".join(lines) + "\n"
+    g.check_inputs(first)
+    selection.check(g.f.num_classes)
+    words.settle_backend(g, backend, plan, first, len(selection.indices))
+    lines = _answers(g, selection, plan, quiet)
+    text = "\n".join(["idx\tlabel\tpredict\tcorrect\ttime", *lines]) + "\n"
     if out is None:
         sys.stdout.write(text)
     else:
         write_whole(out, text.encode())
+
+
+def _answers(g: SmoothedClassifier, selection: words.Selection, plan: PredictPlan, quiet: bool) -> list[str]:
+    """One line per input, in the order of the data."""
+    lines = [""] * len(selection.indices)
+    right = 0
+    with Progress("predicting", len(lines), plan.n, quiet) as progress:
+        g.on_votes = progress.sampled
+        last = time.perf_counter()
+        for number, outcome in g.predict_each((selection.dataset[i][0][None] for i in selection.indices), plan):
+            index, answer, now = selection.indices[number], outcome.prediction, time.perf_counter()
+            label = int(selection.dataset.labels[index])
+            correct = int(answer is not None and answer == label)
+            right += correct
+            lines[number] = f"{index}\t{label}\t{-1 if answer is None else answer}\t{correct}\t{now - last:.3f}"
+            last = now
+            progress.finished(f"accuracy {floor_percent(right / (progress.items + 1))} %")
+    return lines
 
 
 def _test(name: str) -> Literal["majority", "top-two"]:

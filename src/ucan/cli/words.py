@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,15 +12,18 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from torch import nn
 
-from ucan import laws
+from ucan import data, laws
 from ucan.errors import InvalidInput
 from ucan.generators import Fixed, Generator, Isotropic, Pattern
 from ucan.laws import Law
 from ucan.models import load_model
+from ucan.plan import CertifyPlan, PredictPlan
 from ucan.scales import Dense
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
+from ucan.votes import as_answer, forward_size
 
 
 class LawName(StrEnum):
@@ -40,6 +44,25 @@ class NormName(StrEnum):
     linf = "inf"
 
 
+class BackendName(StrEnum):
+    """How the classifier is run."""
+
+    auto = "auto"
+    eager = "eager"
+    compile = "compile"
+
+
+class PrecisionName(StrEnum):
+    """What the classifier computes in."""
+
+    fp32 = "fp32"
+    tf32 = "tf32"
+    bf16 = "bf16"
+
+
+# An eager job shorter than this, in seconds, is over before compiling would have paid.
+WORTH_COMPILING = 120.0
+
 ModelOption = Annotated[
     str,
     typer.Option(
@@ -55,6 +78,10 @@ DATA_HELP = (
     "digits, mnist, fashion-mnist, cifar10."
 )
 DataOption = Annotated[str, typer.Option("--data", help=DATA_HELP)]
+SizeOption = Annotated[int | None, typer.Option(help="Resize and crop the pictures of a folder to SIZE × SIZE pixels.")]
+ChannelsOption = Annotated[
+    int | None, typer.Option(help="Channels of the pictures of a folder: 3 (RGB, if not given) or 1 (grey).")
+]
 LawOption = Annotated[LawName | None, typer.Option(help="The noise law; gaussian if not given.")]
 ScaleOption = Annotated[
     float | None, typer.Option(help="λ, the scale of the noise, in pixel units ([0, 1] images); 0.25 if not given.")
@@ -77,6 +104,14 @@ SeedOption = Annotated[int, typer.Option(help="Seed of the noise; the same seed 
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; `auto` takes a GPU where there is one.")]
 BatchOption = Annotated[
     int | None, typer.Option(help="Noisy copies per forward pass; chosen from the input's size if not given.")
+]
+BackendOption = Annotated[
+    BackendName,
+    typer.Option(help="`eager`, `compile` (torch.compile), or `auto`, which compiles where a long job gains by it."),
+]
+PrecisionOption = Annotated[
+    PrecisionName | None,
+    typer.Option(help="Run the classifier in this precision (the claim is then about that one); its own if not given."),
 ]
 SkipOption = Annotated[int, typer.Option(min=1, help="Take every SKIP-th input.")]
 MaxOption = Annotated[int | None, typer.Option("--max", min=1, help="Take at most MAX inputs.")]
@@ -159,13 +194,33 @@ class Selection:
         """One input (1, *event), to learn shapes from."""
         return self.dataset[self.indices[0]][0][None]
 
+    def check(self, num_classes: int) -> None:
+        """Refuse, before any work, inputs that cannot be read and labels that the model does not know."""
+        labels = self.dataset.labels[torch.tensor(self.indices)]
+        beyond = (labels >= num_classes).nonzero()
+        if len(beyond):
+            index, label = self.indices[int(beyond[0])], int(labels[beyond[0]])
+            raise InvalidInput(
+                f"{self.dataset.name} has label {label} at index {index}, but the model has {num_classes} classes: is it "
+                "the model for these data? Labels count from 0, and −1 means unknown."
+            )
+        self.dataset.check(self.indices)
+
+
+def dataset_of(source: str, split: str, size: int | None, channels: int | None) -> data.Labelled:
+    """The data that `--data` names, with `--size` and `--channels` for a folder of pictures."""
+    found = data.load(source, split, size=size, channels=3 if channels is None else channels)
+    if (size, channels) != (None, None) and not isinstance(found, data.ImageFolder):
+        raise InvalidInput(f"--size and --channels are for folders of pictures; {source} is none.")
+    return found
+
 
 def classes_of(model: Any, given: int | None, x: torch.Tensor) -> int:
     """The number of classes: given, or the width of the model's logits on one clean input."""
     if given is not None:
         return given
     with torch.inference_mode():
-        output = torch.as_tensor(model(x))
+        output = as_answer(model(x))
     if output.ndim != 2:
         raise InvalidInput(
             "the model answers with class numbers, not logits: say how many classes there are (--classes)."
@@ -204,6 +259,40 @@ def _trained(folder: str, first: torch.Tensor, options: dict[str, Any], scale: f
         raise InvalidInput(f"{folder} was trained on inputs of shape {run.shape}, these have {tuple(first.shape[1:])}.")
     law = run.law if scale is None else replace(run.law, scale=scale)
     return SmoothedClassifier(run.classifier.to(first.device), law, run.generator, run.num_classes)
+
+
+def settle_backend(
+    g: SmoothedClassifier,
+    choice: BackendName,
+    plan: CertifyPlan | PredictPlan,
+    first: torch.Tensor,
+    inputs: int,
+    known: str | None = None,
+) -> str:
+    """Set how g runs its classifier, and say its name; ``known`` is what a run that exists already has settled on."""
+    if known is not None and choice in ("auto", known):
+        g.backend = "eager" if known == "function" else known
+        return known
+    g.backend = choice.value
+    if choice is BackendName.auto and not _worth_compiling(g, plan, first, inputs):
+        g.backend = "eager"
+    return g.backend_for(first, plan)
+
+
+def _worth_compiling(g: SmoothedClassifier, plan: CertifyPlan | PredictPlan, first: torch.Tensor, inputs: int) -> bool:
+    """Whether the whole job, if no input stops early, would take long enough eagerly; from one or two forward passes."""
+    if not isinstance(g.f.model, nn.Module):
+        return False
+    size = plan.batch_size or forward_size(first.numel(), first.device)
+    samples = inputs * (plan.n + (plan.n0 if isinstance(plan, CertifyPlan) else 0))
+    batch = g.M.view(first.expand(size, *first.shape[1:]).contiguous())
+    for _ in range(2):  # the first pass may owe its time to warming up
+        start = time.perf_counter()
+        with torch.inference_mode():
+            int(g.f(batch)[0])  # waits for the device
+        if (time.perf_counter() - start) * samples / size < WORTH_COMPILING:
+            return False
+    return True
 
 
 def alm_cap(g: SmoothedClassifier, first: torch.Tensor) -> float | None:
