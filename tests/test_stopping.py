@@ -277,6 +277,9 @@ class Always(Stop):
         object.__setattr__(self, "asked", [])
         object.__setattr__(self, "growth", growth)
 
+    def __str__(self):
+        return f"{self.hits} hits"
+
     def settled(self, hits, drawn, cap, alpha, radius):
         self.asked.append(drawn)
         return hits >= self.hits
@@ -309,13 +312,13 @@ RULES = {"radii": AtRadii((0.3, 0.6)), "within": Within(0.2), "hits": Always(hit
 
 @pytest.mark.parametrize("rule", RULES)
 def test_samples_and_votes_do_not_depend_on_slots_order_or_company(rule):
-    everyone = range(4 if rule == "within" else len(LEVELS))  # Within takes milliseconds a look
+    everyone = range(3 if rule == "within" else len(LEVELS))  # Within takes milliseconds a look
     truth = {i: settled(1, [i], RULES[rule])[i] for i in everyone}
-    assert len({drawn for drawn, _ in truth.values()}) > 2  # they do stop at different times
+    assert len({drawn for drawn, _ in truth.values()}) > 1  # they do stop at different times
     for slots in (1, 2, 8):
         assert settled(slots, everyone, RULES[rule]) == truth
     assert settled(4, list(everyone)[::-1], RULES[rule]) == truth
-    assert settled(4, [3, 1], RULES[rule]) == {i: truth[i] for i in (3, 1)}
+    assert settled(4, [2, 1], RULES[rule]) == {i: truth[i] for i in (2, 1)}
 
 
 @pytest.mark.parametrize("cap", (1, 15, 16, 17, 100))
@@ -374,7 +377,7 @@ def inputs(count, low, high, seed=0):
     return x - (x @ unit)[:, None] * unit + margins[:, None] * unit
 
 
-@pytest.mark.parametrize("stop, count", [(0.5, 200), ([0.2, 0.5, 0.8], 200), ("10%", 25)], ids=str)
+@pytest.mark.parametrize("stop, count", [(0.5, 200), ([0.2, 0.5, 0.8], 200), ("10%", 12)], ids=str)
 @pytest.mark.parametrize("generator", [None, Fixed(SIGMA)], ids=["isotropic", "diagonal"])
 def test_certificates_of_a_linear_classifier_exceed_the_truth_no_more_often_than_alpha(stop, count, generator):
     alpha, n, xs = 0.05, 3000, inputs(count, 0.0, 2.0)
@@ -479,7 +482,7 @@ def numbered(count):
     "first, second", [(0.51, 0.48), (0.505, 0.3), (0.45, 0.44), (0.4, 0.35)], ids=lambda p: f"{p:g}"
 )
 def test_predictions_that_stop_err_no_more_often_than_alpha(first, second):
-    alpha, count = 0.05, 400
+    alpha, count = 0.05, 250
     outcomes = three_classes(first, second).predict(numbered(count), n=1280, alpha=alpha, stop=True)
     wrong = sum(isinstance(c, Prediction) and c.prediction != 0 for c in outcomes)
     assert wrong / count <= alpha + 4 * math.sqrt(alpha * (1 - alpha) / count)

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import ucan
 from ucan import Gaussian, InvalidInput, SmoothedClassifier, data
 from ucan.cli import app
-from ucan.cli.train import changed
+from ucan.cli.train import changed, settle
 from ucan.data import InMemory
 from ucan.errors import TrainingError
 from ucan.generators import BasisWise, CertificationWise, DatasetWise, Isotropic, Pattern
@@ -788,12 +788,9 @@ GENERATOR_TABLES = {
 
 @pytest.mark.parametrize("kind", GENERATOR_TABLES)
 def test_a_loaded_run_answers_as_the_trainer_does(tmp_path, kind):
-    from ucan.results.config import write_config
-
     one = trainer(tmp_path / "run", epochs=1, ema=0.0, generator=GENERATOR_TABLES[kind], dataset=few(128))
+    settle(tmp_path / "run", {"shape": [1, 8, 8], "num_classes": 10, "training": one.settings.to_dict()})
     one.run()
-    config = {"shape": [1, 8, 8], "num_classes": 10, "training": one.settings.to_dict()}
-    write_config(tmp_path / "run" / "config.toml", config)
     run = load_run(tmp_path / "run")
     x = few(3).batch(torch.arange(3))[0]
     assert run.law == one.law and run.settings == one.settings and not run.classifier.training
@@ -812,12 +809,9 @@ def test_a_loaded_run_answers_as_the_trainer_does(tmp_path, kind):
 def test_what_load_run_refuses(tmp_path, uninterrupted):
     with pytest.raises(TrainingError, match="no finished training run"):
         load_run(tmp_path)
-    from ucan.results.config import write_config
-
     other = TrainSettings.from_dict({**SMALL, "generator": {"kind": "dataset-wise"}})
     folder = tmp_path / "run"
-    folder.mkdir()
-    write_config(folder / "config.toml", {"shape": [1, 8, 8], "num_classes": 10, "training": other.to_dict()})
+    settle(folder, {"shape": [1, 8, 8], "num_classes": 10, "training": other.to_dict()})
     save_file(weights(uninterrupted[0]), folder / "weights.safetensors")
     with pytest.raises(TrainingError, match="does not fit"):
         load_run(folder)

@@ -1,0 +1,396 @@
+"""How the classifier is run: every backend answers as the model does, says what it is, or is refused."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from ucan import BasisWise, Gaussian, InvalidInput, ModelError, SmoothedClassifier
+from ucan import backends as backends_module
+from ucan.backends import TOLERANCE, prepare
+from ucan.votes import Classifier
+
+LAW = Gaussian(scale=0.5)
+SHAPE = (1, 8, 8)
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def seeded(model, seed=0):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=rng(seed)))
+    return model.eval()
+
+
+def cnn():
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 5)
+    )
+    model[1].running_mean.uniform_(-0.3, 0.3, generator=rng(1))
+    model[1].running_var.uniform_(0.5, 2.0, generator=rng(2))
+    return seeded(model)
+
+
+def linear(classes=2):
+    return seeded(nn.Sequential(nn.Flatten(), nn.Linear(64, classes)))
+
+
+X = torch.rand(2, *SHAPE, generator=rng(3))
+
+
+def smoothed(model, backend="eager", classes=5, **more):
+    return SmoothedClassifier(model, LAW, num_classes=classes, backend=backend, **more)
+
+
+def certify(g, **more):
+    return g.certify(X, **{"n0": 50, "n": 600, "batch_size": 128, **more})
+
+
+def counts(outcomes):
+    return [c.evidence.counts for c in outcomes]
+
+
+@pytest.fixture
+def fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize("name", ("onnx", "", "Eager", None, "cuda"))
+def test_unknown_backends_are_refused_by_name(name):
+    with pytest.raises(InvalidInput, match="eager, compile, auto"):
+        certify(smoothed(linear(), backend=name, classes=2))
+
+
+@pytest.mark.parametrize("precision", ("fp16", "float32", "", "int8"))
+def test_unknown_precisions_are_refused_by_name(precision):
+    with pytest.raises(InvalidInput, match="fp32, tf32, bf16"):
+        certify(smoothed(linear(), classes=2), precision=precision)
+
+
+def function(batch):
+    return (batch.flatten(1).sum(1) > 32).long()
+
+
+@pytest.mark.parametrize(
+    "backend, precision", [("eager", "bf16"), ("eager", "tf32"), ("compile", None), ("auto", "bf16")]
+)
+def test_a_plain_function_is_run_as_it_is_or_not_at_all(backend, precision):
+    with pytest.raises(InvalidInput, match="plain function"):
+        certify(smoothed(function, backend=backend, classes=2), precision=precision)
+
+
+def test_a_plain_function_says_so_in_the_evidence():
+    for backend in ("eager", "auto"):
+        evidence = certify(smoothed(function, backend=backend, classes=2))[0].evidence
+        assert (evidence.backend, evidence.precision, evidence.weights_hash) == ("function", "fp32", None)
+
+
+# --- precision ---
+
+
+class Seen(nn.Module):
+    """Remembers the dtypes it was given; a copy remembers in the same place."""
+
+    def __init__(self, inner, seen):
+        super().__init__()
+        self.inner, self.seen = inner, [seen]
+
+    def __deepcopy__(self, memo):
+        return Seen(copy.deepcopy(self.inner, memo), self.seen[0]).train(self.training)
+
+    def forward(self, x):
+        self.seen[0].append((x.dtype, next(self.parameters()).dtype))
+        return self.inner(x)
+
+
+def run_in(precision, model):
+    """(what the evidence says, in which dtypes the votes were made)."""
+    seen = []
+    g = smoothed(Seen(model, seen).eval(), classes=5)
+    g.certify(X, n0=50, n=50, batch_size=128, precision=precision)
+    seen.clear()
+    (c, _) = g.certify(X, n0=50, n=50, batch_size=128, precision=precision)  # prepared before: these are votes,
+    return c.evidence.precision, set(seen[1:])  # save the first, which checks that the model can answer
+
+
+def test_the_evidence_says_in_which_precision_the_votes_were_made():
+    assert run_in(None, cnn()) == ("fp32", {(torch.float32, torch.float32)})
+    assert run_in("fp32", cnn()) == ("fp32", {(torch.float32, torch.float32)})
+    assert run_in("bf16", cnn()) == ("bf16", {(torch.bfloat16, torch.bfloat16)})
+    assert run_in(None, cnn().bfloat16()) == ("bf16", {(torch.bfloat16, torch.bfloat16)})
+    assert run_in("bf16", cnn().bfloat16()) == ("bf16", {(torch.bfloat16, torch.bfloat16)})
+
+
+@pytest.mark.xfail(strict=True, reason="precision='fp32' runs a model of another dtype in its own and says fp32")
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float64))
+def test_single_precision_asked_of_a_model_in_another_is_what_it_gets(dtype):
+    assert run_in("fp32", cnn().to(dtype)) == ("fp32", {(torch.float32, torch.float32)})
+
+
+def test_the_given_model_is_left_as_it_was():
+    model = cnn()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    certify(smoothed(model), precision="bf16")
+    assert all(torch.equal(v, before[k]) and v.dtype == before[k].dtype for k, v in model.state_dict().items())
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_reduced_precision_changes_few_votes():
+    full, half = (torch.tensor(counts(certify(smoothed(cnn()), precision=p))) for p in (None, "bf16"))
+    assert (full - half).abs().sum() / 2 < 0.02 * full.sum() and full.sum() == half.sum() == 1200
+
+
+def test_asking_for_single_precision_changes_nothing():
+    assert counts(certify(smoothed(cnn()), precision="fp32")) == counts(certify(smoothed(cnn())))
+
+
+class Rugged(nn.Module):
+    """Harmless in single precision, noise in bf16."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return (1e4 * self.weight * x.flatten(1)[:, :2]).sin()
+
+
+def test_a_precision_that_disagrees_with_the_model_is_refused_and_not_used():
+    g = smoothed(Rugged().eval(), classes=2)
+    with pytest.raises(ModelError, match=r"eager backend in bf16 disagrees .*spread"):
+        certify(g, precision="bf16")
+    assert len(certify(g)) == 2
+
+
+def test_a_backend_whose_copy_of_the_model_differs_is_refused(monkeypatch):
+    def other(model):
+        twin = cnn()
+        with torch.no_grad():
+            twin[5].weight.neg_()
+        return twin
+
+    monkeypatch.setattr(backends_module.copy, "deepcopy", other)
+    with pytest.raises(ModelError, match="disagrees"):
+        certify(smoothed(cnn()), precision="bf16")
+
+
+def test_a_backend_whose_votes_differ_from_its_own_logits_is_refused(monkeypatch):
+    """As a compiler could err: the logits are right, the compiled votes are not."""
+    monkeypatch.setattr(backends_module, "_compiled", lambda vote: lambda noisy: (vote(noisy) + 1) % 5)
+    with pytest.raises(ModelError, match=r"compile backend in fp32 disagrees .* clear votes differ"):
+        certify(smoothed(cnn(), backend="compile"))
+
+
+@pytest.mark.parametrize("scale", (1e-6, 1.0, 1e6))
+def test_tolerance_is_relative_to_the_logits(scale):
+    model = cnn()
+    with torch.no_grad():
+        model[5].weight.mul_(scale)
+        model[5].bias.mul_(scale)
+    assert sum(counts(certify(smoothed(model), precision="bf16"))[0]) == 600
+    assert TOLERANCE["fp32"] < TOLERANCE["tf32"] < TOLERANCE["bf16"] < 0.5
+
+
+class Holes(nn.Module):
+    """NaN logits on a part of the noise: invalid votes, which count for no class."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x):
+        return torch.where(x.flatten(1)[:, :1] > 1.2, torch.nan, self.inner(x))
+
+
+@pytest.mark.xfail(strict=True, reason="the check compares NaN with NaN and calls it a disagreement")
+def test_invalid_votes_are_no_disagreement():
+    plain, half = (
+        certify(smoothed(Holes().eval(), classes=2)),
+        certify(smoothed(Holes().eval(), classes=2), precision="bf16"),
+    )
+    assert plain[0].invalid > 0 and abs(plain[0].invalid - half[0].invalid) < 20
+
+
+class Indices(nn.Module):
+    """A module that answers with classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x):
+        return self.inner(x).argmax(1)
+
+
+def test_a_module_that_answers_with_classes_can_be_run_in_another_precision():
+    (c, _) = certify(smoothed(Indices().eval(), classes=2), precision="bf16")
+    assert c.evidence.precision == "bf16" and sum(c.evidence.counts) == 600
+
+
+def test_the_view_is_part_of_every_backend():
+    g = smoothed(cnn(), generator=BasisWise.dct(SHAPE, leading=10))
+    full, half = certify(g), certify(g, precision="bf16")
+    other = counts(certify(smoothed(cnn(), generator=BasisWise.dct(SHAPE, leading=40)), precision="bf16"))
+    assert counts(half) != other
+    assert abs(full[0].evidence.counts[0] - half[0].evidence.counts[0]) < 15
+
+
+# --- weights that change ---
+
+
+def flip(model):
+    with torch.no_grad():
+        model[1].weight.neg_()
+        model[1].bias.neg_()
+
+
+def flip_behind_autograd(model):
+    model[1].weight.data.neg_()
+    model[1].bias.data.neg_()
+
+
+@pytest.mark.parametrize("precision", (None, "bf16"))
+@pytest.mark.parametrize("change", (flip, flip_behind_autograd))
+def test_votes_follow_the_weights_as_they_are_now(precision, change):
+    model = linear()
+    g = smoothed(model, classes=2)
+    before = certify(g, precision=precision)
+    change(model)
+    after = certify(g, precision=precision)
+    assert counts(after) == counts(certify(smoothed(model, classes=2), precision=precision)) != counts(before)
+    assert after[0].evidence.weights_hash != before[0].evidence.weights_hash
+    change(model)
+    assert counts(certify(g, precision=precision)) == counts(before)
+
+
+class Tuned(nn.Module):
+    """Has a buffer that no state dictionary shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = linear()
+        self.register_buffer("sign", torch.ones(()), persistent=False)
+
+    def forward(self, x):
+        return self.sign * self.inner(x)
+
+
+@pytest.mark.parametrize("precision", (None, "bf16"))
+def test_votes_follow_buffers_that_are_not_saved(precision, request):
+    if precision:
+        reason = "the cached twin is keyed by state_dict, which leaves out non-persistent buffers"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    model = Tuned().eval()
+    g = smoothed(model, classes=2)
+    before = counts(certify(g, precision=precision))
+    model.sign.neg_()
+    assert counts(certify(g, precision=precision)) == [c[::-1] for c in before]
+
+
+# --- compiling ---
+
+
+class Refuses(nn.Module):
+    """A model that cannot be compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x):
+        if torch.compiler.is_compiling():
+            raise RuntimeError("not with me")
+        return self.inner(x)
+
+
+class DataDependent(nn.Module):
+    """Python that depends on the numbers: half of it would run outside of what was compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x):
+        return self.inner(x) if x.sum().item() > -1e9 else self.inner(-x)
+
+
+def compiler_that_fails(vote):
+    def fail(noisy):
+        raise RuntimeError("no kernel for this layer\nand much more")
+
+    return fail
+
+
+@pytest.mark.parametrize("backend", ("compile", "auto"))
+def test_a_model_that_cannot_be_compiled_runs_eagerly_after_one_warning_that_says_why(monkeypatch, backend):
+    monkeypatch.setattr(backends_module, "_compiled", compiler_that_fails)
+    g = smoothed(cnn(), backend=backend)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        outcomes = certify(g)
+        assert counts(certify(g)) == counts(outcomes)
+    assert [(w.category, "no kernel for this layer" in str(w.message)) for w in seen] == [(RuntimeWarning, True)]
+    assert {c.evidence.backend for c in outcomes} == {"eager"} and counts(outcomes) == counts(certify(smoothed(cnn())))
+
+
+@pytest.mark.xfail(strict=True, reason="torch.compile without fullgraph falls back to eager where it cannot go on")
+@pytest.mark.parametrize("kind", (Refuses, pytest.param(DataDependent, marks=pytest.mark.slow)))
+@pytest.mark.usefixtures("fresh_compiler")
+def test_falling_back_to_eager_within_the_compiler_is_not_silent(kind):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        outcomes = certify(smoothed(kind().eval(), backend="compile", classes=2))
+    assert [w.category for w in seen if "compiled" in str(w.message)] == [RuntimeWarning]
+    assert {c.evidence.backend for c in outcomes} == {"eager"}
+
+
+@pytest.mark.xfail(strict=True, raises=KeyError, reason="there is no tolerance for float64")
+def test_a_double_model_can_be_asked_for_any_backend(monkeypatch):
+    monkeypatch.setattr(backends_module, "_compiled", lambda vote: vote)
+    assert len(certify(smoothed(cnn().double(), backend="compile"))) == 2
+
+
+def test_auto_takes_the_faster_one(monkeypatch):
+    for faster in ("eager", "compile"):
+        monkeypatch.setattr(backends_module, "_compiled", lambda vote: lambda noisy: vote(noisy))
+        seconds = iter([1.0, 2.0] if faster == "eager" else [2.0, 1.0])
+        monkeypatch.setattr(backends_module, "_seconds", lambda vote, example, s=seconds: next(s))
+        assert prepare(Classifier(cnn(), 5), lambda y: y, X, "auto", None).name == faster
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("precision", (None, "bf16"))
+def test_compiled_votes_are_the_eager_votes(precision):
+    model = cnn()
+    g = smoothed(model, backend="compile")
+    compiled, eager = certify(g, precision=precision), certify(smoothed(model), precision=precision)
+    assert {c.evidence.backend for c in compiled} == {"compile"}
+    if precision is None:
+        assert counts(compiled) == counts(eager)
+    assert (
+        max(abs(a - b) for c, e in zip(counts(compiled), counts(eager), strict=True) for a, b in zip(c, e, strict=True))
+        < 12
+    )
+    with torch.no_grad():
+        model[5].weight.neg_()
+        model[5].bias.neg_()
+    assert counts(certify(g)) == counts(certify(smoothed(model)))  # new weights, not the frozen ones
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_compiled_linear_model_gives_the_eager_votes():
+    """The smallest real compilation; the network is in the slow part."""
+    compiled = certify(smoothed(linear(), backend="compile", classes=2))
+    assert {c.evidence.backend for c in compiled} == {"compile"}
+    assert counts(compiled) == counts(certify(smoothed(linear(), classes=2)))
