@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,32 @@ from ucan.training.settings import TrainSettings
 LOOK_EVERY = 25
 
 Progress = Callable[[int, int, int, dict[str, float]], None]  # epoch, step, steps per epoch, metrics
+
+
+class Board:
+    """What TensorBoard shows of a run: one file each time it is started or resumed; nothing where TensorBoard is missing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writer: Any = None
+
+    def add(self, epoch: int, means: dict[str, float]) -> None:
+        """The means of one epoch; what an earlier start left of this epoch and later ones no longer counts."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:  # metrics.jsonl holds the same numbers
+            return
+        if self._writer is None:
+            self._writer = SummaryWriter(str(self.folder), purge_step=epoch or None)
+        for name, value in means.items():
+            self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
 
 class Trainer:
@@ -71,12 +97,13 @@ class Trainer:
         self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
         self.rng = torch.Generator(self.fabric.device)
         self.epoch = self.step = 0
+        self.board = Board(self.folder / "tensorboard")
         self._stop = False
 
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to the end; the weights are then in the folder."""
         self._resume()
-        with self._stoppable():
+        with self._stoppable(), closing(self.board):
             while self.epoch < self.settings.epochs:
                 self._run_epoch()
                 self.epoch, self.step = self.epoch + 1, 0
@@ -149,7 +176,7 @@ class Trainer:
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps({"epoch": self.epoch, **means, "seconds": seconds}) + "\n")
-        _tensorboard(self.folder, self.epoch, means)
+        self.board.add(self.epoch, means)
 
     def _checkpoint(self) -> None:
         if self.fabric.global_rank == 0:
@@ -238,16 +265,6 @@ def _wants_images(settings: TrainSettings) -> bool:
 
 def _pixels(dataset: Labelled) -> torch.Tensor:
     return dataset.batch(torch.arange(len(dataset)))[0]
-
-
-def _tensorboard(folder: Path, epoch: int, means: dict[str, float]) -> None:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:  # metrics.jsonl holds the same numbers
-        return
-    with SummaryWriter(str(folder / "tensorboard")) as writer:
-        for name, value in means.items():
-            writer.add_scalar(name, value, epoch)
 
 
 def _fabric(accelerator: str, precision: Any) -> Any:
