@@ -29,6 +29,7 @@ ORDER = (
     "sequential",
     "backends",
     "smoothed",
+    "bench",
     "verify",
     "data",
     "models",
