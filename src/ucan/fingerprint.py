@@ -24,8 +24,8 @@ def weights_hash(model: Any) -> str | None:
     if not isinstance(model, nn.Module):
         own = getattr(model, "weights_hash", None)
         return own if isinstance(own, str) else None
-    every = {**model.state_dict(), **dict(model.named_buffers())}  # a buffer need not be part of the state
-    state = {name: t.detach() for name, t in sorted(every.items()) if isinstance(t, torch.Tensor)}
+    every = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    state = dict(sorted(every, key=lambda item: item[0]))
     if all(t.device.type == "cpu" for t in state.values()):
         return _sha256(state)
     kinds = tuple((name, t.dtype, t.shape, t.device) for name, t in state.items())
@@ -40,13 +40,14 @@ def _sha256(state: dict[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in state.items():
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-        digest.update(_bytes(tensor.cpu()).numpy().data)
+        digest.update(_bytes(tensor.detach().cpu().reshape(-1)).numpy().data)
     return digest.hexdigest()
 
 
+@torch.no_grad()
 def checksums(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
     """64-bit sums over every bit and its place, computed where the tensors are; the host waits once."""
-    sums = [_mixed(torch.cat(pieces)).sum() for pieces in _chunks(tensors)]
+    sums = [_mixed(_bytes(torch.cat(pieces))).sum() for pieces in _chunks(tensors)]
     return tuple(torch.stack([s.to(sums[0].device) for s in sums]).tolist()) if sums else ()
 
 
@@ -61,19 +62,20 @@ def _mixed(data: torch.Tensor) -> torch.Tensor:
 
 
 def _chunks(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """The tensors' bytes in lists of about ``CHUNK``, each on one device."""
-    pending: list[torch.Tensor] = []
-    size = 0
+    """The tensors, flat, in lists of about ``CHUNK`` bytes, each of one device and dtype; in few calls, for their sake."""
+    pending: dict[Any, list[torch.Tensor]] = {}
+    sizes: dict[Any, int] = {}
     for tensor in tensors:
-        for piece in _bytes(tensor).split(CHUNK):
-            if pending and (size >= CHUNK or piece.device != pending[0].device):
-                yield pending
-                pending, size = [], 0
-            pending.append(piece)
-            size += len(piece)
-    if pending:
-        yield pending
+        flat, kind = tensor.reshape(-1), (tensor.device, tensor.dtype)
+        most = CHUNK // tensor.itemsize
+        for piece in flat.split(most) if len(flat) > most else (flat,):
+            pending.setdefault(kind, []).append(piece)
+            sizes[kind] = sizes.get(kind, 0) + piece.nbytes
+            if sizes[kind] >= CHUNK:
+                yield pending.pop(kind)
+                sizes[kind] = 0
+    yield from pending.values()
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+def _bytes(flat: torch.Tensor) -> torch.Tensor:
+    return flat.contiguous().view(torch.uint8)
