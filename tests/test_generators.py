@@ -108,11 +108,11 @@ def test_noise_held_at_an_input_and_written_in_place_is_the_same_noise(generator
     x = torch.rand(1, *SHAPE, generator=rng(4))
     held = generator.at(x)
     out = torch.full((n, *SHAPE), math.nan)
-    held.perturb_into(out, x, law, rng(5))
+    held.perturb_into((out)[None], x, law, [rng(5)])
     expected = generator.perturb(x, law, n, rng(5))[:, 0]
     assert torch.equal(out, expected)
     assert torch.equal(held.perturb(x, law, n, rng(5))[:, 0], expected)
-    generator.perturb_into(again := torch.empty_like(out), x, law, rng(5))
+    generator.perturb_into((again := torch.empty_like(out))[None], x, law, [rng(5)])
     assert torch.equal(again, expected)
     assert held.scope == generator.scope and held.describe() == generator.describe()
     assert held.region(law, 0.9, INF, x).radius == generator.region(law, 0.9, INF, x).radius

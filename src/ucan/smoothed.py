@@ -103,26 +103,25 @@ class SmoothedClassifier:
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """(number, outcome) for inputs (1, *event) as each is finished; they share forward passes where that helps."""
         if plan.stop is None:
-            for i, x in enumerate(inputs):
-                yield i, self._certify_one(x.to(self.f.device or x.device), plan)
+            yield from self._certify_fixed(inputs, plan)
         else:
             yield from self._certify_stopping(inputs, plan, plan.stop)
 
-    def _certify_one(self, x: torch.Tensor, plan: CertifyPlan) -> Certificate | Abstention:
-        """Algorithm 1 for one input (1, *event), in the paper's symbols."""
+    def _certify_fixed(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
+    ) -> Iterator[tuple[int, Certificate | Abstention]]:
+        """Algorithm 1 in the paper's symbols: n0 samples choose the class, n others bound its probability."""
         n0, n, alpha = plan.n0, plan.n, plan.alpha
-        setup = self._setup(x, plan)
-        M = self.M.at(x)  # μ, Σ ← M
-        counts_select = _classify_samples(setup, M, x, n0, plan.seed, "select").counts
-        c_A = int(counts_select.argmax())
-        votes = _classify_samples(setup, M, x, n, plan.seed, "estimate")
-        n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
-        if plan.bound == "binary":
-            p_A, p_B = lower_bound(n_A, n, alpha), None
-        else:
-            p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
-        evidence = self._evidence(setup, x, votes, n0, n, plan, plan.bound)
-        return self._conclude(M, x, c_A, p_A, p_B, evidence, plan.norm)
+        for setup, i, x, M, counts_select in self._selected(inputs, plan, n0):  # μ, Σ ← M
+            c_A = int(counts_select.argmax())
+            votes = _classify_samples(setup, M, x, n, plan.seed, "estimate")
+            n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
+            if plan.bound == "binary":
+                p_A, p_B = lower_bound(n_A, n, alpha), None
+            else:
+                p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
+            evidence = self._evidence(setup, x, votes, n0, n, plan, plan.bound)
+            yield i, self._conclude(M, x, c_A, p_A, p_B, evidence, plan.norm)
 
     def _certify_stopping(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
@@ -228,36 +227,45 @@ class SmoothedClassifier:
 
     # --- what both algorithms stand on ---
 
+    def _selected(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, n0: int
+    ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator, torch.Tensor]]:
+        """Each input with the generator held at it and its n0 selection counts, a forward pass of inputs at a time."""
+        numbered = enumerate(x.to(self.f.device or x.device) for x in inputs)
+        setup: Setup | None = None
+        for first in numbered:
+            setup = setup or self._setup(first[1], plan)
+            group = [first, *itertools.islice(numbered, setup.counter.slots - 1)]
+            held = [(x, self.M.at(x), Stream(plan.seed, input_hash(x), "select")) for _, x in group]
+            if n0 <= setup.counter.block:
+                tallies = setup.counter.count([Job(M, x, stream, 0, n0) for x, M, stream in held]).cpu()
+                counts = [Votes.of(tally).counts for tally in tallies]
+            else:
+                counts = [classify_samples(setup.counter, M, x, n0, stream).counts for x, M, stream in held]
+            for (i, x), (_, M, _), counts_select in zip(group, held, counts, strict=True):
+                yield setup, i, x, M, counts_select
+
     def _settle(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, stop: Stop
     ) -> Iterator[tuple[Setup, Candidate]]:
         """Each input's class, chosen from samples of their own, and its votes until the rule is satisfied."""
-        moved = (x.to(self.f.device or x.device) for x in inputs)
-        for first in moved:  # none, or the first, to learn its shape
-            setup = self._setup(first, plan)
-            candidates = self._candidates(itertools.chain([first], moved), setup.counter, plan)
+        n0, norm = (plan.n0, plan.norm) if isinstance(plan, CertifyPlan) else (100, self.law.norms[0])
+        selected = self._selected(inputs, plan, n0)
+        for first in selected:  # none, or the first, to learn how votes are counted
+            setup = first[0]
+            candidates = (
+                Candidate(
+                    i,
+                    x,
+                    M,
+                    Stream(plan.seed, input_hash(x), "estimate"),
+                    int(counts.argmax()),
+                    self._radius(M, x, norm),
+                )
+                for _, i, x, M, counts in itertools.chain([first], selected)
+            )
             for candidate in settle(setup.counter, candidates, stop, plan.n, plan.alpha):
                 yield setup, candidate
-
-    def _candidates(
-        self, inputs: Iterable[torch.Tensor], counter: VoteCounter, plan: CertifyPlan | PredictPlan
-    ) -> Iterator[Candidate]:
-        """Inputs with their class c_A chosen, a forward pass of inputs at a time."""
-        n0 = plan.n0 if isinstance(plan, CertifyPlan) else min(counter.block, 100)
-        numbered = enumerate(inputs)
-        while group := list(itertools.islice(numbered, counter.slots)):
-            held = [(i, x, self.M.at(x), input_hash(x)) for i, x in group]
-            for (i, x, M, name), votes in zip(held, self._select(counter, held, n0, plan.seed), strict=True):
-                stream = Stream(plan.seed, name, "estimate")
-                norm = plan.norm if isinstance(plan, CertifyPlan) else self.law.norms[0]
-                yield Candidate(i, x, M, stream, int(votes.counts.argmax()), self._radius(M, x, norm))
-
-    def _select(self, counter: VoteCounter, held: list[Any], n0: int, seed: int) -> list[Votes]:
-        """The selection votes of several inputs, packed."""
-        if n0 > counter.block:
-            return [classify_samples(counter, M, x, n0, Stream(seed, name, "select")) for _, x, M, name in held]
-        tallies = counter.count([Job(M, x, Stream(seed, name, "select"), 0, n0) for _, x, M, name in held])
-        return [Votes.of(tally) for tally in tallies.cpu()]
 
     def _radius(self, M: Generator, x: torch.Tensor, norm: float) -> Radius:
         """How the inscribed radius at x follows from p, and back."""

@@ -49,7 +49,7 @@ class AtRadii(Stop):
     def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
         """Every radius is either certified at level α or given up."""
         p0 = np.array([radius.probability(r) for r in self.radii])
-        p0 = p0[np.isfinite(p0)]  # a radius that no p reaches is decided before the first draw
+        p0 = p0[p0 < 1]  # a radius that no p below 1 reaches (NaN where none does at all) is decided before the first draw
         certified = log_wealth(hits, drawn, p0) >= math.log(1 / alpha)
         given_up = log_wealth(drawn - hits, drawn, 1 - p0) >= math.log(1 / GIVE_UP)
         # A larger radius counts as certified only if every smaller one is: only then do their errors not add up.
@@ -84,10 +84,14 @@ def parse_stop(value: Any) -> Stop | None:
         return value
     if isinstance(value, str):
         return _parse_text(value)
-    radii = tuple(float(r) for r in (value if isinstance(value, Sequence) else [value]))
-    if not radii or any(not (math.isfinite(r) and r >= 0) for r in radii):
-        raise InvalidInput(f"stop takes radii of 0 or more, got {value!r}.")
-    return AtRadii(tuple(sorted(radii)))
+    try:
+        given = [value] if isinstance(value, int | float) else list(value)
+        radii = tuple(sorted(float(r) for r in given))
+    except (TypeError, ValueError):
+        radii = ()
+    if not radii or any(not (math.isfinite(r) and r >= 0) for r in radii) or isinstance(value, bool):
+        raise InvalidInput(f'stop takes a radius, several radii of 0 or more, or a percentage such as "5%", got {value!r}.')
+    return AtRadii(radii)
 
 
 def _parse_text(text: str) -> Stop:

@@ -26,7 +26,7 @@ from ucan.laws import Law
 
 def block_size(dim: int) -> int:
     """Copies per block of noise, a power of two from 16 to 128: small enough to stop after, large enough to draw fast."""
-    return min(128, max(16, _power_of_two(2**22 // dim)))
+    return min(128, max(16, _power_of_two(2**24 // dim)))
 
 
 def forward_size(dim: int, device: torch.device) -> int:
@@ -202,11 +202,16 @@ class VoteCounter:
         return tally.scatter_add_(1, votes, counted.long())
 
     def _noisy(self, jobs: Sequence[Job]) -> torch.Tensor:
-        """The noisy copies (slots, block, *event); slots without a job repeat nothing and count for nothing."""
+        """The noisy copies (slots, block, *event); slots without a job count for nothing."""
         x = jobs[0].x
-        noisy = x.new_zeros(self.slots, self.block, *x.shape[1:])
-        for slot, job in zip(noisy, jobs, strict=False):
-            job.M.perturb_into(slot, job.x, self.law, job.stream.block(job.number, x.device))
+        noisy = x.new_empty(self.slots, self.block, *x.shape[1:])
+        noisy[len(jobs) :] = 0
+        start = 0
+        for _, same in itertools.groupby(jobs, key=lambda job: id(job.M)):  # one input's blocks are shaped together
+            run = list(same)
+            rngs = [job.stream.block(job.number, x.device) for job in run]
+            run[0].M.perturb_into(noisy[start : start + len(run)], run[0].x, self.law, rngs)
+            start += len(run)
         return noisy
 
 

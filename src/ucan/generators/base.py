@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -53,9 +54,13 @@ class Generator(nn.Module):
         eps = law.sample(n * batch, event, rng, x.dtype).reshape(n, batch, *event)
         return as_scale(scale).apply(eps).add_(x + mu)
 
-    def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rng: torch.Generator) -> None:
-        """Fill ``out`` (n, *event) with n noisy copies of one input (1, *event), the same as ``perturb`` gives."""
-        out.copy_(self.perturb(x, law, len(out), rng)[:, 0])
+    def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
+        """Fill blocks ``out`` (blocks, n, *event) with noisy copies of one input (1, *event).
+
+        Block i holds what ``perturb`` gives from the i-th generator.
+        """
+        for block, rng in zip(out, rngs, strict=True):
+            block.copy_(self.perturb(x, law, len(block), rng)[:, 0])
 
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The region certified at one input (1, *event) when its class has probability at least p."""
@@ -162,10 +167,18 @@ class Held(Generator):
         """The held μ and Σ."""
         return self.mean, self.scale
 
-    def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rng: torch.Generator) -> None:
-        """In place, without a copy for a scalar or a diagonal Σ."""
-        law.sample_into(out, rng)
-        self.scale.apply_(out)
+    def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
+        """Drawn block by block; a scalar or a diagonal Σ shapes them all at once and in place.
+
+        A matrix shapes each block by itself: a product over more rows may round differently, and a block's noise must
+        not depend on its company.
+        """
+        for block, rng in zip(out, rngs, strict=True):
+            law.sample_into(block, rng)
+            if not self.scale.elementwise:
+                self.scale.apply_(block)
+        if self.scale.elementwise:
+            self.scale.apply_(out)
         out.add_(x + self.mean)
 
     def describe(self) -> str:

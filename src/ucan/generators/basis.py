@@ -141,8 +141,9 @@ class BasisWise(Generator):
                 raise InvalidInput(f"bands must lie between 1 and leading = {leading}, got {bands}.")
             if s.max() > cap:
                 raise InvalidInput(f"scale holds {float(s.max()):g}, above the cap {cap:g}.")
-            starts = torch.stack([band.mean() for band in s[:leading].tensor_split(bands)])
-            self.register_buffer("band", torch.arange(leading) * bands // leading)
+            band = torch.arange(leading) * bands // leading
+            starts = torch.zeros(bands).index_add_(0, band, s[:leading]) / band.bincount(minlength=bands)
+            self.register_buffer("band", band)
             self.raw = nn.Parameter(torch.atanh((2 * starts / self.band_cap - 1).clamp(-0.999, 0.999)))
 
     @classmethod

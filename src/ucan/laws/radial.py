@@ -16,7 +16,7 @@ from ucan.laws.laplace import laplace_probability, laplace_quantile
 
 
 def standard_gamma(shape: float, n: int, rng: torch.Generator) -> torch.Tensor:
-    """N draws of Gamma(shape, 1) in float64. The one place that knows torch's name for it."""
+    """n draws of Gamma(shape, 1) in float64. The one place that knows torch's name for it."""
     return torch._standard_gamma(torch.full((n,), shape, device=rng.device, dtype=torch.float64), generator=rng)
 
 
@@ -39,7 +39,7 @@ class RadialInf(Law):
 
     @abstractmethod
     def _draw_rho(self, n: int, dim: int, rng: torch.Generator) -> torch.Tensor:
-        """N draws of ρ = ‖z‖∞/λ, float64."""
+        """n draws of ρ = ‖z‖∞/λ, float64."""
 
     @abstractmethod
     def _rho_second_moment(self, dim: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -19,6 +19,8 @@ class Scale(ABC):
     Construction checks shapes and finiteness; ``check`` refuses a singular Σ, and is called wherever a guarantee
     is made, so that ``regularised`` can still be reached on a singular one.
     """
+
+    elementwise: ClassVar[bool] = False  # whether Σz is a product entry by entry, the same whatever else is in a batch
 
     @property
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 
@@ -18,6 +18,7 @@ class Scalar(Scale):
     """Σ = sI, for an input of any dimension."""
 
     value: float = 1.0
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
@@ -78,6 +79,7 @@ class Diagonal(Scale):
     """
 
     sigma: torch.Tensor
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sigma", finite_tensor("Diagonal", "sigma", self.sigma))
