@@ -444,7 +444,8 @@ def test_every_public_generator_is_under_contract():
         for name in ucan.__all__
         if isinstance(getattr(ucan, name), type) and issubclass(getattr(ucan, name), ucan.Generator)
     }
-    assert public - {ucan.Generator} == {type(make(0)) for make in CASES.values()}
+    redrawn = {ucan.Composed}  # its noise is no x + μ + Σε: a contract of its own, in test_composed.py
+    assert public - {ucan.Generator} - redrawn == {type(make(0)) for make in CASES.values()}
 
 
 class Loud(ucan.Generator):

@@ -89,14 +89,6 @@ def test_inputs_that_share_a_pass_keep_their_votes_when_memory_runs_out():
     ]
 
 
-FEWER = pytest.mark.xfail(
-    strict=True,
-    raises=ValueError,
-    reason="settle asks islice for a negative number when passes got smaller than its company",
-)
-
-
-@FEWER
 def test_sampling_that_stops_uses_the_same_samples_when_memory_runs_out():
     def settled(model):
         radius = Radius(LAW.radius, LAW.probability)
@@ -112,9 +104,6 @@ def test_sampling_that_stops_uses_the_same_samples_when_memory_runs_out():
     assert halved == settled(by_sign) and len(seen) <= 2  # 128 → 64 → 32
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the pass is repeated inside the except block, which holds the failed one's tensors"
-)
 def test_the_failed_pass_is_let_go_before_the_next_one_is_made():
     alive = []
 

@@ -102,20 +102,20 @@ def test_variance_terms_by_hand():
 
 def test_scales_of_all_directions_one_row_per_input():
     per_input = torch.rand(4, 1, 2, 3, generator=rng())
-    assert torch.equal(scale_entries(Diagonal(per_input), 4), per_input.reshape(4, 6))
-    assert torch.equal(scale_entries(Diagonal(per_input[0]), 4), per_input[0].reshape(1, 6))
-    assert torch.equal(scale_entries(DCT(per_input[0]), 4), per_input[0].reshape(1, 6))
-    assert scale_entries(Basis(torch.eye(2), torch.tensor([0.5, 2.0])), 4).tolist() == [[0.5, 2.0]]
-    assert scale_entries(Scalar(0.5), 4).tolist() == [[0.5]]
+    inputs = torch.zeros(per_input.shape)
+    assert torch.equal(scale_entries(Diagonal(per_input), inputs), per_input.reshape(4, 6))
+    assert torch.equal(scale_entries(Diagonal(per_input[0]), inputs), per_input[0].reshape(1, 6))
+    assert torch.equal(scale_entries(DCT(per_input[0]), inputs), per_input[0].reshape(1, 6))
+    assert scale_entries(Basis(torch.eye(2), torch.tensor([0.5, 2.0])), inputs).tolist() == [[0.5, 2.0]]
+    assert scale_entries(Scalar(0.5), inputs).tolist() == [[0.5]]
     with pytest.raises(InvalidInput, match="Dense"):
-        scale_entries(Dense(torch.eye(2)), 4)
+        scale_entries(Dense(torch.eye(2)), inputs)
 
 
-@pytest.mark.xfail(strict=True, reason="a shared σ whose first dimension equals the batch is taken for one σ per input")
 def test_a_shared_sigma_is_one_row_also_for_a_batch_of_as_many_inputs_as_channels():
     shared = DatasetWise((3, 4, 4))
     _, scale = shared(torch.zeros(3, 3, 4, 4))
-    assert scale_entries(scale, 3).shape == (1, 48)
+    assert scale_entries(scale, torch.zeros(3, 3, 4, 4)).shape == (1, 48)
 
 
 def test_the_joint_loss_is_cross_entropy_minus_the_weighted_variance_term():
@@ -266,7 +266,7 @@ def test_every_preset_builds_what_its_name_says(name):
     scale.check_dim(x.numel())
     assert torch.broadcast_shapes(mu.shape, x.shape) == x.shape and law.radius(0.9, 2, x.numel()) > 0
     if settings.variance_term != "none":
-        assert variance_term(scale_entries(scale, 1), settings.variance_term).isfinite()
+        assert variance_term(scale_entries(scale, x), settings.variance_term).isfinite()
     classes = 1000 if of == "imagenet" else 10
     with torch.device("meta"):
         classifier = build_classifier(settings, shape, classes)
@@ -283,7 +283,7 @@ def test_the_papers_presets_have_the_papers_settings():
 BAD = {
     "unknown key": ({"epoch": 3}, "epoch"),
     "unknown law": ({"law": {"kind": "cauchy"}}, "law.kind"),
-    "unknown generator": ({"generator": {"kind": "composed"}}, "generator.kind"),
+    "unknown generator": ({"generator": {"kind": "whatever"}}, "generator.kind"),
     "unknown recipe": ({"recipe": {"kind": "macer"}}, "recipe.kind"),
     "unknown optimiser": ({"optimiser": "lion"}, "optimiser"),
     "unknown schedule": ({"schedule": "step"}, "schedule"),
@@ -343,19 +343,16 @@ def test_set_changes_one_setting():
     assert changed(base, ["law.a=5.0"]).law["a"] == 5.0
 
 
-TYPOS = pytest.mark.xfail(strict=True, reason="`changed` writes into a table that it has just made, or into a number")
-
-
 @pytest.mark.parametrize(
     "change",
     [
         "epochs",
         "epoch=1",
         "optimiser=lion",
-        pytest.param("laws.scale=0.5", marks=TYPOS),
-        pytest.param("epochs.x=1", marks=TYPOS),
-        pytest.param("epochs=many", marks=TYPOS),
-        pytest.param("law=gaussian", marks=TYPOS),
+        "laws.scale=0.5",
+        "epochs.x=1",
+        "epochs=many",
+        "law=gaussian",
     ],
 )
 def test_set_refuses_what_would_change_nothing_or_too_much(change):
@@ -656,9 +653,6 @@ def test_a_loss_that_is_not_a_number_from_the_start_saves_nothing(tmp_path):
     assert not (tmp_path / "run" / "checkpoint.pt").exists() and not is_trained_run(tmp_path / "run")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the loss is looked at before the step: a last step that breaks the weights is saved"
-)
 def test_weights_that_broke_in_the_last_step_are_not_saved_as_good_ones(tmp_path):
     one = trainer(tmp_path / "run", epochs=1, dataset=few(64), ema=0.0)  # a single step
     next(one.joint.classifier.parameters()).register_hook(lambda gradient: gradient * math.nan)
@@ -708,16 +702,13 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(tmp_path, case):
     assert path.read_bytes() == before
 
 
-FOREIGN = pytest.mark.xfail(strict=True, reason="_resume expects a dictionary with everything in it")
-
-
 @pytest.mark.parametrize(
     "content",
     [
         {"joint": {}},
         {"model": torch.zeros(1)},
-        pytest.param([1, 2], marks=FOREIGN),
-        pytest.param(torch.zeros(3), marks=FOREIGN),
+        [1, 2],
+        torch.zeros(3),
     ],
     ids=str,
 )
@@ -852,7 +843,6 @@ def test_a_users_own_model_is_trained_saved_and_loaded(place):
     assert isinstance(result.exception, TrainingError) and "nothing to train" in str(result.exception)
 
 
-@pytest.mark.xfail(strict=True, reason="a user's class is made from the global random state, which nobody seeded")
 def test_the_seed_decides_the_initial_weights_of_a_users_own_model(place):
     (place / "own_seeded.py").write_text(NET)
     one, again, other = (

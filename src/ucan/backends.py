@@ -24,6 +24,7 @@ BACKENDS = ("eager", "compile", "auto")
 # The largest difference to the given model's logits, relative to their spread, that a backend may show.
 TOLERANCE = {"fp32": 2e-3, "tf32": 3e-2, "bf16": 0.15}
 
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 # Weights become constants, so that batch norm folds into convolutions and layouts are chosen once.
 OPTIONS = {"freezing": True}
 
@@ -51,7 +52,7 @@ def prepare(
         raise InvalidInput(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}.")
     if precision is not None and precision not in PRECISIONS:
         raise InvalidInput(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
-    own = str(f.dtype or example.dtype).removeprefix("torch.").replace("float32", "fp32").replace("bfloat16", "bf16")
+    own = precision_name(f.dtype or example.dtype)
     if not isinstance(f.model, nn.Module):
         if precision not in (None, own) or name == "compile":
             raise InvalidInput("precision and backend are for PyTorch modules; this classifier is a plain function.")
@@ -66,12 +67,17 @@ def prepare(
     return made[0] if len(made) == 1 else min(made, key=lambda backend: _seconds(backend.vote, example))
 
 
+def precision_name(dtype: torch.dtype) -> str:
+    """What certificates call a dtype."""
+    return {torch.float32: "fp32", torch.bfloat16: "bf16"}.get(dtype, str(dtype).removeprefix("torch."))
+
+
 def _module_backend(
     f: Classifier, view: Callable[[torch.Tensor], torch.Tensor], example: torch.Tensor, precision: str, compiled: bool
 ) -> Backend | None:
     """One module backend, checked; None where it cannot be compiled."""
     model: nn.Module = f.model  # type: ignore[assignment]
-    dtype = torch.bfloat16 if precision == "bf16" else (f.dtype or torch.float32)
+    dtype = DTYPES.get(precision, f.dtype or torch.float32)
     twin = copy.deepcopy(model).to(dtype=dtype).eval().requires_grad_(False)
     images = example.ndim == 4
     if images:
@@ -104,9 +110,10 @@ def _module_backend(
 
 def _compiled(vote: Vote) -> Vote:
     """The vote compiled for one shape. Every classifier of a process counts towards the compiler's limit of variants, and
-    past it the compiler would silently run eagerly: the limit is raised, and reaching it is an error.
+    past it the compiler would silently run eagerly: the limit is raised, and reaching it is an error. So is a part of
+    the network that cannot be compiled.
     """
-    run = torch.compile(vote, dynamic=False, options=dict(OPTIONS))
+    run = torch.compile(vote, fullgraph=True, dynamic=False, options=dict(OPTIONS))
 
     def limited(noisy: torch.Tensor) -> torch.Tensor:
         with torch._dynamo.config.patch(recompile_limit=256, fail_on_recompile_limit_hit=True):
@@ -124,21 +131,26 @@ def _in_precision(vote: Vote, precision: str) -> Vote:
 
 
 @torch.inference_mode()
-def _check(f: Classifier, view: Any, example: torch.Tensor, logits: Any, run: Vote, precision: str, name: str) -> None:
+def _check(f: Classifier, view: Any, example: torch.Tensor, logits: Any, run: Vote, precision: str, kind: str) -> None:
     """Refuse a backend that does not answer as the given model does, on this batch, within the precision's tolerance."""
     with _matmul("fp32"):
         truth = f.model(view(example) if f.dtype is None else view(example).to(f.dtype))
     if not isinstance(truth, torch.Tensor) or truth.ndim != 2:
         return
-    spread = float((truth.amax(1) - truth.amin(1)).float().mean()) or 1.0
-    distance = float((logits(example).float() - truth.float()).abs().max()) / spread
-    votes = run(example)
-    top = truth.float().topk(2, dim=1).values
-    clear = (top[:, 0] - top[:, 1]) > 4 * TOLERANCE[precision] * spread
+    valid = ~truth.isnan().any(1)  # a vote that is invalid anyway has no logits to compare
+    if not valid.any():
+        return
+    names = (precision, precision_name(f.dtype or example.dtype))
+    tolerance = max(TOLERANCE.get(name, TOLERANCE["fp32"]) for name in names)
+    truth, answer, votes = truth[valid].float(), logits(example)[valid].float(), run(example)[valid]
+    spread = float((truth.amax(1) - truth.amin(1)).mean()) or 1.0
+    distance = float((answer - truth).abs().max()) / spread
+    top = truth.topk(2, dim=1).values
+    clear = (top[:, 0] - top[:, 1]) > 4 * tolerance * spread
     differing = int((votes != truth.argmax(1))[clear].sum())
-    if not distance <= TOLERANCE[precision] or differing:
+    if not distance <= tolerance or differing:
         raise ModelError(
-            f"the {name} backend in {precision} disagrees with the model: logits differ by {distance:.2g} of their "
+            f"the {kind} backend in {precision} disagrees with the model: logits differ by {distance:.2g} of their "
             f"spread, and {differing} of {int(clear.sum())} clear votes differ. Use backend='eager' and precision=None."
         )
 

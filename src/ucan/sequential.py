@@ -57,7 +57,7 @@ def settle(
                 finished.add(candidate.index)
                 yield candidate
         active = [candidate for candidate in active if candidate.index not in finished]
-        active += itertools.islice(waiting, counter.slots - len(active))
+        active += itertools.islice(waiting, max(0, counter.slots - len(active)))
 
 
 def _is_settled(candidate: Candidate, stop: Stop, cap: int, alpha: float) -> bool:

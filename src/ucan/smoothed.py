@@ -333,6 +333,7 @@ class SmoothedClassifier:
             raise InvalidInput(f"x{first} is {x[tuple(first)].item()}: every pixel must be finite.")
         if norm is not None:
             self.law.radius(0.5, norm, x[0].numel())  # refuses a norm or a dimension that the law does not know
+        self.M.check_claim(self.law, norm)
         device = self.f.device or x.device
         self.M.to(device)
         inputs = [x[i : i + 1].detach().to(device) for i in range(len(x))]

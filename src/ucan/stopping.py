@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -49,7 +49,9 @@ class AtRadii(Stop):
     def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
         """Every radius is either certified at level α or given up."""
         p0 = np.array([radius.probability(r) for r in self.radii])
-        p0 = p0[p0 < 1]  # a radius that no p below 1 reaches (NaN where none does at all) is decided before the first draw
+        p0 = p0[
+            p0 < 1
+        ]  # a radius that no p below 1 reaches (NaN where none does at all) is decided before the first draw
         certified = log_wealth(hits, drawn, p0) >= math.log(1 / alpha)
         given_up = log_wealth(drawn - hits, drawn, 1 - p0) >= math.log(1 / GIVE_UP)
         # A larger radius counts as certified only if every smaller one is: only then do their errors not add up.
@@ -90,7 +92,9 @@ def parse_stop(value: Any) -> Stop | None:
     except (TypeError, ValueError):
         radii = ()
     if not radii or any(not (math.isfinite(r) and r >= 0) for r in radii) or isinstance(value, bool):
-        raise InvalidInput(f'stop takes a radius, several radii of 0 or more, or a percentage such as "5%", got {value!r}.')
+        raise InvalidInput(
+            f'stop takes a radius, several radii of 0 or more, or a percentage such as "5%", got {value!r}.'
+        )
     return AtRadii(radii)
 
 

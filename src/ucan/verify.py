@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 import torch
 
-from ucan.bounds import at_most_p_value, lower_bound
+from ucan.bounds import anytime_lower_bound, at_most_p_value, lower_bound, upper_bound
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
-from ucan.generators import Fixed, Generator
+from ucan.generators import Composed, Fixed, Generator
 from ucan.generators.base import Held
+from ucan.scales import as_scale
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier, weights_hash
+
+# What rounding may add to a recomputed number.
+SLACK = 1 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,10 @@ def verify(
     votes = g.votes(x.to(device), n, seed, "verify")
     hits = int(votes.counts[certificate.prediction])
     surprise = at_most_p_value(hits, n, certificate.p_lower)
-    expected = evidence.law.radius(certificate.p_lower, region.norm, region.dim, certificate.p_upper)
+    p_a, p_b = certificate.p_lower, certificate.p_upper
+    expected = g.law.radius(p_a, region.norm, region.dim, p_b)
+    alm = region.mean_scale * g.law.radius(p_a, certificate.norm or region.norm, region.dim, p_b)
+    claimable, rival = _claimable(certificate)
     weights = weights_hash(g.f.model)
     return Verdict(
         (
@@ -71,15 +78,16 @@ def verify(
                 None in (weights, evidence.weights_hash) or weights == evidence.weights_hash,
                 "the same weights" if weights and evidence.weights_hash else "no weights to compare: a plain function",
             ),
+            Check("noise", evidence.law == g.law and _same_noise(certificate, g, x), "the same law, μ and Σ"),
             Check(
                 "radius",
-                region.radius <= expected * (1 + 1e-12),
-                f"the region's radius {region.radius:.6g} follows from p = {certificate.p_lower:.6f} ({expected:.6g})",
+                region.radius <= expected * SLACK and certificate.alm <= alm * SLACK,
+                f"the region's radius {region.radius:.6g} follows from p = {p_a:.6f} ({expected:.6g})",
             ),
             Check(
                 "bound",
-                certificate.p_lower <= _claimable(certificate) * (1 + 1e-12),
-                f"p = {certificate.p_lower:.6f} follows from the counts",
+                p_a <= claimable * SLACK and (p_b is None or (rival is not None and p_b * SLACK >= rival)),
+                f"p = {p_a:.6f} follows from the counts",
             ),
             Check(
                 "votes",
@@ -91,13 +99,37 @@ def verify(
     )
 
 
-def _claimable(certificate: Certificate) -> float:
-    evidence = certificate.evidence
-    alpha = evidence.alpha / 2 if evidence.bound == "two-class" else evidence.alpha
-    return lower_bound(evidence.counts[certificate.prediction], evidence.n, alpha)
+def _claimable(certificate: Certificate) -> tuple[float, float | None]:
+    """The bounds on the class and on its runner-up that the counts allow, by the bound that the evidence names."""
+    evidence, c_A = certificate.evidence, certificate.prediction
+    hits = evidence.counts[c_A]
+    if evidence.bound == "anytime":
+        return anytime_lower_bound(hits, evidence.n, evidence.alpha), None
+    if evidence.bound != "two-class":
+        return lower_bound(hits, evidence.n, evidence.alpha), None
+    others = max(count for c, count in enumerate(evidence.counts) if c != c_A)
+    half = evidence.alpha / 2
+    return lower_bound(hits, evidence.n, half), upper_bound(others, evidence.n, half)
+
+
+def _same_noise(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> bool:
+    """Whether Σ and μ of the certificate are those that the votes are drawn with: two linear maps that agree on random
+    vectors are the same.
+    """
+    mu, scale = g.M.at(x)(x)
+    z = torch.randn(4, *x.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    claimed, real = certificate.region.scale.to("cpu").apply(z), as_scale(scale).to("cpu").apply(z)
+    mean = torch.zeros(()) if certificate.mean is None else certificate.mean
+    return torch.allclose(claimed, real, rtol=1e-5, atol=1e-9) and torch.allclose(
+        mean.double().expand(x.shape), mu.cpu().double().expand(x.shape), rtol=1e-5, atol=1e-7
+    )
 
 
 def noise_of(certificate: Certificate, source: Generator | None = None) -> Generator:
     """The noise that the certificate speaks of: its own Σ and μ, held fixed, with the view of the source it came from."""
     scale, mean = certificate.region.scale, certificate.mean
+    if isinstance(source, Composed):  # redrawn for every copy: there is nothing to hold
+        return source
+    if source is None and certificate.evidence.generator.startswith(Composed.__name__):
+        raise InvalidInput("this certificate is about composed noise, which needs its network: verify it with the run.")
     return Fixed(scale, mean) if source is None else Held(source, torch.zeros(()) if mean is None else mean, scale)

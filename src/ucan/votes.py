@@ -180,17 +180,21 @@ class VoteCounter:
 
         If that pass does not fit into memory, forward passes are half as large from then on; the noise stays the same.
         """
-        try:
-            tallies = torch.cat([self._forward(part) for part in _parts(jobs, self.slots)])
-        except torch.OutOfMemoryError:
-            if self.slots == 1:
-                raise
+        while (tallies := self._count(jobs)) is None:  # outside the handler, which would keep the failed pass alive
             self.size = self.slots // 2 * self.block
             warnings.warn(f"out of memory: going on with forward passes of {self.size}.", RuntimeWarning, stacklevel=2)
-            return self.count(jobs)
         if self.on_votes is not None:
             self.on_votes(sum(job.take for job in jobs))
         return tallies
+
+    def _count(self, jobs: Sequence[Job]) -> torch.Tensor | None:
+        """The tallies, or None if a forward pass of this size does not fit and a smaller one may."""
+        try:
+            return torch.cat([self._forward(part) for part in _parts(jobs, self.slots)])
+        except torch.OutOfMemoryError:
+            if self.slots == 1:
+                raise
+            return None
 
     @torch.inference_mode()
     def _forward(self, jobs: Sequence[Job]) -> torch.Tensor:
@@ -207,7 +211,9 @@ class VoteCounter:
         noisy = x.new_empty(self.slots, self.block, *x.shape[1:])
         noisy[len(jobs) :] = 0
         start = 0
-        for _, same in itertools.groupby(jobs, key=lambda job: id(job.M)):  # one input's blocks are shaped together
+        for _, same in itertools.groupby(
+            jobs, key=lambda job: (id(job.M), id(job.x))
+        ):  # one input's blocks are shaped together
             run = list(same)
             rngs = [job.stream.block(job.number, x.device) for job in run]
             run[0].M.perturb_into(noisy[start : start + len(run)], run[0].x, self.law, rngs)

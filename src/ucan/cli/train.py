@@ -63,11 +63,12 @@ def train(
         "finetune": str(finetune) if finetune else None,
         "training": chosen.to_dict(),
     }
-    settle(folder, config)
     show = None if quiet else _Shown(chosen.epochs)
     place = words.device_of(device).type
+    trainer = Trainer(chosen, dataset, classifier, folder, place, show)  # what is wrong with the settings shows here
+    settle(folder, config)
     try:
-        Trainer(chosen, dataset, classifier, folder, place, show).run()
+        trainer.run()
     except KeyboardInterrupt:
         print(f"\nStopped; the checkpoint in {folder} is kept. The same command goes on from there.", file=sys.stderr)
         raise
@@ -91,8 +92,8 @@ def changed(settings: Any, changes: list[str]) -> Any:
         table = values
         *path, last = key.strip().split(".")
         for name in path:
-            table = table.get(name, {})
-        if not path and last not in values:
+            table = table.get(name) if isinstance(table, dict) else None
+        if not isinstance(table, dict) or (not path and last not in values):
             raise InvalidInput(f"there is no setting {key!r}; there are {', '.join(sorted(values))}.")
         table[last] = value
     return replace(type(settings).from_dict(values))

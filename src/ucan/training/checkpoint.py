@@ -20,6 +20,7 @@ from ucan.models import build_model, load_model
 from ucan.training.settings import TrainSettings
 
 CONFIG, CHECKPOINT, WEIGHTS = "config.toml", "checkpoint.pt", "weights.safetensors"
+CHECKPOINT_KEYS = {"epoch", "step", "joint", "optimisers", "ema", "noise", "layers"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ def read_checkpoint(folder: Path) -> dict[str, Any] | None:
         raise TrainingError(
             f"{path} cannot be read: it is damaged or no checkpoint. Remove it to start anew."
         ) from error
+    if not isinstance(state, dict) or not state.keys() >= CHECKPOINT_KEYS:
+        raise TrainingError(f"{path} is no checkpoint of `ucan train`. Remove it to start anew.")
     return state
 
 
@@ -73,7 +76,9 @@ def build_classifier(settings: TrainSettings, shape: tuple[int, ...], num_classe
     """The classifier that the settings name: a built-in one, or a user's ``package.module:name``."""
     if ":" not in settings.model:
         return build_model(settings.model, shape, num_classes, seed=settings.seed)
-    model = load_model(settings.model)
+    with torch.random.fork_rng(devices=[]):  # a class is made here and now: its first weights follow from the seed
+        torch.manual_seed(settings.seed)
+        model = load_model(settings.model)
     if not isinstance(model, nn.Module):
         raise TrainingError(f"{settings.model} is no torch.nn.Module, so there is nothing to train.")
     return model

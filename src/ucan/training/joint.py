@@ -16,11 +16,10 @@ from ucan.training.recipes import Recipe
 VARIANCE_TERMS = ("none", "mean", "logmean", "min")
 
 
-def scale_entries(scale: Scale, batch: int) -> torch.Tensor:
-    """The scales of all directions, one row per input (one row for all where Σ is shared)."""
+def scale_entries(scale: Scale, x: torch.Tensor) -> torch.Tensor:
+    """The scales of all directions for inputs x: one row per input, or one row for all where Σ is shared."""
     if isinstance(scale, Diagonal):
-        per_input = scale.sigma.shape[:1] == (batch,) and scale.sigma.ndim > 1
-        return scale.sigma.flatten(1) if per_input else scale.sigma.reshape(1, -1)
+        return scale.sigma.flatten(1) if scale.sigma.ndim == x.ndim else scale.sigma.reshape(1, -1)
     if isinstance(scale, Basis | DCT):
         return scale.s.reshape(1, -1)
     if isinstance(scale, Scalar):
@@ -71,7 +70,7 @@ class Joint(nn.Module):
         logits = self.answer(shown)
         logits = logits.reshape(self.recipe.draws, len(x), -1)
         loss = self.recipe.loss(logits, labels)
-        entries = scale_entries(as_scale(noise[1]), len(x)).float()
+        entries = scale_entries(as_scale(noise[1]), x).float()
         if self.term != "none":
             loss = loss - self.weight * variance_term(entries, self.term)
         return {

@@ -179,6 +179,11 @@ class Trainer:
         self.board.add(self.epoch, means)
 
     def _checkpoint(self) -> None:
+        if not all(bool(v.isfinite().all()) for v in self.joint.state_dict().values() if v.is_floating_point()):
+            raise TrainingError(
+                f"the weights stopped being finite in epoch {self.epoch + 1}; the last good checkpoint is kept. "
+                "A lower lr usually helps."
+            )
         if self.fabric.global_rank == 0:
             state = {
                 "epoch": self.epoch,
