@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import ucan
+from ucan.config import frozen, read_config
 from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.report.tables import comparison
 from ucan.results import Store
-from ucan.config import frozen, read_config
 from ucan.results.store import COLUMNS
 
 CONFIG = {

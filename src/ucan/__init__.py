@@ -3,7 +3,7 @@
 from ucan import scales
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
-from ucan.generators import BasisWise, CertificationWise, DatasetWise, Fixed, Generator, Isotropic, Pattern
+from ucan.generators import BasisWise, CertificationWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
 from ucan.region import Region
 from ucan.smoothed import SmoothedClassifier
@@ -15,6 +15,7 @@ __all__ = [
     "BasisWise",
     "Certificate",
     "CertificationWise",
+    "Composed",
     "DatasetWise",
     "ExpInf",
     "Fixed",

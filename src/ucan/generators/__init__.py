@@ -2,7 +2,8 @@
 
 from ucan.generators.base import Fixed, Generator, Isotropic
 from ucan.generators.basis import BasisWise
+from ucan.generators.composed import Composed
 from ucan.generators.learned import CertificationWise, DatasetWise
 from ucan.generators.pattern import Pattern
 
-__all__ = ["BasisWise", "CertificationWise", "DatasetWise", "Fixed", "Generator", "Isotropic", "Pattern"]
+__all__ = ["BasisWise", "CertificationWise", "Composed", "DatasetWise", "Fixed", "Generator", "Isotropic", "Pattern"]

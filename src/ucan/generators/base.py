@@ -80,6 +80,9 @@ class Generator(nn.Module):
         check_fits(self, x, mu, scale)
         return Held(self, mu, scale)
 
+    def check_claim(self, law: Law, norm: float | None = None) -> None:
+        """Refuse, before any work, a law or a norm that this noise has no guarantee for; by default the law decides."""
+
     def cap(self) -> float | None:
         """The largest scale that any direction can get at any input; None where nobody can say."""
         return None

@@ -26,7 +26,8 @@ LAWS: dict[str, type[Law]] = {
     "expinf": laws.ExpInf,
     "powerlaw": laws.PowerLaw,
 }
-GENERATORS = ("isotropic", "pattern", "dataset-wise", "certification-wise", "basis-wise")
+GENERATORS = ("isotropic", "pattern", "dataset-wise", "certification-wise", "basis-wise", "composed")
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 OPTIMISERS, SCHEDULES = ("adam", "sgd"), ("constant", "cosine", "one-cycle")
 
 
@@ -56,8 +57,11 @@ class TrainSettings:
     recipe: dict[str, Any] = field(default_factory=lambda: {"kind": "augmentation"})
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            _check_type(f.name, getattr(self, f.name), str(f.type))
         _one_of("optimiser", self.optimiser, OPTIMISERS)
         _one_of("schedule", self.schedule, SCHEDULES)
+        _one_of("precision", self.precision, PRECISIONS)
         _one_of("law.kind", self.law.get("kind"), tuple(LAWS))
         _one_of("generator.kind", self.generator.get("kind"), GENERATORS)
         _one_of("recipe.kind", self.recipe.get("kind"), tuple(RECIPES))
@@ -112,6 +116,10 @@ class TrainSettings:
             return _made("generator", generators.DatasetWise, {"shape": shape, **parameters})
         if kind == "certification-wise":
             return _made("generator", generators.CertificationWise, {"channels": shape[0], **parameters})
+        if kind == "composed":
+            norm = parameters.pop("norm", "inf")
+            norm = math.inf if norm == "inf" else norm
+            return _made("generator", generators.Composed, {"channels": shape[0], "norm": norm, **parameters})
         basis = parameters.pop("basis", "pca")
         _one_of("generator.basis", basis, ("pca", "dct"))
         if basis == "dct":
@@ -149,6 +157,16 @@ def _made(what: str, kind: Any, parameters: dict[str, Any]) -> Any:
         return kind(**parameters)
     except TypeError as error:
         raise InvalidInput(f"[{what}] {error}.") from error
+
+
+def _check_type(name: str, value: Any, wanted: str) -> None:
+    """Refuse a value of another kind than the field's annotation names."""
+    if value is None and "None" in wanted:
+        return
+    kind = wanted.split(" | ")[0].split("[")[0]
+    accepted = {"str": str, "int": int, "float": int | float, "bool": bool, "dict": dict}[kind]
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind != "bool"):
+        raise InvalidInput(f"{name} must be a {'table' if kind == 'dict' else kind}, got {value!r}.")
 
 
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:

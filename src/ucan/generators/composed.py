@@ -1,0 +1,170 @@
+"""Noise that adapts to each input and still covers the deployed pipeline: two looks, composed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from ucan.errors import InvalidInput, UnsupportedNorm
+from ucan.generators.base import Generator
+from ucan.generators.learned import DenseBlock
+from ucan.laws import Gaussian, Law, norm_name
+from ucan.region import Region
+from ucan.scales import Scalar, Scale
+
+# The second look gets this much more noise than its budget asks for: rounding in float32 then never overdraws it.
+HEADROOM = 1 + 2.0**-18
+
+
+class Composed(Generator):
+    """Adaptive smoothing by Gaussian composition, for the law N(0, σ²I). Scope: ``pipeline``.
+
+    With t = ``share``, σ₁ = σ/√t and σ₂ = σ/√(1−t), every noisy copy is made of two looks at x:
+
+        y₁ = x + N(0, σ₁²I)                      the first look, all that the network ever sees
+        y₂ = x + s∘N(0, I),  s = s(y₁) > 0       the second, with noise where the network wants it
+        y  = (y₁/σ₁² + y₂/s²) / (1/σ₁² + 1/s²)   what the classifier is shown
+
+    **What is guaranteed.** For every value of y₁, moving x by ‖δ‖ < r changes the second look as moving a unit Gaussian
+    by at most r/σ₂ (ℓ2: every sᵢ ≥ σ₂) or r√d/σ₂ (ℓ∞: Σ sᵢ⁻² ≤ d/σ₂²). The first look adds r/σ₁ or r√d/σ₁, and the two
+    compose to their root of squares, r/σ or r√d/σ, *whatever the network does* (Gaussian differential privacy). So the
+    class of the pipeline that draws both looks anew from the input it is given holds on the ball of radius σΦ⁻¹(p) in
+    ℓ2, σΦ⁻¹(p)/√d in ℓ∞, exactly as for isotropic noise; p is the probability over both looks.
+
+    The network gives a shape w = spread^(tanh/2) in [1/√spread, √spread], which is then scaled to the budget of the
+    norm: s = σ₂ w √mean(w⁻²) for ℓ∞, s = σ₂ w / min w for ℓ2. Under ℓ∞ small noise can go where y₁ says that it matters;
+    under ℓ2 a shape gains nothing. ``net`` is any module (n, *event) → (n, *event) of one's own that answers each input
+    by itself; without it, ``channels`` makes the network of certification-wise noise.
+    """
+
+    scope = "pipeline"
+
+    def __init__(
+        self,
+        channels: int | None = None,
+        norm: float = math.inf,
+        share: float = 0.5,
+        spread: float = 100.0,
+        features: int = 16,
+        growth: int = 16,
+        net: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if norm not in (2, math.inf):
+            raise UnsupportedNorm(f"composed noise is made for norm 2 or math.inf, got {norm!r}.")
+        if not 0 < share < 1:
+            raise InvalidInput(f"share, the first look's part of the budget, must lie between 0 and 1, got {share!r}.")
+        if not 1 <= spread <= 1e6:
+            raise InvalidInput(f"spread, the largest s over the smallest, must lie in [1, 1e6], got {spread!r}.")
+        if (channels is None) == (net is None):
+            raise InvalidInput("give Composed either the images' channels, or a net of your own.")
+        self.norm = norm
+        self.share = float(share)
+        self.spread = float(spread)
+        self.net = net or DenseBlock(channels or 0, features, growth)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
+        """μ = 0 and Σ = I: what the certificate says of its region, a ball.
+
+        Not what ``perturb`` adds: that noise is no fixed x + μ + Σε, since every copy draws its own s.
+        """
+        return x.new_zeros(()), Scalar(1.0)
+
+    def second_scale(self, y1: torch.Tensor, law: Law) -> torch.Tensor:
+        """s for first looks (n, *event), from them alone; it meets the norm's budget, from the sound side."""
+        raw = self.net(y1)
+        if raw.shape != y1.shape:
+            raise InvalidInput(f"the net answered {tuple(y1.shape)} with {tuple(raw.shape)}; the shapes must agree.")
+        shape = self.spread ** (torch.tanh(raw.to(torch.promote_types(raw.dtype, torch.float32))) / 2)
+        event = tuple(range(1, shape.ndim))
+        if self.norm == 2:
+            to_budget = 1 / shape.amin(event, keepdim=True)
+        else:
+            to_budget = (1 / (shape * shape)).mean(event, keepdim=True, dtype=torch.float64).sqrt()
+        sigma_2 = law.scale / math.sqrt(1 - self.share)
+        return shape * (HEADROOM * sigma_2 * to_budget).to(shape.dtype)
+
+    def perturb(
+        self,
+        x: torch.Tensor,
+        law: Law,
+        n: int,
+        rng: torch.Generator,
+        noise: tuple[torch.Tensor, Scale] | None = None,
+    ) -> torch.Tensor:
+        """n copies of every input, each with a first look and an s of its own; differentiable in the network.
+
+        ``noise`` is not used: there is none to hold.
+        """
+        self.check_claim(law)
+        batch, event = x.shape[0], x.shape[1:]
+        draws = law.sample(2 * n * batch, event, rng, torch.promote_types(x.dtype, torch.float32))
+        first, second = draws.reshape(2, n, batch, *event)
+        sigma_1 = law.scale / math.sqrt(self.share)
+        y1 = x + first / math.sqrt(self.share)
+        s = self.second_scale(y1.flatten(0, 1), law).reshape(y1.shape)
+        y2 = x + s * (second / law.scale)
+        return ((s * s * y1 + sigma_1**2 * y2) / (s * s + sigma_1**2)).to(x.dtype)
+
+    def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
+        """The ball of the norm that this noise was made for."""
+        self.check_claim(law, norm)
+        event = tuple(x.shape[1:])
+        return Region(1.0, law.radius(p, norm, math.prod(event), p_b), norm, event)
+
+    def at(self, x: torch.Tensor) -> Generator:
+        """The same noise, for one input. Nothing is held: the guarantee is about looks that are drawn anew."""
+        return _Redrawn(self)
+
+    def check_claim(self, law: Law, norm: float | None = None) -> None:
+        """Refuse a law other than the Gaussian, and a norm other than its own."""
+        if not isinstance(law, Gaussian):
+            raise InvalidInput(f"composed noise needs Gaussian noise, whose looks compose; got {type(law).__name__}.")
+        if norm is not None and norm != self.norm:
+            raise UnsupportedNorm(
+                f"this noise was composed for {norm_name(self.norm)} and has no radius against {norm_name(norm)}: "
+                "make one with Composed(norm=…), or ask for its own norm."
+            )
+
+    def cap(self) -> float:
+        """1: the region is a ball in the units of the law."""
+        return 1.0
+
+    def describe(self) -> str:
+        """The norm, and the first look's share of the budget."""
+        return f"Composed({norm_name(self.norm)}, share {self.share:g}, spread {self.spread:g})"
+
+
+class _Redrawn(Generator):
+    """Composed noise at one input: the same noise as at any other, under an identity of its own."""
+
+    def __init__(self, source: Composed) -> None:
+        super().__init__()
+        self.training = False
+        self.scope = source.scope  # type: ignore[misc]
+        self.source = source
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
+        """What the source says."""
+        return self.source(x)
+
+    def perturb(
+        self,
+        x: torch.Tensor,
+        law: Law,
+        n: int,
+        rng: torch.Generator,
+        noise: tuple[torch.Tensor, Scale] | None = None,
+    ) -> torch.Tensor:
+        """The source's copies."""
+        return self.source.perturb(x, law, n, rng)
+
+    def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
+        """The source's ball."""
+        return self.source.region(law, p, norm, x, p_b)
+
+    def describe(self) -> str:
+        """The source's line."""
+        return self.source.describe()
