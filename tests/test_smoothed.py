@@ -344,7 +344,7 @@ def test_global_randomness_and_the_input_are_left_alone():
 def test_progress_hears_of_selection_and_estimation():
     told = []
     g = smoothed()
-    g.on_votes = told.append
+    g.engine.on_votes = told.append
     g.certify(XS[:2], n0=30, n=70)
     assert sum(told) == 200
 

@@ -101,7 +101,7 @@ class Bench:
         """The bare network on inputs that are ready for it, and our certificate, with this backend and precision."""
         g = self.smoothed(backend=backend)
         name = f"{backend}, {precision or 'fp32'}"
-        counter = g._setup(self.x, CertifyPlan(n=self.n, precision=precision)).counter
+        counter = g.engine.setup(self.x, CertifyPlan(n=self.n, precision=precision)).counter
         passes = max(1, self.n // counter.size)
         network, batch = self._bare(backend, precision, counter.size)
 
@@ -155,7 +155,7 @@ class Bench:
             if only is not None and name not in only:
                 continue
             g = self.smoothed(law, generator, backend)
-            g._backends = shared._backends  # the network is the same: compile it once
+            g.engine.prepared = shared.engine.prepared  # the network is the same: compile it once
             work = functools.partial(g.certify, self.x, n=self.n, norm=norm, precision=precision)
             self.measure(name, work, self.n, "gaussian, isotropic")
 
@@ -165,7 +165,7 @@ class Bench:
             return
         plain = self.smoothed(backend=backend)
         per_input = self.smoothed(generator=CertificationWise(self.shape[0]).to(self.device), backend=backend)
-        per_input._backends = plain._backends
+        per_input.engine.prepared = plain.engine.prepared
         for name, g in (("isotropic", plain), ("certification-wise", per_input)):
             work = functools.partial(g.certify, self.x, n=1000, precision=precision)
             self.measure(f"n = 1,000, {name}", work, 1000, "n = 1,000, isotropic")

@@ -6,12 +6,10 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ucan.backends import Backend, prepare
 from ucan.bounds import (
     anytime_lower_bound,
     log_wealth,
@@ -21,8 +19,8 @@ from ucan.bounds import (
     upper_bound,
 )
 from ucan.certificate import Abstention, Certificate, Evidence, Prediction
+from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput
-from ucan.fingerprint import weights_hash
 from ucan.generators import Generator, Isotropic
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, PredictPlan, Test
@@ -30,16 +28,7 @@ from ucan.region import Region
 from ucan.sequential import Candidate, settle
 from ucan.sidecar import input_hash
 from ucan.stopping import AtRadii, Radius, Stop, parse_stop
-from ucan.votes import Classifier, Job, Stream, VoteCounter, Votes, block_size, classify_samples, forward_size
-
-
-@dataclass(frozen=True)
-class Setup:
-    """How the votes on inputs of one shape are counted, and what their evidence says of it."""
-
-    counter: VoteCounter
-    backend: Backend
-    weights: str | None
+from ucan.votes import Classifier, Stream, Votes
 
 
 class SmoothedClassifier:
@@ -47,8 +36,7 @@ class SmoothedClassifier:
 
     ``model`` is f: any callable that maps a batch (n, *event) to logits (n, num_classes) or to class indices (n,).
     ``law`` draws ε; ``generator`` is the paper's M, which chooses μ and Σ (None: isotropic). ``backend``
-    is how f is run: "eager", "compile" (torch.compile), or "auto", the faster of the two. Set ``on_votes`` to be told of
-    every block of votes.
+    is how f is run: "eager", "compile" (torch.compile), or "auto", the faster of the two.
     """
 
     def __init__(
@@ -66,9 +54,7 @@ class SmoothedClassifier:
         self.f = Classifier(model, num_classes)
         self.law = law
         self.M = (Isotropic() if generator is None else generator).eval()
-        self.on_votes: Callable[[int], None] | None = None
-        self.backend = backend
-        self._backends: dict[Any, Backend] = {}
+        self.engine = Engine(self.f, self.M, law, backend)
 
     def certify(
         self,
@@ -112,15 +98,15 @@ class SmoothedClassifier:
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 in the paper's symbols: n0 samples choose the class, n others bound its probability."""
         n0, n, alpha = plan.n0, plan.n, plan.alpha
-        for setup, i, x, M, counts_select in self._selected(inputs, plan, n0):  # μ, Σ ← M
+        for setup, i, x, M, counts_select in self.engine.selected(inputs, plan, n0):  # μ, Σ ← M
             c_A = int(counts_select.argmax())
-            votes = _classify_samples(setup, M, x, n, plan.seed, "estimate")
+            votes = setup.classify_samples(M, x, n, plan.seed, "estimate")
             n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
             if plan.bound == "binary":
                 p_A, p_B = lower_bound(n_A, n, alpha), None
             else:
                 p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
-            evidence = self._evidence(setup, x, votes, n0, n, plan, plan.bound)
+            evidence = self.engine.evidence(setup, x, votes, n0, n, plan, plan.bound)
             yield i, self._conclude(M, x, c_A, p_A, p_B, evidence, plan.norm)
 
     def _certify_stopping(
@@ -130,7 +116,7 @@ class SmoothedClassifier:
         for setup, candidate in self._settle(inputs, plan, stop):
             votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
             p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.alpha)
-            evidence = self._evidence(setup, x, votes, plan.n0, candidate.drawn, plan, "anytime")
+            evidence = self.engine.evidence(setup, x, votes, plan.n0, candidate.drawn, plan, "anytime")
             yield candidate.index, self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan.norm)
 
     def _conclude(
@@ -189,14 +175,14 @@ class SmoothedClassifier:
     def _predict_one(self, x: torch.Tensor, plan: PredictPlan) -> Prediction | Abstention:
         """Algorithm 2 for one input (1, *event), in the paper's symbols."""
         n, alpha = plan.n, plan.alpha
-        setup = self._setup(x, plan)
+        setup = self.engine.setup(x, plan)
         M = self.M.at(x)  # μ, Σ ← M
-        votes = _classify_samples(setup, M, x, n, plan.seed, "predict")
+        votes = setup.classify_samples(M, x, n, plan.seed, "predict")
         c_A = int(votes.counts.argmax())
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
         p_value = majority_p_value(n_A, n) if plan.test == "majority" else top_two_p_value(n_A, n_B)
 
-        evidence = self._evidence(setup, x, votes, 0, n, plan, plan.test)
+        evidence = self.engine.evidence(setup, x, votes, 0, n, plan, plan.test)
         if p_value <= alpha:
             return Prediction(None, M.scope, evidence, prediction=c_A, p_value=p_value)
         reason = f"class {c_A} leads with {n_A} of {n} votes, too few for the {plan.test} test at alpha = {alpha:g}"
@@ -209,7 +195,7 @@ class SmoothedClassifier:
         for setup, candidate in self._settle(inputs, plan, AtRadii((0.0,))):
             hits, drawn, c_A = candidate.hits, candidate.drawn, candidate.c_A
             p_value = min(1.0, math.exp(-float(log_wealth(hits, drawn, 0.5))))
-            evidence = self._evidence(setup, candidate.x, Votes.of(candidate.tally), 0, drawn, plan, "anytime")
+            evidence = self.engine.evidence(setup, candidate.x, Votes.of(candidate.tally), 0, drawn, plan, "anytime")
             if p_value <= plan.alpha:
                 yield candidate.index, Prediction(None, candidate.M.scope, evidence, prediction=c_A, p_value=p_value)
             else:
@@ -219,38 +205,20 @@ class SmoothedClassifier:
     def votes(self, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
         """n votes on one input (1, *event), from a stream of noise of their own (``phase`` names it)."""
         (x1,) = self.check_inputs(x)
-        return _classify_samples(self._setup(x1, PredictPlan(n=n, seed=seed)), self.M.at(x1), x1, n, seed, phase)
+        return self.engine.setup(x1, PredictPlan(n=n, seed=seed)).classify_samples(self.M.at(x1), x1, n, seed, phase)
 
     def backend_for(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> str:
         """The name of the backend that will run f on inputs like x (1, *event): what ``auto`` comes to."""
-        return self._setup(x, plan).backend.name
+        return self.engine.setup(x, plan).backend.name
 
     # --- what both algorithms stand on ---
-
-    def _selected(
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, n0: int
-    ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator, torch.Tensor]]:
-        """Each input with the generator held at it and its n0 selection counts, a forward pass of inputs at a time."""
-        numbered = enumerate(x.to(self.f.device or x.device) for x in inputs)
-        setup: Setup | None = None
-        for first in numbered:
-            setup = setup or self._setup(first[1], plan)
-            group = [first, *itertools.islice(numbered, setup.counter.slots - 1)]
-            held = [(x, self.M.at(x), Stream(plan.seed, input_hash(x), "select")) for _, x in group]
-            if n0 <= setup.counter.block:
-                tallies = setup.counter.count([Job(M, x, stream, 0, n0) for x, M, stream in held]).cpu()
-                counts = [Votes.of(tally).counts for tally in tallies]
-            else:
-                counts = [classify_samples(setup.counter, M, x, n0, stream).counts for x, M, stream in held]
-            for (i, x), (_, M, _), counts_select in zip(group, held, counts, strict=True):
-                yield setup, i, x, M, counts_select
 
     def _settle(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, stop: Stop
     ) -> Iterator[tuple[Setup, Candidate]]:
         """Each input's class, chosen from samples of their own, and its votes until the rule is satisfied."""
         n0, norm = (plan.n0, plan.norm) if isinstance(plan, CertifyPlan) else (100, self.law.norms[0])
-        selected = self._selected(inputs, plan, n0)
+        selected = self.engine.selected(inputs, plan, n0)
         for first in selected:  # none, or the first, to learn how votes are counted
             setup = first[0]
             candidates = (
@@ -276,47 +244,6 @@ class SmoothedClassifier:
             probability=functools.cache(lambda r: self.law.probability(r / factor, sure.norm, x.numel())),
         )
 
-    def _setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
-        weights = weights_hash(self.f.model)
-        size = plan.batch_size or forward_size(x.numel(), x.device)
-        block = min(size, block_size(x.numel()))
-        backend = self._run(x, size // block * block, plan.precision, weights)
-        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size)
-        counter.on_votes = self.on_votes
-        return Setup(counter, backend, weights)
-
-    def _run(self, x: torch.Tensor, size: int, precision: str | None, weights: str | None) -> Backend:
-        """How f is run on forward passes of this shape: prepared once per state of its weights."""
-        key = (self.backend, precision, size, x.shape, x.dtype, x.device, weights)
-        if key not in self._backends:
-            rng = torch.Generator(x.device).manual_seed(0)
-            example = (
-                x + self.law.sample(size, x.shape[1:], rng, x.dtype) if self.backend != "eager" or precision else x
-            )
-            self._backends[key] = prepare(self.f, self.M.view, example, self.backend, precision)
-        return self._backends[key]
-
-    def _evidence(
-        self, setup: Setup, x: torch.Tensor, votes: Votes, n0: int, n: int, plan: CertifyPlan | PredictPlan, bound: str
-    ) -> Evidence:
-        return Evidence(
-            counts=tuple(votes.counts.tolist()),
-            invalid=votes.invalid,
-            n0=n0,
-            n=n,
-            alpha=plan.alpha,
-            seed=plan.seed,
-            law=self.law,
-            generator=self.M.describe(),
-            bound=bound,
-            block=setup.counter.block,
-            batch_size=setup.counter.size,
-            precision=setup.backend.precision,
-            backend=setup.backend.name,
-            weights_hash=setup.weights,
-            input_hash=input_hash(x),
-        )
-
     def check_inputs(self, x: torch.Tensor, norm: float | None = None) -> list[torch.Tensor]:
         """The inputs one by one, each (1, *event) and on the model's device, or an error before any work."""
         self.f.check_ready()
@@ -340,10 +267,6 @@ class SmoothedClassifier:
         with torch.inference_mode():
             self.f(self.M.at(inputs[0]).view(inputs[0]))  # a model that cannot answer says so now
         return inputs
-
-
-def _classify_samples(setup: Setup, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
-    return classify_samples(setup.counter, M, x, n, Stream(seed, input_hash(x), phase))
 
 
 def _largest_other(counts: torch.Tensor, c_A: int) -> int:

@@ -9,11 +9,12 @@ import torch
 from ucan.bounds import anytime_lower_bound, at_most_p_value, lower_bound, upper_bound
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
+from ucan.fingerprint import weights_hash
 from ucan.generators import Composed, Fixed, Generator
 from ucan.generators.base import Held
 from ucan.scales import as_scale
 from ucan.sidecar import input_hash
-from ucan.smoothed import SmoothedClassifier, weights_hash
+from ucan.smoothed import SmoothedClassifier
 
 # What rounding may add to a recomputed number.
 SLACK = 1 + 1e-9

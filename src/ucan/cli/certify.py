@@ -150,7 +150,7 @@ def _certify_all(
         (store.folder / "certificates").mkdir(exist_ok=True)
     right = 0
     with Progress("certifying", len(todo), plan.n0 + plan.n, quiet) as progress:
-        g.on_votes = progress.sampled
+        g.engine.on_votes = progress.sampled
         last = time.perf_counter()
         for number, outcome in g.certify_each((selection.dataset[index][0][None] for index in todo), plan):
             index, label, now = todo[number], int(selection.dataset.labels[todo[number]]), time.perf_counter()

@@ -137,7 +137,7 @@ def _certify(name: str, folder: Path, digits: int, plan: CertifyPlan, quiet: boo
     with Store.create(folder / name, config) as store:
         todo = [index for index in selection.indices if index not in store.done()]
         with Progress(f"certifying ({name})", len(todo), plan.n0 + plan.n, quiet) as progress:
-            g.on_votes = progress.sampled
+            g.engine.on_votes = progress.sampled
             for index in todo:
                 _certify_one(g, store, index, *dataset[index], plan)
                 progress.finished(f"right so far {floor_percent(certified_accuracy(store.columns(), 0).item())} %")

@@ -79,7 +79,7 @@ def _answers(g: SmoothedClassifier, selection: words.Selection, plan: PredictPla
     lines = [""] * len(selection.indices)
     right = 0
     with Progress("predicting", len(lines), plan.n, quiet) as progress:
-        g.on_votes = progress.sampled
+        g.engine.on_votes = progress.sampled
         last = time.perf_counter()
         for number, outcome in g.predict_each((selection.dataset[i][0][None] for i in selection.indices), plan):
             index, answer, now = selection.indices[number], outcome.prediction, time.perf_counter()

@@ -271,11 +271,11 @@ def settle_backend(
 ) -> str:
     """Set how g runs its classifier, and say its name; ``known`` is what a run that exists already has settled on."""
     if known is not None and choice in ("auto", known):
-        g.backend = "eager" if known == "function" else known
+        g.engine.backend = "eager" if known == "function" else known
         return known
-    g.backend = choice.value
+    g.engine.backend = choice.value
     if choice is BackendName.auto and not _worth_compiling(g, plan, first, inputs):
-        g.backend = "eager"
+        g.engine.backend = "eager"
     return g.backend_for(first, plan)
 
 

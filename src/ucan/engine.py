@@ -1,0 +1,105 @@
+"""What both algorithms stand on: how f is run, how its votes are counted, and what the evidence says of that."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ucan.backends import Backend, prepare
+from ucan.certificate import Evidence
+from ucan.fingerprint import weights_hash
+from ucan.generators import Generator
+from ucan.laws import Law
+from ucan.plan import CertifyPlan, PredictPlan
+from ucan.sidecar import input_hash
+from ucan.votes import Classifier, Job, Stream, VoteCounter, Votes, block_size, classify_samples, forward_size
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the votes on inputs of one shape are counted, and what their evidence says of it."""
+
+    counter: VoteCounter
+    backend: Backend
+    weights: str | None
+
+    def classify_samples(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
+        """n votes on one input (1, *event) under the generator held at it."""
+        return classify_samples(self.counter, M, x, n, Stream(seed, input_hash(x), phase))
+
+
+class Engine:
+    """Runs the classifier f under noise of one law and one generator. ``on_votes`` is told of every block of votes."""
+
+    def __init__(self, f: Classifier, M: Generator, law: Law, backend: str) -> None:
+        self.f = f
+        self.M = M
+        self.law = law
+        self.backend = backend
+        self.on_votes: Callable[[int], None] | None = None
+        self.prepared: dict[Any, Backend] = {}
+
+    def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
+        """For inputs like x (1, *event): everything that does not depend on their pixels."""
+        weights = weights_hash(self.f.model)
+        size = plan.batch_size or forward_size(x.numel(), x.device)
+        block = min(size, block_size(x.numel()))
+        backend = self._run(x, size // block * block, plan.precision, weights)
+        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size)
+        counter.on_votes = self.on_votes
+        return Setup(counter, backend, weights)
+
+    def _run(self, x: torch.Tensor, size: int, precision: str | None, weights: str | None) -> Backend:
+        """How f is run on forward passes of this shape: prepared once per state of its weights."""
+        key = (self.backend, precision, size, x.shape, x.dtype, x.device, weights)
+        if key not in self.prepared:
+            rng = torch.Generator(x.device).manual_seed(0)
+            example = (
+                x + self.law.sample(size, x.shape[1:], rng, x.dtype) if self.backend != "eager" or precision else x
+            )
+            self.prepared[key] = prepare(self.f, self.M.view, example, self.backend, precision)
+        return self.prepared[key]
+
+    def selected(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, n0: int
+    ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator, torch.Tensor]]:
+        """Each input with the generator held at it and its n0 selection counts, a forward pass of inputs at a time."""
+        numbered = enumerate(x.to(self.f.device or x.device) for x in inputs)
+        setup: Setup | None = None
+        for first in numbered:
+            setup = setup or self.setup(first[1], plan)
+            group = [first, *itertools.islice(numbered, setup.counter.slots - 1)]
+            held = [(x, self.M.at(x), Stream(plan.seed, input_hash(x), "select")) for _, x in group]
+            if n0 <= setup.counter.block:
+                tallies = setup.counter.count([Job(M, x, stream, 0, n0) for x, M, stream in held]).cpu()
+                counts = [Votes.of(tally).counts for tally in tallies]
+            else:
+                counts = [classify_samples(setup.counter, M, x, n0, stream).counts for x, M, stream in held]
+            for (i, x), (_, M, _), counts_select in zip(group, held, counts, strict=True):
+                yield setup, i, x, M, counts_select
+
+    def evidence(
+        self, setup: Setup, x: torch.Tensor, votes: Votes, n0: int, n: int, plan: CertifyPlan | PredictPlan, bound: str
+    ) -> Evidence:
+        """Everything needed to check these votes, or to draw them again."""
+        return Evidence(
+            counts=tuple(votes.counts.tolist()),
+            invalid=votes.invalid,
+            n0=n0,
+            n=n,
+            alpha=plan.alpha,
+            seed=plan.seed,
+            law=self.law,
+            generator=self.M.describe(),
+            bound=bound,
+            block=setup.counter.block,
+            batch_size=setup.counter.size,
+            precision=setup.backend.precision,
+            backend=setup.backend.name,
+            weights_hash=setup.weights,
+            input_hash=input_hash(x),
+        )
