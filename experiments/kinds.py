@@ -36,6 +36,8 @@ RUNS: dict[str, dict[str, tuple[str, list[str]]]] = {
     },
     "mnist": {
         "isotropic, 1": ("mnist-isotropic-fast", []),
+        "isotropic, 0.5": ("mnist-isotropic-fast", ["law.scale=0.5"]),
+        "isotropic, 0.25": ("mnist-isotropic-fast", ["law.scale=0.25"]),
         "pattern, 1": ("mnist-pattern-fast", []),
         "dataset-wise": ("mnist-dataset-fast", []),
         "certification-wise": ("mnist-certification-fast", []),
