@@ -1,0 +1,104 @@
+"""What an audit found: counts, the rule that tells a bug from bad luck, and the words for both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ucan.audit.auditor import MODES, Attempt
+from ucan.audit.decide import allowed_breaks
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Attempts of one mode at one factor."""
+
+    mode: str
+    factor: float
+    attacked: int
+    broken: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``attacked`` certificates; ``broken`` of them by mode, at any factor.
+
+    ``covered_breaks`` are those in a mode that the guarantee covers; α allows ``allowed`` of them (the 99.9% quantile of
+    Binomial(attacked, α)). ``bugs`` are breaks that were certified again.
+    """
+
+    scope: str
+    attacked: int
+    broken: dict[str, int]
+    tallies: tuple[Tally, ...]
+    covered_breaks: int
+    allowed: int
+    bugs: tuple[Attempt, ...]
+
+    @property
+    def is_bug(self) -> bool:
+        """A break still certifies, or there are more of them than α can explain."""
+        return bool(self.bugs) or self.covered_breaks > self.allowed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "scope": self.scope,
+            "attacked": self.attacked,
+            "broken": self.broken,
+            "by_factor": [vars(tally) for tally in self.tallies],
+            "covered_breaks": self.covered_breaks,
+            "allowed_by_alpha": self.allowed,
+            "bug": self.is_bug,
+            "bugs": [attempt.to_dict() for attempt in self.bugs],
+        }
+
+
+def summarise(attempts: Sequence[Attempt]) -> Summary:
+    """Counts over all attempts of one run."""
+    covered = [a for a in attempts if a.covered]
+    attacked = {a.idx for a in covered}
+    breaks = {a.idx for a in covered if a.broken}
+    modes = [mode for mode in MODES if any(a.mode == mode for a in attempts)]
+    return Summary(
+        scope=attempts[0].scope if attempts else "unknown",
+        attacked=len({a.idx for a in attempts}),
+        broken={mode: len({a.idx for a in attempts if a.mode == mode and a.broken}) for mode in modes},
+        tallies=tuple(
+            Tally(mode, factor, len(some), sum(a.broken for a in some))
+            for mode in modes
+            for factor in sorted({a.factor for a in attempts})
+            if (some := [a for a in attempts if (a.mode, a.factor) == (mode, factor)])
+        ),
+        covered_breaks=len(breaks),
+        allowed=allowed_breaks(len(attacked), max((a.alpha for a in covered), default=0.001)),
+        bugs=tuple(a for a in covered if a.bug and a.same_as is None),
+    )
+
+
+def in_words(summary: Summary) -> list[str]:
+    """What the counts mean, a sentence or two a line."""
+    names = {"live": "on the live pipeline", "frozen": "with the noise held frozen"}
+    counts = ", ".join(f"{count} broken {names[mode]}" for mode, count in summary.broken.items())
+    lines = [f"{summary.attacked} certificates attacked: {counts}."]
+    if summary.scope != "pipeline" and "live" in summary.broken:
+        lines.append(
+            f"Scope {summary.scope}: each certificate speaks of the classifier whose noise was computed at its input and "
+            "held there. Breaks on the live pipeline, which computes the noise anew from the attacked input, are no bug: "
+            "the guarantee never covered it. Do not rely on these radii for a deployed pipeline (docs/scopes.md)."
+        )
+    if summary.is_bug:
+        why = f"{len(summary.bugs)} breaks were certified again with a fresh seed and ten times the samples"
+        lines.append(
+            f"BUG: {why}; {summary.covered_breaks} certificates broke where the guarantee covers them, and α explains at "
+            f"most {summary.allowed}. Either the radius, the noise or the votes are wrong (docs/audit.md)."
+        )
+    elif summary.covered_breaks:
+        lines.append(
+            f"{summary.covered_breaks} broke where the guarantee covers them; none certified again, and α allows up to "
+            f"{summary.allowed}: no bug."
+        )
+    elif any(tally.mode == "frozen" or summary.scope == "pipeline" for tally in summary.tallies):
+        lines.append("None broke where the guarantee covers them.")
+    return lines
