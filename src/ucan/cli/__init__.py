@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from ucan.cli.audit import audit
 from ucan.cli.bench import bench
 from ucan.cli.certify import certify
 from ucan.cli.compare import compare
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, certify, predict, verify, compare, bench):
+for command in (demo, train, certify, predict, verify, audit, compare, bench):
     app.command()(command)
 app.command("export")(export_run)
 app.command("import")(import_results)

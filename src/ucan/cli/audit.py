@@ -1,0 +1,209 @@
+"""`ucan audit`: do a run's certificates survive an adversary?"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from ucan import __version__
+from ucan.audit import FACTORS, Attempt, Budget, Ledger, Summary, audit_all, in_words, summarise
+from ucan.audit.auditor import modes_of
+from ucan.audit.images import save_images
+from ucan.certificate import Certificate
+from ucan.cli import words
+from ucan.cli.progress import Progress
+from ucan.data import Labelled
+from ucan.errors import InvalidInput
+from ucan.fingerprint import weights_hash
+from ucan.models import load_model
+from ucan.results import Store
+from ucan.results.lock import WriterLock
+from ucan.smoothed import SmoothedClassifier
+from ucan.training import is_trained_run, load_run
+from ucan.verify import noise_of
+
+
+class ModeName(StrEnum):
+    """What is attacked."""
+
+    live = "live"
+    frozen = "frozen"
+    both = "both"
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify` run.")],
+    model: Annotated[str | None, typer.Option(help="The classifier, if not where the run says.")] = None,
+    source: Annotated[str | None, typer.Option("--data", help="The inputs, if not where the run says.")] = None,
+    weights: words.WeightsOption = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The audit's folder; RUN/audit if not given.")] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="Attack at most MAX certificates.")] = None,
+    min_radius: Annotated[float, typer.Option(help="Attack only certificates of at least this radius.")] = 0.0,
+    factors: Annotated[str, typer.Option(help="Shares of the certified region to attack in.")] = ",".join(
+        map(str, FACTORS)
+    ),
+    mode: Annotated[
+        ModeName,
+        typer.Option(help="`live`: the deployed pipeline; `frozen`: its noise held at the clean input; `both`."),
+    ] = ModeName.both,
+    steps: Annotated[int, typer.Option(help="Steps of an attack.")] = Budget.steps,
+    draws: Annotated[int, typer.Option(help="Noise draws that each step averages over.")] = Budget.draws,
+    restarts: Annotated[int, typer.Option(help="Starting points of an attack.")] = Budget.restarts,
+    check: Annotated[int, typer.Option(help="Fresh votes that decide whether a certificate is broken.")] = Budget.check,
+    level: Annotated[float, typer.Option(help="Probability of calling a true claim broken.")] = Budget.level,
+    seed: words.SeedOption = 0,
+    device: words.DeviceOption = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    quiet: words.QuietOption = False,
+) -> None:
+    """Attack the certificates of a run inside their own regions, as an adversary who knows everything would.
+
+    Finished attempts are kept in the audit's folder: the same command goes on where it stopped. Breaks are kept with all
+    that replays them, the worst also as pictures. Exit code 0: no bug. 1: a guarantee does not hold. 2: wrong use.
+
+    Example: `ucan audit runs/mine --max 100 --min-radius 0.5`
+    """
+    shares, budget = _factors(factors), Budget(steps, draws, restarts, check, level, seed)
+    where = words.device_of(device)
+    with Store.open(run) as store:
+        certificates = _chosen(store, min_radius, most)
+        settings = store.config
+        dataset = _dataset(settings, source)
+        _, first = next(_outcomes(store, certificates))
+        g = _smoothed(model or settings.get("model"), weights, first, where)
+        folder = out or run / "audit"
+        config = {"kind": "audit", "ucan": __version__, "weights_hash": weights_hash(g.f.model), **asdict(budget)}
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = WriterLock(folder / ".lock")
+        try:
+            ledger = Ledger(folder, config)
+            modes = modes_of(first.scope, mode.value)
+            cases = ((idx, dataset[idx][0][None].to(where), c) for idx, c in _outcomes(store, certificates))
+            todo = [(i, f, m) for i in certificates for m in modes for f in shares if ledger.get(i, f, m) is None]
+            attempts = _attack(g, cases, ledger, mode.value, shares, budget, len(todo), quiet)
+            pictures = save_images(ledger, attempts)
+        finally:
+            lock.release()
+    summary = summarise(attempts)
+    places = {"audit": str(folder), "pictures": [str(path) for path in pictures]}
+    if as_json:
+        print(json.dumps({**summary.to_dict(), "attack": attempts[0].attack, **places}))
+    else:
+        _show(summary, attempts, budget, ledger, len(pictures))
+    if summary.is_bug:
+        raise typer.Exit(1)
+
+
+def _attack(
+    g: SmoothedClassifier,
+    cases: Any,
+    ledger: Ledger,
+    mode: str,
+    factors: list[float],
+    budget: Budget,
+    todo: int,
+    quiet: bool,
+) -> list[Attempt]:
+    if len(ledger) and not quiet:
+        print(f"{len(ledger)} attempts are done already, {todo} to go.", file=sys.stderr)
+    broken = 0
+    with Progress("auditing", todo, budget.check, quiet) as progress:
+
+        def finished(attempt: Attempt) -> None:
+            nonlocal broken
+            broken += attempt.broken
+            progress.sampled(attempt.total)
+            progress.finished(f"{broken} broken")
+
+        try:
+            return audit_all(g, cases, ledger, mode, factors, budget, finished)
+        except KeyboardInterrupt:
+            print(f"\nStopped; {len(ledger)} attempts are kept. The same command goes on from there.", file=sys.stderr)
+            raise
+
+
+def _factors(text: str) -> list[float]:
+    try:
+        factors = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        factors = []
+    if not factors or not all(0 < factor <= 1 for factor in factors):
+        raise InvalidInput(f"--factors wants numbers above 0 and up to 1 with commas between, got {text!r}.")
+    return factors
+
+
+def _chosen(store: Store, min_radius: float, most: int | None) -> list[int]:
+    """The numbers of the inputs whose certificates are attacked."""
+    columns = store.columns(("idx", "abstained", "radius"))
+    large = ~columns["abstained"] & (columns["radius"] > 0) & (columns["radius"] >= min_radius)
+    chosen = columns["idx"][large].tolist()[:most]
+    if not chosen:
+        raise InvalidInput(f"{store.folder} holds no certificate of radius {min_radius:g} or more: nothing to audit.")
+    return chosen
+
+
+def _outcomes(store: Store, indices: list[int]) -> Iterator[tuple[int, Certificate]]:
+    for idx in indices:
+        outcome = store.outcome(idx)
+        if isinstance(outcome, Certificate):
+            yield idx, outcome
+
+
+def _dataset(settings: dict[str, Any], source: str | None) -> Labelled:
+    named = source or settings.get("data")
+    if named is None:
+        raise InvalidInput("this run does not say which data it certified: name them with --data.")
+    return words.dataset_of(named, settings.get("split", "test"), settings.get("size"), settings.get("channels"))
+
+
+def _smoothed(
+    model: str | None, weights: Path | None, certificate: Certificate, device: torch.device
+) -> SmoothedClassifier:
+    """The deployed pipeline: a trained run with its generator, or a classifier under the certificate's fixed noise."""
+    if model is None:
+        raise InvalidInput("this run does not say which model it certified: name it with --model.")
+    law, classes = certificate.evidence.law, len(certificate.evidence.counts)
+    if is_trained_run(model):
+        trained = load_run(model)
+        return SmoothedClassifier(trained.classifier.to(device), law, trained.generator, classes)
+    if certificate.scope != "pipeline":
+        raise InvalidInput(
+            f"noise of scope {certificate.scope} needs its generator: give --model a trained run's folder."
+        )
+    return SmoothedClassifier(load_model(model, weights, device=device), law, noise_of(certificate), classes)
+
+
+def _show(summary: Summary, attempts: list[Attempt], budget: Budget, ledger: Ledger, pictures: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    attacks = " and ".join(sorted({attempt.attack for attempt in attempts}))
+    table = Table(title=f"{attacks} attack, {budget.steps} steps, {budget.draws} draws each", title_justify="left")
+    for name in ("pipeline", "share of the region", "attacked", "broken", "broken, %"):
+        table.add_column(name, justify="left" if name == "pipeline" else "right")
+    for tally in summary.tallies:
+        percent = math.floor(1000 * tally.broken / tally.attacked) / 10
+        table.add_row(tally.mode, f"{tally.factor:g}", str(tally.attacked), str(tally.broken), f"{percent}")
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    for line in in_words(summary):
+        console.print(line, highlight=False, soft_wrap=True)
+    for attempt in summary.bugs[:5]:
+        path = ledger.path_of(attempt.to_dict())
+        console.print(
+            f"  input {attempt.idx}: class {attempt.prediction} has {attempt.hits} of {attempt.total} votes at "
+            f"{attempt.size:.4f} of its region; replay: {path}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    kept = f", the worst {pictures} as pictures" if pictures else ""
+    console.print(f"Attempts and breaks{kept}: {ledger.folder}", highlight=False, soft_wrap=True)
