@@ -35,6 +35,7 @@ from ucan.audit.balls import Ball, ascent, project
 from ucan.audit.images import save_panels
 from ucan.cli import app, main
 from ucan.errors import InvalidInput, StoreError
+from ucan.generators.composed import Composed
 from ucan.region import Region
 from ucan.scales import Basis, Dense, Diagonal, Scalar
 
@@ -286,6 +287,24 @@ def test_honest_certificates_survive(law, scale, norm):
     assert summary.attacked == len(some) and len(out) == 3 * len(some)
     edge = sorted(a.size for a in out if a.factor == 0.999)  # the attack was a real one: it went to the region's edge
     assert edge[len(edge) // 2] > 0.95 and edge[-1] < 0.999
+
+
+@pytest.mark.parametrize("law", [ucan.Gaussian(0.6), Inflated(0.6)], ids=["honest", "planted"])
+@pytest.mark.parametrize("norm", [2, math.inf])
+def test_composed_noise_is_attacked_through_both_looks(law, norm):
+    """Its noise is no fixed x + μ + Σε: the attack differentiates through the network that chooses the second look."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(D, 16), nn.Tanh(), nn.Linear(16, D))
+    direction = NORMAL.sign() / D if norm == math.inf else NORMAL  # what an attack of this norm can move most
+    model = nn.Linear(D, 2, bias=False).eval()
+    with torch.no_grad():
+        model.weight.copy_(torch.stack([-9 * direction, 9 * direction]))
+    g = ucan.SmoothedClassifier(model, law, Composed(norm=norm, net=net, spread=1.5), num_classes=2)
+    x = direction * direction.norm() ** -1 * torch.linspace(0.5, 0.8, 6)[:, None]
+    some = [(i, x[i : i + 1], c) for i, c in enumerate(g.certify(x, n=5000, norm=norm)) if not c.abstained]
+    assert len(some) == 6 and {c.scope for _, _, c in some} == {"pipeline"}
+    summary = summarise(attempts_on(g, some, factors=(0.999,)))
+    assert summary.is_bug is isinstance(law, Inflated)
 
 
 def test_a_two_class_certificate_is_tested_against_its_rival():
