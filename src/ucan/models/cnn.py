@@ -11,11 +11,14 @@ from ucan.errors import ModelError
 class CNN(nn.Module):
     """Two 4 x 4 convolutions with stride 2 and ReLU, then one linear layer; for square pictures.
 
-    Striding instead of pooling makes it some ten times faster on a CPU, where certification is nothing but forward passes.
+    Striding instead of pooling makes it many times faster on a CPU, where certification is nothing but forward passes.
+    The first convolution has ``width`` channels, the second twice as many: 16, or 64 for pictures of at most 16 pixels,
+    which can afford them.
     """
 
-    def __init__(self, in_channels: int = 1, size: int = 28, num_classes: int = 10, width: int = 16) -> None:
+    def __init__(self, in_channels: int = 1, size: int = 28, num_classes: int = 10, width: int | None = None) -> None:
         super().__init__()
+        width = (64 if size <= 16 else 16) if width is None else width
         if size < 4:
             raise ModelError(f"the cnn halves pictures twice, so they need at least 4 x 4 pixels, got {size} x {size}.")
         self.conv1 = nn.Conv2d(in_channels, width, 4, stride=2, padding=1)
