@@ -520,7 +520,12 @@ def test_the_command_explains_itself_with_an_example() -> None:
 def test_the_command_audits_a_run_and_resumes(digits: Path) -> None:
     run = digits / "run"
     text = ucan_says(0, "audit", run, "--max", 2, *FAST)
-    assert "2 certificates attacked" in text and "docs/scopes.md" in text and "frozen" in text
+    assert (
+        "2 of them attacked" in text
+        and "2 certificates attacked" in text
+        and "docs/scopes.md" in text
+        and "frozen" in text
+    )
     lines = (run / "audit" / "attempts.jsonl").read_text().splitlines()
     assert len(lines) == 2 * 2 * 3
     found = json.loads(ucan_says(0, "audit", run, "--max", 2, "--json", *FAST))
@@ -533,13 +538,16 @@ def test_the_command_audits_a_run_and_resumes(digits: Path) -> None:
 def test_the_command_refuses_what_cannot_be_audited(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    np.savez(tmp_path / "one.npz", x=np.zeros((1, 1, 8, 8), dtype=np.float32), y=np.zeros(1, dtype=np.int64))
     for words, said in (
-        ((tmp_path,), "not a run folder"),
+        ((tmp_path / "nothing",), "not a run folder"),
         ((digits / "run", "--min-radius", "99"), "no certificate of radius 99"),
         ((digits / "run", "--factors", "0.5,2"), "--factors"),
         ((digits / "run", "--factors", "many"), "--factors"),
         ((digits / "run", "--model", "collections:Counter", "-o", tmp_path / "a"), "needs its generator"),
         ((digits / "run", "--steps", "0"), "steps must be at least 1"),
+        ((digits / "run", "--data", tmp_path / "one.npz"), "are these the same data"),
+        ((digits / "run", "-o", tmp_path / "one.npz"), "cannot be written"),
     ):
         monkeypatch.setattr(sys, "argv", ["ucan", "audit", *map(str, words)])
         with pytest.raises(SystemExit) as leaving:

@@ -1,7 +1,7 @@
 """Adversaries against a smoothed classifier, inside the exact region of a certificate.
 
-No attack library serves here: none searches a linear image of an ℓp ball, and none averages over the noise that a
-generator draws anew from the attacker's own input.
+No attack library serves here (foolbox was looked at): none searches a linear image of an ℓp ball, and none averages over
+the noise that a generator shapes anew from the attacker's own input.
 """
 
 from __future__ import annotations

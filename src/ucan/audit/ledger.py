@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ class Ledger:
     def __init__(self, folder: str | Path, config: dict[str, Any]) -> None:
         self.folder = Path(folder)
         wanted = frozen(config)
-        (self.folder / BREAKS).mkdir(parents=True, exist_ok=True)
+        with _writing(self.folder):
+            (self.folder / BREAKS).mkdir(parents=True, exist_ok=True)
         if (self.folder / CONFIG).exists():
             changed = differences(read_config(self.folder / CONFIG), wanted)
             if changed:
@@ -36,7 +39,8 @@ class Ledger:
                     "with --out, or remove this one."
                 )
         else:
-            write_config(self.folder / CONFIG, wanted)
+            with _writing(self.folder):
+                write_config(self.folder / CONFIG, wanted)
         self._records = {(r["idx"], r["factor"], r["mode"]): r for r in self._read()}
 
     def __len__(self) -> int:
@@ -49,19 +53,18 @@ class Ledger:
     def add(self, record: dict[str, Any]) -> None:
         """Append one attempt: afterwards it is on the disk."""
         line = (json.dumps(record, allow_nan=False) + "\n").encode()
-        descriptor = os.open(self.folder / ATTEMPTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            os.write(descriptor, line)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with _writing(self.folder), open(self.folder / ATTEMPTS, "ab", buffering=0) as file:
+            if file.write(line) != len(line):
+                raise OSError("the disk is full")
+            os.fsync(file.fileno())
         self._records[record["idx"], record["factor"], record["mode"]] = record
 
     def keep(self, record: dict[str, Any], x: torch.Tensor, delta: torch.Tensor) -> Path:
         """Write a break, whole or not at all: the input, δ in float64, and the attempt's record."""
         path = self.path_of(record)
         tensors = {"x": x.detach().cpu().contiguous().clone(), "delta": delta.detach().cpu().contiguous().clone()}
-        write_whole(path, save(tensors, metadata={"attempt": json.dumps(record, allow_nan=False)}))
+        with _writing(self.folder):
+            write_whole(path, save(tensors, metadata={"attempt": json.dumps(record, allow_nan=False)}))
         return path
 
     def path_of(self, record: dict[str, Any]) -> Path:
@@ -81,6 +84,15 @@ class Ledger:
             return [json.loads(line) for line in whole.splitlines()]
         except ValueError as error:
             raise StoreError(f"{path} is damaged: {error}. Remove it to begin the audit anew.") from error
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """What the system says when it refuses to write, in words."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error}. Name another folder with --out.") from error
 
 
 def load_break(path: str | Path) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:

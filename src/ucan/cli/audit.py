@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +23,7 @@ from ucan.certificate import Certificate
 from ucan.cli import words
 from ucan.cli.progress import Progress
 from ucan.data import Labelled
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, StoreError
 from ucan.fingerprint import weights_hash
 from ucan.models import load_model
 from ucan.results import Store
@@ -77,27 +78,24 @@ def audit(
     with Store.open(run) as store:
         certificates = _chosen(store, min_radius, most)
         settings = store.config
-        dataset = _dataset(settings, source)
+        dataset = _dataset(settings, source, certificates[-1])
         _, first = next(_outcomes(store, certificates))
         g = _smoothed(model or settings.get("model"), weights, first, where)
-        folder = out or run / "audit"
         config = {"kind": "audit", "ucan": __version__, "weights_hash": weights_hash(g.f.model), **asdict(budget)}
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = WriterLock(folder / ".lock")
-        try:
+        modes = modes_of(first.scope, mode.value)
+        with _locked(out or run / "audit") as folder:
             ledger = Ledger(folder, config)
-            modes = modes_of(first.scope, mode.value)
             cases = ((idx, dataset[idx][0][None].to(where), c) for idx, c in _outcomes(store, certificates))
-            todo = [(i, f, m) for i in certificates for m in modes for f in shares if ledger.get(i, f, m) is None]
-            attempts = _attack(g, cases, ledger, mode.value, shares, budget, len(todo), quiet)
+            todo = sum(ledger.get(i, f, m) is None for i in certificates for m in modes for f in shares)
+            attempts = _attack(g, cases, ledger, mode.value, shares, budget, todo, quiet)
             pictures = save_images(ledger, attempts)
-        finally:
-            lock.release()
+        certified = len(_chosen(store, 0.0, None))
     summary = summarise(attempts)
     places = {"audit": str(folder), "pictures": [str(path) for path in pictures]}
     if as_json:
-        print(json.dumps({**summary.to_dict(), "attack": attempts[0].attack, **places}))
+        print(json.dumps({"certified": certified, **summary.to_dict(), "attack": attempts[0].attack, **places}))
     else:
+        print(f"{certified} certificates in {run}, {summary.attacked} of them attacked.")
         _show(summary, attempts, budget, ledger, len(pictures))
     if summary.is_bug:
         raise typer.Exit(1)
@@ -131,6 +129,22 @@ def _attack(
             raise
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[Path]:
+    """The audit's folder, with no other audit at work in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = WriterLock(folder / ".lock")
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error}. Name another folder with --out.") from error
+    try:
+        yield folder
+    finally:
+        lock.release()
+
+
 def _factors(text: str) -> list[float]:
     try:
         factors = sorted({float(part) for part in text.split(",")})
@@ -158,11 +172,14 @@ def _outcomes(store: Store, indices: list[int]) -> Iterator[tuple[int, Certifica
             yield idx, outcome
 
 
-def _dataset(settings: dict[str, Any], source: str | None) -> Labelled:
+def _dataset(settings: dict[str, Any], source: str | None, last: int) -> Labelled:
     named = source or settings.get("data")
     if named is None:
         raise InvalidInput("this run does not say which data it certified: name them with --data.")
-    return words.dataset_of(named, settings.get("split", "test"), settings.get("size"), settings.get("channels"))
+    found = words.dataset_of(named, settings.get("split", "test"), settings.get("size"), settings.get("channels"))
+    if last >= len(found):
+        raise InvalidInput(f"{named} has {len(found)} inputs, but input {last} was certified: are these the same data?")
+    return found
 
 
 def _smoothed(
