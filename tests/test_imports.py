@@ -15,6 +15,7 @@ PACKAGE = Path(ucan.__file__).parent
 ORDER = (
     "errors",
     "config",
+    "storage",
     "fingerprint",
     "laws",
     "scales",

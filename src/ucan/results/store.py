@@ -21,8 +21,9 @@ import numpy as np
 from ucan.certificate import Abstention, Certificate, from_dict
 from ucan.config import differences, frozen, read_config, sync_folder, write_config
 from ucan.errors import InvalidInput, StoreError
-from ucan.results.database import connect_reader, connect_writer, storage
+from ucan.results.database import connect_reader, connect_writer
 from ucan.results.lock import WriterLock
+from ucan.storage import storage
 
 CONFIG, RESULTS, LOCK = "config.toml", "results.sqlite", ".lock"
 COLUMNS: dict[str, type] = {
