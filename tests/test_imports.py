@@ -32,6 +32,7 @@ ORDER = (
     "smoothed",
     "bench",
     "verify",
+    "registry",
     "data",
     "models",
     "training",

@@ -6,6 +6,7 @@ from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, U
 from ucan.generators import BasisWise, CertificationWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
 from ucan.region import Region
+from ucan.registry import Registry
 from ucan.smoothed import SmoothedClassifier
 
 __version__ = "0.1.0"
@@ -31,6 +32,7 @@ __all__ = [
     "PowerLaw",
     "Prediction",
     "Region",
+    "Registry",
     "SingularScale",
     "SmoothedClassifier",
     "UcanError",

@@ -114,7 +114,7 @@ class Certificate(Outcome):
             "p_upper": self.p_upper,
             "radius": self.radius,
             "alm": self.alm,
-            "log_volume": self.log_volume,
+            "log_volume": self.log_volume if self.radius > 0 else None,
             "norm": _norm_to_json(self.norm),
             "scope": self.scope,
             "guarantee": SCOPES[self.scope],

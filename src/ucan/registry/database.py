@@ -1,0 +1,219 @@
+"""The SQLite file of a registry: told from any other, shared by several processes, durable when it says so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from ucan import scales
+from ucan.errors import InvalidInput, StoreError
+from ucan.laws import norm_name
+from ucan.region import check_norm
+from ucan.scales import Scalar, Scale
+from ucan.storage import recognise, storage
+
+APPLICATION_ID = 0x55435247  # "UCRG"
+SCHEMA_VERSION = 1
+PATIENCE = 60  # seconds to wait for another process's transaction
+ABSTAINED = -1
+# What the filter needs lies apart from the regions themselves, so that opening a registry reads megabytes.
+SCHEMA = """
+CREATE TABLE registry (norm TEXT NOT NULL, shape TEXT);
+CREATE TABLE sketches (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, answer INTEGER NOT NULL, reach REAL NOT NULL, sketch BLOB NOT NULL);
+CREATE TABLE regions (
+    id INTEGER PRIMARY KEY, answer INTEGER NOT NULL, radius REAL NOT NULL, scale INTEGER NOT NULL,
+    tensors BLOB NOT NULL, record TEXT NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE scales (id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, tensors BLOB NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One enrolment as it is stored: {x : ‖Σ⁻¹(x − centre)‖ₚ < radius} and the centre have this answer."""
+
+    answer: int
+    radius: float
+    scale: int
+    tensors: dict[str, torch.Tensor]
+    record: dict[str, Any]
+
+
+class Database:
+    """One connection to a registry's file.
+
+    Rows are only ever added, in transactions that exclude each other, so ids rise in the order of enrolment. The journal
+    is a write-ahead log synchronised at every commit: what was committed survives a crash of the process, of the
+    operating system and of the machine.
+    """
+
+    def __init__(self, path: Path, norm: float | None) -> None:
+        self.path = path
+        if norm is not None:
+            check_norm(norm)
+        with self.storage():
+            self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+            try:
+                self._settle(2 if norm is None else norm)
+                text = self._db.execute("SELECT norm FROM registry").fetchone()[0]
+            except BaseException:
+                self._db.close()
+                raise
+        self.norm = math.inf if text == "inf" else int(text)
+        if norm is not None and norm != self.norm:
+            self._db.close()
+            raise InvalidInput(
+                f"{path} is a registry of {norm_name(self.norm)} regions; a registry has one norm, so {norm_name(norm)} "
+                "needs another file."
+            )
+
+    def storage(self) -> Any:
+        """What SQLite and the system say about this file, in words."""
+        return storage(self.path)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Alone among all processes; afterwards everything is on disk, or nothing is."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of the inputs, once there is one."""
+        text = self._db.execute("SELECT shape FROM registry").fetchone()[0]
+        return None if text is None else tuple(json.loads(text))
+
+    def settle_shape(self, shape: Sequence[int]) -> None:
+        """The first enrolment fixes the shape of the inputs; another is refused."""
+        known = self.shape()
+        if known is None:
+            self._db.execute("UPDATE registry SET shape = ?", (json.dumps(list(shape)),))
+        self.check_shape(shape)
+
+    def check_shape(self, shape: Sequence[int]) -> None:
+        """Refuse inputs of another shape than those enrolled."""
+        known = self.shape()
+        if known is not None and known != tuple(shape):
+            raise InvalidInput(f"{self.path} holds inputs of shape {known}, this one has {tuple(shape)}.")
+
+    def scale_id(self, scale: Scale) -> int:
+        """The number of this Σ; the same Σ is stored once. Within a transaction."""
+        scale = scale.to("cpu")
+        value = {"value": torch.tensor(scale.value, dtype=torch.float64)} if isinstance(scale, Scalar) else None
+        data = save({name: t.detach().contiguous().clone() for name, t in (value or scale.tensors()).items()})
+        kind = type(scale).__name__
+        digest = hashlib.sha256(kind.encode() + data).hexdigest()
+        found = self._db.execute("SELECT id FROM scales WHERE hash = ?", (digest,)).fetchone()
+        if found is None:
+            insert = "INSERT INTO scales (hash, kind, tensors) VALUES (?, ?, ?)"
+            return int(self._db.execute(insert, (digest, kind, data)).lastrowid or 0)
+        return int(found[0])
+
+    def read_scale(self, number: int) -> Scale:
+        """Σ by its number."""
+        row = self._db.execute("SELECT hash, kind, tensors FROM scales WHERE id = ?", (number,)).fetchone()
+        if row is None or hashlib.sha256(row[1].encode() + row[2]).hexdigest() != row[0]:
+            raise self._damaged(f"Σ number {number}")
+        kind, tensors = row[1], load(row[2])
+        if kind == "Scalar":
+            return Scalar(float(tensors["value"]))
+        if kind == "BlockDiagonal":
+            return scales.BlockDiagonal([tensors[f"blocks.{i}"] for i in range(len(tensors))])
+        if kind not in scales.__all__:
+            raise InvalidInput(f"{self.path} holds a Σ of the kind {kind!r}, which this version does not know.")
+        made: Scale = getattr(scales, kind)(**tensors)
+        return made
+
+    def add(self, row: Row, reach: float, sketch: bytes) -> int:
+        """Store one enrolment; within a transaction."""
+        tensors = save({name: t.detach().cpu().contiguous().clone() for name, t in row.tensors.items()})
+        record = json.dumps(row.record, ensure_ascii=False)
+        insert = "INSERT INTO sketches (answer, reach, sketch) VALUES (?, ?, ?)"
+        number = int(self._db.execute(insert, (row.answer, reach, sketch)).lastrowid or 0)
+        checksum = _checksum(row.answer, row.radius, row.scale, tensors, record)
+        values = (number, row.answer, row.radius, row.scale, tensors, record, checksum)
+        self._db.execute("INSERT INTO regions VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        return number
+
+    def read(self, number: int) -> Row:
+        """One enrolment."""
+        query = "SELECT answer, radius, scale, tensors, record, checksum FROM regions WHERE id = ?"
+        row = self._db.execute(query, (number,)).fetchone()
+        if row is None or _checksum(*row[:5]) != row[5]:
+            raise self._damaged(f"enrolment {number}")
+        try:
+            return Row(row[0], row[1], row[2], load(row[3]), json.loads(row[4]))
+        except (SafetensorError, ValueError) as error:
+            raise self._damaged(f"enrolment {number}") from error
+
+    def sketches(self, after: int) -> list[tuple[int, int, float, bytes]]:
+        """(id, answer, reach, sketch) of the enrolments after this one, in order."""
+        query = "SELECT id, answer, reach, sketch FROM sketches WHERE id > ? ORDER BY id"
+        return self._db.execute(query, (after,)).fetchall()
+
+    def _damaged(self, what: str) -> StoreError:
+        return StoreError(f"{self.path} is damaged: {what} is missing or was changed. Restore it from a copy.")
+
+    def _settle(self, norm: float) -> None:
+        """Recognise the file before anything is written to it; an empty one becomes a registry in one transaction."""
+        if not self._recognise():
+            self._db.execute("BEGIN EXCLUSIVE")
+            try:
+                if not self._recognise():  # another process may have been first
+                    for statement in SCHEMA.strip().split(";")[:-1]:
+                        self._db.execute(statement)
+                    text = "inf" if norm == math.inf else str(int(norm))
+                    self._db.execute("INSERT INTO registry VALUES (?, NULL)", (text,))
+                    self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                    self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        self._use_wal()
+        self._db.execute("PRAGMA synchronous = FULL")
+
+    def _use_wal(self) -> None:
+        """Changing the journal does not wait for other processes as transactions do, so it is tried again."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
+                    return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error):
+                    raise
+            if time.monotonic() > deadline:
+                raise StoreError(f"{self.path} cannot be shared: its file system allows no write-ahead log.")
+            time.sleep(0.01)
+
+    def _recognise(self) -> bool:
+        return recognise(self._db, self.path, APPLICATION_ID, SCHEMA_VERSION)
+
+
+def _checksum(answer: int, radius: float, scale: int, tensors: bytes, record: str) -> int:
+    head = f"{answer} {radius!r} {scale} ".encode()
+    return zlib.crc32(record.encode(), zlib.crc32(tensors, zlib.crc32(head)))

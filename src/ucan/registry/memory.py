@@ -1,0 +1,257 @@
+"""The registry: certify with memory, so that no two regions of different answer ever overlap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ucan.certificate import Abstention, Certificate, Evidence
+from ucan.errors import InvalidInput, UnsupportedNorm
+from ucan.laws import norm_name
+from ucan.region import Region
+from ucan.registry.database import ABSTAINED, Database, Row
+from ucan.registry.separation import RIM, Vector, allowed_radius, check_kind, outer_radius, size_bounds
+from ucan.registry.sketch import Cells, Index
+from ucan.scales import Scalar, Scale
+from ucan.smoothed import SmoothedClassifier
+
+KEPT = 8  # Σs kept in memory: enough where all inputs share one
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One enrolment: ``answer`` (None: an abstention) holds on the region around ``centre``, and at the centre."""
+
+    number: int
+    centre: torch.Tensor
+    scale: Scale
+    radius: float
+    answer: int | None
+
+
+class Registry:
+    """Certificates whose guarantee holds for the deployed classifier, whatever noise they are made with.
+
+    A registry is a classifier with a memory. An input inside a stored region gets that region's answer. Any other is
+    certified by g, its region is shrunk until it meets no stored region of another answer, and it is stored *before* it
+    is answered; an abstention is stored as an answer of its own, for its input alone. So with the failure
+    probabilities of all enrolments added up, every answer given is kept on all of its region: scope ``registry``.
+
+    ``path`` is a file that several processes may use at once; all replicas of a deployment must share it. ``norm`` is
+    the norm of its regions (default: what the file says, 2 for a new one). See docs/registry.md for what this does and
+    does not give.
+    """
+
+    def __init__(self, path: str | Path, norm: float | None = None) -> None:
+        self._store = Database(Path(path), norm)
+        self.norm = self._store.norm
+        self._cells: Cells | None = None
+        self._index: Index | None = None
+        self._scales: dict[int, Scale] = {}
+
+    def certify(self, g: SmoothedClassifier, x: torch.Tensor, **options: Any) -> list[Certificate | Abstention]:
+        """The registry's answer for each of a batch (batch, *event), in order; ``options`` are those of ``g.certify``.
+
+        A certificate's region is around its input. For an input inside a stored region it is the stored Σ with the
+        radius that is left, Rᵢ − ‖Σᵢ⁻¹(x − xᵢ)‖, and the evidence is that of the enrolled input.
+        """
+        norm = options.setdefault("norm", self.norm)
+        inputs = g.check_inputs(x, norm)
+        region = g.M.at(inputs[0]).region(g.law, 0.75, norm, inputs[0])
+        if region.norm != self.norm:
+            raise UnsupportedNorm(
+                f"this registry holds {norm_name(self.norm)} regions; {type(g.law).__name__} noise against "
+                f"{norm_name(norm)} makes {norm_name(region.norm)} ones. Use another file: Registry(path, norm=…)."
+            )
+        check_kind(region.scale, self.norm)
+        return [self._certify_one(g, one, options) for one in inputs]
+
+    def _certify_one(self, g: SmoothedClassifier, x: torch.Tensor, options: dict[str, Any]) -> Certificate | Abstention:
+        found = self.lookup(x)
+        if found is not None:
+            with self._store.storage():
+                return self._given(found, x, options["norm"])
+        (outcome,) = g.certify(x, **options)
+        return self.enrol(x, outcome)
+
+    def enrol(self, x: torch.Tensor, outcome: Certificate | Abstention) -> Certificate | Abstention:
+        """Store what ``g.certify`` said of one input (1, *event), shrunk as needed; return what the registry answers.
+
+        If x lies inside a stored region, that one's answer stands and nothing is stored. When this returns, the answer
+        is on disk.
+        """
+        if outcome.norm is None:
+            raise InvalidInput("a registry enrols what certify returns.")
+        point = _flat(x)
+        with self._store.storage():
+            with self._store.transaction():
+                self._store.settle_shape(x.shape[1:])
+                self._refresh()
+                found = self._containing(point)
+                if found is None:
+                    answer = self._fitted(point, outcome)
+                    self._keep(x, point, answer)
+            return self._given(found, x, outcome.norm) if found is not None else answer
+
+    def lookup(self, x: torch.Tensor) -> Entry | None:
+        """The first enrolment whose region contains this input (1, *event), or None."""
+        point = _flat(x)
+        with self._store.storage():
+            self._store.check_shape(x.shape[1:])
+            self._refresh()
+            return self._containing(point)
+
+    def __len__(self) -> int:
+        with self._store.storage():
+            self._refresh()
+        return 0 if self._index is None else self._index.count
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All enrolments, in order."""
+        for number in range(1, len(self) + 1):  # none is ever taken out
+            with self._store.storage():
+                entry = self._entry(number)
+            yield entry
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._store.close()
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- search ---
+
+    def _refresh(self) -> None:
+        """Bring the filter up to date with what has been enrolled, here and by other processes."""
+        rows = self._store.sketches(0 if self._index is None else self._index.last)
+        if self._index is None and rows:
+            shape = self._store.shape()
+            assert shape is not None, "it is settled before the first enrolment"
+            self._cells = Cells(shape)
+            self._index = Index(self._cells.length)
+        if self._index is not None and rows:
+            self._index.extend(rows)
+
+    def _containing(self, point: Vector) -> Entry | None:
+        """The first enrolment that contains the point: in doubt, which is a matter of the last digits, it does."""
+        if self._cells is None or self._index is None:
+            return None
+        ids, _ = self._index.near(self._cells.sketch(point), 0.0)
+        for number in np.sort(ids):
+            entry = self._entry(int(number))
+            offset = point - _flat(entry.centre)
+            if not offset.any() or size_bounds(entry.scale, self.norm, offset)[0] < entry.radius * (1 + RIM):
+                return entry
+        return None
+
+    def _room(self, point: Vector, scale: Scale, number: int, radius: float, answer: int) -> float:
+        """The radius up to which the region at this point meets no stored region of another answer."""
+        if self._cells is None or self._index is None:
+            return radius
+        stretch = outer_radius(scale, self.norm, 1.0, len(point))
+        ids, gaps = self._index.near(self._cells.sketch(point), radius * stretch, answer)
+        for other, gap in zip(ids, gaps, strict=True):
+            if gap > radius * stretch:  # nor can any after it
+                break
+            row = self._store.read(int(other))
+            theirs = scale if row.scale == number else self._scale(row.scale)
+            offset = _flat(row.tensors["centre"]) - point
+            radius = min(radius, allowed_radius(self.norm, offset, scale, theirs, row.radius))
+        return radius
+
+    def _entry(self, number: int) -> Entry:
+        row = self._store.read(number)
+        answer = None if row.answer == ABSTAINED else row.answer
+        return Entry(number, row.tensors["centre"], self._scale(row.scale), row.radius, answer)
+
+    def _scale(self, number: int) -> Scale:
+        if number not in self._scales:
+            if len(self._scales) >= KEPT:
+                self._scales.pop(next(iter(self._scales)))
+            self._scales[number] = self._store.read_scale(number)
+        return self._scales[number]
+
+    # --- answers ---
+
+    def _fitted(self, point: Vector, outcome: Certificate | Abstention) -> Certificate | Abstention:
+        """The outcome with its region shrunk to the room that is left; an abstention where there is none."""
+        if isinstance(outcome, Abstention):
+            return replace(outcome, scope="registry")
+        region = outcome.region
+        if region.norm != self.norm:
+            raise InvalidInput(
+                f"this registry holds {norm_name(self.norm)} regions, not {norm_name(region.norm)} ones."
+            )
+        if not math.isfinite(region.radius):
+            raise InvalidInput("a registry keeps regions of finite radius only.")
+        check_kind(region.scale, self.norm)
+        scale = region.scale.to("cpu")
+        radius = self._room(point, scale, self._store.scale_id(scale), region.radius, outcome.prediction)
+        if radius == 0 < region.radius:
+            reason = "the input touches the region of an enrolled input with another answer"
+            return Abstention(outcome.norm, "registry", outcome.evidence, reason, outcome.p_lower)
+        return _resized(replace(outcome, scope="registry"), radius)
+
+    def _keep(self, x: torch.Tensor, point: Vector, answer: Certificate | Abstention) -> None:
+        """Write the answer's row; within the transaction that made it."""
+        record = {"p_lower": answer.p_lower, "evidence": answer.evidence.to_dict()}
+        tensors = {"centre": x[0]}
+        if isinstance(answer, Certificate):
+            label, scale, radius = answer.prediction, answer.region.scale, answer.region.radius
+            record |= {"p_upper": answer.p_upper, "alm": answer.alm}
+            if answer.mean is not None:
+                tensors["mean"] = answer.mean
+        else:
+            label, scale, radius = ABSTAINED, Scalar(1.0), 0.0
+            record["reason"] = answer.reason
+        row = Row(label, radius, self._store.scale_id(scale), tensors, record)
+        sketch = Cells(x.shape[1:]).sketch(point) if self._cells is None else self._cells.sketch(point)
+        reach = outer_radius(scale, self.norm, radius, len(point))
+        self._store.add(row, reach, sketch.astype("<f4").tobytes())
+
+    def _given(self, entry: Entry, x: torch.Tensor, norm: float) -> Certificate | Abstention:
+        """What an enrolment says of an input that it contains."""
+        row = self._store.read(entry.number)
+        evidence, record = Evidence.from_dict(row.record["evidence"]), row.record
+        if entry.answer is None:
+            return Abstention(norm, "registry", evidence, record["reason"], record["p_lower"])
+        _, used = size_bounds(entry.scale, self.norm, _flat(x) - _flat(entry.centre))
+        stored = Certificate(
+            norm,
+            "registry",
+            evidence,
+            prediction=entry.answer,
+            p_lower=record["p_lower"],
+            p_upper=record["p_upper"],
+            region=Region(entry.scale, entry.radius, self.norm, x.shape[1:]),
+            alm=record["alm"],
+            mean=row.tensors.get("mean"),
+        )
+        return _resized(stored, max(0.0, entry.radius - used))
+
+
+def _resized(certificate: Certificate, radius: float) -> Certificate:
+    """The same claim on a smaller region."""
+    region = certificate.region
+    if radius >= region.radius:
+        return certificate
+    smaller = Region(region.scale, radius, region.norm, region.shape)
+    return replace(certificate, region=smaller, alm=certificate.alm * radius / region.radius)
+
+
+def _flat(x: torch.Tensor) -> Vector:
+    """An input as a float64 vector."""
+    point = np.asarray(x.detach().double().cpu().flatten().numpy())
+    if not np.isfinite(point).all():
+        raise InvalidInput("x holds a value that is not finite.")
+    return point
