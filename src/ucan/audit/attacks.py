@@ -55,6 +55,8 @@ def reachable(x: torch.Tensor, delta: torch.Tensor, region: Region, limit: float
         inputs.append(z[inside])
         deltas.append(actual[inside])
         left = left[~inside]
+        if not len(left):
+            break
     return torch.cat(inputs), torch.cat(deltas)
 
 
