@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ import torch
 from ucan.certificate import Abstention, Certificate, Evidence
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.laws import norm_name
+from ucan.plan import CertifyPlan
 from ucan.region import Region
 from ucan.registry.database import ABSTAINED, Database, Row
 from ucan.registry.separation import RIM, Vector, allowed_radius, check_kind, outer_radius, size_bounds
-from ucan.registry.sketch import Cells, Index
+from ucan.registry.sketch import LARGEST, Cells, Index
 from ucan.scales import Scalar, Scale
 from ucan.smoothed import SmoothedClassifier
+from ucan.stopping import parse_stop
 
 KEPT = 8  # Σs kept in memory: enough where all inputs share one
 
@@ -61,24 +63,33 @@ class Registry:
         A certificate's region is around its input. For an input inside a stored region it is the stored Σ with the
         radius that is left, Rᵢ − ‖Σᵢ⁻¹(x − xᵢ)‖, and the evidence is that of the enrolled input.
         """
-        norm = options.setdefault("norm", self.norm)
-        inputs = g.check_inputs(x, norm)
-        region = g.M.at(inputs[0]).region(g.law, 0.75, norm, inputs[0])
+        plan = CertifyPlan(**{"norm": self.norm, **options, "stop": parse_stop(options.get("stop"))})
+        return [outcome for _, outcome in self.certify_each(g, g.check_inputs(x, plan.norm), plan)]
+
+    def certify_each(
+        self, g: SmoothedClassifier, inputs: Iterable[torch.Tensor], plan: CertifyPlan
+    ) -> Iterator[tuple[int, Certificate | Abstention]]:
+        """(number, answer) for inputs (1, *event), in order, each on disk before it is given."""
+        for i, x in enumerate(one.to(g.f.device or one.device) for one in inputs):
+            if i == 0:
+                self._check_regions(g, x, plan.norm)
+            found = self.lookup(x)
+            if found is None:
+                ((_, outcome),) = g.certify_each([x], plan)
+                yield i, self.enrol(x, outcome)
+            else:
+                with self._store.storage():
+                    yield i, self._given(found, x, plan.norm)
+
+    def _check_regions(self, g: SmoothedClassifier, x: torch.Tensor, norm: float) -> None:
+        """Refuse, before any vote, a classifier whose regions do not belong here."""
+        region = g.M.at(x).region(g.law, 0.75, norm, x)
         if region.norm != self.norm:
             raise UnsupportedNorm(
                 f"this registry holds {norm_name(self.norm)} regions; {type(g.law).__name__} noise against "
                 f"{norm_name(norm)} makes {norm_name(region.norm)} ones. Use another file: Registry(path, norm=…)."
             )
         check_kind(region.scale, self.norm)
-        return [self._certify_one(g, one, options) for one in inputs]
-
-    def _certify_one(self, g: SmoothedClassifier, x: torch.Tensor, options: dict[str, Any]) -> Certificate | Abstention:
-        found = self.lookup(x)
-        if found is not None:
-            with self._store.storage():
-                return self._given(found, x, options["norm"])
-        (outcome,) = g.certify(x, **options)
-        return self.enrol(x, outcome)
 
     def enrol(self, x: torch.Tensor, outcome: Certificate | Abstention) -> Certificate | Abstention:
         """Store what ``g.certify`` said of one input (1, *event), shrunk as needed; return what the registry answers.
@@ -90,13 +101,17 @@ class Registry:
             raise InvalidInput("a registry enrols what certify returns.")
         point = _flat(x)
         with self._store.storage():
-            with self._store.transaction():
-                self._store.settle_shape(x.shape[1:])
-                self._refresh()
-                found = self._containing(point)
-                if found is None:
-                    answer = self._fitted(point, outcome)
-                    self._keep(x, point, answer)
+            try:
+                with self._store.transaction():
+                    self._store.settle_shape(x.shape[1:])
+                    self._refresh()
+                    found = self._containing(point)
+                    if found is None:
+                        answer = self._fitted(point, outcome)
+                        self._keep(x, point, answer)
+            except BaseException:
+                self._scales.clear()  # one of them may not have been stored after all
+                raise
             return self._given(found, x, outcome.norm) if found is not None else answer
 
     def lookup(self, x: torch.Tensor) -> Entry | None:
@@ -195,8 +210,8 @@ class Registry:
         if not math.isfinite(region.radius):
             raise InvalidInput("a registry keeps regions of finite radius only.")
         check_kind(region.scale, self.norm)
-        scale = region.scale.to("cpu")
-        radius = self._room(point, scale, self._store.scale_id(scale), region.radius, outcome.prediction)
+        number = self._store.scale_id(region.scale)
+        radius = self._room(point, self._scale(number), number, region.radius, outcome.prediction)
         if radius == 0 < region.radius:
             reason = "the input touches the region of an enrolled input with another answer"
             return Abstention(outcome.norm, "registry", outcome.evidence, reason, outcome.p_lower)
@@ -252,6 +267,6 @@ def _resized(certificate: Certificate, radius: float) -> Certificate:
 def _flat(x: torch.Tensor) -> Vector:
     """An input as a float64 vector."""
     point = np.asarray(x.detach().double().cpu().flatten().numpy())
-    if not np.isfinite(point).all():
-        raise InvalidInput("x holds a value that is not finite.")
+    if not (np.abs(point) <= LARGEST).all():
+        raise InvalidInput(f"x holds a value that is not finite, or above {LARGEST:g}.")
     return point

@@ -12,6 +12,7 @@ off gives a smaller r, never a larger one. Its own rounding is bounded and taken
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -49,6 +50,9 @@ def allowed_radius(norm: float, offset: Vector, own: Scale, other: Scale, radius
     """
     check_kind(own, norm)
     check_kind(other, norm)
+    if radius == 0:  # a point
+        low, high = size_bounds(own, norm, offset)
+        return max(0.0, low - (high - low)) * (1 - MARGIN)
     radius *= 1 + 10 * RIM
     if own.elementwise and other.elementwise:
         entries = sigma_of(own, len(offset)), sigma_of(other, len(offset))
@@ -56,7 +60,7 @@ def allowed_radius(norm: float, offset: Vector, own: Scale, other: Scale, radius
         return 0.0 if u is None else _proven(norm, u, offset, entries[0] * u, entries[1] * u, radius)
     if own is not other and len(offset) <= MAX_FORMED:
         return _allowed_dense(offset, own, other, radius)
-    reach = 1.0 if own is other else own.inverse_norm(2, 2, len(offset)) * other.largest() * ORTHONORMAL
+    reach = 1.0 if own is other else stretches(own, len(offset))[0] * stretches(other, len(offset))[1]
     low, high = size_bounds(own, norm, offset)
     return max(0.0, low - (high - low) - radius * reach) * (1 - MARGIN)
 
@@ -68,16 +72,22 @@ def size_bounds(scale: Scale, norm: float, offset: Vector) -> tuple[float, float
     size = float(torch.linalg.vector_norm(z, ord=norm))
     error = RIM * size
     if not scale.elementwise:
+        inverse, forward = stretches(scale, len(offset))
         left = float(torch.linalg.vector_norm(scale.apply(z) - delta))
-        rounding = len(offset) * 2.0**-50 * scale.largest() * float(torch.linalg.vector_norm(z))
-        error += scale.inverse_norm(2, 2, len(offset)) * (left + rounding)
+        error += inverse * (left + len(offset) * 2.0**-50 * forward * size)
     return size - error, size + error
+
+
+@functools.lru_cache(maxsize=16)
+def stretches(scale: Scale, dim: int) -> tuple[float, float]:
+    """(‖Σ⁻¹‖₂, ‖Σ‖₂) from above: a decomposition of a full Σ, once per Σ."""
+    return scale.inverse_norm(2, 2, dim), scale.largest() * ORTHONORMAL
 
 
 def outer_radius(scale: Scale, norm: float, radius: float, dim: int) -> float:
     """The smallest ℓ2 ball around the region {‖Σ⁻¹δ‖ₚ < R}, or a larger one: R‖Σ‖_(p→2) from above."""
     if not scale.elementwise:
-        return radius * scale.largest() * ORTHONORMAL
+        return radius * stretches(scale, dim)[1]
     sigma = sigma_of(scale, dim)
     stretch = float(np.linalg.norm(sigma)) if norm == math.inf else float(sigma.max())
     return radius * stretch * (1 + MARGIN)
@@ -106,8 +116,6 @@ def _direction(norm: float, offset: Vector, own: Vector, other: Vector, radius: 
             return None
         last = order[int(np.argmax(spent))]
         return np.copysign(np.minimum(1 / own, other[last] / own[last] / other), offset)
-    if radius == 0:
-        return offset / own**2
     nu = _multiplier(offset * other / own**2, (other / own) ** 2, radius)
     return None if nu is None else offset * (nu / (nu + (other / own) ** 2)) / own**2
 
@@ -135,14 +143,10 @@ def _allowed_dense(offset: Vector, own: Scale, other: Scale, radius: float) -> f
     a_own, a_other = (s.dense(len(offset)).cpu().numpy() for s in (own, other))
     left, values, _ = np.linalg.svd(np.linalg.solve(a_own, a_other))
     b = left.T @ np.linalg.solve(a_own, offset)
-    if radius == 0:
-        remaining = b
-    else:
-        nu = _multiplier(values * b, values**2, radius)
-        if nu is None:
-            return 0.0
-        remaining = b * (nu / (nu + values**2))
-    u = np.linalg.solve(a_own.T, left @ remaining)
+    nu = _multiplier(values * b, values**2, radius)
+    if nu is None:
+        return 0.0
+    u = np.linalg.solve(a_own.T, left @ (b * (nu / (nu + values**2))))
     return _proven(2, u, offset, a_own.T @ u, a_other.T @ u, radius, own_scale=a_own, other_scale=a_other)
 
 

@@ -17,6 +17,8 @@ Array = np.ndarray[Any, Any]
 
 CELLS = 108  # per picture: three channels of six by six
 ROUND_OFF = 1e-6  # of the lengths: what rounding to float32 may add to a distance
+TINY = 1e-36  # what float32 may lose of products near its smallest number
+LARGEST = 1e12  # of an input's entries, so that float32 cannot overflow
 
 
 class Cells:
@@ -91,7 +93,7 @@ class Index:
         numbers, q = self._numbers[: self.count], sketch.astype(np.float64)
         own = float(np.linalg.norm(q))
         dot = (self._sketches[: self.count] @ sketch).astype(np.float64)
-        rounding = 2 * (self.length + 8) * 2.0**-23 * own * numbers["size"]
+        rounding = 2 * (self.length + 8) * 2.0**-23 * own * numbers["size"] + TINY
         squared = numbers["size"] ** 2 + own**2 - 2 * dot - rounding
         gaps = np.sqrt(np.maximum(squared, 0)) - ROUND_OFF * (own + numbers["size"]) - numbers["reach"]
         possible = gaps <= within
