@@ -130,6 +130,18 @@ def test_certify_writes_the_fields_table(place: Path) -> None:
     assert "Scope pipeline" in said
 
 
+def test_certify_with_a_registry_keeps_to_what_it_has_said(place: Path) -> None:
+    assert "Scope registry" in certify("first", "--registry", "answers.sqlite", "--certificates")
+    before = rows(place / "first" / "results.tsv")
+    certify("again", "--registry", "answers.sqlite", "--seed", 5, "--scale", 0.4)
+    after = rows(place / "again" / "results.tsv")
+    assert [(r["predict"], r["radius"]) for r in before] == [(r["predict"], r["radius"]) for r in after]
+    with Store.open("again") as store:
+        assert store.scope == "registry" and store.config["registry"] == "answers.sqlite"
+    with ucan.Registry("answers.sqlite") as registry:
+        assert 0 < len(registry) <= 6
+
+
 def test_the_radius_in_the_table_is_never_above_the_stored_one(place: Path) -> None:
     certify("run", "--scale", 0.37)
     with Store.open("run") as store:

@@ -21,6 +21,7 @@ from ucan.config import read_config
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.plan import CertifyPlan
+from ucan.registry import Registry, region_norm
 from ucan.results import Store
 from ucan.results.formats import write
 from ucan.results.metrics import floor_percent
@@ -68,6 +69,13 @@ def certify(
     certificates: Annotated[
         bool, typer.Option("--certificates", help="Also write each certificate as JSON, for `ucan verify`.")
     ] = False,
+    registry: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of answers already given, to keep to and to add to: inputs inside a stored region get its "
+            "answer, and new regions overlap none of another answer (scope `registry`)."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     quiet: words.QuietOption = False,
 ) -> None:
@@ -103,6 +111,8 @@ def certify(
     folder, tsv = _places(out, model, norm)
     if tsv.exists() and not (folder / "config.toml").exists():
         raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
+    memory = None if registry is None else Registry(registry, region_norm(g, first, plan.norm))
+    scope = g.M.scope if memory is None else "registry"
     config = {
         "kind": "certify",
         "ucan": __version__,
@@ -116,26 +126,28 @@ def certify(
         "law": {"name": type(g.law).__name__, **vars(g.law)},
         "noise": g.M.describe(),
         "alm_cap": words.alm_cap(g, first),
-        "scope": g.M.scope,
+        "scope": scope,
+        **({} if registry is None else {"registry": str(registry)}),
         **asdict(plan),
         "stop": None if plan.stop is None else str(plan.stop),
         "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), _known_backend(folder)),
     }
     with Store.create(folder, config) as store:
         try:
-            _certify_all(g, selection, store, plan, certificates, quiet)
+            _certify_all(g, memory, selection, store, plan, certificates, quiet)
         except KeyboardInterrupt:
             print(f"\nStopped; {len(store)} results are kept. The same command goes on from there.", file=sys.stderr)
             raise
         finally:
             if len(store):
                 write(store, tsv, overwrite=True)
-        summary = _summary(store, folder, tsv, g.M.scope)
+        summary = _summary(store, folder, tsv, scope)
     print(json.dumps(summary) if as_json else _in_words(summary))
 
 
 def _certify_all(
     g: SmoothedClassifier,
+    memory: Registry | None,
     selection: words.Selection,
     store: Store,
     plan: CertifyPlan,
@@ -152,7 +164,9 @@ def _certify_all(
     with Progress("certifying", len(todo), plan.n0 + plan.n, quiet) as progress:
         g.engine.on_votes = progress.sampled
         last = time.perf_counter()
-        for number, outcome in g.certify_each((selection.dataset[index][0][None] for index in todo), plan):
+        inputs = (selection.dataset[index][0][None] for index in todo)
+        answers = g.certify_each(inputs, plan) if memory is None else memory.certify_each(g, inputs, plan)
+        for number, outcome in answers:
             index, label, now = todo[number], int(selection.dataset.labels[todo[number]]), time.perf_counter()
             store.add(index, label, outcome, now - last)
             last = now

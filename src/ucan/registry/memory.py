@@ -83,13 +83,12 @@ class Registry:
 
     def _check_regions(self, g: SmoothedClassifier, x: torch.Tensor, norm: float) -> None:
         """Refuse, before any vote, a classifier whose regions do not belong here."""
-        region = g.M.at(x).region(g.law, 0.75, norm, x)
-        if region.norm != self.norm:
+        made = region_norm(g, x, norm)
+        if made != self.norm:
             raise UnsupportedNorm(
                 f"this registry holds {norm_name(self.norm)} regions; {type(g.law).__name__} noise against "
-                f"{norm_name(norm)} makes {norm_name(region.norm)} ones. Use another file: Registry(path, norm=…)."
+                f"{norm_name(norm)} makes {norm_name(made)} ones. Use another file: Registry(path, norm=…)."
             )
-        check_kind(region.scale, self.norm)
 
     def enrol(self, x: torch.Tensor, outcome: Certificate | Abstention) -> Certificate | Abstention:
         """Store what ``g.certify`` said of one input (1, *event), shrunk as needed; return what the registry answers.
@@ -253,6 +252,13 @@ class Registry:
             mean=row.tensors.get("mean"),
         )
         return _resized(stored, max(0.0, entry.radius - used))
+
+
+def region_norm(g: SmoothedClassifier, x: torch.Tensor, norm: float) -> float:
+    """The norm of the regions that g makes against ``norm`` at inputs like x (1, *event); refuses what cannot be kept."""
+    region = g.M.at(x).region(g.law, 0.75, norm, x)
+    check_kind(region.scale, region.norm)
+    return region.norm
 
 
 def _resized(certificate: Certificate, radius: float) -> Certificate:
