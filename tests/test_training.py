@@ -933,3 +933,29 @@ def test_the_train_command_runs_under_torchrun(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert load_run(tmp_path / "run").settings.epochs == 1
+
+
+def test_any_torch_dataset_can_be_trained_on(tmp_path):
+    pairs = [(torch.full((1, 8, 8), 0.1 * (i % 4)), i % 4) for i in range(64)]
+    settings = TrainSettings(epochs=1, batch=16)
+    Trainer(settings, pairs, build_classifier(settings, (1, 8, 8), 4), tmp_path / "run", "cpu").run()
+    assert (tmp_path / "run" / "weights.safetensors").exists()
+
+
+def test_pictures_are_decoded_ahead_in_the_order_of_seed_and_epoch(tmp_path):
+    from PIL import Image
+
+    from ucan import data
+    from ucan.training.batches import Batches
+
+    for label in ("a", "b"):
+        (tmp_path / label).mkdir()
+        for i in range(6):
+            Image.new("RGB", (8, 8), (20 * i, 0, 100 * (label == "b"))).save(tmp_path / label / f"{i}.png")
+    folder = data.load(tmp_path)
+    lazy = Batches(folder, 4, 7, torch.device("cpu"))
+    held = Batches(data.InMemory.of(folder), 4, 7, torch.device("cpu"))
+    for epoch, first in ((0, 0), (1, 0), (1, 2)):
+        pairs = list(zip(lazy.epoch(epoch, first), held.epoch(epoch, first), strict=True))
+        assert len(pairs) == 3 - first
+        assert all(torch.equal(x, y) and torch.equal(a, b) for (x, a), (y, b) in pairs)

@@ -50,7 +50,7 @@ def train(
         return
     chosen = changed(read_settings(settings), change or [])
     folder = out or Path("runs") / Path(settings).stem
-    dataset = data.load(chosen.data, "train")
+    dataset = data.load(chosen.data, "train", size=chosen.size)
     shape, classes = dataset.event_shape, dataset.num_classes
     classifier = build_classifier(chosen, shape, classes)
     if finetune is not None:

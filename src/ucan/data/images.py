@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -96,6 +96,14 @@ class InMemory(Labelled):
             raise InvalidInput(
                 f"{name}: label {largest} has no name, classes names {len(self.classes)}: labels count from 0."
             )
+
+    @classmethod
+    def of(cls, dataset: Any, name: str = "data") -> InMemory:
+        """Any torch.utils.data.Dataset of (input, label) pairs, read once into memory."""
+        items = [dataset[i] for i in range(len(dataset))]
+        if not items:
+            raise InvalidInput(f"{name} is empty.")
+        return cls(torch.stack([torch.as_tensor(x) for x, _ in items]), [int(label) for _, label in items], name=name)
 
     @property
     def event_shape(self) -> tuple[int, ...]:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
 from ucan.data import InMemory, Labelled
+
+# Batches that are being decoded while one is in use.
+AHEAD = 3
 
 
 class Batches:
@@ -31,17 +38,32 @@ class Batches:
     def epoch(self, number: int, first: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The batches of one epoch, from batch ``first`` on: pixels in [0, 1] and labels."""
         rng = torch.Generator().manual_seed(epoch_seed(self.seed, number, "order"))
-        order = torch.randperm(len(self.dataset), generator=rng).to(self.device if self._resident else "cpu")
-        for start in range(first * self.size, len(self) * self.size, self.size):
-            yield self._take(order[start : start + self.size])
+        order = torch.randperm(len(self.dataset), generator=rng)
+        parts = order[first * self.size : len(self) * self.size].split(self.size)
+        yield from self._decoded(parts) if self._resident is None else self._on_device(parts, *self._resident)
 
-    def _take(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._resident is None:
-            x, labels = self.dataset.batch(indices)
-            return x.to(self.device), labels.to(self.device)
-        images, labels = self._resident
-        x = images[indices]
-        return (x.float() / 255 if x.dtype == torch.uint8 else x.float()), labels[indices]
+    def _on_device(
+        self, parts: Sequence[torch.Tensor], images: torch.Tensor, labels: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for indices in parts:
+            indices = indices.to(self.device)
+            x = images[indices]
+            yield (x.float() / 255 if x.dtype == torch.uint8 else x.float()), labels[indices]
+
+    def _decoded(self, parts: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Batches decoded by several threads (Pillow lets go of Python's lock), a few ahead of the one in use."""
+        workers = os.cpu_count() or 1
+        with ThreadPoolExecutor(workers) as pool:
+            ahead: deque[list[Future[tuple[torch.Tensor, torch.Tensor]]]] = deque()
+            waiting = iter(parts)
+            while True:
+                for indices in itertools.islice(waiting, AHEAD - len(ahead)):
+                    ahead.append([pool.submit(self.dataset.batch, some) for some in indices.tensor_split(workers)])
+                if not ahead:
+                    return
+                pieces = [future.result() for future in ahead.popleft()]
+                x, labels = (torch.cat(part) for part in zip(*pieces, strict=True))
+                yield x.to(self.device), labels.to(self.device)
 
 
 def epoch_seed(seed: int, epoch: int, purpose: str) -> int:

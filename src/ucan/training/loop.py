@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ucan.data import Labelled, held_out
+from ucan.data import InMemory, Labelled, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
 from ucan.training.batches import Batches, epoch_seed, flip_and_crop
 from ucan.training.checkpoint import CHECKPOINT, read_checkpoint, save_run, write_checkpoint
@@ -58,6 +58,8 @@ class Board:
 class Trainer:
     """Trains a classifier and a generator together, on any device or devices that Fabric can reach.
 
+    ``dataset`` is what ``ucan.data.load`` gives, or any torch Dataset of (pixels in [0, 1], label) that fits in memory.
+
     Everything random follows from (seed, epoch), or is kept in the checkpoint, so an interrupted run that is started
     again ends with the same weights, bit for bit on a CPU.
     """
@@ -65,7 +67,7 @@ class Trainer:
     def __init__(
         self,
         settings: TrainSettings,
-        dataset: Labelled,
+        dataset: Any,
         classifier: nn.Module,
         folder: str | Path,
         accelerator: str = "auto",
@@ -76,6 +78,8 @@ class Trainer:
         self.on_progress = on_progress
         self.fabric = _fabric(accelerator, settings.precision)
         self.fabric.launch()
+        if not isinstance(dataset, Labelled):
+            dataset = InMemory.of(dataset)
         if settings.held_out:
             dataset, _ = held_out(dataset, settings.held_out, settings.seed)
         if len(dataset) < 1:

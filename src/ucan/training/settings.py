@@ -36,6 +36,7 @@ class TrainSettings:
     """A training run. The tables ``law``, ``generator`` and ``recipe`` hold a ``kind`` and its parameters."""
 
     data: str = "digits"
+    size: int | None = None  # pictures in a folder are resized and cropped to this
     model: str = "cnn"
     epochs: int = 20
     batch: int = 128
