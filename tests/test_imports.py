@@ -29,6 +29,7 @@ ORDER = (
     "plan",
     "sequential",
     "backends",
+    "engine",
     "smoothed",
     "bench",
     "verify",
