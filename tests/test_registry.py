@@ -311,6 +311,10 @@ def test_norms_laws_and_shapes_that_do_not_fit_are_refused_before_any_vote(tmp_p
             registry.enrol(point(math.nan, 4), claim(1, 1.0, 1.0, 1, (2,)))
         with pytest.raises(InvalidInput, match="finite"):
             registry.enrol(point(4, 4), claim(1, 1.0, INF, 1, (2,)))
+        with pytest.raises(InvalidInput, match="this input"):
+            registry.enrol(point(4, 4), claim(1, 1.0, 1.0, 1, (3,)))
+        with pytest.raises(InvalidInput, match="one input"):
+            registry.lookup(torch.zeros(3, 2))
         assert len(registry) == 1
 
 

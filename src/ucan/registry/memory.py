@@ -42,8 +42,9 @@ class Registry:
 
     A registry is a classifier with a memory. An input inside a stored region gets that region's answer. Any other is
     certified by g, its region is shrunk until it meets no stored region of another answer, and it is stored *before* it
-    is answered; an abstention is stored as an answer of its own, for its input alone. So with the failure
-    probabilities of all enrolments added up, every answer given is kept on all of its region: scope ``registry``.
+    is answered; an abstention is stored as an answer of its own, for its input alone. So every answer given is kept on
+    all of its region, whatever is asked afterwards: scope ``registry``. That it is also the most probable answer under
+    its noise holds for each enrolment with probability at least 1 − α.
 
     ``path`` is a file that several processes may use at once; all replicas of a deployment must share it. ``norm`` is
     the norm of its regions (default: what the file says, 2 for a new one). See docs/registry.md for what this does and
@@ -79,7 +80,8 @@ class Registry:
                 yield i, self.enrol(x, outcome)
             else:
                 with self._store.storage():
-                    yield i, self._given(found, x, plan.norm)
+                    answer = self._given(found, x, plan.norm)
+                yield i, answer
 
     def _check_regions(self, g: SmoothedClassifier, x: torch.Tensor, norm: float) -> None:
         """Refuse, before any vote, a classifier whose regions do not belong here."""
@@ -96,9 +98,9 @@ class Registry:
         If x lies inside a stored region, that one's answer stands and nothing is stored. When this returns, the answer
         is on disk.
         """
-        if outcome.norm is None:
-            raise InvalidInput("a registry enrols what certify returns.")
         point = _flat(x)
+        if outcome.norm is None or (isinstance(outcome, Certificate) and outcome.region.dim != len(point)):
+            raise InvalidInput("a registry enrols what certify returned for this input.")
         with self._store.storage():
             try:
                 with self._store.transaction():
@@ -163,7 +165,7 @@ class Registry:
         ids, _ = self._index.near(self._cells.sketch(point), 0.0)
         for number in np.sort(ids):
             entry = self._entry(int(number))
-            offset = point - _flat(entry.centre)
+            offset = point - _flat(entry.centre[None])
             if not offset.any() or size_bounds(entry.scale, self.norm, offset)[0] < entry.radius * (1 + RIM):
                 return entry
         return None
@@ -179,7 +181,7 @@ class Registry:
                 break
             row = self._store.read(int(other))
             theirs = scale if row.scale == number else self._scale(row.scale)
-            offset = _flat(row.tensors["centre"]) - point
+            offset = _flat(row.tensors["centre"][None]) - point
             radius = min(radius, allowed_radius(self.norm, offset, scale, theirs, row.radius))
         return radius
 
@@ -239,7 +241,7 @@ class Registry:
         evidence, record = Evidence.from_dict(row.record["evidence"]), row.record
         if entry.answer is None:
             return Abstention(norm, "registry", evidence, record["reason"], record["p_lower"])
-        _, used = size_bounds(entry.scale, self.norm, _flat(x) - _flat(entry.centre))
+        _, used = size_bounds(entry.scale, self.norm, _flat(x) - _flat(entry.centre[None]))
         stored = Certificate(
             norm,
             "registry",
@@ -271,7 +273,9 @@ def _resized(certificate: Certificate, radius: float) -> Certificate:
 
 
 def _flat(x: torch.Tensor) -> Vector:
-    """An input as a float64 vector."""
+    """An input (1, *event) as a float64 vector."""
+    if x.ndim < 2 or len(x) != 1:
+        raise InvalidInput(f"one input at a time, of shape (1, *event), got {tuple(x.shape)}.")
     point = np.asarray(x.detach().double().cpu().flatten().numpy())
     if not (np.abs(point) <= LARGEST).all():
         raise InvalidInput(f"x holds a value that is not finite, or above {LARGEST:g}.")
