@@ -388,7 +388,7 @@ def test_the_backend_is_chosen_once_and_frozen(place: Path, monkeypatch: pytest.
     """A short job runs eagerly without a try; for a long one `auto` measures, which is replaced here."""
     (place / "tiny.py").write_text(MODULE)
     asked: list[str] = []
-    real = sys.modules["ucan.smoothed"].prepare
+    real = sys.modules["ucan.engine"].prepare
 
     def prepare(f, view, example, name, precision):  # type: ignore[no-untyped-def]
         asked.append(name)
@@ -396,7 +396,7 @@ def test_the_backend_is_chosen_once_and_frozen(place: Path, monkeypatch: pytest.
             real(f, view, example, "eager", precision), name="compile" if name != "eager" else name
         )
 
-    monkeypatch.setattr("ucan.smoothed.prepare", prepare)
+    monkeypatch.setattr("ucan.engine.prepare", prepare)
     monkeypatch.setattr("ucan.cli.words.WORTH_COMPILING", worth)
     certify("run", "--max", 2, model="tiny:Bright")
     chosen = "eager" if worth else "compile"

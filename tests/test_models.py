@@ -195,7 +195,7 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     file = tmp_path / "w.safetensors"
     state = build_model("cnn", (1, 8, 8), 5).network.state_dict()
     save_file(state, file)
-    with pytest.raises(ModelError, match=r"2 misshaped \(linear.weight \(5, 128\) instead of \(10, 128\), linear.bias"):
+    with pytest.raises(ModelError, match=r"2 misshaped \(linear.weight \(5, 512\) instead of \(10, 512\), linear.bias"):
         load_model("cnn", file, 10, event_shape=(1, 8, 8))
     with pytest.raises(ModelError, match=r"missing \(bn1.weight, .*…\); 3 unexpected \(conv1.bias, conv2"):
         load_model("resnet20", file)
