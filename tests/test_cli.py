@@ -738,3 +738,14 @@ def test_the_time_to_go_counts_samples_within_an_item(monkeypatch: pytest.Monkey
     progress.finished("fine")
     assert math.isclose(progress.fraction, 0.1) and "1/10" in progress.line() and "fine" in progress.line()
     assert [duration(s) for s in (0.4, 59.6, 61, 7500)] == ["0 s", "1 min 00 s", "1 min 01 s", "2 h 05 min"]
+
+
+def test_other_data_under_the_same_name_are_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify("run", "--max", 2)
+    with np.load(place / "data.npz") as arrays:
+        changed = {**arrays, "x": 1 - arrays["x"]}
+    np.savez(place / "data.npz", **changed)
+    words = ("certify", "--model", "tiny:net", "--data", "data.npz", "-o", "run", *SMALL)
+    assert "data_hash" in refused(capsys, monkeypatch, *words)

@@ -665,3 +665,45 @@ def test_predict_errs_no_more_often_than_alpha(test):
 def test_predict_repeats_with_its_seed():
     first, again, other = (counts(smoothed().predict(XS, n=500, seed=s)) for s in (1, 1, 2))
     assert first == again != other
+
+
+def in_place(z):
+    z.sub_(0.5).div_(0.25)
+    score = z.flatten(1).mean(1)
+    return torch.stack([score, -score], 1)
+
+
+def test_a_model_that_works_in_place_reaches_neither_the_callers_tensor_nor_the_certificate():
+    x = torch.full((2, 1, 2, 2), 0.62)
+    outcomes = [
+        ucan.SmoothedClassifier(f, ucan.Gaussian(0.05), num_classes=2).certify(x, n=500)
+        for f in (in_place, lambda z: in_place(z.clone()))
+    ]
+    assert torch.equal(x, torch.full((2, 1, 2, 2), 0.62))
+    assert [c.to_dict() for c in outcomes[0]] == [c.to_dict() for c in outcomes[1]]
+    assert outcomes[0][0].prediction == 0
+
+
+def test_a_certificate_does_not_change_with_the_callers_sigma():
+    sigma = torch.ones(1, 2, 2)
+    g = ucan.SmoothedClassifier(lambda z: in_place(z.clone()), ucan.Gaussian(0.05), ucan.Fixed(sigma), num_classes=2)
+    (c,) = g.certify(torch.full((1, 1, 2, 2), 0.62), n=500)
+    region = ucan.Region(sigma, 1.0, 2)
+    sigma.fill_(100.0)
+    assert c.region.inscribed_radius() == c.radius < 1 and region.inscribed_radius() == 1
+
+
+def test_a_map_with_its_axes_in_another_order_is_refused():
+    g = ucan.SmoothedClassifier(
+        lambda z: z.flatten(1)[:, :2], ucan.Gaussian(0.5), ucan.Fixed(torch.rand(8, 8, 3) + 0.1), 2
+    )
+    with pytest.raises(ucan.InvalidInput, match="does not fit"):
+        g.certify(torch.rand(1, 3, 8, 8), n=100)
+
+
+def test_what_a_model_raises_is_told_as_its_own():
+    def boom(z):
+        return 1 / 0
+
+    with pytest.raises(ucan.ModelError, match="ZeroDivisionError"):
+        ucan.SmoothedClassifier(boom, ucan.Gaussian(0.5)).certify(torch.rand(1, 4), n=100)

@@ -198,7 +198,7 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
             _norm_from_json(inner["norm"]),
             inner["shape"],
         )
-        return Certificate(
+        certificate = Certificate(
             **shared,
             prediction=record["prediction"],
             p_lower=record["p_lower"],
@@ -207,6 +207,12 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
             alm=record["alm"],
             mean=mean,
         )
+        for name in ("radius", "log_volume"):
+            if not math.isclose(record[name], getattr(certificate, name), rel_tol=1e-9, abs_tol=1e-12):
+                raise InvalidInput(
+                    f"this record's {name} does not follow from its region: it was changed or is damaged."
+                )
+        return certificate
     except UcanError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:

@@ -32,7 +32,8 @@ class Region:
         check_norm(norm)
         if not radius >= 0:
             raise InvalidInput(f"a region's radius must be 0 or more, got {radius!r}.")
-        self.scale: Scale = as_scale(scale).detached()
+        given = scale.clone() if isinstance(scale, torch.Tensor) else scale  # the caller may go on using a tensor
+        self.scale: Scale = as_scale(given).detached()
         self.scale.check()
         self.radius = float(radius)
         self.norm = norm

@@ -18,9 +18,9 @@ from ucan.bounds import (
     top_two_p_value,
     upper_bound,
 )
-from ucan.certificate import Abstention, Certificate, Evidence, Prediction
+from ucan.certificate import SCOPES, Abstention, Certificate, Evidence, Prediction
 from ucan.engine import Engine, Setup
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, ModelError, UcanError
 from ucan.generators import Generator, Isotropic
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, PredictPlan, Test
@@ -51,6 +51,8 @@ class SmoothedClassifier:
             raise InvalidInput(f"law must be a noise law such as ucan.Gaussian(scale=0.5), got {law!r}.")
         if generator is not None and not isinstance(generator, Generator):
             raise InvalidInput(f"generator must be a ucan.Generator such as ucan.Fixed(scale), got {generator!r}.")
+        if generator is not None and getattr(generator, "scope", None) not in SCOPES:
+            raise InvalidInput(f"{type(generator).__name__} must declare its scope, one of {', '.join(SCOPES)}.")
         self.f = Classifier(model, num_classes)
         self.law = law
         self.M = (Isotropic() if generator is None else generator).eval()
@@ -263,9 +265,19 @@ class SmoothedClassifier:
         self.M.check_claim(self.law, norm)
         device = self.f.device or x.device
         self.M.to(device)
-        inputs = [x[i : i + 1].detach().to(device) for i in range(len(x))]
-        with torch.inference_mode():
-            self.f(self.M.at(inputs[0]).view(inputs[0]))  # a model that cannot answer says so now
+        # Copies: a model that works in place must not reach the caller's tensor, nor the input that is certified.
+        inputs = [x[i : i + 1].detach().clone().to(device) for i in range(len(x))]
+        shown = self.M.at(inputs[0]).view(inputs[0].clone())
+        try:
+            with torch.inference_mode():
+                self.f(shown)  # a model that cannot answer says so now
+        except UcanError:
+            raise
+        except Exception as error:  # whatever the user's model raises
+            raise ModelError(
+                f"the model fails on an input of shape {tuple(x.shape[1:])}: {type(error).__name__}: "
+                f"{str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+            ) from error
         return inputs
 
 

@@ -119,6 +119,7 @@ def certify(
         "model": model,
         "weights_hash": weights_hash(g.f.model),
         "data": source,
+        "data_hash": selection.dataset.fingerprint(),
         "split": split,
         "size": size,
         "channels": channels,

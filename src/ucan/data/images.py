@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,10 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
         return
 
     @abstractmethod
+    def fingerprint(self) -> str:
+        """A hash that tells this data from other data in the same place."""
+
+    @abstractmethod
     def subset(self, indices: Sequence[int] | torch.Tensor) -> Labelled:
         """The items at these indices, in this order, as a data set of the same kind and with the same classes."""
 
@@ -116,6 +121,13 @@ class InMemory(Labelled):
         images = self.images[index]
         return (images.float() / 255 if images.dtype == torch.uint8 else images.float()), self.labels[index]
 
+    def fingerprint(self) -> str:
+        """SHA-256 of images and labels."""
+        digest = hashlib.sha256(str((tuple(self.images.shape), self.images.dtype)).encode())
+        for tensor in (self.images, self.labels):
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
     def subset(self, indices: Sequence[int] | torch.Tensor) -> InMemory:
         """The items at these indices, in this order, with the same classes."""
         index = torch.as_tensor(indices, dtype=torch.int64)
@@ -159,6 +171,14 @@ class ImageFolder(Labelled):
         pictures = [self._picture(self.files[i]) for i in index.tolist()]
         images = torch.stack(pictures) if pictures else torch.empty((0, *self.event_shape), dtype=torch.uint8)
         return images.float() / 255, self.labels[index]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the pictures' names, sizes in bytes and labels; a picture need not be decoded for it."""
+        lines = (
+            f"{file.relative_to(self.path)}\t{file.stat().st_size}\t{label}"
+            for file, label in zip(self.files, self.labels.tolist(), strict=True)
+        )
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def subset(self, indices: Sequence[int] | torch.Tensor) -> ImageFolder:
         """The pictures at these indices, in this order, with the same classes and the same size."""

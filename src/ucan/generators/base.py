@@ -104,9 +104,11 @@ class Fixed(Generator):
 
     def __init__(self, scale: Any, mean: Any = None) -> None:
         super().__init__()
-        self.scale = as_scale(scale)
+        # Copies: what was certified must not change when the caller's tensors do.
+        given = as_scale(scale)
+        self.scale = given.with_tensors({name: t.detach().clone() for name, t in given.tensors().items()})
         self.scale.check()
-        mu = torch.zeros(()) if mean is None else torch.as_tensor(mean)
+        mu = torch.zeros(()) if mean is None else torch.as_tensor(mean).detach().clone()
         if not torch.isfinite(mu).all():
             raise InvalidInput("Fixed: mean holds a value that is not finite.")
         self.register_buffer("mean", mu)

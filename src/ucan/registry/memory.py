@@ -242,6 +242,8 @@ class Registry:
         if entry.answer is None:
             return Abstention(norm, "registry", evidence, record["reason"], record["p_lower"])
         _, used = size_bounds(entry.scale, self.norm, _flat(x) - _flat(entry.centre[None]))
+        region = Region(entry.scale, entry.radius, self.norm, x.shape[1:])
+        asked, own = (evidence.law.radius(0.75, q, x.numel()) for q in (norm, evidence.law.region_norm(norm)))
         stored = Certificate(
             norm,
             "registry",
@@ -249,8 +251,8 @@ class Registry:
             prediction=entry.answer,
             p_lower=record["p_lower"],
             p_upper=record["p_upper"],
-            region=Region(entry.scale, entry.radius, self.norm, x.shape[1:]),
-            alm=record["alm"],
+            region=region,
+            alm=region.alm * asked / own,  # in the norm that is asked for now, not in that of the enrolment
             mean=row.tensors.get("mean"),
         )
         return _resized(stored, max(0.0, entry.radius - used))

@@ -128,10 +128,20 @@ class Diagonal(Scale):
         return torch.diag(self.sigma.double().flatten())
 
     def _fitted(self, z: torch.Tensor) -> torch.Tensor:
-        """σ in a shape that broadcasts against z: as it is, or reshaped to z's trailing dimensions."""
-        if self.sigma.ndim <= z.ndim and z.shape[z.ndim - self.sigma.ndim :] == self.sigma.shape:
-            return self.sigma
-        for start in range(z.ndim):
-            if math.prod(z.shape[start:]) == self.dim:
-                return self.sigma.reshape(z.shape[start:])
+        """σ in a shape that broadcasts against z (…, *event): as it is, without a batch of one, or flat where either is.
+
+        A σ of another shape than the event's is refused even where the number of entries fits: a map with its axes in
+        another order is not the noise that was meant.
+        """
+        sigma = self.sigma
+        while sigma.ndim > 1 and len(sigma) == 1 and z.shape[max(0, z.ndim - sigma.ndim) :] != sigma.shape:
+            sigma = sigma[0]
+        if z.shape[max(0, z.ndim - sigma.ndim) :] == sigma.shape:
+            return sigma
+        if z.ndim and z.shape[-1] == self.dim:
+            return sigma.reshape(-1)
+        if sigma.ndim == 1:
+            for start in range(z.ndim):
+                if math.prod(z.shape[start:]) == self.dim:
+                    return sigma.reshape(z.shape[start:])
         raise InvalidInput(f"Diagonal: σ of shape {tuple(self.sigma.shape)} does not fit an input of {tuple(z.shape)}.")
