@@ -525,6 +525,11 @@ def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
     record["region"]["radius"] *= 2
     (place / "tampered.json").write_text(json.dumps(record))
     tampered = CliRunner().invoke(app, ["verify", "tampered.json", *words[2:], "--index", "0"])
+    assert isinstance(tampered.exception, InvalidInput) and "radius" in str(tampered.exception)
+    record["radius"] *= 2  # a liar who knows what follows from what
+    record["log_volume"] += 16 * math.log(2)
+    (place / "tampered.json").write_text(json.dumps(record))
+    tampered = CliRunner().invoke(app, ["verify", "tampered.json", *words[2:], "--index", "0"])
     assert tampered.exit_code == 1 and "FAIL radius" in tampered.stdout
 
 

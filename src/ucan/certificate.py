@@ -208,7 +208,8 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
             mean=mean,
         )
         for name in ("radius", "log_volume"):
-            if not math.isclose(record[name], getattr(certificate, name), rel_tol=1e-9, abs_tol=1e-12):
+            stored = -math.inf if record[name] is None else record[name]  # the log-volume of an empty region
+            if not math.isclose(stored, getattr(certificate, name), rel_tol=1e-9, abs_tol=1e-12):
                 raise InvalidInput(
                     f"this record's {name} does not follow from its region: it was changed or is damaged."
                 )

@@ -243,7 +243,10 @@ class Registry:
             return Abstention(norm, "registry", evidence, record["reason"], record["p_lower"])
         _, used = size_bounds(entry.scale, self.norm, _flat(x) - _flat(entry.centre[None]))
         region = Region(entry.scale, entry.radius, self.norm, x.shape[1:])
-        asked, own = (evidence.law.radius(0.75, q, x.numel()) for q in (norm, evidence.law.region_norm(norm)))
+        # ALM is said in the norm that is asked for now; at any p the law's radii stand in the same proportion.
+        asked, own = (
+            (evidence.law.radius(0.75, q, x.numel()) for q in (norm, self.norm)) if norm != self.norm else (1, 1)
+        )
         stored = Certificate(
             norm,
             "registry",
@@ -252,7 +255,7 @@ class Registry:
             p_lower=record["p_lower"],
             p_upper=record["p_upper"],
             region=region,
-            alm=region.alm * asked / own,  # in the norm that is asked for now, not in that of the enrolment
+            alm=region.alm * asked / own,
             mean=row.tensors.get("mean"),
         )
         return _resized(stored, max(0.0, entry.radius - used))
