@@ -94,18 +94,20 @@ def overlap(norm, a, b):
 
 
 def check(registry):
-    """No two enrolments of different answer have a point in common."""
+    """No two enrolments of different answer have a point in common; only those in overlapping boxes need a closer look."""
     entries = list(registry)
-    flat = []
-    for entry in entries:
-        centre = entry.centre.double().flatten().numpy()
-        sigma = np.diag(entry.scale.dense(len(centre)).numpy())
-        flat.append((centre, sigma, entry.radius))
-    for i, a in enumerate(entries):
-        for j, b in enumerate(entries[:i]):
-            if a.answer != b.answer:
-                assert (a.centre != b.centre).any()
-                assert not overlap(registry.norm, flat[i], flat[j]), (a, b)
+    centres = np.stack([entry.centre.double().flatten().numpy() for entry in entries])
+    sigmas = np.stack([np.diag(entry.scale.dense(centres.shape[1]).numpy()) for entry in entries])
+    radii = np.array([entry.radius for entry in entries])
+    answers = np.array([-1 if entry.answer is None else entry.answer for entry in entries])
+    halves = sigmas * radii[:, None]
+    for i in range(len(entries)):
+        other = answers[:i] != answers[i]
+        assert (centres[:i][other] != centres[i]).any(1).all()
+        boxes = (np.abs(centres[:i] - centres[i]) <= halves[:i] + halves[i]).all(1)
+        for j in np.flatnonzero(other & boxes):
+            a, b = ((centres[k], sigmas[k], radii[k]) for k in (i, j))
+            assert not overlap(registry.norm, a, b), (entries[i], entries[j])
     return len(entries)
 
 
