@@ -1,6 +1,8 @@
-"""One hypothesis profile for the whole suite: repeatable, and never judged by the clock."""
+"""One hypothesis profile for the whole suite: repeatable, and never judged by the clock. And one browser."""
 
 from hypothesis import HealthCheck, settings
+
+from browser import browser, chromium  # noqa: F401  (fixtures)
 
 settings.register_profile(
     "ucan", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
