@@ -1,6 +1,7 @@
 """The smoothed classifier: certificates against known truths, and every wrong argument refused before any work."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ from ucan import (
     UnsupportedNorm,
 )
 from ucan.fingerprint import checksums, weights_hash
+from ucan.plan import CertifyPlan
 from ucan.scales import DCT, Basis, Dense, Diagonal, LowRank
+from ucan.stopping import parse_stop
 
 INF = math.inf
 DIM = 6
@@ -347,6 +350,22 @@ def test_progress_hears_of_selection_and_estimation():
     g.engine.on_votes = told.append
     g.certify(XS[:2], n0=30, n=70)
     assert sum(told) == 200
+
+
+def test_watched_votes_grow_into_the_outcome_of_certify():
+    g, options = smoothed(), {"n0": 20, "n": 150, "alpha": 0.01, "seed": 3, "batch_size": 32}
+    for bound in ("binary", "two-class"):
+        *votes, outcome = g.certify_watched(XS[:1], CertifyPlan(**options, bound=bound))
+        (wanted,) = g.certify(XS[:1], **options, bound=bound)
+        assert outcome.to_dict() == wanted.to_dict()
+        assert [int(v.counts.sum()) + v.invalid for v in votes] == [32, 64, 96, 128, 150]
+        assert all((b.counts >= a.counts).all() for a, b in pairwise(votes))
+        assert votes[-1].counts.tolist() == wanted.counts.tolist()
+
+
+def test_only_a_fixed_number_of_votes_can_be_watched():
+    with pytest.raises(InvalidInput, match="stops early cannot be watched"):
+        next(smoothed().certify_watched(XS[:1], CertifyPlan(stop=parse_stop("5%"))))
 
 
 # --- any callable, any precision ---

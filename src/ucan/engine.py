@@ -15,8 +15,20 @@ from ucan.fingerprint import weights_hash
 from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan
+from ucan.sequential import Candidate, settle
 from ucan.sidecar import input_hash
-from ucan.votes import Classifier, Job, Stream, VoteCounter, Votes, block_size, classify_samples, forward_size
+from ucan.stopping import Stop
+from ucan.votes import (
+    Classifier,
+    Job,
+    Stream,
+    VoteCounter,
+    Votes,
+    block_size,
+    classify_samples,
+    forward_size,
+    running_tallies,
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,10 @@ class Setup:
     def classify_samples(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
         """n votes on one input (1, *event) under the generator held at it."""
         return classify_samples(self.counter, M, x, n, Stream(seed, input_hash(x), phase))
+
+    def running_votes(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Iterator[Votes]:
+        """The same votes as they come: those so far, after every forward pass; the last are all n."""
+        return map(Votes.of, running_tallies(self.counter, M, x, n, Stream(seed, input_hash(x), phase)))
 
 
 class Engine:
@@ -81,6 +97,19 @@ class Engine:
                 counts = [classify_samples(setup.counter, M, x, n0, stream).counts for x, M, stream in held]
             for (i, x), (_, M, _), counts_select in zip(group, held, counts, strict=True):
                 yield setup, i, x, M, counts_select
+
+    def sampled(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
+    ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator, torch.Tensor, Votes]]:
+        """Each input with the generator held at it, its selection counts and, drawn apart, its estimation votes."""
+        for setup, i, x, M, counts_select in self.selected(inputs, plan, plan.n0):
+            yield setup, i, x, M, counts_select, setup.classify_samples(M, x, plan.n, plan.seed, "estimate")
+
+    def settled(
+        self, setup: Setup, candidates: Iterable[Candidate], stop: Stop, plan: CertifyPlan | PredictPlan
+    ) -> Iterator[Candidate]:
+        """Each candidate when its votes satisfy the rule, or when it has used all n."""
+        return settle(setup.counter, candidates, stop, plan.n, plan.alpha)
 
     def evidence(
         self, setup: Setup, x: torch.Tensor, votes: Votes, n0: int, n: int, plan: CertifyPlan | PredictPlan, bound: str

@@ -99,17 +99,43 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 in the paper's symbols: n0 samples choose the class, n others bound its probability."""
-        n0, n, alpha = plan.n0, plan.n, plan.alpha
-        for setup, i, x, M, counts_select in self.engine.selected(inputs, plan, n0):  # μ, Σ ← M
-            c_A = int(counts_select.argmax())
-            votes = setup.classify_samples(M, x, n, plan.seed, "estimate")
-            n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
-            if plan.bound == "binary":
-                p_A, p_B = lower_bound(n_A, n, alpha), None
-            else:
-                p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
-            evidence = self.engine.evidence(setup, x, votes, n0, n, plan, plan.bound)
-            yield i, self._conclude(M, x, c_A, p_A, p_B, evidence, plan.norm)
+        for setup, i, x, M, counts_select in self.engine.selected(inputs, plan, plan.n0):  # μ, Σ ← M
+            votes = setup.classify_samples(M, x, plan.n, plan.seed, "estimate")
+            yield i, self._bound(setup, M, x, counts_select, votes, plan)
+
+    def certify_watched(self, x: torch.Tensor, plan: CertifyPlan) -> Iterator[Votes | Certificate | Abstention]:
+        """Algorithm 1 for one input (1, *event) before one's eyes: its votes so far, pass by pass, then its outcome.
+
+        The outcome is what ``certify`` gives. The votes on the way certify nothing: the bound is about n votes, a number
+        fixed before the first of them, and does not hold for whenever one happens to look.
+        """
+        if plan.stop is not None:
+            raise InvalidInput("sampling that stops early cannot be watched: leave stop= out.")
+        inputs = self.check_inputs(x, plan.norm)
+        for setup, _, x1, M, counts_select in self.engine.selected(inputs, plan, plan.n0):
+            for votes in setup.running_votes(M, x1, plan.n, plan.seed, "estimate"):
+                yield votes
+            yield self._bound(setup, M, x1, counts_select, votes, plan)
+
+    def _bound(
+        self,
+        setup: Setup,
+        M: Generator,
+        x: torch.Tensor,
+        counts_select: torch.Tensor,
+        votes: Votes,
+        plan: CertifyPlan,
+    ) -> Certificate | Abstention:
+        """The end of Algorithm 1: the class that n0 samples chose, its probability bounded by n others."""
+        n, alpha = plan.n, plan.alpha
+        c_A = int(counts_select.argmax())
+        n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
+        if plan.bound == "binary":
+            p_A, p_B = lower_bound(n_A, n, alpha), None
+        else:
+            p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
+        evidence = self.engine.evidence(setup, x, votes, plan.n0, n, plan, plan.bound)
+        return self._conclude(M, x, c_A, p_A, p_B, evidence, plan.norm)
 
     def _certify_stopping(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop

@@ -227,12 +227,20 @@ def blocks(n: int, size: int) -> Iterator[tuple[int, int]]:
         yield number, min(size, n - number * size)
 
 
-def classify_samples(counter: VoteCounter, M: Generator, x: torch.Tensor, n: int, stream: Stream) -> Votes:
-    """The votes of n noisy copies of one input (1, *event); the host waits for the device once, at the end."""
+def running_tallies(
+    counter: VoteCounter, M: Generator, x: torch.Tensor, n: int, stream: Stream
+) -> Iterator[torch.Tensor]:
+    """The tally (num_classes + 1,) of n noisy copies of one input (1, *event), so far: on the device, pass by pass."""
     tally = torch.zeros(counter.num_classes + 1, dtype=torch.int64, device=x.device)
     jobs = (Job(M, x, stream, number, take) for number, take in blocks(n, counter.block))
     while batch := list(itertools.islice(jobs, counter.slots)):
-        tally += counter.count(batch).sum(0)
+        tally = tally + counter.count(batch).sum(0)
+        yield tally
+
+
+def classify_samples(counter: VoteCounter, M: Generator, x: torch.Tensor, n: int, stream: Stream) -> Votes:
+    """The votes of n noisy copies of one input (1, *event); the host waits for the device once, at the end."""
+    *_, tally = running_tallies(counter, M, x, n, stream)
     return Votes.of(tally)
 
 
