@@ -21,6 +21,7 @@ from ucan.audit import (
     Budget,
     Ledger,
     allowed_breaks,
+    attack,
     audit,
     audit_all,
     decide,
@@ -383,6 +384,20 @@ def test_noise_that_writes_the_class_breaks_live_and_not_frozen():
     both = " ".join(in_words(summarise(attempts_on(g, some) + attempts_on(g, some, "frozen"))))
     assert "6 broken on the live pipeline, 0 broken with the noise held frozen" in both
     assert "docs/scopes.md" in both and "no bug" in both and "None broke where the guarantee covers them" in both
+
+
+def test_beyond_the_region_nothing_is_promised():
+    """A linear classifier flips outside its region; that refutes nothing. Inside it does not."""
+    g = g_of()
+    (_, x, c), *_ = cases(g, 1)
+    inside, _ = attack(g, x, c, factor=0.9)
+    beyond, delta = attack(g, x, c, factor=3.0)
+    assert inside.covered and not inside.broken and inside.size < 0.9
+    assert beyond.broken and 1 <= beyond.size < 3 and not beyond.covered and beyond.recertified is None
+    assert not bool(c.region.contains(delta)[0]) and beyond.answer != c.prediction
+    for factor in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(InvalidInput, match="finite number above 0"):
+            attack(g, x, c, factor=factor)
 
 
 def test_modes_by_scope():

@@ -1,6 +1,6 @@
 """Adversaries against the deployed pipeline: does a claimed guarantee survive one?"""
 
-from ucan.audit.auditor import FACTORS, Attempt, audit, audit_all, replay
+from ucan.audit.auditor import FACTORS, Attempt, attack, audit, audit_all, frozen_at, modes_of, replay
 from ucan.audit.decide import Decision, allowed_breaks, decide
 from ucan.audit.judge import Budget
 from ucan.audit.ledger import Ledger, load_break
@@ -14,11 +14,14 @@ __all__ = [
     "Ledger",
     "Summary",
     "allowed_breaks",
+    "attack",
     "audit",
     "audit_all",
     "decide",
+    "frozen_at",
     "in_words",
     "load_break",
+    "modes_of",
     "replay",
     "summarise",
 ]

@@ -34,8 +34,9 @@ RECERTIFY, MOST = 10, 1_000_000
 class Attempt:
     """One certificate attacked inside ``factor`` of its region, in one mode, and what came of it.
 
-    ``size`` is ‖Σ⁻¹δ‖ₚ/R of the point that was tested. ``covered``: the guarantee speaks of this mode, so a break matters;
-    ``bug``: it broke, and certified again with a fresh seed and ten times the samples it still claims that point.
+    ``size`` is ‖Σ⁻¹δ‖ₚ/R of the point that was tested. ``covered``: the guarantee speaks of this mode and of this point,
+    so a break matters; ``bug``: it broke, and certified again with a fresh seed and ten times the samples it still claims
+    that point.
     ``same_as`` names the smaller factor whose δ broke this one as well. Seeds are those of the attack and of the votes.
     """
 
@@ -103,6 +104,26 @@ def audit(
         yield found
 
 
+def attack(
+    g: SmoothedClassifier,
+    x: torch.Tensor,
+    certificate: Certificate,
+    mode: Mode = "live",
+    factor: float = 0.9,
+    budget: Budget | None = None,
+    idx: int = 0,
+) -> tuple[Attempt, torch.Tensor | None]:
+    """One attack within ``factor`` of the region, with the δ tested; above 1 it may leave the region.
+
+    Out there nothing is promised: a change of the answer is then no break of the certificate, and not ``covered``.
+    """
+    x = x.to(g.f.device or x.device)
+    _check_case(g, x, certificate)
+    if not (math.isfinite(factor) and factor > 0):
+        raise InvalidInput(f"a factor must be a finite number above 0, got {factor}.")
+    return _attempt(g, x, certificate, mode, factor, budget or Budget(), idx)
+
+
 def audit_all(
     g: SmoothedClassifier,
     cases: Iterable[tuple[int, torch.Tensor, Certificate]],
@@ -161,7 +182,7 @@ def replay(
     budget = budget or Budget()
     x = x.to(g.f.device or x.device)
     _check_case(g, x, certificate)
-    judge = Judge(g if mode == "live" else _held(g, x), x, certificate, 1.0, budget, budget.seed)
+    judge = Judge(g if mode == "live" else frozen_at(g, x), x, certificate, 1.0, budget, budget.seed)
     if not bool(certificate.region.contains(delta)[0]):
         raise InvalidInput("this δ does not lie in the certificate's region: it refutes nothing.")
     judge.look(delta.to(x.device))
@@ -187,14 +208,14 @@ def _attempt(
     idx: int,
 ) -> tuple[Attempt, torch.Tensor | None]:
     seed, votes_seed = (derived_seed(budget.seed, idx, factor, mode, what) for what in ("attack", "votes"))
-    attacked = g if mode == "live" else _held(g, x)
+    attacked = g if mode == "live" else frozen_at(g, x)
     judge = Judge(attacked, x, certificate, factor, budget, votes_seed)
     name = _search(attacked, x, certificate, factor, budget, seed, judge)
     decision, delta = judge.verdict()
-    covered = certificate.scope == "pipeline" or mode == "frozen"
+    size = 0.0 if delta is None else float(certificate.region.size(delta)[0]) / certificate.region.radius
+    covered = (certificate.scope == "pipeline" or mode == "frozen") and size < 1
     again = _recertify(g, x, certificate, budget, idx) if decision.broken and covered else None
     stays = again is not None and delta is not None and bool(again.region.contains(delta)[0])
-    size = 0.0 if delta is None else float(certificate.region.size(delta)[0]) / certificate.region.radius
     attempt = Attempt(
         idx,
         factor,
@@ -259,7 +280,7 @@ def _recertify(
     return again if isinstance(again, Certificate) else None
 
 
-def _held(g: SmoothedClassifier, x: torch.Tensor) -> SmoothedClassifier:
+def frozen_at(g: SmoothedClassifier, x: torch.Tensor) -> SmoothedClassifier:
     """The classifier that a frozen certificate speaks of: g with its noise computed at x and held there."""
     return SmoothedClassifier(g.f.model, g.law, g.M.at(x), g.f.num_classes)
 
