@@ -12,12 +12,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from ucan import __version__
-from ucan.audit import FACTORS, Attempt, Budget, Ledger, Summary, audit_all, in_words, summarise
-from ucan.audit.auditor import modes_of
+from ucan.audit import FACTORS, Attempt, Budget, Ledger, Summary, audit_all, in_words, modes_of, summarise
 from ucan.audit.images import save_images
 from ucan.certificate import Certificate
 from ucan.cli import words
@@ -25,12 +23,10 @@ from ucan.cli.progress import Progress
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, StoreError
 from ucan.fingerprint import weights_hash
-from ucan.models import load_model
 from ucan.results import Store
 from ucan.results.lock import WriterLock
+from ucan.results.rebuild import data_of, pipeline_of
 from ucan.smoothed import SmoothedClassifier
-from ucan.training import is_trained_run, load_run
-from ucan.verify import noise_of
 
 
 class ModeName(StrEnum):
@@ -80,7 +76,7 @@ def audit(
         settings = store.config
         dataset = _dataset(settings, source, certificates[-1])
         _, first = next(_outcomes(store, certificates))
-        g = _smoothed(model or settings.get("model"), weights, first, where)
+        g = pipeline_of(model or settings.get("model"), weights, first, where)
         config = {"kind": "audit", "ucan": __version__, "weights_hash": weights_hash(g.f.model), **asdict(budget)}
         modes = modes_of(first.scope, mode.value)
         with _locked(out or run / "audit") as folder:
@@ -173,30 +169,12 @@ def _outcomes(store: Store, indices: list[int]) -> Iterator[tuple[int, Certifica
 
 
 def _dataset(settings: dict[str, Any], source: str | None, last: int) -> Labelled:
-    named = source or settings.get("data")
-    if named is None:
-        raise InvalidInput("this run does not say which data it certified: name them with --data.")
-    found = words.dataset_of(named, settings.get("split", "test"), settings.get("size"), settings.get("channels"))
+    found = data_of(settings, source)
     if last >= len(found):
-        raise InvalidInput(f"{named} has {len(found)} inputs, but input {last} was certified: are these the same data?")
-    return found
-
-
-def _smoothed(
-    model: str | None, weights: Path | None, certificate: Certificate, device: torch.device
-) -> SmoothedClassifier:
-    """The deployed pipeline: a trained run with its generator, or a classifier under the certificate's fixed noise."""
-    if model is None:
-        raise InvalidInput("this run does not say which model it certified: name it with --model.")
-    law, classes = certificate.evidence.law, len(certificate.evidence.counts)
-    if is_trained_run(model):
-        trained = load_run(model)
-        return SmoothedClassifier(trained.classifier.to(device), law, trained.generator, classes)
-    if certificate.scope != "pipeline":
         raise InvalidInput(
-            f"noise of scope {certificate.scope} needs its generator: give --model a trained run's folder."
+            f"{found.name} has {len(found)} inputs, but input {last} was certified: are these the same data?"
         )
-    return SmoothedClassifier(load_model(model, weights, device=device), law, noise_of(certificate), classes)
+    return found
 
 
 def _show(summary: Summary, attempts: list[Attempt], budget: Budget, ledger: Ledger, pictures: int) -> None:

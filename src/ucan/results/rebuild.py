@@ -1,0 +1,47 @@
+"""What a run was about, from what it says of itself: its data, and its classifier under its noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ucan import data
+from ucan.certificate import Abstention, Certificate
+from ucan.data import Labelled
+from ucan.errors import InvalidInput
+from ucan.generators import Isotropic
+from ucan.models import load_model
+from ucan.smoothed import SmoothedClassifier
+from ucan.training import is_trained_run, load_run
+from ucan.verify import noise_of
+
+
+def data_of(config: dict[str, Any], source: str | None = None) -> Labelled:
+    """The inputs that a run certified, or those at ``source`` if they have moved."""
+    named = source or config.get("data")
+    if named is None:
+        raise InvalidInput("this run does not say which data it certified: name them with --data.")
+    return data.load(named, config.get("split", "test"), size=config.get("size"), channels=config.get("channels") or 3)
+
+
+def pipeline_of(
+    model: str | None, weights: Path | None, outcome: Certificate | Abstention, device: torch.device
+) -> SmoothedClassifier:
+    """The deployed pipeline behind an outcome: a trained run with its generator, or a classifier under fixed noise."""
+    if model is None:
+        raise InvalidInput("this run does not say which model it certified: name it with --model.")
+    law, classes = outcome.evidence.law, len(outcome.evidence.counts)
+    if is_trained_run(model):
+        trained = load_run(model)
+        return SmoothedClassifier(trained.classifier.to(device), law, trained.generator, classes)
+    if outcome.scope != "pipeline":
+        raise InvalidInput(f"noise of scope {outcome.scope} needs its generator: give --model a trained run's folder.")
+    if isinstance(outcome, Certificate):
+        noise = noise_of(outcome)
+    elif outcome.evidence.generator == Isotropic().describe():
+        noise = Isotropic()
+    else:
+        raise InvalidInput("every input of this run abstained, and only a certificate would tell its Σ.")
+    return SmoothedClassifier(load_model(model, weights, device=device), law, noise, classes)
