@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,13 @@ from ucan.stopping import Stop
 from ucan.votes import (
     Classifier,
     Job,
+    Request,
     Stream,
     VoteCounter,
     Votes,
     block_size,
     classify_samples,
+    count_requests,
     forward_size,
     running_tallies,
 )
@@ -58,6 +61,7 @@ class Engine:
         self.backend = backend
         self.on_votes: Callable[[int], None] | None = None
         self.prepared: dict[Any, Backend] = {}
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
         """For inputs like x (1, *event): everything that does not depend on their pixels."""
@@ -102,8 +106,44 @@ class Engine:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator, torch.Tensor, Votes]]:
         """Each input with the generator held at it, its selection counts and, drawn apart, its estimation votes."""
-        for setup, i, x, M, counts_select in self.selected(inputs, plan, plan.n0):
-            yield setup, i, x, M, counts_select, setup.classify_samples(M, x, plan.n, plan.seed, "estimate")
+        waiting = iter(inputs)
+        first = next(waiting, None)
+        if first is None:
+            return
+        first = first.to(self.f.device or first.device)
+        setup = self.setup(first, plan)
+        if first.is_cuda:  # what was made so far is there when it is used beside the votes
+            self._side(first.device).wait_stream(torch.cuda.current_stream(first.device))
+        requests = self._requests(itertools.chain([first], waiting), plan, first.device)
+        for i, (request, (select, estimate)) in enumerate(count_requests(setup.counter, requests)):
+            yield setup, i, request.x, request.M, select.counts, estimate
+
+    def _requests(self, inputs: Iterator[torch.Tensor], plan: CertifyPlan, device: torch.device) -> Iterator[Request]:
+        """n0 votes to choose the class of each input, and n others to bound its probability."""
+        while True:
+            with self.beside(device):
+                x = next(inputs, None)
+                if x is None:
+                    return
+                x = x.to(device)
+                M, name = self.M.at(x), input_hash(x)
+            select, estimate = Stream(plan.seed, name, "select"), Stream(plan.seed, name, "estimate")
+            yield Request(M, x, ((select, plan.n0), (estimate, plan.n)))
+
+    @contextmanager
+    def beside(self, device: torch.device) -> Iterator[None]:
+        """For work on one input while a GPU counts the votes on others: there it does not queue up behind them."""
+        if device.type != "cuda":
+            yield
+            return
+        with torch.cuda.stream(self._side(device)):
+            yield
+        torch.cuda.current_stream(device).wait_stream(self._side(device))
+
+    def _side(self, device: torch.device) -> torch.cuda.Stream:
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return self._streams[device]
 
     def settled(
         self, setup: Setup, candidates: Iterable[Candidate], stop: Stop, plan: CertifyPlan | PredictPlan

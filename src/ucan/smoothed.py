@@ -99,9 +99,10 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 in the paper's symbols: n0 samples choose the class, n others bound its probability."""
-        for setup, i, x, M, counts_select in self.engine.selected(inputs, plan, plan.n0):  # μ, Σ ← M
-            votes = setup.classify_samples(M, x, plan.n, plan.seed, "estimate")
-            yield i, self._bound(setup, M, x, counts_select, votes, plan)
+        for setup, i, x, M, counts_select, votes in self.engine.sampled(inputs, plan):  # μ, Σ ← M
+            with self.engine.beside(x.device):
+                outcome = self._bound(setup, M, x, counts_select, votes, plan)
+            yield i, outcome
 
     def certify_watched(self, x: torch.Tensor, plan: CertifyPlan) -> Iterator[Votes | Certificate | Abstention]:
         """Algorithm 1 for one input (1, *event) before one's eyes: its votes so far, pass by pass, then its outcome.
@@ -293,7 +294,7 @@ class SmoothedClassifier:
         self.M.to(device)
         # Copies: a model that works in place must not reach the caller's tensor, nor the input that is certified.
         inputs = [x[i : i + 1].detach().clone().to(device) for i in range(len(x))]
-        shown = self.M.at(inputs[0]).view(inputs[0].clone())
+        shown = self.M.view(inputs[0].clone())
         try:
             with torch.inference_mode():
                 self.f(shown)  # a model that cannot answer says so now

@@ -12,7 +12,8 @@ import hashlib
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,6 +243,80 @@ def classify_samples(counter: VoteCounter, M: Generator, x: torch.Tensor, n: int
     """The votes of n noisy copies of one input (1, *event); the host waits for the device once, at the end."""
     *_, tally = running_tallies(counter, M, x, n, stream)
     return Votes.of(tally)
+
+
+@dataclass(frozen=True)
+class Request:
+    """All the votes wanted on one input (1, *event) under the generator held at it: so many from each stream."""
+
+    M: Generator
+    x: torch.Tensor
+    streams: tuple[tuple[Stream, int], ...]
+
+    def jobs(self, block: int) -> list[tuple[int, Job]]:
+        """Its blocks, each with the place of its stream."""
+        return [
+            (i, Job(self.M, self.x, stream, number, take))
+            for i, (stream, n) in enumerate(self.streams)
+            for number, take in blocks(n, block)
+        ]
+
+
+class Fetched:
+    """A tensor on its way to the host; ``wait`` ends when it is there, whatever the device was told to do after it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._there = tensor.to("cpu", non_blocking=True)
+        self._event = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+
+    def wait(self) -> torch.Tensor:
+        """The tensor on the host."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._there
+
+
+@dataclass
+class _Open:
+    """A request some of whose blocks are not counted yet, and the tallies of its streams so far, on the device."""
+
+    request: Request
+    tallies: torch.Tensor
+    left: int
+
+
+def count_requests(counter: VoteCounter, requests: Iterable[Request]) -> Iterator[tuple[Request, list[Votes]]]:
+    """Each request with the votes of its streams, in order; the blocks of all of them fill one forward pass after another.
+
+    A GPU is given its next pass before the results of the last are handed out, so that what is done with them costs
+    it no time.
+    """
+
+    def jobs() -> Iterator[tuple[_Open, int, Job]]:
+        for request in requests:
+            own = request.jobs(counter.block)
+            size = (len(request.streams), counter.num_classes + 1)
+            one = _Open(request, torch.zeros(size, dtype=torch.int64, device=request.x.device), len(own))
+            yield from ((one, i, job) for i, job in own)
+
+    waiting, finished = jobs(), deque[tuple[Request, Fetched]]()
+    while batch := list(itertools.islice(waiting, counter.slots)):
+        counted, start = counter.count([job for *_, job in batch]), 0
+        ready = len(finished)
+        for (_, i), same in itertools.groupby(batch, key=lambda item: (id(item[0]), item[1])):
+            (one, *_), *more = same
+            one.tallies[i] += counted[start : start + 1 + len(more)].sum(0)
+            start += 1 + len(more)
+            one.left -= 1 + len(more)
+            if one.left == 0:
+                finished.append((one.request, Fetched(one.tallies)))
+        for _ in range(ready if counted.is_cuda else len(finished)):
+            yield _received(*finished.popleft())
+    yield from itertools.starmap(_received, finished)
+
+
+def _received(request: Request, fetched: Fetched) -> tuple[Request, list[Votes]]:
+    return request, [Votes.of(tally) for tally in fetched.wait()]
 
 
 def _parts(jobs: Sequence[Job], size: int) -> Iterator[Sequence[Job]]:
