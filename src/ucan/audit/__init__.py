@@ -4,7 +4,7 @@ from ucan.audit.auditor import FACTORS, Attempt, attack, audit, audit_all, froze
 from ucan.audit.decide import Decision, allowed_breaks, decide
 from ucan.audit.judge import Budget
 from ucan.audit.ledger import Ledger, load_break
-from ucan.audit.summary import Summary, in_words, summarise
+from ucan.audit.summary import Summary, in_words, read_attempts, summarise
 
 __all__ = [
     "FACTORS",
@@ -22,6 +22,7 @@ __all__ = [
     "in_words",
     "load_break",
     "modes_of",
+    "read_attempts",
     "replay",
     "summarise",
 ]

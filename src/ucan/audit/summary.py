@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ucan.audit.auditor import MODES, Attempt
 from ucan.audit.decide import allowed_breaks
+from ucan.audit.ledger import ATTEMPTS
+from ucan.errors import StoreError
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,18 @@ class Summary:
             "bug": self.is_bug,
             "bugs": [attempt.to_dict() for attempt in self.bugs],
         }
+
+
+def read_attempts(folder: str | Path) -> list[Attempt]:
+    """The finished attempts of the audit in a folder, also while it goes on; none where there is no audit."""
+    path = Path(folder) / ATTEMPTS
+    try:
+        data = path.read_bytes() if path.is_file() else b""
+        lines = data[: data.rfind(b"\n") + 1].splitlines()  # a last line without an end is still being written
+        made = [Attempt(**json.loads(line)) for line in lines]
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(f"{path} cannot be read as an audit: {error}. Remove the folder to audit anew.") from error
+    return list({(a.idx, a.factor, a.mode): a for a in made}.values())  # the last line of an attempt counts
 
 
 def summarise(attempts: Sequence[Attempt]) -> Summary:
