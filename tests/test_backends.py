@@ -67,7 +67,7 @@ def fresh_compiler():
 
 @pytest.mark.parametrize("name", ("onnx", "", "Eager", None, "cuda"))
 def test_unknown_backends_are_refused_by_name(name):
-    with pytest.raises(InvalidInput, match="eager, compile, auto"):
+    with pytest.raises(InvalidInput, match="eager, compile, tuned, auto"):
         certify(smoothed(linear(), backend=name, classes=2))
 
 
@@ -185,7 +185,7 @@ def test_a_backend_whose_copy_of_the_model_differs_is_refused(monkeypatch):
 
 def test_a_backend_whose_votes_differ_from_its_own_logits_is_refused(monkeypatch):
     """As a compiler could err: the logits are right, the compiled votes are not."""
-    monkeypatch.setattr(backends_module, "_compiled", lambda vote: lambda noisy: (vote(noisy) + 1) % 5)
+    monkeypatch.setattr(backends_module, "_compiled", lambda vote, options: lambda noisy: (vote(noisy) + 1) % 5)
     with pytest.raises(ModelError, match=r"compile backend in fp32 disagrees .* clear votes differ"):
         certify(smoothed(cnn(), backend="compile"))
 
@@ -320,7 +320,7 @@ class DataDependent(nn.Module):
         return self.inner(x) if x.sum().item() > -1e9 else self.inner(-x)
 
 
-def compiler_that_fails(vote):
+def compiler_that_fails(vote, options):
     def fail(noisy):
         raise RuntimeError("no kernel for this layer\nand much more")
 
@@ -350,13 +350,13 @@ def test_falling_back_to_eager_within_the_compiler_is_not_silent(kind):
 
 
 def test_a_double_model_can_be_asked_for_any_backend(monkeypatch):
-    monkeypatch.setattr(backends_module, "_compiled", lambda vote: vote)
+    monkeypatch.setattr(backends_module, "_compiled", lambda vote, options: vote)
     assert len(certify(smoothed(cnn().double(), backend="compile"))) == 2
 
 
 def test_auto_takes_the_faster_one(monkeypatch):
     for faster in ("eager", "compile"):
-        monkeypatch.setattr(backends_module, "_compiled", lambda vote: lambda noisy: vote(noisy))
+        monkeypatch.setattr(backends_module, "_compiled", lambda vote, options: lambda noisy: vote(noisy))
         seconds = iter([1.0, 2.0] if faster == "eager" else [2.0, 1.0])
         monkeypatch.setattr(backends_module, "_seconds", lambda vote, example, s=seconds: next(s))
         assert prepare(Classifier(cnn(), 5), lambda y: y, X, "auto", None).name == faster
@@ -364,12 +364,12 @@ def test_auto_takes_the_faster_one(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("precision", (None, "bf16"))
-def test_compiled_votes_are_the_eager_votes(precision):
+@pytest.mark.parametrize("backend, precision", (("compile", None), ("compile", "bf16"), ("tuned", None)))
+def test_compiled_votes_are_the_eager_votes(backend, precision):
     model = cnn()
-    g = smoothed(model, backend="compile")
+    g = smoothed(model, backend=backend)
     compiled, eager = certify(g, precision=precision), certify(smoothed(model), precision=precision)
-    assert {c.evidence.backend for c in compiled} == {"compile"}
+    assert {c.evidence.backend for c in compiled} == {backend}
     if precision is None:
         assert counts(compiled) == counts(eager)
     assert (

@@ -20,13 +20,22 @@ from ucan.errors import InvalidInput, ModelError
 from ucan.votes import Classifier
 
 PRECISIONS = ("fp32", "tf32", "bf16")
-BACKENDS = ("eager", "compile", "auto")
+BACKENDS = ("eager", "compile", "tuned", "auto")
 # The largest difference to the given model's logits, relative to their spread, that a backend may show.
 TOLERANCE = {"fp32": 2e-3, "tf32": 3e-2, "bf16": 0.15}
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
-# Weights become constants, so that batch norm folds into convolutions and layouts are chosen once.
-OPTIONS = {"freezing": True}
+# Weights become constants, so that batch norm folds into convolutions and layouts are chosen once. ``tuned`` also times
+# several kernels for each layer: a minute or more at the start, and much faster where channels are few.
+OPTIONS: dict[str, dict[str, bool | int]] = {
+    "compile": {"freezing": True},
+    "tuned": {
+        "freezing": True,
+        "max_autotune": True,
+        "autotune_num_choices_displayed": 0,
+        "max_autotune_report_choices_stats": False,
+    },
+}
 
 Vote = Callable[[torch.Tensor], torch.Tensor]
 
@@ -54,16 +63,16 @@ def prepare(
         raise InvalidInput(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
     own = precision_name(f.dtype or example.dtype)
     if not isinstance(f.model, nn.Module):
-        if precision not in (None, own) or name == "compile":
+        if precision not in (None, own) or name in OPTIONS:
             raise InvalidInput("precision and backend are for PyTorch modules; this classifier is a plain function.")
         return Backend(lambda noisy: f(view(noisy)), "function", own)
     if precision in (None, own) and name == "eager":
         return Backend(_in_precision(lambda noisy: f(view(noisy)), own), "eager", own)
     wanted = precision or own
-    candidates = {"eager": (False,), "compile": (True,), "auto": (False, True)}[name]
-    made = [backend for compiled in candidates if (backend := _module_backend(f, view, example, wanted, compiled))]
+    candidates = ("eager", "compile") if name == "auto" else (name,)
+    made = [backend for kind in candidates if (backend := _module_backend(f, view, example, wanted, kind))]
     if not made:  # compilation failed: the warning has been given
-        made = [_must(_module_backend(f, view, example, wanted, False))]
+        made = [_must(_module_backend(f, view, example, wanted, "eager"))]
     return made[0] if len(made) == 1 else min(made, key=lambda backend: _seconds(backend.vote, example))
 
 
@@ -73,7 +82,7 @@ def precision_name(dtype: torch.dtype) -> str:
 
 
 def _module_backend(
-    f: Classifier, view: Callable[[torch.Tensor], torch.Tensor], example: torch.Tensor, precision: str, compiled: bool
+    f: Classifier, view: Callable[[torch.Tensor], torch.Tensor], example: torch.Tensor, precision: str, kind: str
 ) -> Backend | None:
     """One module backend, checked; None where it cannot be compiled."""
     model: nn.Module = f.model  # type: ignore[assignment]
@@ -90,9 +99,9 @@ def _module_backend(
     def vote(noisy: torch.Tensor) -> torch.Tensor:
         return f.to_votes(logits(noisy), len(noisy))
 
-    run = _compiled(vote) if compiled else vote
+    run = _compiled(vote, OPTIONS[kind]) if kind in OPTIONS else vote
     with _matmul(precision):
-        if compiled:
+        if kind in OPTIONS:
             try:
                 with torch.inference_mode(), warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # the compiler's own, about itself
@@ -103,17 +112,18 @@ def _module_backend(
                     f"the model cannot be compiled ({reason}); it runs eagerly.", RuntimeWarning, stacklevel=3
                 )
                 return None
-        _check(f, view, example, logits, run, precision, "compile" if compiled else "eager")
+        _check(f, view, example, logits, run, precision, kind)
 
-    return Backend(_in_precision(run, precision), "compile" if compiled else "eager", precision)
+    return Backend(_in_precision(run, precision), kind, precision)
 
 
-def _compiled(vote: Vote) -> Vote:
+def _compiled(vote: Vote, options: dict[str, bool | int]) -> Vote:
     """The vote compiled for one shape. Every classifier of a process counts towards the compiler's limit of variants, and
     past it the compiler would silently run eagerly: the limit is raised, and reaching it is an error. So is a part of
     the network that cannot be compiled.
     """
-    run = torch.compile(vote, fullgraph=True, dynamic=False, options=dict(OPTIONS))
+    known = {name: value for name, value in options.items() if hasattr(torch._inductor.config, name)}
+    run = torch.compile(vote, fullgraph=True, dynamic=False, options=known)
 
     def limited(noisy: torch.Tensor) -> torch.Tensor:
         with torch._dynamo.config.patch(recompile_limit=256, fail_on_recompile_limit_hit=True):

@@ -21,7 +21,6 @@ from ucan.sidecar import input_hash
 from ucan.stopping import Stop
 from ucan.votes import (
     Classifier,
-    Job,
     Request,
     Stream,
     VoteCounter,
@@ -87,39 +86,37 @@ class Engine:
     def selected(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, n0: int
     ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator, torch.Tensor]]:
-        """Each input with the generator held at it and its n0 selection counts, a forward pass of inputs at a time."""
-        numbered = enumerate(x.to(self.f.device or x.device) for x in inputs)
-        setup: Setup | None = None
-        for first in numbered:
-            setup = setup or self.setup(first[1], plan)
-            group = [first, *itertools.islice(numbered, setup.counter.slots - 1)]
-            held = [(x, self.M.at(x), Stream(plan.seed, input_hash(x), "select")) for _, x in group]
-            if n0 <= setup.counter.block:
-                tallies = setup.counter.count([Job(M, x, stream, 0, n0) for x, M, stream in held]).cpu()
-                counts = [Votes.of(tally).counts for tally in tallies]
-            else:
-                counts = [classify_samples(setup.counter, M, x, n0, stream).counts for x, M, stream in held]
-            for (i, x), (_, M, _), counts_select in zip(group, held, counts, strict=True):
-                yield setup, i, x, M, counts_select
+        """Each input with the generator held at it and its n0 selection counts."""
+        for setup, i, request, (select,) in self.counted(inputs, plan, {"select": n0}):
+            yield setup, i, request.x, request.M, select.counts
 
     def sampled(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator, torch.Tensor, Votes]]:
         """Each input with the generator held at it, its selection counts and, drawn apart, its estimation votes."""
+        for setup, i, request, votes in self.counted(inputs, plan, {"select": plan.n0, "estimate": plan.n}):
+            yield setup, i, request.x, request.M, votes[0].counts, votes[1]
+
+    def counted(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
+    ) -> Iterator[tuple[Setup, int, Request, list[Votes]]]:
+        """So many votes of each phase on each input; all inputs share forward passes."""
         waiting = iter(inputs)
         first = next(waiting, None)
         if first is None:
             return
-        first = first.to(self.f.device or first.device)
-        setup = self.setup(first, plan)
-        if first.is_cuda:  # what was made so far is there when it is used beside the votes
-            self._side(first.device).wait_stream(torch.cuda.current_stream(first.device))
-        requests = self._requests(itertools.chain([first], waiting), plan, first.device)
-        for i, (request, (select, estimate)) in enumerate(count_requests(setup.counter, requests)):
-            yield setup, i, request.x, request.M, select.counts, estimate
+        device = self.f.device or first.device
+        setup = self.setup(first.to(device), plan)
+        if device.type == "cuda":  # what was made so far is there when it is used beside the votes
+            self._side(device).wait_stream(torch.cuda.current_stream(device))
+        requests = self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
+        for i, (request, votes) in enumerate(count_requests(setup.counter, requests)):
+            yield setup, i, request, votes
 
-    def _requests(self, inputs: Iterator[torch.Tensor], plan: CertifyPlan, device: torch.device) -> Iterator[Request]:
-        """n0 votes to choose the class of each input, and n others to bound its probability."""
+    def _requests(
+        self, inputs: Iterator[torch.Tensor], device: torch.device, seed: int, phases: dict[str, int]
+    ) -> Iterator[Request]:
+        """What is to be counted on each input."""
         while True:
             with self.beside(device):
                 x = next(inputs, None)
@@ -127,8 +124,7 @@ class Engine:
                     return
                 x = x.to(device)
                 M, name = self.M.at(x), input_hash(x)
-            select, estimate = Stream(plan.seed, name, "select"), Stream(plan.seed, name, "estimate")
-            yield Request(M, x, ((select, plan.n0), (estimate, plan.n)))
+            yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
 
     @contextmanager
     def beside(self, device: torch.device) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ import torch
 
 from ucan.generators import Generator
 from ucan.stopping import Radius, Stop
-from ucan.votes import Job, Stream, VoteCounter
+from ucan.votes import Fetched, Job, Stream, VoteCounter
 
 
 @dataclass
@@ -43,12 +44,21 @@ def settle(
     not on the company it had in its forward passes.
     """
     waiting = iter(candidates)
-    active = list(itertools.islice(waiting, counter.slots))
-    while active:
-        jobs = _share(active, counter, cap)
-        tallies = counter.count([job for _, job in jobs]).cpu()
+    flights: deque[tuple[list[Candidate], list[tuple[Candidate, Job]], Fetched]] = deque()
+
+    def launch(cohort: list[Candidate]) -> None:
+        cohort = [*cohort, *itertools.islice(waiting, max(0, counter.slots - len(cohort)))]
+        if cohort:
+            jobs = _share(cohort, counter, cap)
+            flights.append((cohort, jobs, Fetched(counter.count([job for _, job in jobs]))))
+
+    launch([])
+    while flights:
+        if len(flights) == 1 and flights[0][0][0].x.is_cuda:  # counted while the others' votes are looked at
+            launch([])
+        cohort, jobs, fetched = flights.popleft()
         finished: set[int] = set()
-        for (candidate, job), tally in zip(jobs, tallies, strict=True):
+        for (candidate, job), tally in zip(jobs, fetched.wait(), strict=True):
             if candidate.index in finished:
                 continue
             candidate.tally = tally if candidate.drawn == 0 else candidate.tally + tally
@@ -56,8 +66,7 @@ def settle(
             if candidate.drawn >= cap or _is_settled(candidate, stop, cap, alpha):
                 finished.add(candidate.index)
                 yield candidate
-        active = [candidate for candidate in active if candidate.index not in finished]
-        active += itertools.islice(waiting, max(0, counter.slots - len(active)))
+        launch([candidate for candidate in cohort if candidate.index not in finished])
 
 
 def _is_settled(candidate: Candidate, stop: Stop, cap: int, alpha: float) -> bool:

@@ -25,7 +25,7 @@ from ucan.generators import Generator, Isotropic
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, PredictPlan, Test
 from ucan.region import Region
-from ucan.sequential import Candidate, settle
+from ucan.sequential import Candidate
 from ucan.sidecar import input_hash
 from ucan.stopping import AtRadii, Radius, Stop, parse_stop
 from ucan.votes import Classifier, Stream, Votes
@@ -145,8 +145,10 @@ class SmoothedClassifier:
         for setup, candidate in self._settle(inputs, plan, stop):
             votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
             p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.alpha)
-            evidence = self.engine.evidence(setup, x, votes, plan.n0, candidate.drawn, plan, "anytime")
-            yield candidate.index, self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan.norm)
+            with self.engine.beside(x.device):
+                evidence = self.engine.evidence(setup, x, votes, plan.n0, candidate.drawn, plan, "anytime")
+                outcome = self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan.norm)
+            yield candidate.index, outcome
 
     def _conclude(
         self, M: Generator, x: torch.Tensor, c_A: int, p_A: float, p_B: float | None, evidence: Evidence, norm: float
@@ -198,15 +200,14 @@ class SmoothedClassifier:
         if plan.stop:
             yield from self._predict_stopping(inputs, plan)
         else:
-            for i, x in enumerate(inputs):
-                yield i, self._predict_one(x.to(self.f.device or x.device), plan)
+            for setup, i, request, (votes,) in self.engine.counted(inputs, plan, {"predict": plan.n}):  # μ, Σ ← M
+                yield i, self._test(setup, request.M, request.x, votes, plan)
 
-    def _predict_one(self, x: torch.Tensor, plan: PredictPlan) -> Prediction | Abstention:
-        """Algorithm 2 for one input (1, *event), in the paper's symbols."""
+    def _test(
+        self, setup: Setup, M: Generator, x: torch.Tensor, votes: Votes, plan: PredictPlan
+    ) -> Prediction | Abstention:
+        """The end of Algorithm 2, in the paper's symbols: whether the leading class is ahead beyond doubt."""
         n, alpha = plan.n, plan.alpha
-        setup = self.engine.setup(x, plan)
-        M = self.M.at(x)  # μ, Σ ← M
-        votes = setup.classify_samples(M, x, n, plan.seed, "predict")
         c_A = int(votes.counts.argmax())
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
         p_value = majority_p_value(n_A, n) if plan.test == "majority" else top_two_p_value(n_A, n_B)
@@ -261,13 +262,14 @@ class SmoothedClassifier:
                 )
                 for _, i, x, M, counts in itertools.chain([first], selected)
             )
-            for candidate in settle(setup.counter, candidates, stop, plan.n, plan.alpha):
+            for candidate in self.engine.settled(setup, candidates, stop, plan):
                 yield setup, candidate
 
     def _radius(self, M: Generator, x: torch.Tensor, norm: float) -> Radius:
         """How the inscribed radius at x follows from p, and back."""
-        sure = M.region(self.law, self.law.probability(0.0, norm, x.numel()), norm, x)
-        factor = Region(sure.scale, 1.0, sure.norm, sure.shape).inscribed_radius(norm)
+        with self.engine.beside(x.device):
+            sure = M.region(self.law, self.law.probability(0.0, norm, x.numel()), norm, x)
+            factor = Region(sure.scale, 1.0, sure.norm, sure.shape).inscribed_radius(norm)
         return Radius(
             of=lambda p: factor * self.law.radius(p, sure.norm, x.numel()),
             probability=functools.cache(lambda r: self.law.probability(r / factor, sure.norm, x.numel())),

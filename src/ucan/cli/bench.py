@@ -19,7 +19,7 @@ def bench(
     shape: Annotated[str, typer.Option(help="The input's shape.")] = "3,32,32",
     n: Annotated[int, typer.Option(min=1000, help="Samples per certificate.")] = 10_000,
     precision: Annotated[str, typer.Option(help="Precisions to measure, of fp32, tf32, bf16.")] = "fp32",
-    backend: Annotated[str, typer.Option(help="Backends to measure, of eager, compile.")] = "eager,compile",
+    backend: Annotated[str, typer.Option(help="Backends to measure, of eager, compile, tuned.")] = "eager,compile",
     shapes: Annotated[bool, typer.Option(help="Also measure every law and every Σ.")] = True,
     art: Annotated[
         bool, typer.Option(help="Also measure the Adversarial Robustness Toolbox, if it is installed.")
@@ -59,7 +59,9 @@ def bench(
     if art:
         with console.status("Adversarial Robustness Toolbox"):
             if bench.art(bench.size) is None:
-                console.print("The Adversarial Robustness Toolbox is not installed: left out.")
+                console.print("Left out: pip install adversarial-robustness-toolbox statsmodels")
+    with console.status("samples used"):
+        stopped = bench.stopping()
     info = {
         **machine(where),
         "ucan": __version__,
@@ -69,14 +71,21 @@ def bench(
         "batch": str(bench.size),
     }
     table = Table("what", "samples/s", "ratio", "to", "MiB", title=f"{model} at {shape} on {info['device']}")
-    for row in bench.rows:
+    for measured in bench.rows:
         table.add_row(
-            row.what,
-            f"{row.rate:,.0f}",
-            "" if row.ratio is None else f"{row.ratio:.3f}",
-            row.against,
-            "" if row.memory is None else f"{row.memory:,.0f}",
+            measured.what,
+            f"{measured.rate:,.0f}",
+            "" if measured.ratio is None else f"{measured.ratio:.3f}",
+            measured.against,
+            "" if measured.memory is None else f"{measured.memory:,.0f}",
         )
-    Console(width=110).print(table)
+    screen = Console(width=110)
+    screen.print(table)
+    samples = Table("true p", "is the radius ≥", "fixed n", "mean with --stop", "fewer", title="samples for a decision")
+    for row in stopped:
+        fewer = f"{row.fixed / row.mean:.1f} ×"
+        samples.add_row(f"{row.probability:g}", f"{row.radius:g} λ", f"{row.fixed:,}", f"{row.mean:,.0f}", fewer)
+    screen.print(samples)
     if out is not None:
-        out.write_text(json.dumps({"machine": info, "rows": [asdict(row) for row in bench.rows]}, indent=1) + "\n")
+        record = {"machine": info, "rows": [asdict(r) for r in bench.rows], "stopping": [asdict(r) for r in stopped]}
+        out.write_text(json.dumps(record, indent=1) + "\n")

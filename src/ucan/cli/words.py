@@ -50,6 +50,7 @@ class BackendName(StrEnum):
     auto = "auto"
     eager = "eager"
     compile = "compile"
+    tuned = "tuned"
 
 
 class PrecisionName(StrEnum):
@@ -107,7 +108,10 @@ BatchOption = Annotated[
 ]
 BackendOption = Annotated[
     BackendName,
-    typer.Option(help="`eager`, `compile` (torch.compile), or `auto`, which compiles where a long job gains by it."),
+    typer.Option(
+        help="`eager`, `compile` (torch.compile), `tuned` (also times kernels, for a minute or more), or `auto`, "
+        "which compiles where a long job gains by it."
+    ),
 ]
 PrecisionOption = Annotated[
     PrecisionName | None,

@@ -123,9 +123,9 @@ def finite_tensor(owner: str, name: str, value: Any) -> torch.Tensor:
 
 def check_finite(owner: str, name: str, values: torch.Tensor) -> None:
     """Refuse NaN and infinity, naming the first such entry."""
-    bad = ~torch.isfinite(values.detach())
-    if bad.any():
-        index = tuple(bad.nonzero()[0].tolist())
+    fine = torch.isfinite(values.detach())
+    if not fine.all():
+        index = tuple((~fine).nonzero()[0].tolist())
         raise SingularScale(
             f"{owner}: {name}{list(index)} is {values[index].item()}; every entry must be finite. Mend it where it "
             "arose (a lower learning rate?): scale.regularised(eps) only lifts entries that are too small."
@@ -134,6 +134,9 @@ def check_finite(owner: str, name: str, values: torch.Tensor) -> None:
 
 def check_positive(owner: str, name: str, values: torch.Tensor) -> None:
     """Refuse an entry that is not finite or ≤ 0, naming the first."""
+    least, most = torch.aminmax(values.detach())
+    if bool((least > 0) & (most < torch.inf)):  # the device is asked once; a NaN is neither
+        return
     check_finite(owner, name, values)
     bad = values.detach() <= 0
     if bad.any():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import Self
 
 import torch
@@ -21,6 +21,12 @@ def cosine_matrix(size: int) -> torch.Tensor:
     c = torch.cos(math.pi * (i + 0.5) * k / size) * math.sqrt(2 / size)
     c[0] /= math.sqrt(2)
     return c
+
+
+@lru_cache(maxsize=32)
+def _constant(size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    with torch.inference_mode(False):  # kept for training as well
+        return cosine_matrix(size).to(device, dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +49,20 @@ class DCT(Scale):
         """The number of frequencies, over all channels."""
         return self.s.numel()
 
-    @cached_property
-    def _cosines(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return cosine_matrix(self.s.shape[-2]), cosine_matrix(self.s.shape[-1])
-
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Q(s∘z)."""
-        high, wide = (c.to(z) for c in self._cosines)
-        return (high.T @ (self._images(z) * self.s.to(z)) @ wide).reshape(z.shape)
+        high, wide = self._cosines(z)
+        return (high.T @ ((self._images(z) * self.s.to(z)) @ wide)).reshape(z.shape)
+
+    def apply_(self, z: torch.Tensor) -> None:
+        """Q(s∘z) in place, with one more tensor of z's size."""
+        if not z.is_contiguous():
+            return super().apply_(z)
+        high, wide = self._cosines(z)
+        images = self._images(z)  # the same memory as z
+        images.mul_(self.s.to(z))
+        torch.matmul(high.T, images @ wide, out=images)
+        return None
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """(Qᵀy)⊘s."""
@@ -59,7 +71,7 @@ class DCT(Scale):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Qᵀ: the cosine transform of images (…, H, W)."""
-        high, wide = (c.to(images) for c in self._cosines)
+        high, wide = self._cosines(images)
         return high @ images @ wide.T
 
     def log_abs_det(self, dim: int) -> float:
@@ -74,7 +86,7 @@ class DCT(Scale):
         """
         self.check_dim(dim)
         weights = 1 / exact(self.s).cpu()
-        high, wide = (c.abs() for c in self._cosines)
+        high, wide = (c.abs() for c in self._cosines(weights))
         if q == 1 and p == math.inf:
             return float((weights * (high.amax(1)[:, None] * wide.amax(1))).max())
         if q == 1:  # the p-norm of column j is Σ_k (|Q_jk|/s_k)^p, to the 1/p
@@ -103,6 +115,11 @@ class DCT(Scale):
         """Q diag(s), by transforming every unit vector."""
         eye = torch.eye(dim, dtype=torch.float64)
         return self.apply(eye).reshape(dim, dim).T
+
+    def _cosines(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The transforms of the two axes, as constants of this tensor's dtype and device."""
+        height, width = self.s.shape[-2:]
+        return _constant(height, like.dtype, like.device), _constant(width, like.dtype, like.device)
 
     def _images(self, z: torch.Tensor) -> torch.Tensor:
         """Z of shape (…, *event) as (rows, *s.shape)."""
