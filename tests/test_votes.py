@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ucan import Fixed, Gaussian, InvalidInput, Isotropic, ModelError
-from ucan.votes import Classifier, Job, Stream, VoteCounter, block_size, blocks, classify_samples, forward_size
+from ucan.votes import (
+    Classifier,
+    Job,
+    Request,
+    Stream,
+    VoteCounter,
+    block_size,
+    blocks,
+    classify_samples,
+    count_requests,
+    forward_size,
+)
 
 LAW = Gaussian(scale=1.0)
 X = torch.zeros(1, 2, 3)
@@ -288,3 +299,44 @@ def test_no_gradient_is_recorded():
     model.register_forward_hook(lambda module, args, output: flags.append(output.requires_grad))
     votes_of(model, n=8, size=8)
     assert flags == [False]
+
+
+# --- many inputs at once ---
+
+
+@given(
+    wanted=st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=3), min_size=1, max_size=5),
+    slots=st.integers(1, 6),
+)
+def test_requests_share_forward_passes_and_each_gets_the_votes_it_would_get_alone(wanted, slots):
+    model, size = Recorder(), 8
+    M = Isotropic()
+    inputs = [torch.full((1, 2, 3), 0.3 * i) for i in range(len(wanted))]
+    requests = [
+        Request(M.at(x), x, tuple((Stream(0, f"input {i}", f"phase {j}"), n) for j, n in enumerate(ns)))
+        for i, (x, ns) in enumerate(zip(inputs, wanted, strict=True))
+    ]
+    found = list(count_requests(counter(model, size=size, forward=slots * size), iter(requests)))
+    assert [request for request, _ in found] == requests
+    for request, votes in found:
+        alone = [
+            classify_samples(counter(by_sign, size=size), request.M, request.x, n, stream)
+            for stream, n in request.streams
+        ]
+        assert [v.counts.tolist() for v in votes] == [v.counts.tolist() for v in alone]
+    blocks_wanted = sum(math.ceil(n / size) for ns in wanted for n in ns)
+    assert len(model.batches) == math.ceil(blocks_wanted / slots)
+
+
+def test_inputs_are_asked_for_as_they_are_needed():
+    taken = []
+
+    def requests():
+        for i in range(100):
+            taken.append(i)
+            x = torch.full((1, 2, 3), float(i))
+            yield Request(Isotropic().at(x), x, ((Stream(0, str(i), "estimate"), 16),))
+
+    results = count_requests(counter(by_sign, size=8, forward=32), requests())
+    next(results)
+    assert len(taken) <= 3
