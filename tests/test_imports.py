@@ -40,6 +40,7 @@ ORDER = (
     "audit",
     "results",
     "report",
+    "app",
     "cli",
     "__init__",
 )
@@ -141,6 +142,7 @@ HEAVY = (
     "onnxruntime",
     "torchvision",
     "matplotlib",
+    "gradio",
 )
 
 

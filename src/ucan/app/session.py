@@ -1,0 +1,246 @@
+"""One run, opened to be explored: choose an input, watch it being certified, attack the certificate. No web page here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ucan.audit import Attempt, Budget, attack, frozen_at, modes_of
+from ucan.audit.judge import derived_seed
+from ucan.certificate import Abstention, Certificate
+from ucan.data import Labelled
+from ucan.data.single import load_picture_or_array
+from ucan.errors import InvalidInput, UcanError
+from ucan.generators import Composed
+from ucan.plan import CertifyPlan
+from ucan.results import Store
+from ucan.results.rebuild import data_of, pipeline_of
+from ucan.smoothed import SmoothedClassifier
+from ucan.training import is_trained_run, load_run
+from ucan.votes import Votes
+
+# What an upload may be: a photograph of today's telephones passes, a bomb does not.
+MOST_BYTES, MOST_PIXELS = 10_000_000, 50_000_000
+# The formats that are decoded; others (PostScript among them) can make a decoder run programs.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "PPM", "TIFF")
+# Votes to begin with: enough for a radius, soon there.
+VOTES = 10_000
+# The share of the region in which the attack has to fail where the guarantee covers it.
+INSIDE = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """One attack: what was tried, the point as the classifier sees it (1, *event), and how it answers there.
+
+    ``answer`` is None where no class has a clear majority. Without a ``delta`` there was no point to test.
+    """
+
+    attempt: Attempt
+    delta: torch.Tensor | None
+    point: torch.Tensor
+    answer: int | None
+    votes: Votes
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A run's classifier, noise and data. ``plan`` and ``scale`` (λ) are what the run itself used, to begin with."""
+
+    name: str
+    g: SmoothedClassifier
+    plan: CertifyPlan
+    shape: tuple[int, ...]
+    dataset: Labelled | None
+    numbers: tuple[int, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def open(
+        cls,
+        run: str | Path,
+        model: str | None = None,
+        source: str | None = None,
+        weights: Path | None = None,
+        device: torch.device | None = None,
+    ) -> Session:
+        """The run in this folder: one that ``ucan train`` made, or ``ucan certify``."""
+        run, device = Path(run), device or torch.device("cpu")
+        if not run.is_dir():
+            raise InvalidInput(f"there is no folder {run}: give the folder of a `ucan certify` or a `ucan train` run.")
+        if is_trained_run(run):
+            if model is not None or weights is not None:
+                raise InvalidInput(f"{run} is a trained run and brings its own model: leave out --model and --weights.")
+            opened = _open_trained(run, source, device)
+        else:
+            opened = _open_certified(run, model, source, weights, device)
+        opened._check()
+        return opened
+
+    def _check(self) -> None:
+        """Refuse, before a page opens, inputs that are no pictures and a classifier that does not answer them."""
+        if len(self.shape) != 3 or self.shape[0] not in (1, 3):
+            raise InvalidInput(
+                f"inputs of shape {self.shape} are no pictures with 1 or 3 channels, and the page shows pictures: use "
+                "`ucan certify` and `ucan audit` for others."
+            )
+        if self.dataset is not None and self.dataset.event_shape != self.shape:
+            raise InvalidInput(
+                f"{self.dataset.name} has inputs of shape {self.dataset.event_shape}, the model wants {self.shape}."
+            )
+        self.g.check_inputs(torch.zeros(1, *self.shape), self.plan.norm)
+
+    @property
+    def scale(self) -> float:
+        """λ as the run has it."""
+        return self.g.law.scale
+
+    def smoothed(self, scale: float) -> SmoothedClassifier:
+        """The classifier under the run's noise at another λ. A certificate of it is true; the network may be unused to it."""
+        if scale == self.scale:
+            return self.g
+        law = replace(self.g.law, scale=float(scale))
+        return SmoothedClassifier(self.g.f.model, law, self.g.M, self.g.f.num_classes)
+
+    def cap(self, scale: float) -> float | None:
+        """The largest scale that any direction of the noise can have at this λ: what ALM is compared under."""
+        largest = self.g.M.cap()
+        return None if largest is None else scale * largest
+
+    def class_name(self, number: int) -> str:
+        """What the data set calls a class, or else its number."""
+        names = None if self.dataset is None else self.dataset.classes
+        return str(number) if names is None or number >= len(names) else names[number]
+
+    def item(self, number: int) -> tuple[torch.Tensor, int]:
+        """One input of the run's data (1, *event), and its label (−1 if unknown)."""
+        if self.dataset is None:
+            raise InvalidInput("the run's data are not here: drop a picture instead.")
+        if not 0 <= number < len(self.dataset):
+            raise InvalidInput(f"{self.dataset.name} has inputs 0 to {len(self.dataset) - 1}, there is no {number}.")
+        x, label = self.dataset[number]
+        return x[None], label
+
+    def decode(self, path: str | Path) -> torch.Tensor:
+        """A picture somebody hands in, as an input (1, *event): any size and any colours are brought to the model's.
+
+        One of exactly the model's size is taken as it is; others are resized and cropped as those of a folder are.
+        """
+        path = Path(path)
+        width, height = _check_picture(path)
+        _, high, wide = self.shape
+        exact = (width, height) == (wide, high)
+        if not exact and high != wide:
+            raise InvalidInput(f"{path.name} is {width} × {height} pixels; this model needs exactly {wide} × {high}.")
+        try:
+            return load_picture_or_array(path, self.shape, None if exact else high)[None]
+        except InvalidInput as error:
+            raise InvalidInput(str(error).replace(str(path), path.name)) from error
+
+    def certify(
+        self, x: torch.Tensor, scale: float, n: int, alpha: float
+    ) -> Iterator[Votes | Certificate | Abstention]:
+        """The votes on x (1, *event) as they come, which certify nothing yet, then what ``g.certify`` gives."""
+        plan = replace(self.plan, n=int(n), alpha=float(alpha))
+        return self.smoothed(scale).certify_watched(x, plan)
+
+    def attack(
+        self,
+        x: torch.Tensor,
+        certificate: Certificate,
+        multiples: Iterable[float],
+        budget: Budget | None = None,
+    ) -> Iterator[Attacked]:
+        """Attack a certificate within each multiple of its region: the live pipeline, and where it differs the frozen one."""
+        budget, g = budget or Budget(), self.smoothed(certificate.evidence.law.scale)
+        x = x.to(g.f.device or x.device)
+        for multiple in multiples:
+            for mode in modes_of(certificate.scope, "both"):
+                attempt, delta = attack(g, x, certificate, mode, multiple, budget)
+                pipeline = g if mode == "live" else frozen_at(g, x)
+                point = x if delta is None else (x.double() + delta).to(x.dtype)
+                # The seed of the auditor's own test: where it tested this point, these are the votes that decided.
+                seed = derived_seed(attempt.votes_seed, "check")
+                (answer,) = pipeline.predict(
+                    point, n=budget.check, alpha=budget.level, seed=seed, precision=self.plan.precision
+                )
+                votes = Votes(answer.counts, answer.invalid)
+                yield Attacked(attempt, delta, point, answer.prediction, votes)
+
+
+def _open_trained(run: Path, source: str | None, device: torch.device) -> Session:
+    trained = load_run(run)
+    g = SmoothedClassifier(trained.classifier.to(device), trained.law, trained.generator, trained.num_classes)
+    norms = (trained.generator.norm,) if isinstance(trained.generator, Composed) else trained.law.norms
+    plan = CertifyPlan(n=VOTES, norm=2 if 2 in norms else norms[0])
+    settings = trained.settings
+    config = {"data": settings.data, "size": settings.size, "channels": trained.shape[0]}
+    dataset, notes = _data(config, source)
+    numbers = () if dataset is None else tuple(range(len(dataset)))
+    return Session(run.resolve().name, g, plan, trained.shape, dataset, numbers, notes)
+
+
+def _open_certified(
+    run: Path, model: str | None, source: str | None, weights: Path | None, device: torch.device
+) -> Session:
+    with Store.open(run) as store:
+        config, name = store.config, store.name
+        columns = store.columns(("idx", "abstained"))
+        if not len(columns["idx"]):
+            raise InvalidInput(f"{run} has no results yet: `ucan certify` writes them; then come back.")
+        # A certificate tells Σ, an abstention only the law: prefer the former.
+        first = store.outcome(int(columns["idx"][columns["abstained"].argmin()]))
+    g = pipeline_of(model or config.get("model"), weights, first, device)
+    known = {field.name for field in fields(CertifyPlan)} - {"stop"}
+    plan = CertifyPlan(**{key: value for key, value in config.items() if key in known})
+    dataset, notes = _data(config, source)
+    if isinstance(first, Certificate):
+        shape = first.region.shape
+    elif dataset is not None:
+        shape = dataset.event_shape
+    else:
+        raise InvalidInput(f"neither the data of {run} are here nor a certificate that tells their shape: give --data.")
+    if "registry" in config:
+        notes += (
+            "This run answered through a registry. The page does not ask it: what you see is the classifier without "
+            "that memory.",
+        )
+    numbers = tuple(i for i in columns["idx"].tolist() if dataset is not None and i < len(dataset))
+    return Session(name, g, replace(plan, n=min(plan.n, VOTES)), tuple(shape), dataset, numbers, notes)
+
+
+def _data(config: dict[str, Any], source: str | None) -> tuple[Labelled | None, tuple[str, ...]]:
+    """The run's data; if they are not here any more, pictures can still be dropped."""
+    try:
+        return data_of(config, source), ()
+    except UcanError as error:
+        if source is not None:
+            raise
+        return None, (f"The run's data are not here ({error}) Drop a picture instead.",)
+
+
+def _check_picture(path: Path) -> tuple[int, int]:
+    """Width and height, from the header alone; refuses a file that would be unsafe or useless to decode."""
+    from PIL import Image
+
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise InvalidInput(f"{path.name} has {size:,} bytes; at most {MOST_BYTES:,} are taken: scale it down.")
+    if path.suffix.lower() == ".npy":
+        raise InvalidInput(f"{path.name} is an array: drop a picture (PNG, JPEG, WebP, BMP, PPM, TIFF).")
+    try:
+        with Image.open(path, formats=FORMATS) as picture:
+            width, height = picture.size
+            pixels = f"{width} × {height}"
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        width = height = MOST_PIXELS
+        pixels = "far too many"
+    except Exception as error:  # Pillow's plugins raise almost anything on damaged files
+        raise InvalidInput(f"{path.name} is no picture (PNG, JPEG, WebP, BMP, PPM, TIFF) that can be read.") from error
+    if width * height > MOST_PIXELS:
+        raise InvalidInput(f"{path.name} has {pixels} pixels; at most {MOST_PIXELS:,} are decoded: scale it down.")
+    return width, height

@@ -1,0 +1,71 @@
+"""`ucan explore`: one run in a local web page."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ucan.app.session import Session
+from ucan.cli import words
+from ucan.errors import InvalidInput, MissingExtra
+
+LOOPBACK = "127.0.0.1"
+
+
+def explore(
+    run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify` or a `ucan train` run.")],
+    model: Annotated[str | None, typer.Option(help="The classifier, if not where the run says.")] = None,
+    source: Annotated[str | None, typer.Option("--data", help="The inputs, if not where the run says.")] = None,
+    weights: words.WeightsOption = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; this machine alone unless you say so.")
+    ] = LOOPBACK,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="The port; the first free one from 7860 on if not given.")
+    ] = None,
+    device: words.DeviceOption = "auto",
+) -> None:
+    """Look at a run in the browser: certify a picture before your eyes, then attack the certificate.
+
+    Choose an input of the run or drop a picture, move λ, n and α, see the noise and the votes. Everything happens on this
+    machine. Ctrl-C ends it.
+
+    Example: `ucan explore runs/mine`
+    """
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when Gradio is imported
+    try:
+        from ucan.app.page import serve
+    except ImportError as error:
+        raise MissingExtra("exploring needs Gradio: pip install 'ucan[app]'") from error
+    session = Session.open(run, model, source, weights, words.device_of(device))
+    if not _is_loopback(host):
+        print(
+            f"ucan: listening on {host}: whoever reaches this machine can use the page and upload pictures. There is no "
+            "password.",
+            file=sys.stderr,
+        )
+    try:
+        page, address = serve(session, host, port)
+    except OSError as error:
+        where = f"{host}:{port}" if port is not None else host
+        raise InvalidInput(f"the page cannot listen on {where}: {error} Give another --host or --port.") from error
+    print(f"{session.name}: {address}\nCtrl-C ends it.", flush=True)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        print("\nStopped.")
+    finally:
+        page.close(verbose=False)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
