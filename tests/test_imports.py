@@ -31,6 +31,7 @@ ORDER = (
     "backends",
     "engine",
     "smoothed",
+    "cluster",
     "bench",
     "verify",
     "registry",
@@ -143,6 +144,7 @@ HEAVY = (
     "torchvision",
     "matplotlib",
     "gradio",
+    "ray",
 )
 
 

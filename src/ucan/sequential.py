@@ -34,6 +34,17 @@ class Candidate:
         """Votes for c_A so far."""
         return int(self.tally[self.c_A]) if self.drawn else 0
 
+    def add(self, tally: torch.Tensor, take: int, stop: Stop, cap: int, alpha: float) -> bool:
+        """Take in the next block of votes, ``take`` of which count; whether that was the last one needed."""
+        self.tally = tally if self.drawn == 0 else self.tally + tally
+        self.drawn += take
+        if self.drawn >= cap:
+            return True
+        if self.drawn < self.next_look:
+            return False
+        self.next_look = self.drawn * stop.growth
+        return stop.settled(self.hits, self.drawn, cap, alpha, self.radius)
+
 
 def settle(
     counter: VoteCounter, candidates: Iterable[Candidate], stop: Stop, cap: int, alpha: float
@@ -61,19 +72,10 @@ def settle(
         for (candidate, job), tally in zip(jobs, fetched.wait(), strict=True):
             if candidate.index in finished:
                 continue
-            candidate.tally = tally if candidate.drawn == 0 else candidate.tally + tally
-            candidate.drawn += job.take
-            if candidate.drawn >= cap or _is_settled(candidate, stop, cap, alpha):
+            if candidate.add(tally, job.take, stop, cap, alpha):
                 finished.add(candidate.index)
                 yield candidate
         launch([candidate for candidate in cohort if candidate.index not in finished])
-
-
-def _is_settled(candidate: Candidate, stop: Stop, cap: int, alpha: float) -> bool:
-    if candidate.drawn < candidate.next_look:
-        return False
-    candidate.next_look = candidate.drawn * stop.growth
-    return stop.settled(candidate.hits, candidate.drawn, cap, alpha, candidate.radius)
 
 
 def _share(active: list[Candidate], counter: VoteCounter, cap: int) -> list[tuple[Candidate, Job]]:

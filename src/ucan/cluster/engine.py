@@ -1,0 +1,300 @@
+"""An engine whose votes are counted by a pool of workers: the same votes, block for block, as in one process."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ucan.backends import Backend
+from ucan.cluster.parcel import Package, Piece, Unit, to_bytes
+from ucan.cluster.pool import Pool
+from ucan.engine import Engine, Setup
+from ucan.errors import ClusterError
+from ucan.fingerprint import weights_hash
+from ucan.generators import Generator
+from ucan.plan import CertifyPlan, PredictPlan
+from ucan.sequential import Candidate
+from ucan.stopping import Stop
+from ucan.votes import Job, Request, Stream, VoteCounter, Votes
+
+# Seconds of work in a unit: long beside what asking costs (a millisecond), short beside what a lost worker costs.
+UNIT_SECONDS = 0.5
+# Inputs whose references are kept at hand; one that is needed again is put into the object store again.
+AT_HAND = 1024
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive blocks of one input and phase, of the last of which ``take`` votes count; ``owner`` gets the rows."""
+
+    owner: Any
+    M: Generator
+    x: torch.Tensor
+    stream: Stream
+    first: int
+    count: int
+    take: int
+
+
+class RemoteCounter(VoteCounter):
+    """A vote counter whose forward passes are run by workers."""
+
+    def __init__(self, pool: Pool, M: Generator, num_classes: int, law: Any, block: int, size: int) -> None:
+        super().__init__(_elsewhere, num_classes, law, block, size)
+        self.pool = pool
+        self.M = M
+        self.passes = 1  # forward passes in a unit
+        self.refs: OrderedDict[int, tuple[torch.Tensor, Any, Any]] = OrderedDict()
+        self.held: tuple[bytes, Any] = (b"", None)
+
+    def count(self, jobs: Sequence[Job]) -> torch.Tensor:
+        """The tallies (jobs, num_classes + 1) of at most ``slots`` blocks, from one forward pass of one worker."""
+        answer: list[np.ndarray] = []
+        runs = [Run(None, job.M, job.x, job.stream, job.number, 1, job.take) for job in jobs]
+        self.ask(runs, lambda rows: answer.append(rows), by_block=True, urgent=True)
+        while not answer:
+            self.pool.step()
+        return torch.from_numpy(answer[0]).to(jobs[0].x.device)
+
+    def ask(self, runs: Sequence[Run], then: Any, by_block: bool = False, urgent: bool = False) -> None:
+        """Have blocks counted as one unit: ``then`` gets a row for each run, or for each block of each run."""
+        pieces = tuple(Piece(*self._sent(run), run.stream, run.first, run.count, run.take) for run in runs)
+        unit = Unit(pieces, by_block)
+
+        def answered(rows: np.ndarray, seconds: float) -> None:
+            passes = math.ceil(unit.blocks / self.slots)
+            self.passes = max(1, min(2 * self.passes, int(UNIT_SECONDS * passes / seconds)))
+            if self.on_votes is not None:
+                self.on_votes(sum((piece.count - 1) * self.block + piece.take for piece in pieces))
+            then(rows.astype(np.int64))
+
+        self.pool.submit(unit, answered, urgent)
+
+    def _sent(self, run: Run) -> tuple[Any, Any]:
+        """References to the input and to the generator held at it; noise that all inputs share is sent once."""
+        if id(run.x) not in self.refs:
+            held = to_bytes(run.M, self.M)
+            if held != self.held[0]:
+                self.held = held, self.pool.ray.put(held)
+            self.refs[id(run.x)] = run.x, self.pool.ray.put(to_bytes(run.x, self.M)), self.held[1]
+            if len(self.refs) > AT_HAND:
+                self.refs.popitem(last=False)
+        self.refs.move_to_end(id(run.x))
+        return self.refs[id(run.x)][1:]
+
+
+@dataclass
+class _Open:
+    """A request some of whose blocks are not counted yet, and the tallies of its streams so far."""
+
+    request: Request
+    tallies: torch.Tensor
+    left: int
+
+
+class ClusterEngine(Engine):
+    """An engine for the same classifier and noise as another, which lets a pool of workers count."""
+
+    def __init__(self, engine: Engine, pool: Pool) -> None:
+        super().__init__(engine.f, engine.M, engine.law, engine.backend)
+        self.pool = pool
+        self._known: tuple[Any, Setup] | None = None
+
+    def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
+        """For inputs like x (1, *event): the classifier is sent to the workers, once per state of its weights."""
+        weights = weights_hash(self.f.model)
+        kind = (x.shape, x.dtype, x.device.type)
+        key = (self.backend, plan.precision, plan.batch_size, kind, weights, weights_hash(self.M))
+        if self._known is None or self._known[0] != key:
+            package = Package(self.f.model, self.f.num_classes, self.M, self.law, self.backend, plan, x, x.device.type)
+            report = self.pool.prepare(package.pack())
+            if report.weights != weights:
+                raise ClusterError(
+                    "the workers have other weights than this process: do they read the same model file?"
+                )
+            counter = RemoteCounter(self.pool, self.M, self.f.num_classes, self.law, report.block, report.size)
+            self._known = key, Setup(counter, Backend(_elsewhere, report.backend, report.precision), weights)
+        self._known[1].counter.on_votes = self.on_votes
+        return self._known[1]
+
+    def selected(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, n0: int
+    ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator, torch.Tensor]]:
+        """Each input with the generator held at it and its n0 selection counts, in order."""
+        for setup, i, request, votes in self._spread(inputs, plan, {"select": n0}, urgent=True):
+            yield setup, i, request.x, request.M, votes[0].counts
+
+    def counted(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
+    ) -> Iterator[tuple[Setup, int, Request, list[Votes]]]:
+        """So many votes of each phase on each input, in order; as many inputs are under way as keep all workers busy."""
+        yield from self._spread(inputs, plan, phases, urgent=False)
+
+    def _spread(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int], urgent: bool
+    ) -> Iterator[tuple[Setup, int, Request, list[Votes]]]:
+        waiting = iter(inputs)
+        first = next(waiting, None)
+        if first is None:
+            return
+        device = self.f.device or first.device
+        setup = self.setup(first.to(device), plan)
+        counter: Any = setup.counter
+        requests = self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
+        order: deque[_Open] = deque()
+        units = _units(requests, counter, order, 1 if urgent else None)
+        ahead = 2 * counter.slots * len(self.pool.members) if urgent else 0  # selected before they are asked for
+        number = 0
+        while True:
+            while self.pool.hungry or len(order) < ahead:
+                runs = next(units, None)
+                if runs is None:
+                    break
+                counter.ask(runs, _add(runs), urgent=urgent)
+            if not order:
+                return
+            while order and order[0].left == 0:
+                one = order.popleft()
+                yield setup, number, one.request, [Votes.of(tally) for tally in one.tallies]
+                number += 1
+            if order:
+                self.pool.step()
+
+    def settled(
+        self, setup: Setup, candidates: Iterable[Candidate], stop: Stop, plan: CertifyPlan | PredictPlan
+    ) -> Iterator[Candidate]:
+        """Each candidate when its votes satisfy the rule, or when it has used all n; in the order in which they finish.
+
+        A rule sees a candidate's blocks in their order, whoever counted them and whenever they came. While there are
+        inputs enough, no candidate has more than one block under way, so that none is counted in vain.
+        """
+        counter: Any = setup.counter
+        table = _Table(iter(candidates), counter, plan.n)
+        while True:
+            while (self.pool.hungry or not table.active) and (runs := table.next_pass()):
+                counter.ask(runs, table.arrived(runs), by_block=True)
+            if not table.active:
+                return
+            self.pool.step()
+            yield from table.settled(stop, plan.alpha)
+
+
+class _Table:
+    """The candidates under test, the blocks that were asked for, and those that came too early to be looked at."""
+
+    def __init__(self, waiting: Iterator[Candidate], counter: RemoteCounter, cap: int) -> None:
+        self.waiting = waiting
+        self.counter = counter
+        self.cap = cap
+        self.active: dict[int, Candidate] = {}
+        self.asked: Counter[int] = Counter()
+        self.free: deque[int] = deque()
+        self.early: dict[int, dict[int, torch.Tensor]] = {}
+        self.touched: set[int] = set()
+
+    def next_pass(self) -> list[Run]:
+        """A forward pass: a block each of those that wait for none, then of new ones; if that is all, further blocks."""
+        chosen: Counter[int] = Counter()
+        while self.free and chosen.total() < self.counter.slots:
+            self._choose(self.free.popleft(), chosen)
+        while chosen.total() < self.counter.slots and (new := next(self.waiting, None)) is not None:
+            self.active[new.index] = new
+            self.early[new.index] = {}
+            self._choose(new.index, chosen)
+        while chosen.total() < self.counter.slots:
+            left = [i for i, c in self.active.items() if self._blocks_left(c, chosen[i])]
+            if not left:
+                break
+            self._choose(min(left, key=lambda i: self.asked[i]), chosen)
+        return [self._run(self.active[index], count) for index, count in chosen.items()]
+
+    def _choose(self, index: int, chosen: Counter[int]) -> None:
+        if index in self.active and self._blocks_left(self.active[index], chosen[index]):
+            chosen[index] += 1
+            self.asked[index] += 1
+
+    def _blocks_left(self, candidate: Candidate, chosen: int) -> bool:
+        return (candidate.next_block + chosen) * self.counter.block < self.cap
+
+    def _run(self, candidate: Candidate, count: int) -> Run:
+        first, block = candidate.next_block, self.counter.block
+        candidate.next_block += count
+        take = min(block, self.cap - (first + count - 1) * block)
+        return Run(candidate, candidate.M, candidate.x, candidate.stream, first, count, take)
+
+    def arrived(self, runs: list[Run]) -> Any:
+        """What to do with the rows of these runs, when they come."""
+
+        def then(rows: np.ndarray) -> None:
+            numbers = ((run.owner.index, number) for run in runs for number in range(run.first, run.first + run.count))
+            for (index, number), row in zip(numbers, torch.from_numpy(rows), strict=True):
+                self.asked[index] -= 1
+                if index in self.active:
+                    self.early[index][number] = row
+                    self.touched.add(index)
+
+        return then
+
+    def settled(self, stop: Stop, alpha: float) -> Iterator[Candidate]:
+        """Look at what arrived, block by block in order; those that are settled leave."""
+        touched, self.touched = sorted(self.touched), set()
+        for index in touched:
+            candidate, early = self.active[index], self.early[index]
+            done = False
+            while not done and (number := candidate.drawn // self.counter.block) in early:
+                take = min(self.counter.block, self.cap - number * self.counter.block)
+                done = candidate.add(early.pop(number), take, stop, self.cap, alpha)
+            if done:
+                del self.active[index], self.early[index]
+                yield candidate
+            elif self.asked[index] == 0:
+                self.free.append(index)
+
+
+def _units(
+    requests: Iterator[Request], counter: RemoteCounter, order: deque[_Open], passes: int | None
+) -> Iterator[list[Run]]:
+    """The blocks of all requests, cut into units of so many forward passes (None: as many as the counter thinks right)."""
+    runs, room = list[Run](), 0
+    for request in requests:
+        totals = [math.ceil(n / counter.block) for _, n in request.streams]
+        tallies = torch.zeros(len(totals), counter.num_classes + 1, dtype=torch.int64)
+        one = _Open(request, tallies, sum(totals))
+        order.append(one)
+        for i, (stream, n) in enumerate(request.streams):
+            first = 0
+            while first < totals[i]:
+                room = room or (passes or counter.passes) * counter.slots
+                count = min(room, totals[i] - first)
+                take = min(counter.block, n - (first + count - 1) * counter.block)
+                runs.append(Run((one, i), request.M, request.x, stream, first, count, take))
+                first, room = first + count, room - count
+                if room == 0:
+                    yield runs
+                    runs = []
+    if runs:
+        yield runs
+
+
+def _add(runs: list[Run]) -> Any:
+    """What to do with the rows of these runs, when they come: add them to their requests' tallies."""
+
+    def then(rows: np.ndarray) -> None:
+        for run, row in zip(runs, torch.from_numpy(rows), strict=True):
+            one, i = run.owner
+            one.tallies[i] += row
+            one.left -= run.count
+
+    return then
+
+
+def _elsewhere(noisy: torch.Tensor) -> torch.Tensor:
+    """Nobody votes here."""
+    raise AssertionError("the votes of a cluster are counted by its workers")

@@ -1,0 +1,81 @@
+"""A smoothed classifier on a Ray cluster: connecting, asking for workers, and leaving as one came."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ucan.cluster.engine import ClusterEngine
+from ucan.cluster.pool import Pool
+from ucan.errors import ClusterError, InvalidInput, MissingExtra
+from ucan.smoothed import SmoothedClassifier
+
+# Bytes of a local cluster's object store: inputs under way, no noise. What does not fit goes to disk.
+STORE = 2**28
+
+
+@contextmanager
+def spread(
+    g: SmoothedClassifier,
+    address: str = "local",
+    workers: int | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Iterator[SmoothedClassifier]:
+    """g with its votes counted by workers of a Ray cluster, for as long as the context lasts.
+
+    The outcomes are those of g itself with the same seed, whatever the number of workers and whatever happens to them.
+    ``address`` is a running cluster's ("auto": the one of this machine), or "local", which starts one here and ends it
+    afterwards. A worker is a GPU if g's classifier is on one, else a core of a CPU; by default there are as many as the
+    cluster has. ``tell`` hears, in words, of workers that are lost and that come back; by default it is a logger.
+    """
+    tell = tell or logging.getLogger("ucan.cluster").warning
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+        raise InvalidInput(f"workers must be a whole number of at least 1, got {workers!r}.")
+    device = "cpu" if g.f.device is None else g.f.device.type
+    with _connected(address, workers if device == "cpu" else None) as ray:
+        have = int(ray.cluster_resources().get("GPU" if device == "cuda" else "CPU", 0))
+        pool = Pool(_number(workers, have, device), device, tell)
+        try:
+            served = copy.copy(g)
+            served.engine = ClusterEngine(g.engine, pool)
+            yield served
+        finally:
+            pool.close()
+
+
+def _number(workers: int | None, have: int, device: str) -> int:
+    """As many as were asked for, also if the cluster is yet to grow to them; else all that it has."""
+    if workers is None and not have:
+        raise ClusterError(
+            f"the cluster has no {'GPU' if device == 'cuda' else 'CPU'}: say how many workers to wait for."
+        )
+    return workers or have
+
+
+@contextmanager
+def _connected(address: str, cores: int | None) -> Iterator[Any]:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra("a cluster needs Ray: pip install 'ucan[cluster]'") from error
+    if ray.is_initialized():  # the caller's own connection: used, and left as it is
+        yield ray
+        return
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address == "local":
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        quiet |= {"include_dashboard": False, "object_store_memory": STORE, "num_cpus": cores}
+    try:
+        ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ClusterError(
+            f"no Ray cluster can be used at {address!r}: {error} `ray start --head` starts one; local needs none."
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

@@ -1,0 +1,105 @@
+"""What runs on a worker: the classifier, prepared once, counting the blocks of votes that it is asked for."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ucan.cluster.parcel import Package, Unit, from_bytes
+from ucan.engine import Engine, Setup
+from ucan.errors import ModelError
+from ucan.votes import Classifier, Job
+
+# Inputs and generators that a worker remembers, in bytes: what it needs again it fetches again.
+REMEMBERED = 2**28
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a worker runs the classifier. All must report the same, or their votes would be of different classifiers."""
+
+    device: str
+    backend: str
+    precision: str
+    weights: str | None
+    block: int
+    size: int
+
+
+class Worker:
+    """One device that counts votes: a GPU, or one core of a CPU."""
+
+    def __init__(self) -> None:
+        self.engine: Engine
+        self.setup: Setup
+        self.report: Report
+        self.device: torch.device
+        self.things: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self.bytes = 0
+
+    def prepare(self, data: bytes) -> Report:
+        """Take in a package; afterwards units can be counted."""
+        try:
+            package: Package = pickle.loads(data)
+        except Exception as error:  # most often a module that is not installed here
+            raise ModelError(
+                f"a worker cannot load the classifier ({type(error).__name__}: {error}): workers need the same packages "
+                "and the same model files as the machine that asks them."
+            ) from error
+        if package.device == "cpu":
+            torch.set_num_threads(1)  # a worker is one core
+        self.device = torch.device(package.device)
+        model = package.model.to(self.device) if isinstance(package.model, nn.Module) else package.model
+        f = Classifier(model, package.num_classes)
+        self.engine = Engine(f, package.M.to(self.device), package.law, package.backend)
+        self.setup = self.engine.setup(package.first.to(self.device), package.plan)
+        self.things.clear()
+        self.bytes = 0
+        counter, backend = self.setup.counter, self.setup.backend
+        self.report = Report(
+            _name(self.device), backend.name, backend.precision, self.setup.weights, counter.block, counter.size
+        )
+        return self.report
+
+    def count(self, unit: Unit) -> tuple[np.ndarray, float]:
+        """The rows of counts that a unit asks for (invalid votes last), and the seconds that they took."""
+        start = time.perf_counter()
+        counter, jobs = self.setup.counter, list[Job]()
+        for piece in unit.pieces:
+            jobs += piece.jobs(self._get(piece.x), self._get(piece.M), counter.block)
+        parts = range(0, len(jobs), counter.slots)
+        tallies = torch.cat([counter.count(jobs[i : i + counter.slots]) for i in parts])
+        if counter.size != self.report.size:
+            raise ModelError(
+                f"a forward pass of {self.report.size} does not fit into a worker's memory, and all workers must run the "
+                f"same: say --batch-size {counter.size} (batch_size=) or less, in a new run."
+            )
+        if not unit.by_block:
+            tallies = torch.stack([part.sum(0) for part in tallies.split([piece.count for piece in unit.pieces])])
+        rows = tallies.cpu().numpy()
+        return rows.astype(np.min_scalar_type(int(rows.max()))), time.perf_counter() - start
+
+    def _get(self, ref: Any) -> Any:
+        """An input, or a generator held at it: remembered, or fetched from the object store."""
+        import ray
+
+        name = ref.hex()
+        if name not in self.things:
+            data = ray.get(ref)
+            self.things[name] = from_bytes(data, self.engine.M, self.device), len(data)
+            self.bytes += len(data)
+        self.things.move_to_end(name)
+        while self.bytes > REMEMBERED and len(self.things) > 1:
+            self.bytes -= self.things.popitem(last=False)[1][1]
+        return self.things[name][0]
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
