@@ -6,7 +6,10 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +20,7 @@ from ucan import __version__
 from ucan.certificate import SCOPES, save_json
 from ucan.cli import words
 from ucan.cli.progress import Progress
+from ucan.cluster import spread
 from ucan.config import read_config
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
@@ -76,6 +80,17 @@ def certify(
             "answer, and new regions overlap none of another answer (scope `registry`)."
         ),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="Count the votes on a Ray cluster: its address, `auto` for the one of this machine, or `local`, which "
+            "starts one here. The results are those of one process."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Workers of the cluster, a GPU or a CPU core each; all that it has if not given."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     quiet: words.QuietOption = False,
 ) -> None:
@@ -90,7 +105,11 @@ def certify(
     `ucan certify --model net.onnx --data test.npz --law laplace --norm 1 --n 10000 --max 100 -o run.tsv`
 
     `ucan certify --model mymodels:resnet --data images/ --size 224 --stop 0.5,1.0 --precision bf16`
+
+    `ucan certify --model mymodels:resnet --data images/ --size 224 --cluster auto`
     """
+    if workers is not None and cluster is None:
+        raise InvalidInput("--workers are those of a cluster: add --cluster local, or a cluster's address.")
     where = words.device_of(device)
     plan = CertifyPlan(
         n0,
@@ -135,7 +154,9 @@ def certify(
     }
     with Store.create(folder, config) as store:
         try:
-            _certify_all(g, memory, selection, store, plan, certificates, quiet)
+            _certify_all(
+                partial(_placed, g, cluster, workers, where.type), memory, selection, store, plan, certificates, quiet
+            )
         except KeyboardInterrupt:
             print(f"\nStopped; {len(store)} results are kept. The same command goes on from there.", file=sys.stderr)
             raise
@@ -147,7 +168,7 @@ def certify(
 
 
 def _certify_all(
-    g: SmoothedClassifier,
+    placed: Callable[[Progress], AbstractContextManager[SmoothedClassifier]],
     memory: Registry | None,
     selection: words.Selection,
     store: Store,
@@ -161,8 +182,10 @@ def _certify_all(
         print(f"{len(done)} inputs are done already, {len(todo)} to go.", file=sys.stderr)
     if certificates:
         (store.folder / "certificates").mkdir(exist_ok=True)
+    if not todo:
+        return
     right = 0
-    with Progress("certifying", len(todo), plan.n0 + plan.n, quiet) as progress:
+    with Progress("certifying", len(todo), plan.n0 + plan.n, quiet) as progress, placed(progress) as g:
         g.engine.on_votes = progress.sampled
         last = time.perf_counter()
         inputs = (selection.dataset[index][0][None] for index in todo)
@@ -175,6 +198,19 @@ def _certify_all(
                 save_json(outcome, store.folder / "certificates" / f"{index}.json")
             right += outcome.prediction == label
             progress.finished(f"accuracy {floor_percent(right / (progress.items + 1))} %")
+
+
+@contextmanager
+def _placed(
+    g: SmoothedClassifier, cluster: str | None, workers: int | None, device: str, progress: Progress
+) -> Iterator[SmoothedClassifier]:
+    """Where the votes are counted: in this process, or by the workers of a cluster."""
+    if cluster is None:
+        yield g
+        return
+    # Ray itself writes of lost workers to standard output, which belongs to results.
+    with redirect_stdout(sys.stderr), spread(g, cluster, workers, progress.say, device) as served:
+        yield served
 
 
 def _known_backend(folder: Path) -> str | None:

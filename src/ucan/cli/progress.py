@@ -62,6 +62,13 @@ class Progress:
         self.note = note
         self._show()
 
+    def say(self, line: str) -> None:
+        """Something happened that the reader should know: a line of its own, above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(line, highlight=False)
+        elif not self.quiet:
+            print(line, file=sys.stderr, flush=True)
+
     @property
     def fraction(self) -> float:
         """The share of the work that is done."""

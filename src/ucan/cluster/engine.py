@@ -113,7 +113,7 @@ class ClusterEngine(Engine):
         kind = (x.shape, x.dtype, x.device.type)
         key = (self.backend, plan.precision, plan.batch_size, kind, weights, weights_hash(self.M))
         if self._known is None or self._known[0] != key:
-            package = Package(self.f.model, self.f.num_classes, self.M, self.law, self.backend, plan, x, x.device.type)
+            package = Package(self.f.model, self.f.num_classes, self.M, self.law, self._backend(x, plan), plan, x)
             report = self.pool.prepare(package.pack())
             if report.weights != weights:
                 raise ClusterError(
@@ -123,6 +123,13 @@ class ClusterEngine(Engine):
             self._known = key, Setup(counter, Backend(_elsewhere, report.backend, report.precision), weights)
         self._known[1].counter.on_votes = self.on_votes
         return self._known[1]
+
+    def _backend(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> str:
+        """What all workers run: ``auto`` is decided here, once, or they might choose differently."""
+        if self.backend != "auto":
+            return self.backend
+        chosen = super().setup(x, plan).backend.name
+        return "eager" if chosen == "function" else chosen
 
     def selected(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, n0: int

@@ -32,7 +32,6 @@ class Package:
     backend: str
     plan: CertifyPlan | PredictPlan
     first: torch.Tensor
-    device: str
 
     def pack(self) -> bytes:
         """The bytes; tensors come from the device as they lie there, strides and all."""

@@ -61,6 +61,7 @@ class Pool:
 
         self.ray = ray
         self.tell = tell
+        self.device = device
         self.asked_for = workers
         # Not retried by Ray: what a worker had is done by the others at once, not by its successor in a while.
         options: dict[str, Any] = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": 0}
@@ -119,7 +120,7 @@ class Pool:
     def _start(self, member: _Member) -> None:
         member.ready = False
         # This call alone is repeated by Ray until the worker is there, or there again.
-        ref = member.actor.prepare.options(max_task_retries=-1).remote(self.package)
+        ref = member.actor.prepare.options(max_task_retries=-1).remote(self.package, self.device)
         self.flying[ref] = _Asked(member, member.lost, self.package, None)
 
     def _feed(self) -> None:

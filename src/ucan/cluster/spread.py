@@ -24,21 +24,25 @@ def spread(
     address: str = "local",
     workers: int | None = None,
     tell: Callable[[str], None] | None = None,
+    device: str | None = None,
 ) -> Iterator[SmoothedClassifier]:
     """g with its votes counted by workers of a Ray cluster, for as long as the context lasts.
 
     The outcomes are those of g itself with the same seed, whatever the number of workers and whatever happens to them.
     ``address`` is a running cluster's ("auto": the one of this machine), or "local", which starts one here and ends it
-    afterwards. A worker is a GPU if g's classifier is on one, else a core of a CPU; by default there are as many as the
-    cluster has. ``tell`` hears, in words, of workers that are lost and that come back; by default it is a logger.
+    afterwards. A worker is a GPU or a core of a CPU, as ``device`` says ("cuda", "cpu"; by default where g's classifier
+    is), and by default there are as many as the cluster has. ``tell`` hears, in words, of workers that are lost and
+    that come back; by default it is a logger.
     """
-    tell = tell or logging.getLogger("ucan.cluster").warning
+    tell = tell or logging.getLogger("ucan.cluster").info
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise InvalidInput(f"workers must be a whole number of at least 1, got {workers!r}.")
-    device = "cpu" if g.f.device is None else g.f.device.type
+    device = device or ("cpu" if g.f.device is None else g.f.device.type)
     with _connected(address, workers if device == "cpu" else None) as ray:
         have = int(ray.cluster_resources().get("GPU" if device == "cuda" else "CPU", 0))
-        pool = Pool(_number(workers, have, device), device, tell)
+        number = _number(workers, have, device)
+        tell(f"{number} workers, a {'GPU' if device == 'cuda' else 'CPU core'} each, are being started.")
+        pool = Pool(number, device, tell)
         try:
             served = copy.copy(g)
             served.engine = ClusterEngine(g.engine, pool)

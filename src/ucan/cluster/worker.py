@@ -44,8 +44,11 @@ class Worker:
         self.things: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self.bytes = 0
 
-    def prepare(self, data: bytes) -> Report:
+    def prepare(self, data: bytes, device: str) -> Report:
         """Take in a package; afterwards units can be counted."""
+        self.device = torch.device(device)
+        if device == "cpu":
+            torch.set_num_threads(1)  # a worker is one core
         try:
             package: Package = pickle.loads(data)
         except Exception as error:  # most often a module that is not installed here
@@ -53,9 +56,6 @@ class Worker:
                 f"a worker cannot load the classifier ({type(error).__name__}: {error}): workers need the same packages "
                 "and the same model files as the machine that asks them."
             ) from error
-        if package.device == "cpu":
-            torch.set_num_threads(1)  # a worker is one core
-        self.device = torch.device(package.device)
         model = package.model.to(self.device) if isinstance(package.model, nn.Module) else package.model
         f = Classifier(model, package.num_classes)
         self.engine = Engine(f, package.M.to(self.device), package.law, package.backend)

@@ -21,8 +21,9 @@ class FileModel(ABC):
     up with copies of its last input, whose answers are dropped.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, device: torch.device) -> None:
         self.path = path
+        self.device = device
         self.weights_hash: str | None = hashlib.sha256(path.read_bytes()).hexdigest()
         self.smallest: int = 1
         self.largest: int | None = None
@@ -57,12 +58,16 @@ class FileModel(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
 
+    def __reduce__(self) -> Any:
+        """Pickled by its path: another process opens the file anew, on the first device of the kind."""
+        return type(self), (self.path.resolve(), torch.device(self.device.type))
+
 
 class ExportedModel(FileModel):
     """A program written by torch.export.save."""
 
     def __init__(self, path: Path, device: torch.device) -> None:
-        super().__init__(path)
+        super().__init__(path, device)
         try:
             with warnings.catch_warnings():
                 # torch's own reader, up to 2.11 at least, wraps read-only bytes; nobody writes to them.
@@ -80,7 +85,6 @@ class ExportedModel(FileModel):
             from torch.export.passes import move_to_device_pass
 
             program = move_to_device_pass(program, str(device))
-        self.device = device
         self.module = program.module()
 
     def run(self, batch: torch.Tensor) -> Any:
@@ -123,7 +127,7 @@ class OnnxModel(FileModel):
     """An ONNX graph, run by onnxruntime: on the GPU if asked for and possible, otherwise on as many threads as torch."""
 
     def __init__(self, path: Path, device: torch.device) -> None:
-        super().__init__(path)
+        super().__init__(path, device)
         try:
             import onnxruntime
         except ImportError as error:
