@@ -14,6 +14,7 @@ from ucan.cli.demo import demo
 from ucan.cli.exchange import export_run, import_results
 from ucan.cli.explore import explore
 from ucan.cli.predict import predict
+from ucan.cli.report import report
 from ucan.cli.train import train
 from ucan.cli.verify import verify
 from ucan.errors import UcanError
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, certify, predict, verify, audit, compare, explore, bench):
+for command in (demo, train, certify, predict, verify, audit, compare, report, explore, bench):
     app.command()(command)
 app.command("export")(export_run)
 app.command("import")(import_results)

@@ -1,0 +1,124 @@
+"""`ucan report`: one page that shows what is guaranteed, how much, and for whom."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ucan.config import write_whole
+from ucan.errors import InvalidInput, MissingExtra, StoreError
+
+MARK_WITHIN = 1000  # characters of a page within which our reports name their maker
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, imported ones too.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write every figure there, as SVG and as PNG.")
+    ] = None,
+    gallery: Annotated[
+        bool, typer.Option("--gallery/--no-gallery", help="Show chosen inputs with their noise and their votes.")
+    ] = True,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite a file that is no report, and figures that are there.")
+    ] = False,
+) -> None:
+    """Make one self-contained page of any set of runs: curves, tables, audits, regions, inputs, and what they mean.
+
+    The page needs no network and no other file. An older report is replaced; any other file only with --force. An
+    audit is shown if it lies in the run's own folder (RUN/audit).
+
+    Examples: `ucan report runs/ours runs/cohen -o report.html`, `ucan report runs/ours --figures figures`
+    """
+    from ucan.report.page import build_page, figure_files, galleries_of
+    from ucan.report.runs import read_runs
+
+    check_output(output, force)
+    if figures is not None:
+        check_figures(figures)
+    found = read_runs(runs)
+    galleries = galleries_of(found, gallery)
+    drawn = figure_files(found, galleries) if figures is not None else {}
+    if figures is not None:
+        _refuse_existing(figures, drawn, force)
+    page = build_page(found, galleries)
+    write_page(output, page)
+    if figures is not None:
+        write_figures(figures, drawn)
+    more = f", and {len(drawn)} figures in {figures}" if figures is not None else ""
+    typer.echo(f"Report: {output}{more}")
+
+
+def check_output(path: Path, force: bool = False) -> None:
+    """Refuse, before any work, a place that cannot be written or that holds something else than a report."""
+    if path.is_dir():
+        raise InvalidInput(f"{path} is a folder: name the page itself, such as {path / 'report.html'}.")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"{path.parent} is no folder: make it first, or name another place with -o.")
+    _check_writable(path.parent)
+    if path.exists() and not force and not is_report(path):
+        raise InvalidInput(f"{path} exists already and is no report of ours; nothing was written. --force overwrites.")
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a page that this command wrote."""
+    from ucan.report.page import GENERATOR
+
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return GENERATOR in file.read(MARK_WITHIN)
+    except OSError:
+        return False
+
+
+def check_figures(folder: Path) -> None:
+    """Refuse, before any work, a folder that cannot be written; and say so if the converter is missing."""
+    try:
+        import vl_convert  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("figures as PNG need vl-convert: pip install 'ucan[report]'.") from error
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{folder} is a file: --figures wants a folder.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be made: {error}.") from error
+    _check_writable(folder)
+
+
+def write_page(path: Path, page: str) -> None:
+    """The page, whole or not at all."""
+    try:
+        write_whole(path, page.encode())
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error}.") from error
+
+
+def write_figures(folder: Path, drawn: dict[str, str]) -> None:
+    """Every figure as SVG and as PNG, twice as large."""
+    import vl_convert
+
+    try:
+        for name, svg in drawn.items():
+            write_whole(folder / f"{name}.svg", svg.encode())
+            write_whole(folder / f"{name}.png", vl_convert.svg_to_png(svg, scale=2))
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error}.") from error
+
+
+def _refuse_existing(folder: Path, names: dict[str, str], force: bool) -> None:
+    there = [f"{name}.{kind}" for name in names for kind in ("svg", "png") if (folder / f"{name}.{kind}").exists()]
+    if there and not force:
+        raise InvalidInput(f"{folder} holds {', '.join(there[:3])} already; nothing was written. --force overwrites.")
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error}. Name another place.") from error

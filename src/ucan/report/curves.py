@@ -1,0 +1,66 @@
+"""Certified accuracy as a step curve of few points, never above the truth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ucan.results.metrics import Columns, Measure, certified_count, clopper_pearson
+
+MOST = 300  # points of a curve: about as many as a chart has pixels to tell apart
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """On (at[i − 1], at[i]] the curve is at ``percent[i]``; at[0] is 0, and the last is ∞.
+
+    ``percent`` and ``low`` round down, ``high`` (the band's upper limit) rounds up.
+    """
+
+    at: np.ndarray
+    percent: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @property
+    def end(self) -> float:
+        """The largest certified size."""
+        return float(self.at[-2])
+
+    def __call__(self, size: float) -> float:
+        """What the curve shows at this radius or ALM."""
+        return float(self.percent[np.searchsorted(self.at, size, side="left")])
+
+
+def certified_curve(columns: Columns, by: Measure = "radius", most: int = MOST) -> Curve | None:
+    """The certified accuracy in percent with its 95 % band; None where a file does not tell the sizes.
+
+    With fewer than ``most`` different sizes every step is there. With more, some are left out: each stretch between two
+    kept ones then shows the lowest value in it, and the widest band.
+    """
+    right = columns["correct"] & ~columns["abstained"]
+    sizes = np.unique(columns[by][right])
+    if np.isnan(sizes).any():
+        return None
+    rows = len(columns["correct"])
+    steps = np.union1d([0.0], sizes[np.isfinite(sizes)])
+    counts = np.append(certified_count(columns, steps, by), np.isinf(columns[by][right]).sum())
+    kept = np.unique(np.linspace(0, len(steps) - 1, min(most - 1, len(steps))).round().astype(int))
+    lowest = counts[np.append(kept, len(steps))]
+    highest = counts[np.append(0, kept + 1)]  # just above the kept step before
+    low, _ = clopper_pearson(lowest, rows)
+    _, high = clopper_pearson(highest, rows)
+    percent = (lowest.astype(np.int64) * 1000 // rows) / 10
+    at = np.append(_floor(steps[kept]), math.inf)
+    return Curve(at, percent, np.floor(low * 1000) / 10, np.ceil(high * 1000) / 10)
+
+
+def _floor(values: np.ndarray) -> np.ndarray:
+    """Rounded down to five digits of the largest: a step that comes a little early shows less, never more."""
+    largest = float(values.max())
+    places = 4 - math.floor(math.log10(largest)) if largest > 0 else 0
+    unit = 10.0**places
+    whole = np.floor(values * unit)
+    return np.where(whole / unit > values, whole - 1, whole) / unit  # the product may have been rounded up

@@ -1,0 +1,191 @@
+"""What lies behind the curves, on the page: the runs, what an attack did, the shape of a region, chosen inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+from ucan.audit import in_words
+from ucan.report.figures import PAGE, PAPER, Paint, slice_chart, votes_chart
+from ucan.report.gallery import Exhibit, Gallery
+from ucan.report.markup import chip, row_head, slug, strong, swatch, table, unbroken
+from ucan.report.runs import Run
+from ucan.results.metrics import floor_digits, floor_percent, summary
+
+
+def overview_section(runs: Sequence[Run]) -> str:
+    """The figures of each run in a row."""
+    names = ("run", "scope", "noise", "inputs", "right, %", "abstained, %", "mean radius", "median radius", "α", "n")
+    rows = []
+    for run in runs:
+        figure, n = summary(run.columns), int(run.columns["n"].max())
+        cells = (
+            f"{run.inputs:,}",
+            floor_percent(figure.clean_accuracy),
+            floor_percent(figure.abstention_rate),
+            floor_digits(figure.average_radius, 3),
+            floor_digits(figure.median_radius, 3),
+            "–" if run.alpha is None else f"{run.alpha:g}",
+            f"{n:,}" if n else "–",
+        )
+        numbers = "".join(f'<td class="n">{cell}</td>' for cell in cells)
+        rows.append(f"<tr>{row_head(run, runs)}<td>{escape(_noise(run))}</td>{numbers}</tr>")
+    return (
+        '<section id="runs"><h2>The runs</h2><p>Radii count 0 for wrong answers and abstentions. Each guarantee is false '
+        "with probability at most α over the noise drawn; n is the number of noisy copies asked about each input.</p>"
+        f"{table(names, rows, 'Each run in figures', ('noise',))}</section>\n"
+    )
+
+
+def _noise(run: Run) -> str:
+    law = dict(run.config.get("law", {}))
+    kind = str(run.config.get("noise", "?")).split("(")[0]
+    return f"{kind}, {law.get('name', '?')} λ {law.get('scale', math.nan):g}" if law else "–"
+
+
+# --- the audit ---
+
+
+def audit_section(runs: Sequence[Run]) -> str:
+    """What an attack did to each run, or how to attack it."""
+    names = ("run", "scope", "certificates", "attacked", "broken, live", "broken, frozen", "what it means")
+    rows = [_audit_row(run, runs) for run in runs]
+    return (
+        '<section id="audit"><h2>What an attack did</h2><p>The audit attacks certificates inside their own regions, as an '
+        "adversary would who knows the weights and the noise. <em>Live</em> is the classifier as it would be deployed, "
+        "<em>frozen</em> the one whose noise is held as it was computed at the clean input. That nothing broke proves "
+        "nothing; that something broke tells what a guarantee does not cover.</p>"
+        f"{table(names, rows, 'Certificates attacked and broken', names[4:])}</section>\n"
+    )
+
+
+def _audit_row(run: Run, runs: Sequence[Run]) -> str:
+    first = f'{row_head(run, runs)}<td class="n">{run.certificates:,}</td>'
+    audit = run.audit
+    if audit is None:
+        how = f"not audited: <code>ucan audit {escape(str(run.folder))}</code>"
+        what = "imported results cannot be attacked" if run.config.get("kind") == "imported" else how
+        return f'<tr>{first}<td class="n">0</td><td>–</td><td>–</td><td class="words">{what}</td></tr>'
+    meaning = {
+        "bug": "<strong>a bug</strong>: more broke than chance allows, where the guarantee covers it",
+        "held": "held, as the proof says" if not audit.covered_breaks else "within what α allows",
+        "frozen": "allowed: the guarantee never covered the live classifier",
+    }
+    uncovered = audit.scope != "pipeline" and audit.broken.get("live", 0)
+    verdict = meaning["bug" if audit.is_bug else "frozen" if uncovered else "held"]
+    counts = f'<td class="n">{audit.attacked:,}</td>{_broken(run, "live")}{_broken(run, "frozen")}'
+    return f'<tr>{first}{counts}<td class="words" title="{escape(" ".join(in_words(audit)))}">{verdict}</td></tr>'
+
+
+def _broken(run: Run, mode: str) -> str:
+    attacked = run.attacked(mode)
+    if run.audit is None or not attacked:
+        return "<td>–</td>"
+    broken = run.audit.broken.get(mode, 0)
+    bar = f'<span class="bar" aria-hidden="true"><i style="width:{100 * broken / attacked:.1f}%"></i></span>'
+    return f'<td style="white-space:nowrap">{bar}{broken} of {attacked}</td>'
+
+
+# --- regions ---
+
+
+def region_section(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
+    """A slice through one region of each run; nothing where none can be drawn."""
+    items = []
+    for number, svg in _slices(runs, galleries, PAGE).items():
+        run, shown = runs[number], galleries[number].typical
+        assert shown is not None and shown.slice is not None, "it was drawn"
+        least, most = (floor_digits(reach, 3) for reach in shown.slice.reach)
+        items.append(
+            f"<figure>{svg}<figcaption>{swatch(run, runs)}<b>{escape(run.label)}</b> {chip(run.scope)}<br>input "
+            f"{shown.idx}: reaches {least} across, {most} up; ball {floor_digits(shown.certificate.radius, 3)}, "
+            f"ALM {floor_digits(shown.certificate.alm, 3)}</figcaption></figure>"
+        )
+    if not items:
+        return ""
+    return (
+        '<section id="regions"><h2>The shape of a guarantee</h2><p>Slices through one certified region of each run, at the '
+        "input of median radius, all to one scale: across, the direction in which the noise is least; up, the one in which "
+        "it is most. Nothing inside the coloured region changes the answer (where its outline is dashed: while the noise "
+        "stays frozen). The thin line is the largest ball inside, which is what the radius counts.</p>"
+        f'<div class="slices">{"".join(items)}</div></section>\n'
+    )
+
+
+def region_figures(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[str, str]:
+    """The same slices as stand-alone SVG, by their files' names without the ending."""
+    drawn = _slices(runs, galleries, PAPER)
+    return {f"slice-{number + 1}-{slug(runs[number].label)}": svg for number, svg in drawn.items()}
+
+
+def _slices(runs: Sequence[Run], galleries: Sequence[Gallery], paint: Paint) -> dict[int, str]:
+    """The slice of each run that has one, by its number; all of one norm to one scale."""
+    cuts = {
+        i: g.typical.slice for i, g in enumerate(galleries) if g.typical is not None and g.typical.slice is not None
+    }
+    drawn: dict[int, str] = {}
+    for number, cut in cuts.items():
+        run = runs[number]
+        most = max(other.most for i, other in cuts.items() if runs[i].norm == run.norm)
+        across, up = (floor_digits(reach, 3) for reach in cut.reach)
+        about = f"Slice through a certified region of {run.label}: it reaches {across} across and {up} up."
+        drawn[number] = slice_chart(cut, most, number, run.scope, about, paint)
+    return drawn
+
+
+# --- the gallery ---
+
+
+def gallery_section(runs: Sequence[Run], galleries: Sequence[Gallery], room: int) -> str:
+    """Chosen inputs of each run, as long as there is ``room`` (bytes) for them."""
+    parts, left_out = [], []
+    for run, gallery in zip(runs, galleries, strict=True):
+        if not (gallery.exhibits or gallery.missing):
+            continue
+        notes = "".join(f'<p class="missing">{escape(note)}</p>' for note in gallery.missing)
+        shown = "".join(_exhibit(one) for one in gallery.exhibits)
+        part = f'<div class="run"><h3>{swatch(run, runs)}{escape(run.label)} {chip(run.scope)}</h3>{notes}{shown}</div>'
+        size = len(part.encode())
+        if size <= room:
+            parts.append(part)
+            room -= size
+        else:
+            left_out.append(run.label)
+    if left_out:
+        parts.append(
+            f'<p class="missing">Left out, to keep this page small: {escape(", ".join(left_out))}. A report on fewer runs '
+            "shows them.</p>"
+        )
+    if not parts:
+        return ""
+    return (
+        '<section id="gallery"><h2>Inputs, and what was asked about them</h2><p>The answer comes from a vote: the classifier '
+        "is asked about many noisy copies of an input, each moved by μ and blurred with the scale λσ. The true class is "
+        f"underlined in the votes.</p>{''.join(parts)}</section>\n"
+    )
+
+
+def vote_figures(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[str, str]:
+    """The votes of the chosen inputs as stand-alone SVG, by their files' names without the ending."""
+    return {
+        f"votes-{number + 1}-{slug(run.label)}-{one.idx}": votes_chart(one.counts, one.answer, one.truth, PAPER)
+        for number, (run, gallery) in enumerate(zip(runs, galleries, strict=True))
+        for one in gallery.exhibits
+    }
+
+
+def _exhibit(one: Exhibit) -> str:
+    panels = "".join(
+        f'<figure><img src="{panel.uri}" alt="{escape(panel.name)}{", " + escape(panel.note) if panel.note else ""}">'
+        f"<figcaption><b>{escape(panel.name)}</b>{escape(panel.note)}</figcaption></figure>"
+        for panel in one.panels
+    )
+    votes = votes_chart(one.counts, one.answer, one.truth, PAGE)
+    said = "".join(f"<p>{strong(unbroken(words))}</p>" for words in one.words)
+    label = f", label {one.truth}" if one.truth >= 0 else ""
+    return (
+        f'<article class="exhibit"><h4>{escape(one.why.capitalize())} <span>· input {one.idx}{label}</span></h4>'
+        f'<div class="panels">{panels}<figure class="votes">{votes}<figcaption><b>votes by class</b></figcaption></figure>'
+        f"</div><div>{said}</div></article>"
+    )

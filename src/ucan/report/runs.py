@@ -1,0 +1,98 @@
+"""What a report says of a run, read from its folder once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ucan.audit import Attempt, Summary, read_attempts, summarise
+from ucan.certificate import SCOPES
+from ucan.errors import InvalidInput, StoreError
+from ucan.laws import norm_name
+from ucan.results.metrics import Columns
+from ucan.results.store import Store
+
+AUDIT = "audit"  # the folder of a run's audit, inside the run's
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run's rows and claims. ``label`` is its name, made distinct; ``attempts`` are those of its audit, if any."""
+
+    label: str
+    folder: Path
+    scope: str
+    norm: float | None
+    cap: float | None
+    config: dict[str, Any]
+    columns: Columns
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs were certified or abstained on."""
+        return len(self.columns["idx"])
+
+    @property
+    def alpha(self) -> float | None:
+        """α; None where an imported file does not tell."""
+        return self.config.get("alpha")
+
+    @property
+    def certificates(self) -> int:
+        """How many inputs have a certificate of a positive radius: what an audit can attack."""
+        return int((~self.columns["abstained"] & (self.columns["radius"] > 0)).sum())
+
+    def attacked(self, mode: str) -> int:
+        """How many certificates the audit attacked in this mode."""
+        return len({attempt.idx for attempt in self.attempts if attempt.mode == mode})
+
+    @cached_property
+    def audit(self) -> Summary | None:
+        """What the audit found; None if there was none."""
+        return summarise(self.attempts) if self.attempts else None
+
+    @property
+    def measure(self) -> str:
+        """The radius with its norm, as axes and sentences call it."""
+        return "radius (norm not stated)" if self.norm is None else f"{norm_name(self.norm)} radius"
+
+
+def read_runs(folders: Sequence[str | Path]) -> list[Run]:
+    """The runs in these folders, each once, in the order given; a run without results is refused."""
+    places = list({Path(folder).resolve(): Path(folder) for folder in folders}.values())
+    if not places:
+        raise InvalidInput("a report needs at least one run: name the folders of `ucan certify` runs.")
+    runs = [_read(folder) for folder in places]
+    names = [run.label for run in runs]
+    for i, run in enumerate(runs):
+        if names.count(run.label) > 1:
+            object.__setattr__(run, "label", f"{names[i]} ({names[: i + 1].count(names[i])})")
+    return runs
+
+
+def by_norm(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs in groups of one norm each, since radii of different norms do not compare."""
+    norms = dict.fromkeys(run.norm for run in runs)
+    return [[run for run in runs if run.norm == norm] for norm in norms]
+
+
+def norm_slug(norm: float | None) -> str:
+    """The norm in a file's name."""
+    return "unknown-norm" if norm is None else "linf" if norm == math.inf else f"l{norm:g}"
+
+
+def _read(folder: Path) -> Run:
+    if not folder.is_dir():
+        raise StoreError(f"{folder} is no folder: name the folder of a `ucan certify` run.")
+    with Store.open(folder) as store:
+        if not len(store):
+            raise StoreError(f"{folder} has no certificates yet: let `ucan certify` finish at least one input first.")
+        scope = store.scope if store.scope in SCOPES else "unknown"
+        cap = store.config.get("alm_cap")
+        attempts = tuple(read_attempts(folder / AUDIT))
+        return Run(store.name, folder, scope, store.norm, cap, store.config, store.columns(), attempts)

@@ -1,0 +1,162 @@
+"""What a report shows, in three sentences made from its numbers: which run to trust, which not, and how sure that is.
+
+Written for a reader who never heard of smoothing. Every number rounds down, and what a frozen or an unknown claim does
+not cover is said before what it covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ucan.audit import Summary
+from ucan.laws import norm_name
+from ucan.report.runs import Run
+from ucan.results.metrics import (
+    average_radius,
+    ceil_percent,
+    certified_accuracy,
+    certified_band,
+    clean_accuracy,
+    floor_digits,
+    floor_percent,
+    median_radius,
+)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence under a few words that say what it is for."""
+
+    heading: str
+    text: str
+
+
+def sentences(runs: Sequence[Run]) -> list[Sentence]:
+    """Three of them."""
+    trusted = most_trusted(runs)
+    return [_trust(runs, trusted), _doubt(runs, trusted), _certainty(runs, trusted)]
+
+
+def most_trusted(runs: Sequence[Run]) -> Run | None:
+    """The run with the largest average radius whose guarantee covers what is deployed; None if there is none.
+
+    Scope `pipeline` comes before `registry`, which needs its memory kept; a run whose audit found a bug is out, and so
+    is one that certifies nothing.
+    """
+    for scope in ("pipeline", "registry"):
+        sound = [run for run in runs if run.scope == scope and not _is_bug(run) and average_radius(run.columns) > 0]
+        if sound:
+            return max(sound, key=lambda run: average_radius(run.columns))
+    return None
+
+
+def typical_size(run: Run) -> float:
+    """A radius that many inputs reach, as it is shown: the median over all inputs, or half the mean if that is 0."""
+    size = median_radius(run.columns) or average_radius(run.columns) / 2
+    return next((shown for d in (2, 3, 4, 6) if (shown := float(floor_digits(size, d))) > 0), 0.0)
+
+
+def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
+    heading = "Which run to trust"
+    if run is None:
+        return Sentence(heading, "None of these runs proves anything about a classifier as it would be deployed.")
+    size = typical_size(run)
+    share = floor_percent(float(certified_accuracy(run.columns, size)))
+    memory = " together with its registry" if run.scope == "registry" else ""
+    rivals = sum(other.scope == run.scope for other in runs) - 1
+    best = (
+        f", which of the {rivals + 1} runs with a guarantee for the classifier as deployed reaches furthest on average"
+    )
+    return Sentence(
+        heading,
+        f"Trust {run.label}{memory}{best if rivals else ''}: it answers {floor_percent(clean_accuracy(run.columns))} % of "
+        f"{run.inputs:,} inputs correctly, and for {share} % it is proved that no change of {_length(run)} below "
+        f"{size:g}, whoever makes it, alters the right answer.",
+    )
+
+
+def _doubt(runs: Sequence[Run], trusted: Run | None) -> Sentence:
+    wrong = next((run for run in runs if _is_bug(run)), None)
+    if wrong is not None and wrong.audit is not None:
+        return Sentence(
+            "What not to trust",
+            f"Do not trust {wrong.label}: the audit broke {wrong.audit.covered_breaks} of {wrong.audit.attacked} "
+            f"certificates where the guarantee covers them, more than chance explains, so something in it is wrong.",
+        )
+    frozen = [run for run in runs if run.scope == "frozen"]
+    if frozen:
+        run = max(frozen, key=lambda run: average_radius(run.columns))
+        return Sentence("What not to trust", _frozen(run, trusted))
+    unknown = [run.label for run in runs if run.scope == "unknown"]
+    if unknown:
+        text = f"Whose guarantee the numbers of {_and(unknown)} are was never stated: do not read them as a promise."
+        return Sentence("What not to trust", text)
+    return Sentence("What an attack did", _attacked(runs))
+
+
+def _frozen(run: Run, trusted: Run | None) -> str:
+    size = typical_size(run)
+    share = floor_percent(float(certified_accuracy(run.columns, size)))
+    numbers = f"{floor_percent(clean_accuracy(run.columns))} % right, {share} % up to {size:g}"
+    bigger = trusted is not None and average_radius(run.columns) > average_radius(trusted.columns)
+    which = "larger numbers" if bigger else "numbers"
+    audit = run.audit
+    if audit is not None and "live" in audit.broken:
+        count = f"{audit.broken['live']} of {run.attacked('live')}"
+        found = f"attacked as it would be used, {count} certificates broke"
+    else:
+        found = f"nobody has attacked that use here (ucan audit {run.folder})"
+    return (
+        f"Do not rely on {run.label}, whatever its {which} ({numbers}): they hold only while the noise stays frozen as "
+        f"computed at each clean input, not for a classifier that computes it anew from what it is given; {found}."
+    )
+
+
+def _attacked(runs: Sequence[Run]) -> str:
+    audits = [(run, run.audit) for run in runs if run.audit is not None]
+    if not audits:
+        return (
+            "Nobody has attacked these guarantees here: ucan audit RUN would, and a proof that is sound survives it but "
+            "for the chance named below."
+        )
+    broken = sum(audit.covered_breaks for _, audit in audits)
+    attacked = sum(audit.attacked for _, audit in audits)
+    names = _and([run.label for run, _ in audits])
+    if broken:
+        return f"An attack that knows everything broke {broken} of {attacked} certificates of {names}, within chance."
+    return (
+        f"An attack that knows everything tried {attacked} certificates of {names} inside their own regions and broke "
+        "none, as the proof says; the attack itself proves nothing."
+    )
+
+
+def _certainty(runs: Sequence[Run], trusted: Run | None) -> Sentence:
+    heading = "How sure that is"
+    run = trusted or runs[0]
+    alpha = "with a probability that was not stated" if run.alpha is None else f"with probability at most {run.alpha:g}"
+    text = f"Each single guarantee is false {alpha} and ends at the edge of its region"
+    if trusted is None:
+        return Sentence(heading, f"{text}.")
+    size = typical_size(run)
+    low, high = certified_band(run.columns, size)
+    return Sentence(
+        heading,
+        f"{text}; and since {run.inputs:,} inputs are a sample, the share for {run.label} at {size:g} would lie between "
+        f"{floor_percent(float(low), 0)} and {ceil_percent(float(high), 0)} % on all inputs of this kind (95 % "
+        "confidence).",
+    )
+
+
+def _length(run: Run) -> str:
+    norm = "length" if run.norm is None else f"{norm_name(run.norm)} length"
+    return f"{norm} (pixels run from 0 to 1)" if run.config.get("kind") != "imported" else norm
+
+
+def _is_bug(run: Run) -> bool:
+    audit: Summary | None = run.audit
+    return audit is not None and audit.is_bug
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
