@@ -352,7 +352,7 @@ def test_every_verdict_in_words(answer, more, tone, said):
 def test_arriving_votes_are_shown_as_counts_alone():
     some = session()
     first = next(iter(some.certify(some.item(0)[0], 0.5, 1000, 0.001)))
-    text = panels.arriving(some, first, 1000)
+    text = panels.votes(some, first, 1000, None) + panels.waiting(1000)
     assert f"<b>{int(first.counts.sum()):,}</b> of 1,000 votes" in text and "Nothing is certified yet" in text
     assert "radius" not in text and "ALM" not in text and "≥" not in text
 
@@ -408,7 +408,7 @@ def test_names_are_text_and_not_markup(tmp_path):
 def test_many_classes_share_the_last_bar():
     some = session(None, None)
     votes = Votes(torch.arange(30), 7)
-    text = panels.arriving(some, votes, 500)
+    text = panels.votes(some, votes, 500, None)
     assert text.count("<tr") == 12 and "all others" in text and "invalid" in text
     assert f">{sum(range(20)):,}</td>" in text
 

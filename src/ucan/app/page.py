@@ -107,6 +107,7 @@ def build(session: Session) -> gr.Blocks:
                     elem_id="alpha",
                 )
                 certify = gr.Button("Certify", variant="primary", size="lg", elem_id="certify")
+                counted = gr.HTML("", elem_id="counted")
             with gr.Column(scale=7, min_width=320):
                 gr.HTML("<h2>The answer, and how far it holds</h2>")
                 result = gr.HTML(panels.hint(CERTIFY), elem_id="result")
@@ -132,13 +133,13 @@ def build(session: Session) -> gr.Blocks:
         run = certify.click(
             _certifier(session),
             [chosen, scale, votes, alpha],
-            [result, claim, attacked, said],
+            [counted, result, claim, attacked, said],
             show_progress="hidden",
             **heavy,
         )
         try_it = attack.click(_attacker(session), [claim, multiple], [attacked], show_progress="hidden", **heavy)
 
-        picked = [chosen, number, thumbs, noise, claim, result, attacked, said]
+        picked = [chosen, number, thumbs, noise, claim, counted, result, attacked, said]
         common: dict[str, Any] = {"outputs": picked, "cancels": [run, try_it], "show_progress": "hidden"}
 
         def show(new: Chosen, first_thumb: int, lam: float) -> list[Any]:
@@ -148,6 +149,7 @@ def build(session: Session) -> gr.Blocks:
                 _thumbs(session, first_thumb, new),
                 _noise(session, new, lam, 0),
                 None,
+                "",
                 panels.hint(CERTIFY),
                 panels.hint(ATTACK),
                 "",
@@ -185,25 +187,28 @@ def build(session: Session) -> gr.Blocks:
 
 def _certifier(session: Session) -> Callable[..., Iterator[list[Any]]]:
     def certify(now: Chosen | None, lam: float, n: int, alpha: float) -> Iterator[list[Any]]:
-        """Yields the result panel, the claim, the attack panel and what is said."""
+        """Yields the votes, the result panel, the claim, the attack panel and what is said."""
         if now is None:
-            yield [panels.hint(CHOOSE), None, panels.hint(ATTACK), panels.message(CHOOSE)]
+            yield ["", panels.hint(CERTIFY), None, panels.hint(ATTACK), panels.message(CHOOSE)]
             return
         try:
-            last = 0.0
+            last, seen = 0.0, Votes(torch.zeros(session.g.f.num_classes, dtype=torch.int64), 0)
             for step in session.certify(now.x, lam, n, alpha):
                 if isinstance(step, Votes):
+                    seen = step
                     if time.monotonic() - last >= LOOK:
                         last = time.monotonic()
-                        yield [panels.arriving(session, step, int(n)), None, panels.hint(ATTACK), ""]
+                        counts = panels.votes(session, seen, int(n), None)
+                        yield [counts, panels.waiting(int(n)), None, panels.hint(ATTACK), ""]
                     continue
                 claim = Claim(now, step) if isinstance(step, Certificate) else None
-                text = (
+                then = (
                     "Press “Attack” to see whether it holds." if claim else "It abstained: there is nothing to attack."
                 )
-                yield [panels.outcome(session, step, now.label), claim, panels.hint(text), ""]
+                counts = panels.votes(session, seen, int(n), step.prediction)
+                yield [counts, panels.outcome(session, step, now.label), claim, panels.hint(then), ""]
         except UcanError as error:
-            yield [panels.hint(CERTIFY), None, panels.hint(ATTACK), panels.message(str(error))]
+            yield ["", panels.hint(CERTIFY), None, panels.hint(ATTACK), panels.message(str(error))]
 
     return certify
 

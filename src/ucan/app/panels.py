@@ -81,23 +81,28 @@ def noise(g: SmoothedClassifier, x: torch.Tensor, title: str, seed: int) -> str:
     return "".join(parts)
 
 
-def arriving(session: Session, votes: Votes, n: int) -> str:
-    """Votes on their way: counts alone, since nothing is certified before the last of them."""
-    seen = int(votes.counts.sum()) + votes.invalid
+def votes(session: Session, seen: Votes, n: int, chosen: int | None) -> str:
+    """The votes counted so far, of n; ``chosen`` is the class that they were to bound, once all are there."""
+    count = int(seen.counts.sum()) + seen.invalid
     return f"""
-<section class="u-votes" aria-live="off">
-  <p class="u-count"><b>{seen:,}</b> of {n:,} votes</p>
-  <div class="u-progress"><i style="width:{100 * seen / n:.1f}%"></i></div>
-  {_bars(session, votes, n, None)}
-  <p class="u-quiet">Counts so far. Nothing is certified yet: the bound is about all {n:,} votes together, and the class it
-  speaks of was chosen by other votes before these.</p>
+<section class="u-votes">
+  <p class="u-count"><b>{count:,}</b> of {n:,} votes</p>
+  <div class="u-progress"><i style="width:{100 * count / n:.1f}%"></i></div>
+  {_bars(session, seen, n, chosen)}
 </section>"""
 
 
+def waiting(n: int) -> str:
+    """What stands in the certificate's place while votes arrive: no number before its time."""
+    return hint(
+        f"Nothing is certified yet: the bound is about all {n:,} votes together, and the class it speaks of was chosen by "
+        "other votes before these."
+    )
+
+
 def outcome(session: Session, result: Certificate | Abstention, label: int) -> str:
-    """The answer with its certificate, or why there is none; and the votes it rests on."""
+    """The answer with its certificate, or why there is none, and the settings that it rests on."""
     evidence = result.evidence
-    votes = Votes(result.counts, result.invalid)
     card = _certificate(session, result, label) if isinstance(result, Certificate) else _abstention(result)
     other_scale = (
         f" The run's own λ is {session.scale:g}: the claim is just as true under this noise, but the network was not "
@@ -105,15 +110,10 @@ def outcome(session: Session, result: Certificate | Abstention, label: int) -> s
         if evidence.law.scale != session.scale
         else ""
     )
-    return f"""
-{card}
-<section class="u-votes">
-  <p class="u-count"><b>{evidence.n:,}</b> votes</p>
-  {_bars(session, votes, evidence.n, result.prediction)}
-  <p class="u-quiet">n = {evidence.n:,} votes, and {evidence.n0:,} others that chose the class · α = {evidence.alpha:g} ·
-  λ = {evidence.law.scale:g} · seed {evidence.seed}. The same numbers as <code>g.certify</code> gives with these
-  settings.{escape(other_scale)}</p>
-</section>"""
+    return f"""{card}
+<p class="u-quiet">n = {evidence.n:,} votes, and {evidence.n0:,} others that chose the class · α = {evidence.alpha:g} ·
+λ = {evidence.law.scale:g} · seed {evidence.seed}. The same numbers as <code>g.certify</code> gives with these
+settings.{escape(other_scale)}</p>"""
 
 
 def adversary(session: Session) -> str:
