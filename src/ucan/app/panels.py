@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+import numpy as np
 import torch
 
-from ucan.app.pictures import DIVERGING, RISING, amplified, data_uri, map_uri, noise_maps, noisy_copies
+from ucan.app.noise import noise_maps, noisy_copies
 from ucan.app.session import Attacked, Session
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.laws import norm_name
+from ucan.report.pictures import DIVERGING, as_delta, as_map, as_picture
 from ucan.results.metrics import floor_digits, floor_percent
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Votes
@@ -59,7 +61,7 @@ def thumbnails(session: Session, numbers: Sequence[int], chosen: int | None) -> 
         title = escape(f"input {number}{name}")
         buttons.append(
             f'<button type="button" data-number="{number}" aria-pressed="{pressed}" title="{title}" aria-label="{title}">'
-            f'<img src="{data_uri(x[0])}" alt=""></button>'
+            f'<img src="{as_picture(x[0])}" alt=""></button>'
         )
     return f'<div class="u-thumbs">{"".join(buttons)}</div>'
 
@@ -68,12 +70,12 @@ def noise(g: SmoothedClassifier, x: torch.Tensor, title: str, seed: int) -> str:
     """The input, μ, σ, and some noisy copies."""
     mu, sigma, exact = noise_maps(g, x)
     noisy, shown = noisy_copies(g, x, 4, seed)
-    most = max(float(mu.abs().max()), 1e-12)
+    most = max(float(np.abs(mu).max()), 1e-12)
     about = "" if exact else ", estimated"
     figures = [
-        _figure(data_uri(x[0]), "the input", escape(title)),
-        _figure(map_uri(mu, -most, most, DIVERGING), "μ, the noise's offset", _range(mu)),
-        _figure(map_uri(sigma, 0.0, float(sigma.max()), RISING), "σ, the noise's scale", _range(sigma) + about),
+        _figure(as_picture(x[0]), "the input", escape(title)),
+        _figure(as_map(mu, -most, most, DIVERGING), "μ, the noise's offset", _range(mu)),
+        _figure(as_map(sigma, 0.0, float(sigma.max())), "σ, the noise's scale", _range(sigma) + about),
     ]
     parts = [f'<div class="u-figures">{"".join(figures)}</div>', _strip("noisy copies", noisy)]
     if not torch.equal(noisy, shown):
@@ -106,7 +108,7 @@ def outcome(session: Session, result: Certificate | Abstention, label: int) -> s
     card = _certificate(session, result, label) if isinstance(result, Certificate) else _abstention(result)
     other_scale = (
         f" The run's own λ is {session.scale:g}: the claim is just as true under this noise, but the network was not "
-        "made for it, so expect fewer votes for its answer."
+        "made for it, so expect other votes."
         if evidence.law.scale != session.scale
         else ""
     )
@@ -238,7 +240,6 @@ def _attack(session: Session, certificate: Certificate, one: Attacked) -> str:
     tone, headline, text = verdict(certificate, one)
     who = "Noise frozen at the original" if attempt.mode == "frozen" else "The live pipeline"
     delta = torch.zeros_like(one.point) if one.delta is None else one.delta
-    grey, factor = amplified(delta[0])
     length = float(torch.linalg.vector_norm(delta.double(), ord=certificate.norm or certificate.region.norm))
     norm = norm_name(certificate.norm or certificate.region.norm)
     answer = "no clear majority" if one.answer is None else session.class_name(one.answer)
@@ -248,8 +249,8 @@ def _attack(session: Session, certificate: Certificate, one: Attacked) -> str:
   <p class="u-where">{who}, attacked within {attempt.factor:g} × the region</p>
   <div class="u-scene">
     <div class="u-figures">
-      {_figure(data_uri(one.point[0]), "attacked", "answer: " + escape(answer))}
-      {_figure(data_uri(grey), "the change δ", f"grey is 0; × {floor_digits(factor, 1)}")}
+      {_figure(as_picture(one.point[0]), "attacked", "answer: " + escape(answer))}
+      {_figure(as_delta(delta[0]), "the change δ", f"up to ± {float(delta.abs().max()):.3f}")}
     </div>
     {_bars(session, one.votes, int(one.votes.counts.sum()) + one.votes.invalid, certificate.prediction, 4)}
   </div>
@@ -284,12 +285,12 @@ def _figure(source: str, name: str, caption: str) -> str:
 
 
 def _strip(name: str, pictures: torch.Tensor) -> str:
-    images = "".join(f'<img src="{data_uri(picture)}" alt="">' for picture in pictures)
+    images = "".join(f'<img src="{as_picture(picture)}" alt="">' for picture in pictures)
     return (
         f'<figure class="u-strip"><div>{images}</div><figcaption><b>{name}</b>, clipped to [0, 1]</figcaption></figure>'
     )
 
 
-def _range(values: torch.Tensor) -> str:
+def _range(values: np.ndarray) -> str:
     low, high = (f"{float(v):.3f}".replace("-", "−") for v in (values.min(), values.max()))
     return f"{low} everywhere" if low == high else f"{low} to {high}"

@@ -17,6 +17,7 @@ from ucan.data.single import load_picture_or_array
 from ucan.errors import InvalidInput, UcanError
 from ucan.generators import Composed
 from ucan.plan import CertifyPlan
+from ucan.report.pictures import is_picture
 from ucan.results import Store
 from ucan.results.rebuild import data_of, pipeline_of
 from ucan.smoothed import SmoothedClassifier
@@ -83,7 +84,7 @@ class Session:
 
     def _check(self) -> None:
         """Refuse, before a page opens, inputs that are no pictures and a classifier that does not answer them."""
-        if len(self.shape) != 3 or self.shape[0] not in (1, 3):
+        if not is_picture(self.shape):
             raise InvalidInput(
                 f"inputs of shape {self.shape} are no pictures with 1 or 3 channels, and the page shows pictures: use "
                 "`ucan certify` and `ucan audit` for others."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -38,30 +39,32 @@ def explore(
 
     Example: `ucan explore runs/mine`
     """
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when Gradio is imported
-    try:
-        from ucan.app.page import serve
-    except ImportError as error:
-        raise MissingExtra("exploring needs Gradio: pip install 'ucan[app]'") from error
     session = Session.open(run, model, source, weights, words.device_of(device))
-    if not _is_loopback(host):
-        print(
-            f"ucan: listening on {host}: whoever reaches this machine can use the page and upload pictures. There is no "
-            "password.",
-            file=sys.stderr,
-        )
-    try:
-        page, address = serve(session, host, port)
-    except OSError as error:
-        where = f"{host}:{port}" if port is not None else host
-        raise InvalidInput(f"the page cannot listen on {where}: {error} Give another --host or --port.") from error
-    print(f"{session.name}: {address}\nCtrl-C ends it.", flush=True)
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        print("\nStopped.")
-    finally:
-        page.close(verbose=False)
+    with tempfile.TemporaryDirectory(prefix="ucan-explore-") as uploads:
+        # Both are read when Gradio is imported or a page is made: no word to its makers, and no upload left behind.
+        os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=uploads)
+        try:
+            from ucan.app.page import serve
+        except ImportError as error:
+            raise MissingExtra("exploring needs Gradio: pip install 'ucan[app]'") from error
+        if not _is_loopback(host):
+            print(
+                f"ucan: listening on {host}: whoever reaches this machine can use the page and upload pictures. There is "
+                "no password.",
+                file=sys.stderr,
+            )
+        try:
+            page, address = serve(session, host, port)
+        except OSError as error:
+            where = f"{host}:{port}" if port is not None else host
+            raise InvalidInput(f"the page cannot listen on {where}: {error} Give another --host or --port.") from error
+        print(f"{session.name}: {address}\nCtrl-C ends it.", flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print("\nStopped.")
+        finally:
+            page.close(verbose=False)
 
 
 def _is_loopback(host: str) -> bool:
