@@ -122,7 +122,7 @@ def _compiled(vote: Vote, options: dict[str, bool | int]) -> Vote:
     past it the compiler would silently run eagerly: the limit is raised, and reaching it is an error. So is a part of
     the network that cannot be compiled.
     """
-    known = {name: value for name, value in options.items() if hasattr(torch._inductor.config, name)}
+    known: dict[str, Any] = {name: value for name, value in options.items() if hasattr(torch._inductor.config, name)}
     run = torch.compile(vote, fullgraph=True, dynamic=False, options=known)
 
     def limited(noisy: torch.Tensor) -> torch.Tensor:

@@ -64,7 +64,8 @@ class Bench:
         self.classes = classes
         self.n = n
         self.repeats = repeats
-        self.x = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+        self.inputs = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+        self.x = self.inputs[:1]
         self.size = forward_size(self.x.numel(), self.device)
         self.rows: list[Row] = []
 
@@ -113,7 +114,7 @@ class Bench:
                 counts += torch.bincount(votes, minlength=self.classes)
 
     def ours(self, backend: str, precision: str | None) -> None:
-        """The bare network on inputs that are ready for it, and our certificate, with this backend and precision."""
+        """The bare network on inputs that are ready for it, and our certificates, with this backend and precision."""
         g = self.smoothed(backend=backend)
         name = f"{backend}, {precision or 'fp32'}"
         counter = g.engine.setup(self.x, CertifyPlan(n=self.n, precision=precision)).counter
@@ -126,10 +127,8 @@ class Bench:
                 network(batch)
 
         self.measure(f"bare forward, {name}", forward, passes * counter.size, "textbook loop, fp32")
-        whole: dict[str, Any] = {"n0": counter.block, "n": passes * counter.size, "precision": precision}
-        certified = self.measure(
-            f"certify, {name}", lambda: g.certify(self.x, **whole), passes * counter.size, f"bare forward, {name}"
-        )
+        work = functools.partial(g.certify, self.inputs, n=self.n, precision=precision)
+        certified = self.measure(f"certify, {name}", work, len(self.inputs) * self.n, f"bare forward, {name}")
         self.rows.append(_against(certified, self.rows, "textbook loop, fp32"))
 
     def _bare(
@@ -173,8 +172,8 @@ class Bench:
                 continue
             g = self.smoothed(law, generator, backend)
             g.engine.prepared = shared.engine.prepared  # the network is the same: compile it once
-            work = functools.partial(g.certify, self.x, n=self.n, norm=norm, precision=precision)
-            self.measure(name, work, self.n, "gaussian, isotropic")
+            work = functools.partial(g.certify, self.inputs, n=self.n, norm=norm, precision=precision)
+            self.measure(name, work, len(self.inputs) * self.n, "gaussian, isotropic")
 
     def generator(self, backend: str, precision: str | None) -> None:
         """What a per-input generator adds to a certificate of n = 1,000, in a run over several inputs."""
@@ -183,7 +182,7 @@ class Bench:
         plain = self.smoothed(backend=backend)
         per_input = self.smoothed(generator=CertificationWise(self.shape[0]).to(self.device), backend=backend)
         per_input.engine.prepared = plain.engine.prepared
-        x = torch.rand(8, *self.shape, generator=torch.Generator().manual_seed(1)).to(self.device)
+        x = torch.rand(16, *self.shape, generator=torch.Generator().manual_seed(1)).to(self.device)
         for name, g in (("isotropic", plain), ("certification-wise", per_input)):
             work = functools.partial(g.certify, x, n=1000, precision=precision)
             self.measure(f"n = 1,000, {name}", work, 1000 * len(x), "n = 1,000, isotropic")
@@ -216,8 +215,9 @@ class Bench:
             alpha=0.001,
             device_type="gpu" if self.device.type == "cuda" else "cpu",
         )
-        x = self.x.cpu().numpy()
-        row = self.measure("ART certify, fp32", lambda: smooth.certify(x, n=self.n, batch_size=batch), self.n)
+        x = self.inputs.cpu().numpy()
+        work = functools.partial(smooth.certify, x, n=self.n, batch_size=batch)
+        row = self.measure("ART certify, fp32", work, len(x) * self.n)
         ours = max((r for r in self.rows if r.what.startswith("certify")), key=lambda r: r.rate, default=None)
         if ours is not None:
             self.rows.append(_against(ours, self.rows, row.what))

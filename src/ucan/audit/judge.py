@@ -59,8 +59,10 @@ class Judge:
     def look(self, delta: torch.Tensor) -> None:
         """Screen perturbations (batch, *event); those that are not strictly inside do not count."""
         inputs, deltas = reachable(self.x, delta, self.c.region, self.limit)
-        for z, actual in zip(inputs.split(1), deltas.split(1), strict=True):
-            counts, invalid = self._votes(z, SCREEN, "screen")
+        if not len(inputs):
+            return
+        votes = self._votes(inputs, SCREEN, "screen")  # all at once: they share forward passes
+        for z, actual, (counts, invalid) in zip(inputs.split(1), deltas.split(1), votes, strict=True):
             hits = counts[self.c.prediction]
             against = sum(counts) + invalid if self.c.p_upper is None else hits + max(self._others(counts))
             share = hits / against if against else 1.0
@@ -82,13 +84,12 @@ class Judge:
             seen = decide(counts, invalid, c_A, level)
             return Decision(False, seen.answer, seen.hits, seen.total, seen.p_value), delta
         rival = None if self.c.p_upper is None else rival_of(counts, c_A)
-        fresh, unfit = self._votes(z, self.budget.check, "check")
+        ((fresh, unfit),) = self._votes(z, self.budget.check, "check")
         return decide(fresh, unfit, c_A, level, rival), delta
 
-    def _votes(self, z: torch.Tensor, n: int, purpose: str) -> tuple[list[int], int]:
-        seed = derived_seed(self.seed, purpose)
-        (outcome,) = self.g.predict(z, n=n, seed=seed, precision=self.precision)
-        return outcome.counts.tolist(), outcome.invalid
+    def _votes(self, z: torch.Tensor, n: int, purpose: str) -> list[tuple[list[int], int]]:
+        outcomes = self.g.predict(z, n=n, seed=derived_seed(self.seed, purpose), precision=self.precision)
+        return [(outcome.counts.tolist(), outcome.invalid) for outcome in outcomes]
 
     def _others(self, counts: list[int]) -> list[int]:
         return [count for c, count in enumerate(counts) if c != self.c.prediction]

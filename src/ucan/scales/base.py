@@ -35,6 +35,11 @@ class Scale(ABC):
         """Replace z by Σz, without a copy where the kind of Σ allows it."""
         z.copy_(self.apply(z))
 
+    def apply_around_(self, z: torch.Tensor, centre: torch.Tensor) -> None:
+        """Replace z by centre + Σz."""
+        self.apply_(z)
+        z.add_(centre)
+
     @abstractmethod
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """Σ⁻¹y for y of shape (…, *event), in float64."""

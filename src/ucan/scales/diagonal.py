@@ -97,6 +97,13 @@ class Diagonal(Scale):
         """σ∘z in place."""
         z.mul_(self._fitted(z).to(z))
 
+    def apply_around_(self, z: torch.Tensor, centre: torch.Tensor) -> None:
+        """centre + σ∘z in place: on a GPU in one pass, since each costs a percent of a forward pass there."""
+        if z.is_cuda:  # on a CPU the rounding of one pass depends on where in memory an entry lies
+            torch.addcmul(centre, z, self._fitted(z).to(z), out=z)
+        else:
+            super().apply_around_(z, centre)
+
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """y⊘σ."""
         return y.double() / exact(self._fitted(y)).to(y.device)
