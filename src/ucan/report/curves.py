@@ -53,14 +53,5 @@ def certified_curve(columns: Columns, by: Measure = "radius", most: int = MOST) 
     low, _ = clopper_pearson(lowest, rows)
     _, high = clopper_pearson(highest, rows)
     percent = (lowest.astype(np.int64) * 1000 // rows) / 10
-    at = np.append(_floor(steps[kept]), math.inf)
+    at = np.append(steps[kept], math.inf)
     return Curve(at, percent, np.floor(low * 1000) / 10, np.ceil(high * 1000) / 10)
-
-
-def _floor(values: np.ndarray) -> np.ndarray:
-    """Rounded down to five digits of the largest: a step that comes a little early shows less, never more."""
-    largest = float(values.max())
-    places = 4 - math.floor(math.log10(largest)) if largest > 0 else 0
-    unit = 10.0**places
-    whole = np.floor(values * unit)
-    return np.where(whole / unit > values, whole - 1, whole) / unit  # the product may have been rounded up

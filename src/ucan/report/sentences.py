@@ -6,6 +6,7 @@ not cover is said before what it covers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,8 @@ def most_trusted(runs: Sequence[Run]) -> Run | None:
 def typical_size(run: Run) -> float:
     """A radius that many inputs reach, as it is shown: the median over all inputs, or half the mean if that is 0."""
     size = median_radius(run.columns) or average_radius(run.columns) / 2
+    if not math.isfinite(size):  # an imported file need not tell its radii
+        return 0.0
     return next((shown for d in (2, 3, 4, 6) if (shown := float(floor_digits(size, d))) > 0), 0.0)
 
 
@@ -97,8 +100,9 @@ def _doubt(runs: Sequence[Run], trusted: Run | None) -> Sentence:
 
 def _frozen(run: Run, trusted: Run | None) -> str:
     size = typical_size(run)
-    share = floor_percent(float(certified_accuracy(run.columns, size)))
-    numbers = f"{floor_percent(clean_accuracy(run.columns))} % right, {share} % up to {size:g}"
+    numbers = f"{floor_percent(clean_accuracy(run.columns))} % right"
+    if size > 0:
+        numbers += f", {floor_percent(float(certified_accuracy(run.columns, size)))} % up to {size:g}"
     bigger = trusted is not None and average_radius(run.columns) > average_radius(trusted.columns)
     which = "larger numbers" if bigger else "numbers"
     audit = run.audit
@@ -150,7 +154,8 @@ def _certainty(runs: Sequence[Run], trusted: Run | None) -> Sentence:
 
 def _length(run: Run) -> str:
     norm = "length" if run.norm is None else f"{norm_name(run.norm)} length"
-    return f"{norm} (pixels run from 0 to 1)" if run.config.get("kind") != "imported" else norm
+    source = str(run.config.get("data", ".npz"))  # what an array or an imported file holds, nobody says
+    return norm if source.endswith(".npz") else f"{norm} (pixels run from 0 to 1)"
 
 
 def _is_bug(run: Run) -> bool:

@@ -1,0 +1,587 @@
+"""The report's parts by hand: curves, sentences, slices, figures, the gallery, the commands, and what is refused."""
+
+import json
+import math
+import re
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import asdict
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import ucan
+from ucan.audit import Attempt, Ledger, read_attempts
+from ucan.cli import app, main
+from ucan.errors import InvalidInput, StoreError
+from ucan.plan import CertifyPlan
+from ucan.report.accuracy import lines_of
+from ucan.report.curves import certified_curve
+from ucan.report.figures import DASHES, PAPER, Line, accuracy_chart, slice_chart, ticks, votes_chart
+from ucan.report.gallery import chosen, exhibit_run, pixel_scale
+from ucan.report.page import GENERATOR, LIMIT, build_page, figure_files, galleries_of
+from ucan.report.rerun import commands
+from ucan.report.runs import Run, by_norm, read_runs
+from ucan.report.sentences import most_trusted, sentences
+from ucan.report.slices import cut
+from ucan.results import Store
+from ucan.results.imports import complete
+from ucan.results.metrics import certified_accuracy, certified_band, floor_percent
+
+SHAPE = (1, 4, 4)
+
+
+def columns(radii, right=None, abstained=None, alm=2.0):
+    radius = np.asarray(radii, dtype=np.float64)
+    count = len(radius)
+    right = np.ones(count, bool) if right is None else np.asarray(right, bool)
+    quiet = np.zeros(count, bool) if abstained is None else np.asarray(abstained, bool)
+    return complete(
+        idx=np.arange(count),
+        label=np.zeros(count, np.int64),
+        prediction=np.where(quiet, -1, np.where(right, 0, 1)),
+        abstained=quiet,
+        correct=right & ~quiet,
+        radius=np.where(quiet, 0.0, radius),
+        alm=alm * np.where(quiet, 0.0, radius),
+    )
+
+
+def attempt(idx, broken, mode="live", scope="frozen", **more):
+    values = dict(
+        idx=idx,
+        factor=0.999,
+        mode=mode,
+        scope=scope,
+        covered=scope == "pipeline" or mode == "frozen",
+        prediction=0,
+        radius=0.5,
+        alpha=0.001,
+        broken=broken,
+        answer=1 if broken else 0,
+        hits=5 if broken else 1900,
+        total=2000,
+        p_value=0.0 if broken else 1.0,
+        size=0.7,
+        attack="gradient",
+        seed=1,
+        votes_seed=2,
+    )
+    return Attempt(**{**values, **more})
+
+
+def run(label="ours", scope="pipeline", radii=(0.2, 0.4, 0.6, 0.8), norm=2, cap=0.5, attempts=(), **config):
+    settings = {"alpha": 0.001, "data": "digits", **config}
+    return Run(label, Path(label), scope, norm, cap, settings, columns(radii), tuple(attempts))
+
+
+# --- curves ---
+
+
+@given(
+    st.lists(st.floats(0, 5).map(lambda r: round(r, 3)), min_size=1, max_size=60),
+    st.integers(0, 10),
+    st.integers(3, 70),
+)
+def test_a_curve_is_never_above_the_truth_and_its_band_never_inside_it(radii, wrong, most):
+    c = columns([*radii, *([3.0] * wrong)], [True] * len(radii) + [False] * wrong)
+    curve = certified_curve(c, "radius", most)
+    assert len(curve.at) <= max(most, 3)
+    at = np.unique(np.concatenate([np.linspace(0, 6, 301), radii, np.nextafter(radii, 9)]))
+    index = np.searchsorted(curve.at, at, side="left")
+    truth, (low, high) = certified_accuracy(c, at), certified_band(c, at)
+    assert (curve.percent[index] <= 100 * truth + 1e-9).all()
+    assert (curve.low[index] <= 100 * low + 1e-9).all() and (curve.high[index] >= 100 * high - 1e-9).all()
+
+
+@given(st.lists(st.floats(0, 3).map(lambda r: round(r, 2)), min_size=1, max_size=50))
+def test_a_short_curve_is_exact(radii):
+    c = columns(radii)
+    curve = certified_curve(c)
+    for at in (*radii, 0.0, 0.005, 1.005, 4.0):
+        assert f"{curve(at):.1f}" == floor_percent(float(certified_accuracy(c, at)))
+
+
+def test_a_long_curve_stays_close():
+    c = columns(np.random.default_rng(0).gamma(2.0, 0.5, 10_000), np.arange(10_000) % 7 > 0)
+    curve = certified_curve(c)
+    assert len(curve.at) <= 300
+    at = np.linspace(0, 4, 500)
+    assert max(100 * t - curve(a) for a, t in zip(at, certified_accuracy(c, at), strict=True)) < 0.6
+
+
+def test_a_curve_by_alm_and_one_that_is_not_known():
+    c = columns([1.0, 2.0])
+    assert certified_curve(c, "alm")(2.5) == 50.0 and certified_curve(c, "radius")(2.5) == 0.0
+    c["radius"][:] = math.nan
+    assert certified_curve(c) is None
+    nothing = certified_curve(columns([0.5], [False]))
+    assert nothing.end == 0 and nothing(0.0) == 0.0
+
+
+# --- sentences ---
+
+
+def words(runs):
+    return [sentence.text for sentence in sentences(runs)]
+
+
+def test_three_sentences_say_which_run_to_trust_and_how_far():
+    frozen = run("large", "frozen", [1.0, 1.2, 1.4, 1.6], attempts=[attempt(i, i < 3) for i in range(4)])
+    trust, doubt, sure = words([run("small", radii=[0.1] * 4), run("good", radii=[0.2, 0.4, 0.6, 0.8]), frozen])
+    assert "Trust good, which of the 2 runs" in trust and "100.0 % of 4 inputs" in trust and "below 0.5" in trust
+    assert "50.0 %" in trust and "ℓ2 length" in trust
+    assert "Do not rely on large" in doubt and "larger numbers" in doubt and "3 of 4 certificates broke" in doubt
+    assert "at most 0.001" in sure and "between 6 and 94 %" in sure
+
+
+def test_a_frozen_run_is_never_the_one_to_trust():
+    frozen, unknown = run("large", "frozen", [9.0] * 4), run("other", "unknown", [9.0] * 4)
+    assert most_trusted([frozen, unknown]) is None
+    trust, doubt, sure = words([frozen, unknown])
+    assert trust.startswith("None of these runs") and "nobody has attacked" in doubt and "ucan audit large" in doubt
+    assert "9" not in trust and sure.endswith("region.")
+    assert "was never stated" in words([unknown, run()])[1]
+
+
+def test_a_registry_comes_after_a_pipeline_and_is_named():
+    registry = run("kept", "registry", [9.0] * 4)
+    assert most_trusted([registry, run()]).label == "ours"
+    assert "Trust kept together with its registry" in words([registry])[0]
+
+
+def test_a_run_whose_audit_found_a_bug_is_not_trusted():
+    broken = [attempt(i, i < 2, scope="pipeline", bug=True) for i in range(4)]
+    bad = run("bad", radii=[9.0] * 4, attempts=broken)
+    trust, doubt, _ = words([bad, run()])
+    assert "Trust ours" in trust and "Do not trust bad: the audit broke 2 of 4" in doubt
+
+
+def test_what_the_audit_did_where_nothing_is_frozen():
+    held = run(attempts=[attempt(i, False, scope="pipeline") for i in range(4)])
+    assert "tried 4 certificates of ours" in words([held])[1] and "proves nothing" in words([held])[1]
+    assert "Nobody has attacked" in words([run()])[1]
+
+
+def test_numbers_in_sentences_round_down():
+    third = run(radii=[0.4999999] * 2 + [0.0])
+    third.columns["correct"][2] = False
+    assert "66.6 % of 3 inputs" in words([third])[0] and "below 0.49" in words([third])[0]
+
+
+def test_sentences_where_little_is_certified_or_known():
+    assert words([run(radii=[0.0] * 4)])[0].startswith("None of these runs")
+    few = words([run(radii=[0.5, 0.0, 0.0, 0.0])])[0]
+    assert "25.0 %" in few and "below 0.06" in few
+    untold = run("theirs", "frozen", kind="imported")
+    untold.columns["radius"][:] = math.nan
+    assert "100.0 % right)" in words([untold])[1]
+    assert "pixels" not in words([run(data="x.npz")])[0] and "pixels" in words([run()])[0]
+
+
+# --- slices ---
+
+
+def certificate(scale, norm=2, asked=None, radius=0.6):
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
+    g = ucan.SmoothedClassifier(model, ucan.Gaussian(scale=1.0), ucan.Fixed(scale), num_classes=3)
+    c = next(c for c in g.certify(torch.randn(40, *SHAPE), n=200) if not c.abstained)
+    object.__setattr__(c, "region", ucan.Region(scale, radius, norm, SHAPE))
+    object.__setattr__(c, "norm", asked or norm)
+    object.__setattr__(c, "radius", c.region.inscribed_radius(c.norm))
+    return c
+
+
+def scales():
+    torch.manual_seed(0)
+    q = torch.linalg.qr(torch.randn(16, 16))[0]
+    return {
+        "scalar": 2.0,
+        "diagonal": torch.linspace(0.5, 2, 16).reshape(SHAPE),
+        "basis": ucan.scales.Basis(q, torch.linspace(0.5, 2, 16)),
+        "cosines": ucan.scales.DCT(torch.linspace(0.5, 2, 16).reshape(SHAPE)),
+        "dense": ucan.scales.Dense(torch.eye(16) + 0.1 * torch.rand(16, 16)),
+        "low rank": ucan.scales.LowRank(torch.ones(16), 0.5 * torch.randn(16, 2)),
+    }
+
+
+@pytest.mark.parametrize("name", scales())
+@pytest.mark.parametrize("norm, asked", [(2, 2), (1, 1), (2, math.inf)])
+def test_a_slice_lies_on_the_edge_and_holds_its_ball(name, norm, asked):
+    c = certificate(scales()[name], norm, asked)
+    drawn = cut(c)
+    assert drawn.region.shape == drawn.ball.shape
+    lengths = np.linalg.norm(drawn.region, axis=1)
+    assert (np.linalg.norm(drawn.ball, axis=1) <= lengths * (1 + 1e-9)).all()
+    assert drawn.most == pytest.approx(lengths.max(), rel=1e-3) or drawn.most <= lengths.max()
+    if norm == 2:
+        assert drawn.reach == pytest.approx((lengths.min(), lengths.max()), rel=1e-6)
+        singular = torch.linalg.svdvals(c.region.scale.dense(16))
+        assert drawn.reach == pytest.approx((0.6 * singular[-1].item(), 0.6 * singular[0].item()), rel=1e-5)
+
+
+def test_a_slice_needs_two_dimensions_and_a_radius():
+    c = certificate(2.0)
+    object.__setattr__(c, "region", ucan.Region(2.0, 0.5, 2, (1,)))
+    assert cut(c) is None
+    c = certificate(2.0, radius=0.0)
+    assert cut(c) is None
+
+
+# --- figures ---
+
+
+def test_charts_are_xml_with_a_colour_per_run_and_a_line_per_scope():
+    runs = [run(scope, scope) for scope in DASHES]
+    svg = accuracy_chart(lines_of(runs, runs, "radius"), "ℓ2 radius", "about", PAPER)
+    ET.fromstring(svg)
+    for number, (scope, dash) in enumerate(DASHES.items()):
+        assert svg.count(PAPER.run(number)) == 3, scope  # band, line, legend
+        assert not dash or svg.count(f'stroke-dasharray="{dash}"') == 2, scope
+    assert "certified accuracy in %" in svg and "ℓ2 radius" in svg
+
+
+def test_names_in_charts_are_escaped_and_cut():
+    line = Line("<b>" * 60, "pipeline", 0, certified_curve(columns([0.5])))
+    for width in (760, 360):
+        svg = accuracy_chart([line], "x", 'a "quote" & <', PAPER, width)
+        ET.fromstring(svg)
+        assert "<b>" not in svg and "…" in svg
+
+
+def test_different_caps_are_named_in_the_legend_of_alm_alone():
+    runs = [run("one", cap=0.5), run("two", cap=1.0), run("three", cap=None)]
+    labels = [line.label for line in lines_of(runs, runs, "alm")]
+    assert labels == ["one (cap 0.5)", "two (cap 1)", "three (no cap stated)"]
+    assert [line.label for line in lines_of(runs, runs, "radius")] == ["one", "two", "three"]
+    assert [line.label for line in lines_of(runs[:1], runs[:1], "alm")] == ["one"]
+
+
+def test_breaks_stand_beside_a_frozen_run_in_the_legend():
+    frozen = run("f", "frozen", attempts=[attempt(0, True), attempt(1, False), attempt(1, False, "frozen")])
+    svg = accuracy_chart(lines_of([frozen], [frozen], "radius"), "x", "about")
+    assert "1 of 2 broken when attacked" in svg
+
+
+@pytest.mark.parametrize("most, count", [(1.4, 8), (0.9, 8), (0.0039, 4), (120.0, 4), (1e-3, 8)])
+def test_ticks_are_round_and_within(most, count):
+    found = ticks(most, count)
+    assert found[0] == 0 and found[-1] <= most and count / 2.6 <= len(found) <= count + 2
+    assert all(len(f"{t:g}".replace("0.", "").strip("0")) <= 3 for t in found)
+
+
+def test_votes_of_many_classes_show_the_largest():
+    counts = [0] * 1000
+    counts[7], counts[512] = 900, 100
+    svg = votes_chart(counts, 7, 512)
+    ET.fromstring(svg)
+    assert "class 7: 900" in svg and "class 512: 100" in svg and svg.count("<rect") == 11
+    ET.fromstring(votes_chart((3, 4), None, -1))
+
+
+def test_a_slice_is_drawn():
+    ET.fromstring(slice_chart(cut(certificate(scales()["basis"])), 1.5, 0, "frozen", "a <slice>"))
+
+
+# --- runs on disk ---
+
+
+class Leaning(ucan.Generator):
+    """Noise that looks at its input."""
+
+    scope = "frozen"
+
+    def forward(self, x):
+        return 0.1 * x, ucan.scales.Diagonal(0.5 + 0.2 * x)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Two runs, one frozen and audited, on six pictures of which the third is undecided."""
+    folder = tmp_path_factory.mktemp("report")
+    level = torch.tensor([0.1, 0.9, 0.5, 0.43, 0.8, 0.9])
+    x = level[:, None, None, None].expand(6, *SHAPE).contiguous()
+    labels = [0, 1, 0, 0, 1, 0]
+    np.savez(folder / "data.npz", x=x.numpy(), y=np.array(labels))
+
+    def net(batch):
+        bright = batch.flatten(1).mean(1) - 0.5
+        return torch.stack([-10 * bright, 10 * bright], dim=1)
+
+    plan = CertifyPlan(n0=20, n=300)
+    for name, generator in (("plain <&>", ucan.Isotropic()), ("leaning", Leaning())):
+        g = ucan.SmoothedClassifier(net, ucan.Gaussian(scale=0.25), generator, 2)
+        config = {
+            "kind": "certify",
+            "name": name,
+            "data": str(folder / "data.npz"),
+            "split": "test",
+            "model": "tiny:net",
+        }
+        config |= {"law": {"name": "Gaussian", "scale": 0.25}, "noise": g.M.describe(), "alm_cap": 0.25}
+        config |= {"scope": generator.scope, **asdict(plan)}
+        with Store.create(folder / name.split()[0], config) as store:
+            for i, outcome in enumerate(g.certify(x, **asdict(plan))):
+                store.add(i, labels[i], outcome, 0.1)
+    ledger = Ledger(folder / "leaning" / "audit", {"kind": "audit", "steps": 7})
+    broken = attempt(1, True, prediction=1, answer=0)
+    ledger.keep(broken.to_dict(), x[1:2], torch.full((1, *SHAPE), -0.1, dtype=torch.float64))
+    for one in (broken, attempt(0, False)):
+        ledger.add(one.to_dict())
+    return folder
+
+
+def both(place):
+    return read_runs([place / "plain", place / "leaning"])
+
+
+def test_runs_are_read_with_their_audits(place):
+    plain, leaning = both(place)
+    assert (plain.label, plain.scope, plain.inputs, plain.certificates, plain.audit) == (
+        "plain <&>",
+        "pipeline",
+        6,
+        5,
+        None,
+    )
+    assert leaning.scope == "frozen" and leaning.audit.broken == {"live": 1} and leaning.attacked("live") == 2
+    assert len(read_runs([place / "plain", place / "plain"])) == 1
+    assert [len(group) for group in by_norm([run(), run("b", norm=1), run("c")])] == [2, 1]
+
+
+def test_runs_of_one_name_are_told_apart(place, tmp_path):
+    for name in ("a", "b"):
+        with Store.create(tmp_path / name, {"kind": "imported", "name": "same", "norm": 2}) as store:
+            store.extend(columns([0.5]))
+    assert [r.label for r in read_runs([tmp_path / "a", tmp_path / "b"])] == ["same (1)", "same (2)"]
+
+
+def test_an_audit_that_goes_on_can_be_read_and_a_damaged_one_cannot(tmp_path):
+    assert read_attempts(tmp_path) == []
+    lines = [json.dumps(attempt(i, False).to_dict()) for i in (0, 1)] + [json.dumps(attempt(0, True).to_dict())]
+    (tmp_path / "attempts.jsonl").write_text("\n".join(lines) + '\n{"idx": 7, "fac')
+    found = {a.idx: a.broken for a in read_attempts(tmp_path)}
+    assert found == {0: True, 1: False}
+    (tmp_path / "attempts.jsonl").write_text("no json\n")
+    with pytest.raises(StoreError, match="cannot be read as an audit"):
+        read_attempts(tmp_path)
+
+
+def test_the_gallery_shows_the_broken_the_best_the_worst_and_the_abstained(place):
+    plain, leaning = both(place)
+    assert set(chosen(plain).values()) >= {"largest radius", "smallest radius", "certified, but wrong", "abstained"}
+    assert next(iter(chosen(leaning).items())) == (1, "broken by the audit")
+    first, second = galleries_of([plain, leaning])
+    best = next(e for e in first.exhibits if e.why == "largest radius")
+    assert [p.name for p in best.panels] == ["input", "offset μ", "scale λσ", "a noisy copy"]
+    assert [p.note for p in best.panels[1:3]] == ["0 everywhere", "0.25 everywhere"]
+    assert all(p.uri.startswith("data:image/png;base64,") for p in best.panels)
+    quiet = next(e for e in first.exhibits if e.why == "abstained")
+    assert quiet.answer is None and quiet.words[0].startswith("No claim") and len(quiet.panels) == 4
+    broken = second.exhibits[0]
+    assert [p.name for p in broken.panels][-2:] == ["the change δ", "changed input"]
+    assert "at 70.0 % of the way" in broken.words[-1] and "if the noise stays" in broken.words[1]
+    assert first.typical is not None and first.typical.slice is not None and first.missing == ()
+
+
+def test_the_noise_of_a_frozen_abstention_is_not_guessed(place):
+    _, leaning = both(place)
+    quiet = [e for e in exhibit_run(leaning, {}).exhibits if e.why == "abstained"]
+    assert [[p.name for p in e.panels] for e in quiet] in ([], [["input"]])
+
+
+def test_data_that_are_gone_or_changed_are_said_to_be(place, tmp_path):
+    (plain,) = read_runs([place / "plain"])
+    gone = Run(**{**vars(plain), "config": {**plain.config, "data": str(tmp_path / "gone.npz")}})
+    gallery = exhibit_run(gone, {})
+    assert "data cannot be read" in gallery.missing[0] and all(not e.panels for e in gallery.exhibits)
+    with np.load(place / "data.npz") as arrays:
+        np.savez(tmp_path / "other.npz", x=1 - arrays["x"], y=arrays["y"])
+    changed = Run(**{**vars(plain), "config": {**plain.config, "data": str(tmp_path / "other.npz")}})
+    gallery = exhibit_run(changed, {})
+    assert "no longer those that were certified" in gallery.missing[0]
+    assert len(gallery.exhibits) == 4 and all(e.counts for e in gallery.exhibits)
+    page = build_page([gone], [exhibit_run(gone, {})])
+    assert "data cannot be read" in page and "Certified accuracy" in page
+
+
+def test_the_scale_in_each_pixel_is_that_of_the_rows_of_sigma():
+    for scale in scales().values():
+        sigma = ucan.Fixed(scale).scale
+        truth = torch.linalg.vector_norm(sigma.dense(16), dim=1).reshape(SHAPE).mean(0)
+        assert np.allclose(pixel_scale(sigma, SHAPE), truth, rtol=1e-5)
+
+
+def test_the_commands_name_what_was_run(place):
+    certify, audit = commands(both(place)[1])
+    assert certify.startswith("ucan certify --model tiny:net --data ") and "--n 300" in certify and "--n0 20" in certify
+    assert "--alpha" not in certify and "--max 6" in certify
+    assert audit.startswith(f"ucan audit {place / 'leaning'} --max 2 --mode live --factors 0.999 --steps 7")
+    assert commands(both(place)[0])[1] == f"ucan audit '{place}/plain'".replace("'", "")
+    known = CliRunner().invoke(app, ["certify", "--help"], terminal_width=200).output
+    assert all(word in known for word in re.findall(r"--[a-z-]+", certify))
+
+
+# --- the page ---
+
+
+class Tags(HTMLParser):
+    """Which elements there are, and that they close in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.attributes = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "img", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def parsed(page):
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    return tags
+
+
+def test_the_page_is_whole_and_names_are_escaped(place):
+    runs = both(place)
+    for one in runs:
+        object.__setattr__(one, "label", "</script><script>alert(1)</script>" + one.label)
+    page = build_page(runs, galleries_of(runs))
+    tags = parsed(page)
+    assert tags.seen.count("script") == 3  # two charts' data, and the page's own
+    assert "<script>alert" not in page and len(page.encode()) < LIMIT
+    assert tags.seen.count("h1") == 1 and "button" in tags.seen
+    ids = [a["id"] for _, a in tags.attributes if "id" in a]
+    assert len(ids) == len(set(ids))
+    links = [a["href"] for tag, a in tags.attributes if tag == "a"]
+    assert all(link.startswith("#") and link[1:] in ids for link in links)
+    assert all(a.get("alt") for tag, a in tags.attributes if tag == "img")
+    assert all(a.get("scope") for tag, a in tags.attributes if tag == "th")
+    outside = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!data:|#)[^"')\s>]+""", page)
+    assert outside == []
+
+
+def test_a_frozen_number_is_marked_wherever_it_stands(place):
+    runs = both(place)
+    page = build_page(runs, galleries_of(runs))
+    assert "407 of the 408" in page and 'id="scope-frozen"' in page
+    for table in re.findall(r"<table>.*?</table>", page, re.DOTALL):
+        row = next(r for r in re.findall(r"<tr>.*?</tr>", table, re.DOTALL) if "leaning" in r)
+        assert 'class="chip frozen"' in row
+    assert "not audited" in page and "1 of 2" in page
+
+
+def test_norms_are_never_mixed_in_a_chart(tmp_path):
+    for name, norm in (("two", 2), ("one", 1), ("unsaid", None)):
+        config = {"kind": "imported", "name": name, "norm": norm, "scope": "pipeline"}
+        with Store.create(tmp_path / name, config) as store:
+            store.extend(columns([0.5, 0.7]))
+    runs = read_runs([tmp_path / name for name in ("two", "one", "unsaid")])
+    drawn = figure_files(runs, galleries_of(runs))
+    assert set(drawn) == {f"{by}-{norm}" for by in ("radius", "alm") for norm in ("l2", "l1", "unknown-norm")}
+    assert "two" in drawn["radius-l2"] and "one" not in drawn["radius-l2"].split("<g")[-1]
+    page = build_page(runs, galleries_of(runs))
+    parsed(page)
+    assert "were imported" in page and "imported results cannot be attacked" in page
+
+
+def test_galleries_that_do_not_fit_are_left_out_and_named(place, monkeypatch):
+    runs = both(place)
+    whole = build_page(runs, galleries_of(runs))
+    monkeypatch.setattr("ucan.report.page.LIMIT", len(whole.encode()) - 4000)
+    smaller = build_page(runs, galleries_of(runs))
+    assert "Left out, to keep this page small: leaning" in smaller and len(smaller) < len(whole)
+
+
+# --- the command ---
+
+
+def ok(*words):
+    result = CliRunner().invoke(app, [str(w) for w in words])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def refused(capsys, monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["ucan", *map(str, words)])
+    with pytest.raises(SystemExit) as leaving:
+        main()
+    said = capsys.readouterr()
+    assert leaving.value.code == 2 and said.out == "" and "Traceback" not in said.err
+    return said.err
+
+
+def test_the_command_writes_a_page_and_replaces_an_older_one(place, tmp_path):
+    page = tmp_path / "report.html"
+    assert ok("report", place / "plain", "-o", page).strip() == f"Report: {page}"
+    first = page.read_text()
+    assert GENERATOR in first[:1000]
+    ok("report", place / "plain", place / "leaning", "-o", page)
+    assert page.read_text() != first and [p.name for p in tmp_path.iterdir()] == ["report.html"]
+    ok("report", place / "plain", "-o", page, "--no-gallery")
+    assert 'id="gallery"' not in page.read_text()
+
+
+def test_figures_are_written_as_svg_and_png(place, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("vl_convert")
+    ok("report", place / "plain", "-o", tmp_path / "r.html", "--figures", tmp_path / "new" / "figures")
+    found = {p.name for p in (tmp_path / "new" / "figures").iterdir()}
+    assert {"radius-l2.svg", "radius-l2.png", "alm-l2.png", "slice-1-plain.svg"} <= found
+    assert {Path(name).stem for name in found if name.endswith("svg")} == {
+        Path(n).stem for n in found if n.endswith("png")
+    }
+    assert (tmp_path / "new" / "figures" / "radius-l2.png").read_bytes().startswith(b"\x89PNG")
+    words = ("report", place / "plain", "-o", tmp_path / "r.html", "--figures", tmp_path / "new" / "figures")
+    assert "--force overwrites" in refused(capsys, monkeypatch, *words)
+    ok(*words, "--force")
+
+
+def test_what_cannot_be_reported_is_refused_and_nothing_is_overwritten(place, tmp_path, capsys, monkeypatch):
+    page, empty = tmp_path / "report.html", tmp_path / "empty"
+    Store.create(empty, {"kind": "certify"}).close()
+    (tmp_path / "mine.html").write_text("my own page")
+    for words, message in (
+        ((tmp_path / "nowhere",), "is no folder"),
+        ((tmp_path,), "is not a run folder"),
+        ((empty,), "has no certificates yet"),
+        ((place / "plain", "-o", tmp_path / "no" / "r.html"), "make it first"),
+        ((place / "plain", "-o", tmp_path), "is a folder"),
+        ((place / "plain", "-o", tmp_path / "mine.html"), "is no report of ours"),
+        ((place / "plain", "--figures", tmp_path / "mine.html"), "is a file"),
+    ):
+        given = words if "-o" in words else (*words, "-o", page)
+        assert message in refused(capsys, monkeypatch, "report", *given), message
+        assert not page.exists()
+    assert (tmp_path / "mine.html").read_text() == "my own page"
+    ok("report", place / "plain", "-o", tmp_path / "mine.html", "--force")
+    with pytest.raises(InvalidInput, match="at least one run"):
+        read_runs([])
+
+
+def test_a_disk_that_refuses_leaves_the_older_page(place, tmp_path, capsys, monkeypatch):
+    page = tmp_path / "report.html"
+    ok("report", place / "plain", "-o", page)
+    before = page.read_bytes()
+
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys.modules["ucan.cli.report"], "write_whole", full)
+    assert "cannot be written" in refused(capsys, monkeypatch, "report", place / "plain", "-o", page)
+    assert page.read_bytes() == before
