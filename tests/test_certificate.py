@@ -22,6 +22,7 @@ from ucan import (
     Uniform,
 )
 from ucan.certificate import SCOPES, from_dict, load_json, save_json
+from ucan.errors import StoreError
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, LowRank
 from ucan.sidecar import INLINE
 
@@ -190,6 +191,15 @@ def test_an_abstention_survives(norm, tmp_path):
     assert isinstance(a, Abstention) and a.reason
     save_json(a, tmp_path / "a.json")
     assert_same(a, load_json(tmp_path / "a.json"))
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    c = outcome(1.0, (2,))
+    with pytest.raises(InvalidInput, match=r"there is no folder .*nowhere"):
+        save_json(c, tmp_path / "nowhere" / "c.json")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(StoreError, match="cannot be written"):
+        save_json(c, tmp_path / "taken")
 
 
 @pytest.mark.parametrize("x0", (0.0, 3.0), ids=["abstention", "prediction"])

@@ -663,6 +663,17 @@ def test_runs_can_be_compared_and_exported(place: Path) -> None:
         assert len(store) == 6
 
 
+@pytest.mark.parametrize("name", ["wide.xyz", "wide", "wide.txt"])
+def test_an_export_of_no_known_kind_is_refused(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify("run")
+    assert "none of .tsv, .csv, .parquet, .json" in refused(capsys, monkeypatch, "export", "run", "-o", name)
+    assert not (place / name).exists()
+    ok("export", "run", "-o", name, "--format", "csv")
+    assert (place / name).read_text().startswith("idx,")
+
+
 # --- the program as a process ---
 
 

@@ -220,3 +220,18 @@ def test_region_of_a_generator_agrees_with_one_made_by_hand():
     made = Fixed(sigma).region(Gaussian(scale=0.5), 0.9, 2, torch.zeros(1, *SHAPE))
     hand = Region(sigma, Gaussian(scale=0.5).radius(0.9), 2)
     assert made.inscribed_radius(INF) == hand.inscribed_radius(INF) and made.log_volume == hand.log_volume
+
+
+def test_loading_other_weights_does_not_change_a_region_that_was_issued():
+    generator, other = Fixed(positive(*SHAPE)), Fixed(positive(*SHAPE, seed=1))
+    region = generator.region(Gaussian(scale=1.0), 0.9, 2, torch.zeros(1, *SHAPE))
+    before = region.scale.tensors()["sigma"].clone()
+    generator.load_state_dict(other.state_dict())
+    assert torch.equal(region.scale.tensors()["sigma"], before)
+    assert torch.equal(generator.scale.tensors()["sigma"], positive(*SHAPE, seed=1))
+
+
+def test_a_matrix_is_decomposed_once_however_often_its_noise_is_moved():
+    generator = Fixed(SCALES["dense"])
+    before = generator.scale
+    assert generator.to("cpu").scale is before and generator.float().scale is not before

@@ -523,6 +523,13 @@ def test_std_is_that_of_the_draws_and_from_std_meets_it(name, dim):
     assert float((z**2).mean()) == pytest.approx(1.0, abs=6 * error / law.std(dim) ** 2)
 
 
+def test_from_std_names_the_parameters_that_a_law_has():
+    with pytest.raises(InvalidInput, match=r"PowerLaw.from_std: .* are a="):
+        PowerLaw.from_std(1.0, dim=10)
+    with pytest.raises(InvalidInput, match=r"Gaussian.from_std: .* are none"):
+        Gaussian.from_std(1.0, dim=10, a=3.0)
+
+
 @pytest.mark.parametrize(
     ("law", "scale"),
     [

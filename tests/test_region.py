@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ucan import Gaussian, InvalidInput, Pattern, Region, SingularScale
-from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar
+from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, Scale
 
 INF = math.inf
 NORMS = (1, 2, INF)
@@ -222,6 +222,8 @@ INVALID = {
     "radius negative": (InvalidInput, lambda: Region(1.0, -0.1, 2, shape=(2,))),
     "radius nan": (InvalidInput, lambda: Region(1.0, math.nan, 2, shape=(2,))),
     "shape disagrees": (InvalidInput, lambda: Region(torch.ones(3), 1.0, 2, shape=(2, 2))),
+    "shape empty": (InvalidInput, lambda: Region(1.0, 1.0, 2, shape=(0,))),
+    "shape with an empty side": (InvalidInput, lambda: Region(1.0, 1.0, 2, shape=(3, 0))),
     "scale None": (InvalidInput, lambda: Region(None, 1.0, 2, shape=(2,))),
     "scale zero": (SingularScale, lambda: Region(0.0, 1.0, 2, shape=(2,))),
     "scale negative": (SingularScale, lambda: Region(torch.tensor([1.0, -1.0]), 1.0, 2)),
@@ -240,6 +242,32 @@ def test_invalid_arguments_are_refused(case):
     error, call = INVALID[case]
     with pytest.raises(error):
         call()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda t: t,
+        lambda t: Diagonal(t),
+        lambda t: Dense(torch.diag(t)),
+        lambda t: BlockDiagonal([torch.diag(t[:1]), torch.diag(t[1:])]),
+    ],
+    ids=["tensor", "diagonal", "dense", "blocks"],
+)
+def test_what_becomes_of_the_callers_tensors_does_not_change_a_region(made):
+    sigma = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    given = made(sigma)
+    region = Region(given, 1.0, 2)
+    inside = torch.tensor([[0.0, 1.9]])
+    for tensor in [sigma, *(given.tensors().values() if isinstance(given, Scale) else ())]:
+        tensor.mul_(0.1)
+    assert bool(region.contains(inside)) and region.inscribed_radius() == 1.0 and region.alm == pytest.approx(2**0.5)
+
+
+def test_regions_of_one_noise_share_one_matrix():
+    scale = Dense(torch.eye(3))
+    one, two = (Region.sharing(scale, r, 2, (3,)) for r in (1.0, 2.0))
+    assert one.scale is two.scale is scale
 
 
 def test_a_region_of_learned_scales_warns_of_nothing():

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ucan import laws, scales
-from ucan.errors import InvalidInput, UcanError
+from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.laws import Law
 from ucan.region import Region
 from ucan.sidecar import tensors_from_json, tensors_to_json
@@ -223,10 +223,15 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
 def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) -> None:
     """Write an outcome as JSON, whole or not at all; large tensors go beside it."""
     path = Path(path)
-    text = json.dumps(outcome.to_dict(path.parent), indent=1, ensure_ascii=False, allow_nan=False)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    if not path.parent.is_dir():
+        raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: make it first.")
+    try:
+        text = json.dumps(outcome.to_dict(path.parent), indent=1, ensure_ascii=False, allow_nan=False)
+        part = path.with_name(f".{path.name}.part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error}.") from error
 
 
 def load_json(path: str | Path) -> Certificate | Abstention | Prediction:

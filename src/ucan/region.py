@@ -25,21 +25,31 @@ class Region:
     """All δ with ‖Σ⁻¹δ‖ₚ < R. ``radius`` is R, before Σ; membership is strict.
 
     ``scale`` is Σ: a float, a tensor of the input's shape (a diagonal), or one of ``ucan.scales``. A float has no
-    dimension of its own, so it needs ``shape``.
+    dimension of its own, so it needs ``shape``. The region keeps a copy of Σ: the caller may go on using its own.
     """
 
     def __init__(self, scale: Any, radius: float, norm: float, shape: Sequence[int] | None = None) -> None:
+        given = as_scale(scale)
+        own = given.with_tensors({name: t.detach().clone() for name, t in given.tensors().items()})
+        self._settle(own, radius, norm, tuple(shape) if shape is not None else _event_shape(scale, given))
+
+    @classmethod
+    def sharing(cls, scale: Scale, radius: float, norm: float, shape: Sequence[int]) -> Region:
+        """Without a copy, for a Σ that nobody changes: the regions of one noise share one matrix and its inverse."""
+        made = cls.__new__(cls)
+        made._settle(scale.detached(), radius, norm, tuple(shape))
+        return made
+
+    def _settle(self, scale: Scale, radius: float, norm: float, shape: tuple[int, ...]) -> None:
         check_norm(norm)
         if not radius >= 0:
             raise InvalidInput(f"a region's radius must be 0 or more, got {radius!r}.")
-        given = scale.clone() if isinstance(scale, torch.Tensor) else scale  # the caller may go on using a tensor
-        self.scale: Scale = as_scale(given).detached()
-        self.scale.check()
-        self.radius = float(radius)
-        self.norm = norm
-        self.shape = tuple(shape) if shape is not None else _event_shape(scale, self.scale)
-        self.dim = math.prod(self.shape)
-        self.scale.check_dim(self.dim)
+        if math.prod(shape) < 1:
+            raise InvalidInput(f"a region needs inputs of at least one dimension, got the shape {shape}.")
+        scale.check()
+        scale.check_dim(math.prod(shape))
+        self.scale, self.radius, self.norm = scale, float(radius), norm
+        self.shape, self.dim = shape, math.prod(shape)
 
     def __repr__(self) -> str:
         return f"Region({type(self.scale).__name__} Σ in R^{self.dim}, {norm_name(self.norm)} radius {self.radius:.6g})"

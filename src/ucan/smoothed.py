@@ -269,7 +269,7 @@ class SmoothedClassifier:
         """How the inscribed radius at x follows from p, and back."""
         with self.engine.beside(x.device):
             sure = M.region(self.law, self.law.probability(0.0, norm, x.numel()), norm, x)
-            factor = Region(sure.scale, 1.0, sure.norm, sure.shape).inscribed_radius(norm)
+            factor = Region.sharing(sure.scale, 1.0, sure.norm, sure.shape).inscribed_radius(norm)
         return Radius(
             of=lambda p: factor * self.law.radius(p, sure.norm, x.numel()),
             probability=functools.cache(lambda r: self.law.probability(r / factor, sure.norm, x.numel())),

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ucan.cli import words
+from ucan.errors import InvalidInput
 from ucan.laws import norm_name
 from ucan.results.formats import guarantee, write
 from ucan.results.imports import import_run
@@ -36,9 +37,7 @@ class ScopeName(StrEnum):
 def export_run(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
-    kind: Annotated[
-        FileFormat | None, typer.Option("--format", help="By the file's ending if not given, else tsv.")
-    ] = None,
+    kind: Annotated[FileFormat | None, typer.Option("--format", help="By the file's ending if not given.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write a run's results for others: the field's TSV, CSV, Parquet or JSON.
@@ -49,7 +48,10 @@ def export_run(
     Examples: `ucan export runs/ours -o ours.tsv`, `ucan export runs/ours --format parquet -o ours.parquet`
     """
     ending = output.suffix.lstrip(".")
-    chosen = kind.value if kind else FileFormat(ending).value if ending in list(FileFormat) else "tsv"
+    if kind is None and ending not in list(FileFormat):
+        known = ", ".join(f".{name}" for name in FileFormat)
+        raise InvalidInput(f"{output} ends in none of {known}: give it such an ending, or say --format.")
+    chosen = kind.value if kind else ending
     with Store.open(run) as store:
         written = write(store, output, chosen, force)  # type: ignore[arg-type]
         typer.echo(f"Wrote {' and '.join(map(str, written))}: {len(store)} results, scope {store.scope}.")

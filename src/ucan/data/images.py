@@ -214,7 +214,7 @@ class ImageFolder(Labelled):
         """The pixels of one file, uint8 (channels, height, width)."""
         picture = open_picture(file, "RGB" if self.channels == 3 else "L")
         if self.size is not None:
-            picture = _resize_and_crop(picture, self.size)
+            picture = resize_and_crop(picture, self.size)
         pixels = np.array(picture, dtype=np.uint8)
         return torch.from_numpy(pixels.reshape(*pixels.shape[:2], self.channels)).permute(2, 0, 1).contiguous()
 
@@ -250,7 +250,8 @@ def _opened(file: Path) -> Iterator[Image]:
         raise InvalidInput(f"{file} cannot be decoded ({error}): replace or remove it.") from error
 
 
-def _resize_and_crop(picture: Image, size: int) -> Image:
+def resize_and_crop(picture: Image, size: int) -> Image:
+    """The shortest side resized to round(size·256/224), then the central size × size pixels."""
     from PIL import Image as pillow
 
     factor = round(size * 256 / 224) / min(picture.size)

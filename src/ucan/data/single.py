@@ -9,21 +9,27 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ucan.data.images import SUFFIXES, open_picture
+from ucan.data.images import SUFFIXES, open_picture, resize_and_crop
 from ucan.errors import InvalidInput
 
 
-def load_picture_or_array(path: Path, shape: Sequence[int]) -> torch.Tensor:
-    """A picture or an .npy array as pixels in [0, 1] of the given event shape."""
+def load_picture_or_array(path: Path, shape: Sequence[int], size: int | None = None) -> torch.Tensor:
+    """A picture or an .npy array as pixels in [0, 1] of the given event shape.
+
+    With ``size`` a picture is resized and cropped as those of a folder are (``ImageFolder``).
+    """
     if path.suffix.lower() == ".npy":
+        if size is not None:
+            raise InvalidInput(f"only pictures are resized, and {path} is an array: leave the size out.")
         try:
             pixels = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise InvalidInput(f"{path} cannot be read as a numeric .npy file: {error}.") from error
         x = torch.from_numpy(pixels)
     else:
-        picture = np.array(open_picture(path, "RGB" if shape[0] == 3 else "L"), dtype=np.uint8)
-        x = torch.from_numpy(picture.reshape(*picture.shape[:2], -1)).permute(2, 0, 1)
+        picture = open_picture(path, "RGB" if shape[0] == 3 else "L")
+        pixels = np.array(picture if size is None else resize_and_crop(picture, size), dtype=np.uint8)
+        x = torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1)
     if x.numel() != math.prod(shape):
         raise InvalidInput(f"{path} has shape {tuple(x.shape)}, but an input of shape {tuple(shape)} is needed.")
     x = x.reshape(tuple(shape))

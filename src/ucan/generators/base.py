@@ -57,7 +57,7 @@ class Generator(nn.Module):
     def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
         """Fill blocks ``out`` (blocks, n, *event) with noisy copies of one input (1, *event).
 
-        Block i holds what ``perturb`` gives from the i-th generator.
+        Block i holds what ``perturb`` gives from the i-th generator (on a GPU up to rounding).
         """
         for block, rng in zip(out, rngs, strict=True):
             block.copy_(self.perturb(x, law, len(block), rng)[:, 0])
@@ -67,7 +67,7 @@ class Generator(nn.Module):
         _, scale = self(x)
         event = tuple(x.shape[1:])
         own = law.region_norm(norm)
-        return Region(scale, law.radius(p, own, math.prod(event), p_b), own, event)
+        return Region.sharing(as_scale(scale), law.radius(p, own, math.prod(event), p_b), own, event)
 
     def at(self, x: torch.Tensor) -> Generator:
         """μ, Σ ← M: this generator with its noise computed at one input (1, *event) and held there."""
@@ -104,16 +104,15 @@ class Fixed(Generator):
 
     def __init__(self, scale: Any, mean: Any = None) -> None:
         super().__init__()
-        # Copies: what was certified must not change when the caller's tensors do.
         given = as_scale(scale)
+        given.check()
         self.scale = given.with_tensors({name: t.detach().clone() for name, t in given.tensors().items()})
-        self.scale.check()
         mu = torch.zeros(()) if mean is None else torch.as_tensor(mean).detach().clone()
         if not torch.isfinite(mu).all():
             raise InvalidInput("Fixed: mean holds a value that is not finite.")
         self.register_buffer("mean", mu)
-        for name, tensor in self.scale.tensors().items():
-            self.register_buffer(_buffer_name(name), tensor)
+        for name, tensor in given.tensors().items():
+            self.register_buffer(_buffer_name(name), tensor.detach().clone())
         self.register_load_state_dict_post_hook(_rebuild)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
@@ -139,10 +138,11 @@ class Fixed(Generator):
         return self
 
     def _rebuild(self) -> None:
-        """Σ from its buffers, after they were moved or loaded."""
-        names = self.scale.tensors()
-        if names:
-            self.scale = self.scale.with_tensors({name: getattr(self, _buffer_name(name)) for name in names})
+        """Σ from copies of its buffers, where they were moved or loaded: what was certified keeps the Σ it had."""
+        mine = self.scale.tensors()
+        now = {name: getattr(self, _buffer_name(name)) for name in mine}
+        if not all(_same(mine[name], tensor) for name, tensor in now.items()):
+            self.scale = self.scale.with_tensors({name: tensor.clone() for name, tensor in now.items()})
 
 
 class Isotropic(Fixed):
@@ -178,13 +178,13 @@ class Held(Generator):
         A matrix shapes each block by itself: a product over more rows may round differently, and a block's noise must
         not depend on its company.
         """
+        centre = x + self.mean
         for block, rng in zip(out, rngs, strict=True):
             law.sample_into(block, rng)
             if not self.scale.elementwise:
-                self.scale.apply_(block)
+                self.scale.apply_around_(block, centre)
         if self.scale.elementwise:
-            self.scale.apply_(out)
-        out.add_(x + self.mean)
+            self.scale.apply_around_(out, centre)
 
     def describe(self) -> str:
         """The source's line."""
@@ -206,6 +206,10 @@ def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale:
 def _rebuild(module: Fixed, keys: Any) -> None:
     """After loading a state: a function of the module, since a lambda could not be pickled."""
     module._rebuild()
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
 
 
 def _buffer_name(name: str) -> str:

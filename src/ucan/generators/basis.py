@@ -168,7 +168,8 @@ class BasisWise(Generator):
         cap: float = 1.0,
     ) -> BasisWise:
         """In the cosine basis, for inputs too large for PCA; by default a sixth of the frequencies lead."""
-        return cls(Cosines(shape), leading or max(1, math.prod(shape) // 6), scale, bands, cap)
+        sixth = max(1, math.prod(shape) // 6)
+        return cls(Cosines(shape), sixth if leading is None else leading, scale, bands, cap)
 
     def cap(self) -> float:
         """The largest scale given, or the cap on learned ones."""

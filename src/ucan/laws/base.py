@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -89,7 +89,11 @@ class Law(ABC):
     @classmethod
     def from_std(cls, std: float, dim: int, **parameters: float) -> Self:
         """The law whose every coordinate has this standard deviation in dimension ``dim``."""
-        unit = cls(scale=1.0, **parameters)
+        try:
+            unit = cls(scale=1.0, **parameters)
+        except TypeError as error:  # a parameter is missing, or there is no such one
+            wanted = ", ".join(f"{f.name}=" for f in fields(cls) if f.name != "scale") or "none"
+            raise InvalidInput(f"{cls.__name__}.from_std: its parameters beside std and dim are {wanted}.") from error
         if not (math.isfinite(std) and std > 0):
             raise InvalidInput(f"{cls.__name__}.from_std: std must be a finite number above 0, got {std!r}.")
         return cls(scale=std / unit.std(dim), **parameters)
