@@ -23,6 +23,7 @@ import ucan
 from ucan import Abstention, Certificate, Gaussian, InvalidInput, Laplace, Region, Registry, SmoothedClassifier
 from ucan.certificate import Evidence, from_dict, load_json, save_json
 from ucan.errors import StoreError
+from ucan.plan import CertifyPlan
 from ucan.scales import Basis, Dense, Diagonal, Scalar
 
 INF = math.inf
@@ -330,10 +331,83 @@ def test_a_registry_has_one_norm_and_says_so(tmp_path):
         assert registry.norm == 1 and len(registry) == 0
     with pytest.raises(InvalidInput, match="registry of ℓ1 regions"):
         Registry(tmp_path / "r", norm=2)
-    with Registry(tmp_path / "new") as registry:
-        assert registry.norm == 2
     with pytest.raises(InvalidInput):
         Registry(tmp_path / "bad", norm=3)
+
+
+@every_norm
+def test_a_new_registry_takes_its_norm_from_its_first_region(norm, tmp_path):
+    with Registry(tmp_path / "r") as registry, Registry(tmp_path / "r") as other:
+        assert registry.norm is None and registry.lookup(point(0, 0)) is None
+        registry.enrol(point(0, 0), claim(None, None, 0, 2))  # a point has no norm
+        assert registry.norm is None and registry.lookup(point(0, 0)).answer is None
+        assert registry.lookup(point(0, 1)) is None
+        with pytest.raises(InvalidInput, match="finite"):
+            registry.enrol(point(3, 4), claim(1, 1.0, INF, norm, (2,)))
+        assert registry.norm is None  # what failed settled nothing
+        registry.enrol(point(3, 4), claim(1, 1.0, 99.0, norm, (2,)))
+        assert registry.norm == other.norm == norm and check(registry) == 2
+        with pytest.raises(InvalidInput, match="one norm"):
+            other.enrol(point(9, 9), claim(1, 1.0, 1.0, 2 if norm == 1 else 1, (2,)))
+
+
+def test_the_first_region_of_a_new_registry_is_that_of_the_noise(tmp_path):
+    model = lambda y: torch.zeros(len(y), dtype=torch.long)  # noqa: E731
+    with Registry(tmp_path / "r") as registry:  # Gaussian noise makes ℓ2 regions against ℓ∞
+        (c,) = registry.certify(
+            SmoothedClassifier(model, Gaussian(scale=1.0), None, 2), point(0, 0).float(), n=200, norm=INF
+        )
+        assert (registry.norm, c.norm, c.region.norm) == (2, INF, 2)
+
+
+# --- whose answers they are ---
+
+
+def linear(weight):
+    net = torch.nn.Linear(2, 2, bias=False).eval()
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[-weight, 0.0], [weight, 0.0]]))
+    return net
+
+
+def test_another_classifier_or_another_alpha_is_refused_before_any_vote(tmp_path):
+    x, law = torch.tensor([[1.0, 0.0]]), Gaussian(scale=1.0)
+    wide = ucan.Fixed(torch.tensor([1.0, 2.0]))
+    g = SmoothedClassifier(linear(1.0), law, wide, 2)
+    with Registry(tmp_path / "r") as registry:
+        registry.certify(g, x, n=200)
+        others = {
+            "weights": SmoothedClassifier(linear(2.0), law, wide, 2),
+            "law": SmoothedClassifier(linear(1.0), Gaussian(scale=0.5), wide, 2),
+            "noise": SmoothedClassifier(linear(1.0), law, None, 2),
+            "noise weights": SmoothedClassifier(linear(1.0), law, ucan.Fixed(torch.tensor([1.0, 3.0])), 2),
+            "precision": SmoothedClassifier(linear(1.0).double(), law, wide, 2),
+        }
+        for what, other in others.items():
+            for point_ in (x, x + 99):  # also where its memory would answer
+                with pytest.raises(InvalidInput, match=f"another classifier .*{what} ") as refused:
+                    registry.certify(other, point_, n=200)
+                assert "begin another file" in str(refused.value)
+        with pytest.raises(InvalidInput, match=r"alpha 0\.001, this one 0\.01"):
+            registry.certify(g, x, n=200, alpha=0.01)
+        with pytest.raises(InvalidInput, match="another classifier"):
+            registry.enrol(x, others["law"].certify(x, n=200)[0])
+        assert len(registry) == 1
+        again = SmoothedClassifier(linear(1.0), law, ucan.Fixed(torch.tensor([1.0, 2.0])), 2)
+        registry.certify(again, x + 99, n=300, bound="two-class", seed=5)  # the same one, asked otherwise
+        assert len(registry) == 2
+
+
+def test_weights_that_change_while_it_works_are_noticed(tmp_path):
+    net = linear(1.0)
+    g = SmoothedClassifier(net, Gaussian(scale=1.0), None, 2)
+    with Registry(tmp_path / "r") as registry:
+        inputs = (torch.tensor([[10.0 * i, 0.0]]) for i in range(1, 4))
+        answers = registry.certify_each(g, inputs, CertifyPlan(n=200))
+        next(answers)
+        net.weight.data.mul_(2)
+        with pytest.raises(InvalidInput, match="another classifier"):
+            next(answers)
 
 
 def test_foreign_and_damaged_files_are_refused(tmp_path):
@@ -349,7 +423,16 @@ def test_foreign_and_damaged_files_are_refused(tmp_path):
         Registry(tmp_path / "no" / "folder")
     with Registry(tmp_path / "r") as registry:
         registry.enrol(point(0, 0), claim(1, 1.0, 1.0, 2, (2,)))
-    for damage in ("UPDATE regions SET radius = 99", "UPDATE scales SET kind = 'Dense'", "DELETE FROM regions"):
+    for damage in (
+        "UPDATE regions SET radius = 99",
+        "UPDATE scales SET kind = 'Dense'",
+        "DELETE FROM regions",
+        "UPDATE sketches SET reach = 0",
+        "UPDATE sketches SET answer = 0",
+        "UPDATE sketches SET sketch = randomblob(12)",
+        "UPDATE sketches SET id = 2",
+        "DELETE FROM sketches",
+    ):
         copy = tmp_path / "copy"
         copy.write_bytes((tmp_path / "r").read_bytes())
         with sqlite3.connect(copy) as db:

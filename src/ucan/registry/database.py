@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import sqlite3
+import struct
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -26,14 +27,15 @@ from ucan.scales import Scalar, Scale
 from ucan.storage import recognise, storage
 
 APPLICATION_ID = 0x55435247  # "UCRG"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 PATIENCE = 60  # seconds to wait for another process's transaction
 ABSTAINED = -1
 # What the filter needs lies apart from the regions themselves, so that opening a registry reads megabytes.
 SCHEMA = """
-CREATE TABLE registry (norm TEXT NOT NULL, shape TEXT);
+CREATE TABLE registry (norm TEXT, shape TEXT, classifier TEXT);
 CREATE TABLE sketches (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, answer INTEGER NOT NULL, reach REAL NOT NULL, sketch BLOB NOT NULL);
+    id INTEGER PRIMARY KEY AUTOINCREMENT, answer INTEGER NOT NULL, reach REAL NOT NULL, sketch BLOB NOT NULL,
+    checksum INTEGER NOT NULL);
 CREATE TABLE regions (
     id INTEGER PRIMARY KEY, answer INTEGER NOT NULL, radius REAL NOT NULL, scale INTEGER NOT NULL,
     tensors BLOB NOT NULL, record TEXT NOT NULL, checksum INTEGER NOT NULL);
@@ -67,18 +69,13 @@ class Database:
         with self.storage():
             self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
             try:
-                self._settle(2 if norm is None else norm)
-                text = self._db.execute("SELECT norm FROM registry").fetchone()[0]
+                self._settle()
+                if norm is not None and norm != self.norm():
+                    with self.transaction():
+                        self.settle_norm(norm)
             except BaseException:
                 self._db.close()
                 raise
-        self.norm = math.inf if text == "inf" else int(text)
-        if norm is not None and norm != self.norm:
-            self._db.close()
-            raise InvalidInput(
-                f"{path} is a registry of {norm_name(self.norm)} regions; a registry has one norm, so {norm_name(norm)} "
-                "needs another file."
-            )
 
     def storage(self) -> Any:
         """What SQLite and the system say about this file, in words."""
@@ -99,6 +96,44 @@ class Database:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
+
+    def norm(self) -> float | None:
+        """The norm of the regions, once there is one."""
+        text = self._db.execute("SELECT norm FROM registry").fetchone()[0]
+        return None if text is None else math.inf if text == "inf" else int(text)
+
+    def settle_norm(self, norm: float) -> None:
+        """Whoever opens a new registry may fix its norm, or else its first region does; another is refused."""
+        known = self.norm()
+        if known is None:
+            self._db.execute("UPDATE registry SET norm = ?", ("inf" if norm == math.inf else str(int(norm)),))
+        elif known != norm:
+            raise InvalidInput(
+                f"{self.path} is a registry of {norm_name(known)} regions; a registry has one norm, so {norm_name(norm)} "
+                "needs another file."
+            )
+
+    def settle_classifier(self, classifier: dict[str, Any]) -> None:
+        """The first enrolment fixes whose answers these are; another classifier's are refused."""
+        self.check_classifier(classifier)
+        known = self._classifier()
+        if classifier.keys() - known.keys():
+            self._db.execute("UPDATE registry SET classifier = ?", (json.dumps({**known, **classifier}),))
+
+    def check_classifier(self, classifier: dict[str, Any]) -> None:
+        """Refuse a classifier that is told by anything from the one enrolled."""
+        known = self._classifier()
+        differing = [key for key in known.keys() & classifier.keys() if known[key] != classifier[key]]
+        if differing:
+            lines = (f"{key} {known[key]!r}, this one {classifier[key]!r}" for key in sorted(differing))
+            raise InvalidInput(
+                f"{self.path} holds the answers of another classifier ({'; '.join(lines)}). Its memory is part of a "
+                "classifier: begin another file for this one."
+            )
+
+    def _classifier(self) -> dict[str, Any]:
+        text = self._db.execute("SELECT classifier FROM registry").fetchone()[0]
+        return {} if text is None else json.loads(text)
 
     def shape(self) -> tuple[int, ...] | None:
         """The shape of the inputs, once there is one."""
@@ -150,8 +185,9 @@ class Database:
         """Store one enrolment; within a transaction."""
         tensors = save({name: t.detach().cpu().contiguous().clone() for name, t in row.tensors.items()})
         record = json.dumps(row.record, ensure_ascii=False)
-        insert = "INSERT INTO sketches (answer, reach, sketch) VALUES (?, ?, ?)"
-        number = int(self._db.execute(insert, (row.answer, reach, sketch)).lastrowid or 0)
+        insert = "INSERT INTO sketches (answer, reach, sketch, checksum) VALUES (?, ?, ?, ?)"
+        values: tuple[Any, ...] = (row.answer, reach, sketch, _sketch_checksum(row.answer, reach, sketch))
+        number = int(self._db.execute(insert, values).lastrowid or 0)
         checksum = _checksum(row.answer, row.radius, row.scale, tensors, record)
         values = (number, row.answer, row.radius, row.scale, tensors, record, checksum)
         self._db.execute("INSERT INTO regions VALUES (?, ?, ?, ?, ?, ?, ?)", values)
@@ -169,14 +205,21 @@ class Database:
             raise self._damaged(f"enrolment {number}") from error
 
     def sketches(self, after: int) -> list[tuple[int, int, float, bytes]]:
-        """(id, answer, reach, sketch) of the enrolments after this one, in order."""
-        query = "SELECT id, answer, reach, sketch FROM sketches WHERE id > ? ORDER BY id"
-        return self._db.execute(query, (after,)).fetchall()
+        """(id, answer, reach, sketch) of the enrolments after this one, in order; none is ever taken out."""
+        last = self._db.execute("SELECT max(id) FROM regions").fetchone()[0] or 0  # first: others may be enrolling
+        query = "SELECT id, answer, reach, sketch, checksum FROM sketches WHERE id > ? ORDER BY id"
+        rows = self._db.execute(query, (after,)).fetchall()
+        for expected, (number, *values, checksum) in enumerate(rows, after + 1):
+            if number != expected or _sketch_checksum(*values) != checksum:
+                raise self._damaged(f"the sketch of enrolment {expected}")
+        if last > after + len(rows):
+            raise self._damaged(f"the sketch of enrolment {last}")
+        return [row[:4] for row in rows]
 
     def _damaged(self, what: str) -> StoreError:
         return StoreError(f"{self.path} is damaged: {what} is missing or was changed. Restore it from a copy.")
 
-    def _settle(self, norm: float) -> None:
+    def _settle(self) -> None:
         """Recognise the file before anything is written to it; an empty one becomes a registry in one transaction."""
         if not self._recognise():
             self._db.execute("BEGIN EXCLUSIVE")
@@ -184,8 +227,7 @@ class Database:
                 if not self._recognise():  # another process may have been first
                     for statement in SCHEMA.strip().split(";")[:-1]:
                         self._db.execute(statement)
-                    text = "inf" if norm == math.inf else str(int(norm))
-                    self._db.execute("INSERT INTO registry VALUES (?, NULL)", (text,))
+                    self._db.execute("INSERT INTO registry VALUES (NULL, NULL, NULL)")
                     self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                     self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 self._db.execute("COMMIT")
@@ -217,3 +259,7 @@ class Database:
 def _checksum(answer: int, radius: float, scale: int, tensors: bytes, record: str) -> int:
     head = f"{answer} {radius!r} {scale} ".encode()
     return zlib.crc32(record.encode(), zlib.crc32(tensors, zlib.crc32(head)))
+
+
+def _sketch_checksum(answer: int, reach: float, sketch: bytes) -> int:
+    return zlib.crc32(sketch, zlib.crc32(struct.pack("<qd", answer, reach)))

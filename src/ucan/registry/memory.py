@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.certificate import Abstention, Certificate, Evidence
+from ucan.certificate import Abstention, Certificate, Evidence, law_to_json
 from ucan.errors import InvalidInput, UnsupportedNorm
+from ucan.fingerprint import weights_hash
 from ucan.laws import norm_name
 from ucan.plan import CertifyPlan
 from ucan.region import Region
@@ -47,50 +48,78 @@ class Registry:
     its noise holds for each enrolment with probability at least 1 − α.
 
     ``path`` is a file that several processes may use at once; all replicas of a deployment must share it. ``norm`` is
-    the norm of its regions (default: what the file says, 2 for a new one). See docs/registry.md for what this does and
-    does not give.
+    the norm of its regions; without it, what the file says, and the first region enrolled decides for a new one. A
+    registry belongs to one classifier (weights, noise, law, precision) at one α, those of its first enrolment. See
+    docs/registry.md for what this does and does not give.
     """
 
     def __init__(self, path: str | Path, norm: float | None = None) -> None:
         self._store = Database(Path(path), norm)
-        self.norm = self._store.norm
+        self._norm: float | None = None
         self._cells: Cells | None = None
         self._index: Index | None = None
         self._scales: dict[int, Scale] = {}
 
+    @property
+    def norm(self) -> float | None:
+        """The norm of its regions; None as long as there is none and nobody has said."""
+        if self._norm is None:
+            with self._store.storage():
+                self._norm = self._store.norm()
+        return self._norm
+
     def certify(self, g: SmoothedClassifier, x: torch.Tensor, **options: Any) -> list[Certificate | Abstention]:
         """The registry's answer for each of a batch (batch, *event), in order; ``options`` are those of ``g.certify``.
+
+        The norm asked for is the registry's unless ``norm`` says otherwise (ℓ2 where it has none yet).
 
         A certificate's region is around its input. For an input inside a stored region it is the stored Σ with the
         radius that is left, Rᵢ − ‖Σᵢ⁻¹(x − xᵢ)‖, and the evidence is that of the enrolled input.
         """
-        plan = CertifyPlan(**{"norm": self.norm, **options, "stop": parse_stop(options.get("stop"))})
+        own = {} if self.norm is None else {"norm": self.norm}
+        plan = CertifyPlan(**{**own, **options, "stop": parse_stop(options.get("stop"))})
         return [outcome for _, outcome in self.certify_each(g, g.check_inputs(x, plan.norm), plan)]
 
     def certify_each(
         self, g: SmoothedClassifier, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """(number, answer) for inputs (1, *event), in order, each on disk before it is given."""
+        classifier: dict[str, Any] = {}
         for i, x in enumerate(one.to(g.f.device or one.device) for one in inputs):
-            if i == 0:
-                self._check_regions(g, x, plan.norm)
+            classifier = classifier or self.check(g, x, plan)
             found = self.lookup(x)
             if found is None:
                 ((_, outcome),) = g.certify_each([x], plan)
-                yield i, self.enrol(x, outcome)
+                yield i, self._enrol(x, outcome, {**classifier, **_classifier_of(outcome.evidence)})
             else:
                 with self._store.storage():
                     answer = self._given(found, x, plan.norm)
                 yield i, answer
 
-    def _check_regions(self, g: SmoothedClassifier, x: torch.Tensor, norm: float) -> None:
-        """Refuse, before any vote, a classifier whose regions do not belong here."""
-        made = region_norm(g, x, norm)
-        if made != self.norm:
+    def check(self, g: SmoothedClassifier, x: torch.Tensor, plan: CertifyPlan) -> dict[str, Any]:
+        """Refuse, before any vote, what does not belong here: other regions, another classifier or another α.
+
+        Returns what the classifier is known by, for inputs like x (1, *event).
+        """
+        made = region_norm(g, x, plan.norm)
+        if self.norm not in (None, made):
             raise UnsupportedNorm(
-                f"this registry holds {norm_name(self.norm)} regions; {type(g.law).__name__} noise against "
-                f"{norm_name(norm)} makes {norm_name(made)} ones. Use another file: Registry(path, norm=…)."
+                f"this registry holds {norm_name(self._metric)} regions; {type(g.law).__name__} noise against "
+                f"{norm_name(plan.norm)} makes {norm_name(made)} ones. Use another file: Registry(path, norm=…)."
             )
+        setup = g.engine.setup(x, plan)
+        classifier = {
+            "weights": setup.weights,
+            "classes": g.f.num_classes,
+            "law": law_to_json(g.law),
+            "noise": g.M.describe(),
+            "noise weights": weights_hash(g.M),
+            "alpha": plan.alpha,
+            "precision": setup.backend.precision,
+        }
+        with self._store.storage():
+            self._store.check_classifier(classifier)
+        return classifier
 
     def enrol(self, x: torch.Tensor, outcome: Certificate | Abstention) -> Certificate | Abstention:
         """Store what ``g.certify`` said of one input (1, *event), shrunk as needed; return what the registry answers.
@@ -98,6 +127,11 @@ class Registry:
         If x lies inside a stored region, that one's answer stands and nothing is stored. When this returns, the answer
         is on disk.
         """
+        return self._enrol(x, outcome, _classifier_of(outcome.evidence))
+
+    def _enrol(
+        self, x: torch.Tensor, outcome: Certificate | Abstention, classifier: dict[str, Any]
+    ) -> Certificate | Abstention:
         point = _flat(x)
         if outcome.norm is None or (isinstance(outcome, Certificate) and outcome.region.dim != len(point)):
             raise InvalidInput("a registry enrols what certify returned for this input.")
@@ -105,13 +139,17 @@ class Registry:
             try:
                 with self._store.transaction():
                     self._store.settle_shape(x.shape[1:])
+                    self._store.settle_classifier(classifier)
+                    if isinstance(outcome, Certificate):
+                        self._store.settle_norm(outcome.region.norm)
                     self._refresh()
                     found = self._containing(point)
                     if found is None:
                         answer = self._fitted(point, outcome)
                         self._keep(x, point, answer)
             except BaseException:
-                self._scales.clear()  # one of them may not have been stored after all
+                self._scales.clear()  # one of them may not have been stored after all,
+                self._norm = None  # nor the norm settled
                 raise
             return self._given(found, x, outcome.norm) if found is not None else answer
 
@@ -147,6 +185,11 @@ class Registry:
 
     # --- search ---
 
+    @property
+    def _metric(self) -> float:
+        """The norm to measure in. Where there is none yet all that is stored are points, the same in every norm."""
+        return 2 if self.norm is None else self.norm
+
     def _refresh(self) -> None:
         """Bring the filter up to date with what has been enrolled, here and by other processes."""
         rows = self._store.sketches(0 if self._index is None else self._index.last)
@@ -166,7 +209,7 @@ class Registry:
         for number in np.sort(ids):
             entry = self._entry(int(number))
             offset = point - _flat(entry.centre[None])
-            if not offset.any() or size_bounds(entry.scale, self.norm, offset)[0] < entry.radius * (1 + RIM):
+            if not offset.any() or size_bounds(entry.scale, self._metric, offset)[0] < entry.radius * (1 + RIM):
                 return entry
         return None
 
@@ -174,7 +217,7 @@ class Registry:
         """The radius up to which the region at this point meets no stored region of another answer."""
         if self._cells is None or self._index is None:
             return radius
-        stretch = outer_radius(scale, self.norm, 1.0, len(point))
+        stretch = outer_radius(scale, self._metric, 1.0, len(point))
         ids, gaps = self._index.near(self._cells.sketch(point), radius * stretch, answer)
         for other, gap in zip(ids, gaps, strict=True):
             if gap > radius * stretch:  # nor can any after it
@@ -182,7 +225,7 @@ class Registry:
             row = self._store.read(int(other))
             theirs = scale if row.scale == number else self._scale(row.scale)
             offset = _flat(row.tensors["centre"][None]) - point
-            radius = min(radius, allowed_radius(self.norm, offset, scale, theirs, row.radius))
+            radius = min(radius, allowed_radius(self._metric, offset, scale, theirs, row.radius))
         return radius
 
     def _entry(self, number: int) -> Entry:
@@ -204,13 +247,9 @@ class Registry:
         if isinstance(outcome, Abstention):
             return replace(outcome, scope="registry")
         region = outcome.region
-        if region.norm != self.norm:
-            raise InvalidInput(
-                f"this registry holds {norm_name(self.norm)} regions, not {norm_name(region.norm)} ones."
-            )
         if not math.isfinite(region.radius):
             raise InvalidInput("a registry keeps regions of finite radius only.")
-        check_kind(region.scale, self.norm)
+        check_kind(region.scale, region.norm)
         number = self._store.scale_id(region.scale)
         radius = self._room(point, self._scale(number), number, region.radius, outcome.prediction)
         if radius == 0 < region.radius:
@@ -232,7 +271,7 @@ class Registry:
             record["reason"] = answer.reason
         row = Row(label, radius, self._store.scale_id(scale), tensors, record)
         sketch = Cells(x.shape[1:]).sketch(point) if self._cells is None else self._cells.sketch(point)
-        reach = outer_radius(scale, self.norm, radius, len(point))
+        reach = outer_radius(scale, self._metric, radius, len(point))
         self._store.add(row, reach, sketch.astype("<f4").tobytes())
 
     def _given(self, entry: Entry, x: torch.Tensor, norm: float) -> Certificate | Abstention:
@@ -241,11 +280,11 @@ class Registry:
         evidence, record = Evidence.from_dict(row.record["evidence"]), row.record
         if entry.answer is None:
             return Abstention(norm, "registry", evidence, record["reason"], record["p_lower"])
-        _, used = size_bounds(entry.scale, self.norm, _flat(x) - _flat(entry.centre[None]))
-        region = Region(entry.scale, entry.radius, self.norm, x.shape[1:])
+        _, used = size_bounds(entry.scale, self._metric, _flat(x) - _flat(entry.centre[None]))
+        region = Region.sharing(entry.scale, entry.radius, self._metric, x.shape[1:])
         # ALM is said in the norm that is asked for now; at any p the law's radii stand in the same proportion.
         asked, own = (
-            (evidence.law.radius(0.75, q, x.numel()) for q in (norm, self.norm)) if norm != self.norm else (1, 1)
+            (evidence.law.radius(0.75, q, x.numel()) for q in (norm, self._metric)) if norm != self._metric else (1, 1)
         )
         stored = Certificate(
             norm,
@@ -268,12 +307,24 @@ def region_norm(g: SmoothedClassifier, x: torch.Tensor, norm: float) -> float:
     return region.norm
 
 
+def _classifier_of(evidence: Evidence) -> dict[str, Any]:
+    """What evidence tells of the classifier that it is about."""
+    return {
+        "weights": evidence.weights_hash,
+        "classes": len(evidence.counts),
+        "law": law_to_json(evidence.law),
+        "noise": evidence.generator,
+        "alpha": evidence.alpha,
+        "precision": evidence.precision,
+    }
+
+
 def _resized(certificate: Certificate, radius: float) -> Certificate:
     """The same claim on a smaller region."""
     region = certificate.region
     if radius >= region.radius:
         return certificate
-    smaller = Region(region.scale, radius, region.norm, region.shape)
+    smaller = Region.sharing(region.scale, radius, region.norm, region.shape)
     return replace(certificate, region=smaller, alm=certificate.alm * radius / region.radius)
 
 
