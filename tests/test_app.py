@@ -328,6 +328,7 @@ def attempt(**more) -> Attempt:
     ("answer", "more", "tone", "said"),
     [
         (1, {}, "good", "Held, as guaranteed"),
+        (1, {"size": 0.0}, "plain", "Nothing found"),
         (None, {}, "warn", "Too close to call"),
         (0, {"broken": True}, "bad", "one certificate in 1,000"),
         (0, {"broken": True, "bug": True}, "bad", "please report it"),

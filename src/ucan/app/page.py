@@ -84,8 +84,8 @@ def build(session: Session) -> gr.Blocks:
                     session.scale,
                     step=session.scale / 20,
                     label="λ, the scale of the noise",
-                    info=f"The run uses {session.scale:g}. Certificates under other noise are true as well, but of a network "
-                    "that was not made for it.",
+                    info=f"The run uses {session.scale:g}. Under other noise certificates are as true, but the network was "
+                    "not made for it.",
                     elem_id="scale",
                 )
                 votes = gr.Slider(

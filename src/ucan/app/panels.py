@@ -12,8 +12,9 @@ from ucan.app.noise import noise_maps, noisy_copies
 from ucan.app.session import Attacked, Session
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.laws import norm_name
-from ucan.report.pictures import DIVERGING, as_delta, as_map, as_picture
+from ucan.report.pictures import DIVERGING, as_map, as_picture
 from ucan.results.metrics import floor_digits, floor_percent
+from ucan.scales import Scalar
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Votes
 
@@ -70,11 +71,10 @@ def noise(g: SmoothedClassifier, x: torch.Tensor, title: str, seed: int) -> str:
     """The input, μ, σ, and some noisy copies."""
     mu, sigma, exact = noise_maps(g, x)
     noisy, shown = noisy_copies(g, x, 4, seed)
-    most = max(float(np.abs(mu).max()), 1e-12)
     about = "" if exact else ", estimated"
     figures = [
         _figure(as_picture(x[0]), "the input", escape(title)),
-        _figure(as_map(mu, -most, most, DIVERGING), "μ, the noise's offset", _range(mu)),
+        _figure(_around_zero(mu), "μ, the noise's offset", _range(mu)),
         _figure(as_map(sigma, 0.0, float(sigma.max())), "σ, the noise's scale", _range(sigma) + about),
     ]
     parts = [f'<div class="u-figures">{"".join(figures)}</div>', _strip("noisy copies", noisy)]
@@ -159,6 +159,8 @@ def verdict(certificate: Certificate, attacked: Attacked) -> tuple[str, str, str
     """(tone, headline, what it means) of one attack. The tones are good, bad, warn and plain."""
     attempt = attacked.attempt
     held = not attempt.broken and attacked.answer == certificate.prediction
+    if attempt.size == 0:
+        return "plain", "Nothing found", "No change that was tried costs the answer any votes; the original was tested."
     if attempt.size >= 1:
         headline = "changed" if attempt.broken else "held" if held else "too close to call"
         return "plain", f"Outside the region: {headline}", "No promise was made about this picture, and none is broken."
@@ -197,8 +199,14 @@ def _certificate(session: Session, c: Certificate, label: int) -> str:
     name, norm = escape(session.class_name(c.prediction)), norm_name(c.norm if c.norm is not None else c.region.norm)
     sure, radius = floor_percent(1 - c.evidence.alpha, 3).rstrip("0").rstrip("."), floor_digits(c.radius, 4)
     cap = session.cap(c.evidence.law.scale)
-    capped = "no cap is known: do not compare" if cap is None else f"under the cap {cap:g} on the noise's scales"
+    capped = "no cap is known: do not compare" if cap is None else f"under the cap {cap:.4g} on the noise's scales"
     frozen = "as long as the noise stays frozen as it was computed for this picture, " if c.scope == "frozen" else ""
+    beyond = (
+        ""
+        if isinstance(c.region.scale, Scalar)
+        else f" The region {{δ : ‖Σ⁻¹δ‖ < {floor_digits(c.region.radius, 4)}}} contains this ball, and reaches further where "
+        "the noise is larger."
+    )
     return f"""
 <article class="u-card" aria-live="polite">
   <div class="u-answer"><span>answer</span><b>{name}</b>{_label(session, c.prediction, label)}</div>
@@ -208,7 +216,7 @@ def _certificate(session: Session, c: Certificate, label: int) -> str:
     <div><dt>ALM</dt><dd>{floor_digits(c.alm, 4)}</dd><p>a size, {capped}</p></div>
   </dl>
   <p>With probability at least {sure} %, {frozen}<b>no change of {norm} length below {radius} moves the answer away from
-  {name}.</b></p>
+  {name}.</b>{beyond}</p>
   {_scope(c.scope)}
 </article>"""
 
@@ -243,6 +251,7 @@ def _attack(session: Session, certificate: Certificate, one: Attacked) -> str:
     length = float(torch.linalg.vector_norm(delta.double(), ord=certificate.norm or certificate.region.norm))
     norm = norm_name(certificate.norm or certificate.region.norm)
     answer = "no clear majority" if one.answer is None else session.class_name(one.answer)
+    change = _around_zero(delta[0].double().mean(0).cpu().numpy())
     return f"""
 <article class="u-attack u-{tone}">
   <h3>{headline}</h3>
@@ -250,7 +259,7 @@ def _attack(session: Session, certificate: Certificate, one: Attacked) -> str:
   <div class="u-scene">
     <div class="u-figures">
       {_figure(as_picture(one.point[0]), "attacked", "answer: " + escape(answer))}
-      {_figure(as_delta(delta[0]), "the change δ", f"up to ± {float(delta.abs().max()):.3f}")}
+      {_figure(change, "the change δ", f"up to ± {float(delta.abs().max()):.3f}")}
     </div>
     {_bars(session, one.votes, int(one.votes.counts.sum()) + one.votes.invalid, certificate.prediction, 4)}
   </div>
@@ -282,6 +291,12 @@ def _bars(session: Session, votes: Votes, n: int, chosen: int | None, most: int 
 
 def _figure(source: str, name: str, caption: str) -> str:
     return f'<figure><img src="{source}" alt="{name}"><figcaption><b>{name}</b><br>{caption}</figcaption></figure>'
+
+
+def _around_zero(values: np.ndarray) -> str:
+    """Numbers (height, width) in colours, 0 in the middle."""
+    most = max(float(np.abs(values).max()), 1e-12)
+    return as_map(values, -most, most, DIVERGING)
 
 
 def _strip(name: str, pictures: torch.Tensor) -> str:
