@@ -24,7 +24,8 @@ from ucan.plan import CertifyPlan
 from ucan.report.accuracy import lines_of
 from ucan.report.curves import certified_curve
 from ucan.report.figures import DASHES, PAPER, Line, accuracy_chart, slice_chart, ticks, votes_chart
-from ucan.report.gallery import chosen, exhibit_run, pixel_scale
+from ucan.report.gallery import chosen, exhibit_run
+from ucan.report.noise import pixel_scale
 from ucan.report.page import GENERATOR, LIMIT, build_page, figure_files, galleries_of
 from ucan.report.rerun import commands
 from ucan.report.runs import Run, by_norm, read_runs

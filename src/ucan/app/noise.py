@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ucan.generators import Composed
-from ucan.report.gallery import pixel_scale
+from ucan.report.noise import pixel_scale
 from ucan.scales import as_scale
 from ucan.smoothed import SmoothedClassifier
 

@@ -1,7 +1,7 @@
 """The gallery of a run: chosen inputs with their noise, their votes and their certificate in words.
 
 Everything comes from the run's own records; the inputs themselves from its data, checked against the certificate's
-hash. The classifier is never run, and only noise that is computed from an input needs its trained model.
+hash. The classifier is never run.
 """
 
 from __future__ import annotations
@@ -14,23 +14,19 @@ import torch
 
 from ucan.audit import Attempt, load_break
 from ucan.audit.ledger import BREAKS
-from ucan.certificate import Abstention, Certificate
+from ucan.certificate import Certificate, Evidence
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
-from ucan.generators import Generator
 from ucan.laws import norm_name
 from ucan.report import pictures
+from ucan.report.noise import Noise, NoiseAt
 from ucan.report.runs import AUDIT, Run
 from ucan.report.slices import Slice, cut
 from ucan.results.metrics import floor_digits
 from ucan.results.rebuild import data_of
 from ucan.results.store import Store
-from ucan.scales import Scale
 from ucan.sidecar import input_hash
-from ucan.training import is_trained_run, load_run
-from ucan.verify import noise_of
 
-LARGEST = 4096  # dimensions up to which the scale in each pixel is worked out for a full Σ
 DATA_KEYS = ("data", "split", "size", "channels")
 
 
@@ -108,134 +104,73 @@ def exhibit_run(run: Run, datasets: dict[Any, Labelled | str]) -> Gallery:
     if run.config.get("kind") == "imported":
         return Gallery(missing=("These results were imported: there are no certificates to look into.",))
     missing: list[str] = []
+    exhibits = []
     with Store.open(run.folder) as store:
         typical = _typical(run, store, missing)
         dataset = _dataset(run, datasets, missing)
-        noise = _Noise(run, None if typical is None else typical.certificate, missing)
-        outcomes = {number: _outcome(store, number, missing) for number in chosen(run)}
-        exhibits = tuple(
-            _exhibit(run, number, why, outcome, dataset, noise, missing)
-            for number, why in chosen(run).items()
-            if (outcome := outcomes[number]) is not None
-        )
-    return Gallery(exhibits, typical, tuple(dict.fromkeys(missing)))
-
-
-def in_words(run: Run, outcome: Certificate | Abstention, truth: int) -> list[str]:
-    """What was certified, as one would say it; every number rounds down."""
-    evidence = outcome.evidence
-    if isinstance(outcome, Abstention):
-        return [f"No claim: {outcome.reason.rstrip('.')}."]
-    verdict = "" if truth < 0 else ", which is right" if outcome.prediction == truth else f", but the label is {truth}"
-    norm = "" if outcome.norm is None else f" {norm_name(outcome.norm)}"
-    said = [
-        f"The answer is class {outcome.prediction}{verdict}.",
-        f"No change of{norm} length below {floor_digits(outcome.radius, 3)} can alter it"
-        + {
-            "pipeline": ".",
-            "registry": ", as long as the registry is kept.",
-        }.get(run.scope, ", **if the noise stays as it was computed at this very input**."),
-        f"Class {outcome.prediction} got {evidence.counts[outcome.prediction]:,} of {evidence.n:,} votes, so its "
-        f"probability is at least {floor_digits(outcome.p_lower, 3)}, but for a chance of {evidence.alpha:g}.",
-    ]
-    return said
-
-
-@dataclass
-class _Noise:
-    """The noise at any input of a run: from its trained model, or else from the certificates themselves."""
-
-    run: Run
-    typical: Certificate | None
-    missing: list[str]
-
-    def __post_init__(self) -> None:
-        self.source: Generator | None = None
-        model = str(self.run.config.get("model", ""))
-        if model and is_trained_run(model):
+        noise = Noise(run, store, None if typical is None else typical.certificate, missing)
+        for number, why in chosen(run).items():
             try:
-                self.source = load_run(model).generator
-            except (UcanError, OSError) as error:
-                self.missing.append(f"The trained noise of {model} cannot be loaded: {error}")
+                exhibits.append(_exhibit(run, store, number, why, dataset, noise, missing))
+            except UcanError as error:
+                missing.append(f"Input {number} cannot be shown: {error}")
+    return Gallery(tuple(exhibits), typical, tuple(dict.fromkeys(missing)))
 
-    def at(self, x: torch.Tensor, outcome: Certificate | Abstention) -> Generator | None:
-        """The noise held at one input (1, *event); None where nobody can tell."""
-        if isinstance(outcome, Certificate):
-            return _or_none(lambda: noise_of(outcome, self.source))
-        if self.source is not None:
-            return _or_none(lambda: self.source.at(x))
-        if self.run.scope == "pipeline" and self.typical is not None:  # the same for every input
-            return _or_none(lambda: noise_of(self.typical))
-        return None
+
+def in_words(record: dict[str, Any], truth: int) -> list[str]:
+    """What was certified, as one would say it; every number rounds down."""
+    if record["kind"] == "abstention":
+        return [f"No claim: {record['reason'].rstrip('.')}."]
+    evidence, answer, norm = record["evidence"], record["prediction"], record["norm"]
+    verdict = "" if truth < 0 else ", which is right" if answer == truth else f", but the label is {truth}"
+    length = "length" if norm is None else f"{norm_name(float(norm))} length"
+    condition = {"pipeline": ".", "registry": ", as long as the registry is kept."}
+    return [
+        f"The answer is class {answer}{verdict}.",
+        f"No change of {length} below {floor_digits(record['radius'], 3)} can alter it"
+        + condition.get(record["scope"], ", **if the noise stays as it was computed at this very input**."),
+        f"Class {answer} got {evidence['counts'][answer]:,} of {evidence['n']:,} votes, so its probability is at least "
+        f"{floor_digits(record['p_lower'], 3)}, but for a chance of {evidence['alpha']:g}.",
+    ]
 
 
 def _exhibit(
-    run: Run,
-    number: int,
-    why: str,
-    outcome: Certificate | Abstention,
-    dataset: Labelled | None,
-    noise: _Noise,
-    missing: list[str],
+    run: Run, store: Store, number: int, why: str, dataset: Labelled | None, noise: Noise, missing: list[str]
 ) -> Exhibit:
-    row = int(np.flatnonzero(run.columns["idx"] == number)[0])
-    truth = int(run.columns["label"][row])
-    x = None if dataset is None else _input(dataset, number, outcome, missing)
-    said = in_words(run, outcome, truth)
+    record = store.record(number)
+    if record is None:
+        raise InvalidInput("it carries no evidence.")
+    evidence = Evidence.from_dict(record["evidence"])
+    truth = int(run.columns["label"][np.searchsorted(run.columns["idx"], number)])
+    said = in_words(record, truth)
     panels: list[Panel] = []
-    if x is not None:
-        panels += noise_panels(x, outcome, noise)
+    x = None if dataset is None else _input(dataset, number, evidence.input_hash, missing)
+    if x is not None and pictures.is_picture(tuple(x.shape[1:])):
+        panels.append(Panel("input", "", pictures.as_picture(x[0])))
+        found = noise.at(x, number, evidence.law)
+        panels += [] if found is None else _noise_panels(found)
     if why.startswith("broken"):
         attempt = worst_break(run)
         assert attempt is not None, "chosen named its input"
-        said.append(_break_in_words(attempt, outcome))
+        said.append(_break_in_words(attempt))
         panels += _break_panels(run, attempt)
-    counts = outcome.evidence.counts
-    return Exhibit(why, number, truth, outcome.prediction, counts, tuple(said), tuple(panels))
+    return Exhibit(why, number, truth, record.get("prediction"), evidence.counts, tuple(said), tuple(panels))
 
 
-def noise_panels(x: torch.Tensor, outcome: Certificate | Abstention, noise: _Noise) -> list[Panel]:
-    """The input (1, *event), μ, λσ, and one noisy copy; where the classifier is shown less than that, what it sees."""
-    if not pictures.is_picture(tuple(x.shape[1:])):
-        return []
-    panels = [Panel("input", "", pictures.as_picture(x[0]))]
-    held = noise.at(x, outcome)
-    if held is None:
-        return panels
-    law = outcome.evidence.law
-    with torch.no_grad():
-        mean, scale = held(x)
-        rng = torch.Generator().manual_seed(0)
-        noisy = held.perturb(x, law, 1, rng)[0]
-        seen = held.view(noisy)
-    offset = mean.expand_as(x)[0].double().mean(0).numpy()
-    most = float(np.abs(offset).max())
-    note = "0 everywhere" if most == 0 else f"{_signed(float(offset.min()))} to {_signed(float(offset.max()))}"
-    panels.append(
-        Panel("offset μ", note, pictures.as_map(offset, -max(most, 1e-9), max(most, 1e-9), pictures.DIVERGING))
-    )
-    sigma = pixel_scale(scale, tuple(x.shape[1:]))
-    if sigma is not None:
-        shown = law.scale * sigma
-        low, high = float(shown.min()), float(shown.max())
-        note = f"{low:.3g} everywhere" if high - low < 1e-3 * high else f"{low:.3g} to {high:.3g}"
-        panels.append(Panel("scale λσ", note, pictures.as_map(shown, 0.0, max(high, 1e-12))))
-    panels.append(Panel("a noisy copy", "", pictures.as_picture(noisy[0])))
-    if not torch.equal(seen, noisy):
-        panels.append(Panel("what it looks at", "leading directions", pictures.as_picture(seen[0])))
+def _noise_panels(noise: NoiseAt) -> list[Panel]:
+    """μ, λσ, and one noisy copy; where the classifier is shown less than that, what it sees."""
+    low, high = float(noise.offset.min()), float(noise.offset.max())
+    most = max(-low, high, 1e-9)
+    note = "0 everywhere" if low == high == 0 else f"{_signed(low)} to {_signed(high)}"
+    panels = [Panel("offset μ", note, pictures.as_map(noise.offset, -most, most, pictures.DIVERGING))]
+    if noise.scale is not None:
+        low, high = float(noise.scale.min()), float(noise.scale.max())
+        note = f"{high:.3g} everywhere" if high - low < 1e-3 * high else f"{low:.3g} to {high:.3g}"
+        panels.append(Panel("scale λσ", note, pictures.as_map(noise.scale, 0.0, high)))
+    panels.append(Panel("a noisy copy", "", pictures.as_picture(noise.copy)))
+    if noise.seen is not None:
+        panels.append(Panel("what it looks at", "leading directions", pictures.as_picture(noise.seen)))
     return panels
-
-
-def pixel_scale(scale: Scale, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The scale of the noise in each pixel, averaged over channels: the lengths of Σ's rows. None beyond 4096 dims."""
-    dim = int(np.prod(shape))
-    if scale.elementwise:
-        each = scale.apply(torch.ones(1, *shape, dtype=torch.float64))[0]
-    elif dim <= LARGEST:
-        each = torch.linalg.vector_norm(scale.dense(dim), dim=1).reshape(shape)
-    else:
-        return None
-    return each.double().mean(0).numpy()
 
 
 def _typical(run: Run, store: Store, missing: list[str]) -> Typical | None:
@@ -245,16 +180,12 @@ def _typical(run: Run, store: Store, missing: list[str]) -> Typical | None:
         return None
     order = np.argsort(c["radius"][right], kind="stable")
     number = int(c["idx"][right][order[(len(order) - 1) // 2]])
-    outcome = _outcome(store, number, missing)
-    return Typical(number, outcome, cut(outcome)) if isinstance(outcome, Certificate) else None
-
-
-def _outcome(store: Store, number: int, missing: list[str]) -> Certificate | Abstention | None:
     try:
-        return store.outcome(number)
+        outcome = store.outcome(number)
     except UcanError as error:
-        missing.append(f"Input {number} cannot be shown: {error}")
+        missing.append(f"The region of input {number} cannot be shown: {error}")
         return None
+    return Typical(number, outcome, cut(outcome)) if isinstance(outcome, Certificate) else None
 
 
 def _dataset(run: Run, known: dict[Any, Labelled | str], missing: list[str]) -> Labelled | None:
@@ -271,15 +202,13 @@ def _dataset(run: Run, known: dict[Any, Labelled | str], missing: list[str]) -> 
     return found
 
 
-def _input(
-    dataset: Labelled, number: int, outcome: Certificate | Abstention, missing: list[str]
-) -> torch.Tensor | None:
+def _input(dataset: Labelled, number: int, known: str, missing: list[str]) -> torch.Tensor | None:
     """The input (1, *event), if it is the one that was certified."""
     try:
         if number >= len(dataset):
             raise InvalidInput(f"{dataset.name} has only {len(dataset)} inputs.")
         x = dataset[number][0][None]
-        if input_hash(x) != outcome.evidence.input_hash:
+        if input_hash(x) != known:
             raise InvalidInput("the data are no longer those that were certified.")
     except (UcanError, OSError) as error:
         missing.append(f"Input {number} has no pictures: {error}")
@@ -287,11 +216,11 @@ def _input(
     return x
 
 
-def _break_in_words(attempt: Attempt, outcome: Certificate | Abstention) -> str:
+def _break_in_words(attempt: Attempt) -> str:
     where = (
         "the pipeline that computes its noise anew" if attempt.mode == "live" else "the classifier with frozen noise"
     )
-    if outcome.scope == "pipeline":
+    if attempt.scope == "pipeline":
         where = "the pipeline"
     share = floor_digits(100 * attempt.size, 1)
     return (
@@ -313,13 +242,6 @@ def _break_panels(run: Run, attempt: Attempt) -> list[Panel]:
         Panel("the change δ", f"ℓ2 length {length:.3g}", pictures.as_delta(delta[0])),
         Panel("changed input", f"answer: {attempt.answer}", pictures.as_picture((x.double() + delta)[0])),
     ]
-
-
-def _or_none(make: Any) -> Generator | None:
-    try:
-        return make()
-    except UcanError:
-        return None
 
 
 def _signed(value: float) -> str:

@@ -42,11 +42,11 @@ def cut(certificate: Certificate) -> Slice | None:
         return None
     angle = torch.arange(ANGLES, dtype=torch.float64) * (2 * torch.pi / ANGLES)
     circle = torch.stack([angle.cos(), angle.sin()], dim=1)
-    rays = circle @ plane
-    edge = circle * (region.radius / region.size(rays))[:, None]
-    ball = circle * (certificate.radius / torch.linalg.vector_norm(rays, ord=norm, dim=1))[:, None]
-    along = region.radius / region.size(plane)
-    return Slice(edge.numpy(), ball.numpy(), (float(along[0]), float(along[1])))
+    inverse = region.scale.solve(plane)  # of two directions; the others are their combinations
+    edge = circle * (region.radius / torch.linalg.vector_norm(circle @ inverse, ord=region.norm, dim=1))[:, None]
+    ball = circle * (certificate.radius / torch.linalg.vector_norm(circle @ plane, ord=norm, dim=1))[:, None]
+    across, up = (region.radius / torch.linalg.vector_norm(inverse, ord=region.norm, dim=1)).tolist()
+    return Slice(edge.numpy(), ball.numpy(), (across, up))
 
 
 def directions(scale: Scale, dim: int) -> torch.Tensor | None:
