@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ucan.backends import Backend
-from ucan.cluster.parcel import Package, Piece, Unit, to_bytes
+from ucan.cluster.parcel import Codec, Package, Piece, Unit
 from ucan.cluster.pool import Pool
 from ucan.engine import Engine, Setup
 from ucan.errors import ClusterError
@@ -49,7 +49,7 @@ class RemoteCounter(VoteCounter):
     def __init__(self, pool: Pool, M: Generator, num_classes: int, law: Any, block: int, size: int) -> None:
         super().__init__(_elsewhere, num_classes, law, block, size)
         self.pool = pool
-        self.M = M
+        self.codec = Codec(M)
         self.passes = 1  # forward passes in a unit
         self.refs: OrderedDict[int, tuple[torch.Tensor, Any, Any]] = OrderedDict()
         self.held: tuple[bytes, Any] = (b"", None)
@@ -80,10 +80,10 @@ class RemoteCounter(VoteCounter):
     def _sent(self, run: Run) -> tuple[Any, Any]:
         """References to the input and to the generator held at it; noise that all inputs share is sent once."""
         if id(run.x) not in self.refs:
-            held = to_bytes(run.M, self.M)
+            held = self.codec.encode(run.M)
             if held != self.held[0]:
                 self.held = held, self.pool.ray.put(held)
-            self.refs[id(run.x)] = run.x, self.pool.ray.put(to_bytes(run.x, self.M)), self.held[1]
+            self.refs[id(run.x)] = run.x, self.pool.ray.put(self.codec.encode(run.x)), self.held[1]
             if len(self.refs) > AT_HAND:
                 self.refs.popitem(last=False)
         self.refs.move_to_end(id(run.x))

@@ -63,62 +63,79 @@ def _on_cpu(model: Any) -> Any:
 # --- inputs, and generators held at them ---
 
 
-def known_tensors(M: Generator) -> list[torch.Tensor]:
-    """What a worker has already, as part of the generator."""
-    return [*M.parameters(), *M.buffers()]
+class Codec:
+    """Writes inputs, and generators held at them, for workers that have the generator M; and reads them there.
+
+    What M holds is left out, so that noise which all inputs share costs a few hundred bytes, whatever the size of Σ.
+    Other tensors are written for any device.
+    """
+
+    def __init__(self, M: Generator) -> None:
+        self.M = M
+        self.known: list[torch.Tensor] = []
+        _Recorder(self.known).dump(M)
+        self.places = {_place(tensor): i for i, tensor in reversed(list(enumerate(self.known)))}
+
+    def encode(self, thing: Any) -> bytes:
+        """The bytes of an input, or of a generator held at it."""
+        file = io.BytesIO()
+        with _sendable(f"{type(thing).__name__} of {self.M.describe()}"):
+            _Pickler(file, self).dump(thing)
+        return file.getvalue()
+
+    def decode(self, data: bytes, device: torch.device) -> Any:
+        """The inverse of ``encode``, with the tensors on a worker's device."""
+        return _Unpickler(io.BytesIO(data), self, device).load()
+
+
+class _Recorder(pickle.Pickler):
+    """Notes the tensors of an object in the order in which pickling meets them, the same wherever the object is."""
+
+    def __init__(self, met: list[torch.Tensor]) -> None:
+        super().__init__(io.BytesIO())
+        self.met = met
+
+    def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, torch.Tensor):
+            self.met.append(obj)
+            return "tensor"
+        return None
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out the generator and its tensors, which the worker has, and writes other tensors for any device."""
-
-    def __init__(self, file: io.BytesIO, M: Generator) -> None:
+    def __init__(self, file: io.BytesIO, codec: Codec) -> None:
         super().__init__(file, protocol=5)
-        self.M = M
-        self.known = {_place(t): i for i, t in enumerate(known_tensors(M))}
+        self.codec = codec
 
     def persistent_id(self, obj: Any) -> Any:
-        if obj is self.M:
+        if obj is self.codec.M:
             return ("generator",)
         if not isinstance(obj, torch.Tensor):
             return None
-        if _place(obj) in self.known:
-            return ("known", self.known[_place(obj)])
+        if _place(obj) in self.codec.places:
+            return ("known", self.codec.places[_place(obj)])
         flat = obj.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         return ("tensor", flat.numpy().tobytes(), obj.dtype, tuple(obj.shape))
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, M: Generator, device: torch.device) -> None:
+    def __init__(self, file: io.BytesIO, codec: Codec, device: torch.device) -> None:
         super().__init__(file)
-        self.M = M
+        self.codec = codec
         self.device = device
 
     def persistent_load(self, pid: Any) -> Any:
         if pid[0] == "generator":
-            return self.M
+            return self.codec.M
         if pid[0] == "known":
-            return known_tensors(self.M)[pid[1]]
+            return self.codec.known[pid[1]]
         _, data, dtype, shape = pid
-        flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
-        return flat.reshape(shape).to(self.device)
+        return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape).to(self.device)
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Where a tensor lies: two of the same place hold the same numbers."""
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
-
-
-def to_bytes(thing: Any, M: Generator) -> bytes:
-    """An input, or a generator held at it, for workers that have the generator M."""
-    file = io.BytesIO()
-    with _sendable(f"{type(thing).__name__} of {M.describe()}"):
-        _Pickler(file, M).dump(thing)
-    return file.getvalue()
-
-
-def from_bytes(data: bytes, M: Generator, device: torch.device) -> Any:
-    """The inverse of ``to_bytes``, on a worker's device."""
-    return _Unpickler(io.BytesIO(data), M, device).load()
 
 
 # --- work ---

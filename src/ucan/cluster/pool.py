@@ -146,8 +146,8 @@ class Pool:
             return
         except errors.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
-        self.lost_in_a_row = 0
         if ticket is not None:
+            self.lost_in_a_row = 0
             member.asked -= 1
             if current:
                 ticket.then(*answer)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ucan.cluster.parcel import Package, Unit, from_bytes
+from ucan.cluster.parcel import Codec, Package, Unit
 from ucan.engine import Engine, Setup
 from ucan.errors import ModelError
 from ucan.votes import Classifier, Job
@@ -39,6 +39,7 @@ class Worker:
     def __init__(self) -> None:
         self.engine: Engine
         self.setup: Setup
+        self.codec: Codec
         self.report: Report
         self.device: torch.device
         self.things: OrderedDict[str, tuple[Any, int]] = OrderedDict()
@@ -60,6 +61,7 @@ class Worker:
         f = Classifier(model, package.num_classes)
         self.engine = Engine(f, package.M.to(self.device), package.law, package.backend)
         self.setup = self.engine.setup(package.first.to(self.device), package.plan)
+        self.codec = Codec(self.engine.M)
         self.things.clear()
         self.bytes = 0
         counter, backend = self.setup.counter, self.setup.backend
@@ -93,7 +95,7 @@ class Worker:
         name = ref.hex()
         if name not in self.things:
             data = ray.get(ref)
-            self.things[name] = from_bytes(data, self.engine.M, self.device), len(data)
+            self.things[name] = self.codec.decode(data, self.device), len(data)
             self.bytes += len(data)
         self.things.move_to_end(name)
         while self.bytes > REMEMBERED and len(self.things) > 1:
