@@ -1,6 +1,8 @@
 """Exploring a run, without a browser: the same numbers as certify, uploads that are refused, attacks put into words."""
 
 import math
+import re
+import shutil
 import struct
 import sys
 import zlib
@@ -182,6 +184,14 @@ def test_data_that_are_gone_leave_the_drop(digits, tmp_path, monkeypatch):
         Session.open(tmp_path / "run", source=str(tmp_path / "nowhere.npz"))
 
 
+def test_a_model_that_has_changed_since_is_said(digits, tmp_path):
+    shutil.copytree(digits / "run", tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(re.sub(r'weights_hash = "\w+"', 'weights_hash = "else"', config.read_text()))
+    assert Session.open(digits / "run").notes == ()
+    assert "has changed since this run" in panels.header(Session.open(tmp_path / "run"))
+
+
 def test_inputs_that_are_no_pictures_are_refused(tmp_path, monkeypatch):
     (tmp_path / "vectors.py").write_text(
         "import torch\n\ndef net(batch):\n    return torch.stack([-batch.sum(1), batch.sum(1)], dim=1)\n"
@@ -356,6 +366,16 @@ def test_arriving_votes_are_shown_as_counts_alone():
     text = panels.votes(some, first, 1000, None) + panels.waiting(1000)
     assert f"<b>{int(first.counts.sum()):,}</b> of 1,000 votes" in text and "Nothing is certified yet" in text
     assert "radius" not in text and "ALM" not in text and "≥" not in text
+
+
+def test_a_region_that_is_no_ball_is_shown_beside_its_ball():
+    sigma = torch.linspace(0.5, 2, 16).reshape(SHAPE)
+    for noise, norm, ball in ((None, 2, True), (None, math.inf, False), (ucan.Fixed(sigma), 2, False)):
+        some = session(noise, plan=CertifyPlan(n=1000, norm=norm))
+        certificate = certified(some)
+        text = panels.outcome(some, certificate, 1)
+        whole = f"‖Σ⁻¹δ‖ < {math.floor(certificate.region.radius * 1e4) / 1e4:.4f}}} in ℓ2"
+        assert (whole in text) != ball and f"radius, {'ℓ∞' if norm == math.inf else 'ℓ2'}" in text
 
 
 def test_shown_numbers_round_down():

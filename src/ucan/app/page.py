@@ -181,7 +181,7 @@ def build(session: Session) -> gr.Blocks:
         file.upload(by_drop, [file, scale, start], **common)
         more.click(turn, [start, chosen], [start, thumbs], show_progress="hidden")
         again.click(redraw, [chosen, scale, draw], [noise, draw], show_progress="hidden")
-        scale.release(redraw, [chosen, scale, draw], [noise, draw], show_progress="hidden")
+        scale.change(redraw, [chosen, scale, draw], [noise, draw], trigger_mode="always_last", show_progress="hidden")
     return page
 
 

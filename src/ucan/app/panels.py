@@ -201,12 +201,9 @@ def _certificate(session: Session, c: Certificate, label: int) -> str:
     cap = session.cap(c.evidence.law.scale)
     capped = "no cap is known: do not compare" if cap is None else f"under the cap {cap:.4g} on the noise's scales"
     frozen = "as long as the noise stays frozen as it was computed for this picture, " if c.scope == "frozen" else ""
-    beyond = (
-        ""
-        if isinstance(c.region.scale, Scalar)
-        else f" The region {{δ : ‖Σ⁻¹δ‖ < {floor_digits(c.region.radius, 4)}}} contains this ball, and reaches further where "
-        "the noise is larger."
-    )
+    region, ball = c.region, isinstance(c.region.scale, Scalar) and c.norm in (None, c.region.norm)
+    within = f"{{δ : ‖Σ⁻¹δ‖ < {floor_digits(region.radius, 4)}}} in {norm_name(region.norm)}"
+    beyond = "" if ball else f" The region itself, {within}, contains this ball and may reach further."
     return f"""
 <article class="u-card" aria-live="polite">
   <div class="u-answer"><span>answer</span><b>{name}</b>{_label(session, c.prediction, label)}</div>

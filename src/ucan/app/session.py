@@ -15,6 +15,7 @@ from ucan.certificate import Abstention, Certificate
 from ucan.data import Labelled
 from ucan.data.single import load_picture_or_array
 from ucan.errors import InvalidInput, UcanError
+from ucan.fingerprint import weights_hash
 from ucan.generators import Composed
 from ucan.plan import CertifyPlan
 from ucan.report.pictures import is_picture
@@ -124,7 +125,7 @@ class Session:
         if not 0 <= number < len(self.dataset):
             raise InvalidInput(f"{self.dataset.name} has inputs 0 to {len(self.dataset) - 1}, there is no {number}.")
         x, label = self.dataset[number]
-        return x[None], label
+        return self._placed(x[None]), label
 
     def decode(self, path: str | Path) -> torch.Tensor:
         """A picture somebody hands in, as an input (1, *event): any size and any colours are brought to the model's.
@@ -138,9 +139,13 @@ class Session:
         if not exact and high != wide:
             raise InvalidInput(f"{path.name} is {width} × {height} pixels; this model needs exactly {wide} × {high}.")
         try:
-            return load_picture_or_array(path, self.shape, None if exact else high)[None]
+            return self._placed(load_picture_or_array(path, self.shape, None if exact else high)[None])
         except InvalidInput as error:
             raise InvalidInput(str(error).replace(str(path), path.name)) from error
+
+    def _placed(self, x: torch.Tensor) -> torch.Tensor:
+        """An input where the classifier is."""
+        return x.to(self.g.f.device or x.device)
 
     def certify(
         self, x: torch.Tensor, scale: float, n: int, alpha: float
@@ -158,12 +163,11 @@ class Session:
     ) -> Iterator[Attacked]:
         """Attack a certificate within each multiple of its region: the live pipeline, and where it differs the frozen one."""
         budget, g = budget or Budget(), self.smoothed(certificate.evidence.law.scale)
-        x = x.to(g.f.device or x.device)
         for multiple in multiples:
             for mode in modes_of(certificate.scope, "both"):
                 attempt, delta = attack(g, x, certificate, mode, multiple, budget)
                 pipeline = g if mode == "live" else frozen_at(g, x)
-                point = x if delta is None else (x.double() + delta).to(x.dtype)
+                point = x if delta is None else (x.double() + delta.to(x.device)).to(x.dtype)
                 # The seed of the auditor's own test: where it tested this point, these are the votes that decided.
                 seed = derived_seed(attempt.votes_seed, "check")
                 (answer,) = pipeline.predict(
@@ -205,6 +209,8 @@ def _open_certified(
         shape = dataset.event_shape
     else:
         raise InvalidInput(f"neither the data of {run} are here nor a certificate that tells their shape: give --data.")
+    if config.get("weights_hash") not in (None, weights_hash(g.f.model)):
+        notes += ("The model has changed since this run: what you see here is about the model as it is now.",)
     if "registry" in config:
         notes += (
             "This run answered through a registry. The page does not ask it: what you see is the classifier without "

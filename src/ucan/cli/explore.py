@@ -57,7 +57,9 @@ def explore(
             page, address = serve(session, host, port)
         except OSError as error:
             where = f"{host}:{port}" if port is not None else host
-            raise InvalidInput(f"the page cannot listen on {where}: {error} Give another --host or --port.") from error
+            raise InvalidInput(
+                f"the page cannot listen on {where}: it is in use, or not ours to use. Give another --host or --port."
+            ) from error
         print(f"{session.name}: {address}\nCtrl-C ends it.", flush=True)
         try:
             threading.Event().wait()
