@@ -8,6 +8,7 @@ import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -484,6 +485,20 @@ def test_without_gradio_the_extra_is_named(digits, monkeypatch, capsys):
     with pytest.raises(SystemExit) as leaving:
         main()
     assert leaving.value.code == 2 and "ucan[app]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_an_open_host_is_warned_of_and_a_port_in_use_refused(digits, monkeypatch, capsys, host, warned):
+    def serve(*_):
+        raise OSError("in use")
+
+    monkeypatch.setitem(sys.modules, "ucan.app.page", SimpleNamespace(serve=serve))
+    monkeypatch.setattr(sys, "argv", ["ucan", "explore", str(digits / "run"), "--host", host, "--port", "7999"])
+    with pytest.raises(SystemExit) as leaving:
+        main()
+    said = capsys.readouterr().err
+    assert leaving.value.code == 2 and f"cannot listen on {host}:7999" in said
+    assert ("There is no password" in said) == warned
 
 
 def test_a_certificate_is_what_is_attacked():

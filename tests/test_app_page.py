@@ -208,6 +208,20 @@ def test_what_is_no_picture_gets_an_answer_and_the_page_goes_on(page, tmp_path):
     page.quiet()
 
 
+def test_the_noise_follows_its_scale(page):
+    before = page.text("#noise figure:nth-child(3)")
+    field = page.wait("#scale input[type=number]")
+    field.clear()
+    field.send_keys("1\t")
+    WebDriverWait(page.driver, PATIENCE, ignored_exceptions=GONE).until(
+        lambda _: page.text("#noise figure:nth-child(3)") != before
+    )
+    page.press("#certify")
+    page.wait("#result .u-card")
+    assert "λ = 1 ·" in page.text("#result") and "own λ is 0.5" in page.text("#result")
+    page.quiet()
+
+
 def test_an_attack_without_a_certificate_says_what_to_do(page):
     page.press("#attack")
     assert "Certify a picture first" in page.text("#attacked .u-alert")
@@ -233,6 +247,7 @@ def test_too_many_bytes_never_arrive(page, tmp_path):
     page.wait("#result .u-card")
 
 
+@pytest.mark.slow
 def test_a_port_in_use_and_an_open_host_are_said_in_words(served, run, tmp_path):
     port = served.address.rstrip("/").rpartition(":")[2]
     path = os.pathsep.join([str(Path(ucan.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])

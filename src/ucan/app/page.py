@@ -13,6 +13,7 @@ import torch
 
 from ucan.app import panels
 from ucan.app.session import INSIDE, MOST_BYTES, Attacked, Session
+from ucan.audit import modes_of
 from ucan.certificate import Certificate
 from ucan.errors import UcanError
 from ucan.votes import Votes
@@ -47,222 +48,209 @@ class Claim:
     certificate: Certificate
 
 
-def build(session: Session) -> gr.Blocks:
-    """The page for one session."""
-    first = _pick(session, session.numbers[0]) if session.numbers else None
-    with gr.Blocks(title=f"UCAN explore · {session.name}", analytics_enabled=False, delete_cache=(600, 600)) as page:
-        chosen, claim, start, draw = gr.State(first), gr.State(None), gr.State(0), gr.State(0)
-        gr.HTML(panels.header(session))
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=5, min_width=320):
-                gr.HTML("<h2><span>1</span> Choose a picture</h2>")
-                thumbs = gr.HTML(
-                    _thumbs(session, 0, first), elem_id="thumbs", js_on_load=PICK, visible=bool(session.numbers)
+class Page:
+    """The page for one session: ``blocks`` is what Gradio serves."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        first = self._pick(session.numbers[0]) if session.numbers else None
+        title = f"UCAN explore · {session.name}"
+        with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(600, 600)) as self.blocks:
+            # What one visitor has before them: the input, its certificate, the page of thumbnails, the noise's seed.
+            self.chosen, self.claim, self.start, self.seed = gr.State(first), gr.State(None), gr.State(0), gr.State(0)
+            gr.HTML(panels.header(session))
+            with gr.Row(equal_height=False):
+                self._lay_out_choice(first)
+            with gr.Row(equal_height=False):
+                self._lay_out_certificate()
+            with gr.Row(equal_height=False):
+                self._lay_out_attack()
+            self.attacked = gr.HTML(panels.hint(ATTACK), elem_id="attacked")
+            self._connect()
+
+    # --- what is where; on a telephone one below the other, in this order ---
+
+    def _lay_out_choice(self, first: Chosen | None) -> None:
+        some = bool(self.session.numbers)
+        with gr.Column(scale=5, min_width=320):
+            gr.HTML("<h2><span>1</span> Choose a picture</h2>")
+            self.thumbs = gr.HTML(self._thumbs(0, first), elem_id="thumbs", js_on_load=PICK, visible=some)
+            with gr.Row(visible=some, elem_id="numbers"):
+                number = None if first is None else first.number
+                self.number = gr.Number(
+                    number, label="input number", precision=0, minimum=0, elem_id="number", min_width=120
                 )
-                with gr.Row(visible=bool(session.numbers), elem_id="numbers"):
-                    number = gr.Number(
-                        value=None if first is None else first.number,
-                        label="input number",
-                        precision=0,
-                        minimum=0,
-                        elem_id="number",
-                        min_width=120,
-                    )
-                    more = gr.Button("More pictures", elem_id="more", min_width=120)
-                file = gr.File(label="or drop a picture of your own", elem_id="drop", height=150)
-                said = gr.HTML("", elem_id="said")
-            with gr.Column(scale=7, min_width=320):
-                gr.HTML("<h2>The noise</h2>")
-                noise = gr.HTML(_noise(session, first, session.scale, 0), elem_id="noise")
-                again = gr.Button("Draw other noise", size="sm", elem_id="again")
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=5, min_width=320):
-                gr.HTML("<h2><span>2</span> Certify it</h2>")
-                scale = gr.Slider(
-                    session.scale / 4,
-                    session.scale * 4,
-                    session.scale,
-                    step=session.scale / 20,
-                    label="λ, the scale of the noise",
-                    info=f"The run uses {session.scale:g}. Under other noise certificates are as true, but the network was "
-                    "not made for it.",
-                    elem_id="scale",
-                )
-                votes = gr.Slider(
-                    100,
-                    100_000,
-                    session.plan.n,
-                    step=100,
-                    label="n, the number of votes",
-                    info="More votes take longer and certify more.",
-                    elem_id="votes",
-                )
-                alpha = gr.Slider(
-                    0.0001,
-                    0.05,
-                    session.plan.alpha,
-                    step=0.0001,
-                    label="α, the risk",
-                    info="The probability with which a certificate may be false.",
-                    elem_id="alpha",
-                )
-                certify = gr.Button("Certify", variant="primary", size="lg", elem_id="certify")
-                counted = gr.HTML("", elem_id="counted")
-            with gr.Column(scale=7, min_width=320):
-                gr.HTML("<h2>The answer, and how far it holds</h2>")
-                result = gr.HTML(panels.hint(CERTIFY), elem_id="result")
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=5, min_width=320):
-                gr.HTML("<h2><span>3</span> Attack it</h2>")
-                multiple = gr.Slider(
-                    0.1,
-                    3.0,
-                    2.0,
-                    step=0.1,
-                    label="how far the attacker may go, as a multiple of the region",
-                    info=f"It is tried within {INSIDE:g} × the region as well.",
-                    elem_id="multiple",
-                )
-                attack = gr.Button("Attack", variant="stop", size="lg", elem_id="attack")
-            with gr.Column(scale=7, min_width=320):
-                gr.HTML("<h2>What to watch for</h2>" + panels.adversary(session))
-        attacked = gr.HTML(panels.hint(ATTACK), elem_id="attacked")
+                self.more = gr.Button("More pictures", elem_id="more", min_width=120)
+            self.file = gr.File(label="or drop a picture of your own", elem_id="drop", height=150)
+            self.said = gr.HTML("", elem_id="said")
+        with gr.Column(scale=7, min_width=320):
+            gr.HTML("<h2>The noise</h2>")
+            self.noise = gr.HTML(self._noise(first, self.session.scale, 0), elem_id="noise")
+            self.again = gr.Button("Draw other noise", size="sm", elem_id="again")
 
-        # Heavy work goes one at a time; whatever chooses another input stops it.
-        heavy: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "classifier"}
-        run = certify.click(
-            _certifier(session),
-            [chosen, scale, votes, alpha],
-            [counted, result, claim, attacked, said],
-            show_progress="hidden",
-            **heavy,
-        )
-        try_it = attack.click(_attacker(session), [claim, multiple], [attacked], show_progress="hidden", **heavy)
+    def _lay_out_certificate(self) -> None:
+        own, plan = self.session.scale, self.session.plan
+        with gr.Column(scale=5, min_width=320):
+            gr.HTML("<h2><span>2</span> Certify it</h2>")
+            self.scale = gr.Slider(
+                own / 4,
+                own * 4,
+                own,
+                step=own / 20,
+                label="λ, the scale of the noise",
+                info=f"The run uses {own:g}. Under other noise certificates are as true, but the network was not made for it.",
+                elem_id="scale",
+            )
+            self.n = gr.Slider(
+                100,
+                100_000,
+                plan.n,
+                step=100,
+                label="n, the number of votes",
+                info="More votes take longer and certify more.",
+                elem_id="votes",
+            )
+            self.alpha = gr.Slider(
+                0.0001,
+                0.05,
+                plan.alpha,
+                step=0.0001,
+                label="α, the risk",
+                info="The probability with which a certificate may be false.",
+                elem_id="alpha",
+            )
+            self.certify = gr.Button("Certify", variant="primary", size="lg", elem_id="certify")
+            self.counted = gr.HTML("", elem_id="counted")
+        with gr.Column(scale=7, min_width=320):
+            gr.HTML("<h2>The answer, and how far it holds</h2>")
+            self.result = gr.HTML(panels.hint(CERTIFY), elem_id="result")
 
-        picked = [chosen, number, thumbs, noise, claim, counted, result, attacked, said]
-        common: dict[str, Any] = {"outputs": picked, "cancels": [run, try_it], "show_progress": "hidden"}
+    def _lay_out_attack(self) -> None:
+        with gr.Column(scale=5, min_width=320):
+            gr.HTML("<h2><span>3</span> Attack it</h2>")
+            self.multiple = gr.Slider(
+                0.1,
+                3.0,
+                2.0,
+                step=0.1,
+                label="how far the attacker may go, as a multiple of the region",
+                info=f"It is tried within {INSIDE:g} × the region as well.",
+                elem_id="multiple",
+            )
+            self.attack = gr.Button("Attack", variant="stop", size="lg", elem_id="attack")
+        with gr.Column(scale=7, min_width=320):
+            gr.HTML("<h2>What to watch for</h2>" + panels.adversary(self.session))
 
-        def show(new: Chosen, first_thumb: int, lam: float) -> list[Any]:
-            return [
-                new,
-                new.number,
-                _thumbs(session, first_thumb, new),
-                _noise(session, new, lam, 0),
-                None,
-                "",
-                panels.hint(CERTIFY),
-                panels.hint(ATTACK),
-                "",
-            ]
+    # --- what happens when ---
 
-        def by_click(lam: float, first_thumb: int, event: gr.EventData) -> list[Any]:
-            return _or_say(lambda: show(_pick(session, int(event.number)), first_thumb, lam), len(picked))
+    def _connect(self) -> None:
+        silent: dict[str, Any] = {"show_progress": "hidden"}
+        # Heavy work goes one at a time, whoever asks; choosing another input stops one's own.
+        heavy: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "classifier", **silent}
+        settings = [self.chosen, self.scale, self.n, self.alpha]
+        results = [self.counted, self.result, self.claim, self.attacked, self.said]
+        certifying = self.certify.click(self._on_certify, settings, results, **heavy)
+        attacking = self.attack.click(self._on_attack, [self.claim, self.multiple], [self.attacked], **heavy)
 
-        def by_number(wanted: float | None, lam: float, first_thumb: int) -> list[Any]:
-            if wanted is None:  # emptied, to type another
-                return [gr.skip()] * len(picked)
-            return _or_say(lambda: show(_pick(session, int(wanted)), first_thumb, lam), len(picked))
+        self.shown = [self.chosen, self.number, self.thumbs, self.noise, *results]
+        choice: dict[str, Any] = {"outputs": self.shown, "cancels": [certifying, attacking], **silent}
+        self.thumbs.click(self._on_thumb, [self.scale, self.start], **choice)
+        self.number.input(self._on_number, [self.number, self.scale, self.start], trigger_mode="always_last", **choice)
+        self.file.upload(self._on_drop, [self.file, self.scale, self.start], **choice)
 
-        def by_drop(path: str | None, lam: float, first_thumb: int) -> list[Any]:
-            if path is None:
-                return [gr.skip()] * len(picked)
-            return _or_say(lambda: show(_dropped(session, Path(path)), first_thumb, lam), len(picked))
+        self.more.click(self._on_more, [self.start, self.chosen], [self.start, self.thumbs], **silent)
+        drawn = {"inputs": [self.chosen, self.scale, self.seed], "outputs": [self.noise, self.seed], **silent}
+        self.again.click(self._on_draw, **drawn)
+        self.scale.change(self._on_draw, trigger_mode="always_last", **drawn)
 
-        def turn(first_thumb: int, now: Chosen | None) -> tuple[int, str]:
-            following = first_thumb + THUMBS
-            following = following if following < len(session.numbers) else 0
-            return following, _thumbs(session, following, now)
+    def _on_thumb(self, scale: float, start: int, event: gr.EventData) -> list[Any]:
+        return self._show(lambda: self._pick(int(event.number)), scale, start)
 
-        def redraw(now: Chosen | None, lam: float, seed: int) -> tuple[str, int]:
-            return _noise(session, now, lam, seed + 1), seed + 1
+    def _on_number(self, number: float | None, scale: float, start: int) -> list[Any]:
+        if number is None:  # emptied, to type another
+            return [gr.skip()] * len(self.shown)
+        return self._show(lambda: self._pick(int(number)), scale, start)
 
-        thumbs.click(by_click, [scale, start], **common)
-        number.input(by_number, [number, scale, start], trigger_mode="always_last", **common)
-        file.upload(by_drop, [file, scale, start], **common)
-        more.click(turn, [start, chosen], [start, thumbs], show_progress="hidden")
-        again.click(redraw, [chosen, scale, draw], [noise, draw], show_progress="hidden")
-        scale.change(redraw, [chosen, scale, draw], [noise, draw], trigger_mode="always_last", show_progress="hidden")
-    return page
+    def _on_drop(self, path: str, scale: float, start: int) -> list[Any]:
+        return self._show(lambda: Chosen(self.session.decode(path), -1, Path(path).name, None), scale, start)
 
+    def _show(self, choose: Callable[[], Chosen], scale: float, start: int) -> list[Any]:
+        """The newly chosen input, with nothing known of it yet; if it is refused all stays, and the reason is said."""
+        try:
+            now = choose()
+            noise = self._noise(now, scale, 0)
+        except UcanError as error:
+            return [gr.skip()] * (len(self.shown) - 1) + [panels.message(str(error))]
+        unknown = ["", panels.hint(CERTIFY), None, panels.hint(ATTACK), ""]
+        return [now, now.number, self._thumbs(start, now), noise, *unknown]
 
-def _certifier(session: Session) -> Callable[..., Iterator[list[Any]]]:
-    def certify(now: Chosen | None, lam: float, n: int, alpha: float) -> Iterator[list[Any]]:
-        """Yields the votes, the result panel, the claim, the attack panel and what is said."""
+    def _on_more(self, start: int, now: Chosen | None) -> tuple[int, str]:
+        following = start + THUMBS if start + THUMBS < len(self.session.numbers) else 0
+        return following, self._thumbs(following, now)
+
+    def _on_draw(self, now: Chosen | None, scale: float, seed: int) -> tuple[str, int]:
+        return self._noise(now, scale, seed + 1), seed + 1
+
+    def _on_certify(self, now: Chosen | None, scale: float, n: int, alpha: float) -> Iterator[list[Any]]:
+        """Votes as they come; the certificate, or why there is none, when all are there."""
         if now is None:
             yield ["", panels.hint(CERTIFY), None, panels.hint(ATTACK), panels.message(CHOOSE)]
             return
         try:
-            last, seen = 0.0, Votes(torch.zeros(session.g.f.num_classes, dtype=torch.int64), 0)
-            for step in session.certify(now.x, lam, n, alpha):
-                if isinstance(step, Votes):
-                    seen = step
-                    if time.monotonic() - last >= LOOK:
-                        last = time.monotonic()
-                        counts = panels.votes(session, seen, int(n), None)
-                        yield [counts, panels.waiting(int(n)), None, panels.hint(ATTACK), ""]
-                    continue
+            yield from self._certified(now, scale, int(n), alpha)
+        except UcanError as error:
+            yield ["", panels.hint(CERTIFY), None, panels.hint(ATTACK), panels.message(str(error))]
+
+    def _certified(self, now: Chosen, scale: float, n: int, alpha: float) -> Iterator[list[Any]]:
+        session, last = self.session, 0.0
+        for step in session.certify(now.x, scale, n, alpha):
+            if not isinstance(step, Votes):
                 claim = Claim(now, step) if isinstance(step, Certificate) else None
                 then = (
                     "Press “Attack” to see whether it holds." if claim else "It abstained: there is nothing to attack."
                 )
-                counts = panels.votes(session, seen, int(n), step.prediction)
+                counts = panels.votes(session, Votes(step.counts, step.invalid), n, step.prediction)
                 yield [counts, panels.outcome(session, step, now.label), claim, panels.hint(then), ""]
-        except UcanError as error:
-            yield ["", panels.hint(CERTIFY), None, panels.hint(ATTACK), panels.message(str(error))]
+            elif time.monotonic() - last >= LOOK:
+                last = time.monotonic()
+                yield [panels.votes(session, step, n, None), panels.waiting(n), None, panels.hint(ATTACK), ""]
 
-    return certify
-
-
-def _attacker(session: Session) -> Callable[..., Iterator[str]]:
-    def attack(claim: Claim | None, multiple: float) -> Iterator[str]:
-        """Yields the attack panel, one card fuller each time."""
+    def _on_attack(self, claim: Claim | None, multiple: float) -> Iterator[str]:
+        """The attack panel, one card fuller each time."""
         if claim is None:
             yield panels.message(ATTACK)
             return
-        certificate = claim.certificate
+        certificate, multiples = claim.certificate, sorted({INSIDE, float(multiple)})
+        total = len(multiples) * len(modes_of(certificate.scope, "both"))
         done: list[Attacked] = []
-        multiples = sorted({INSIDE, float(multiple)})
-        total = len(multiples) * (1 if certificate.scope == "pipeline" else 2)
-        yield panels.attacks(session, certificate, done, total)
         try:
-            for one in session.attack(claim.chosen.x, certificate, multiples):
+            yield panels.attacks(self.session, certificate, done, total)
+            for one in self.session.attack(claim.chosen.x, certificate, multiples):
                 done.append(one)
-                yield panels.attacks(session, certificate, done, total - len(done))
+                yield panels.attacks(self.session, certificate, done, total - len(done))
         except UcanError as error:
             yield panels.message(str(error))
 
-    return attack
+    # --- the parts ---
 
+    def _pick(self, number: int) -> Chosen:
+        x, label = self.session.item(number)
+        name = "" if label < 0 else f", label {self.session.class_name(label)}"
+        return Chosen(x, label, f"input {number}{name}", number)
 
-def _pick(session: Session, number: int) -> Chosen:
-    x, label = session.item(number)
-    name = "" if label < 0 else f", label {session.class_name(label)}"
-    return Chosen(x, label, f"input {number}{name}", number)
+    def _thumbs(self, start: int, now: Chosen | None) -> str:
+        numbers = self.session.numbers[start : start + THUMBS]
+        return panels.thumbnails(self.session, numbers, None if now is None else now.number)
 
-
-def _dropped(session: Session, path: Path) -> Chosen:
-    return Chosen(session.decode(path), -1, path.name, None)
-
-
-def _or_say(work: Callable[[], list[Any]], outputs: int) -> list[Any]:
-    """What the work gives; if it refuses, everything stays as it is and the last output says why."""
-    try:
-        return work()
-    except UcanError as error:
-        return [gr.skip()] * (outputs - 1) + [panels.message(str(error))]
-
-
-def _thumbs(session: Session, first: int, now: Chosen | None) -> str:
-    return panels.thumbnails(session, session.numbers[first : first + THUMBS], None if now is None else now.number)
-
-
-def _noise(session: Session, now: Chosen | None, scale: float, seed: int) -> str:
-    return panels.hint(CHOOSE) if now is None else panels.noise(session.smoothed(scale), now.x, now.title, seed)
+    def _noise(self, now: Chosen | None, scale: float, seed: int) -> str:
+        return (
+            panels.hint(CHOOSE) if now is None else panels.noise(self.session.smoothed(scale), now.x, now.title, seed)
+        )
 
 
 def serve(session: Session, host: str, port: int | None) -> tuple[gr.Blocks, str]:
     """Start the page in the background; it and its address. ``close()`` ends it."""
-    page = build(session)
+    page = Page(session).blocks
     system = ["ui-sans-serif", "system-ui", "sans-serif"]  # no font is fetched from anywhere
     theme = gr.themes.Base(
         primary_hue="teal", neutral_hue="slate", font=system, font_mono=["ui-monospace", "monospace"]
