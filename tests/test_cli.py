@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import tomllib
 from pathlib import Path
@@ -27,7 +26,7 @@ from ucan.results import Store
 from ucan.training import is_trained_run
 
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime"
-COMMANDS = ("demo", "train", "certify", "predict", "verify", "compare", "export", "import")
+COMMANDS = ("demo", "train", "certify", "predict", "verify", "compare", "report", "export", "import")
 MODEL = '''
 import time
 import torch
@@ -628,24 +627,6 @@ def test_train_refuses(
     assert files(place) == before
 
 
-# --- demo ---
-
-
-def test_the_demo_ends_with_a_table_and_can_be_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("lightning_fabric")
-    monkeypatch.setattr(sys.modules["ucan.cli.demo"], "EPOCHS", 1)
-    monkeypatch.setattr(tempfile, "tempdir", str(place / "tmp"))
-    (place / "tmp").mkdir()
-    said = ok("demo", "--digits", 3, "--n", 100, "-q")
-    assert [word for word in ("isotropic", "pattern", "pipeline", "radius", "ALM") if word not in said] == []
-    assert not any((place / "tmp").iterdir())
-    kept = ok("demo", "--digits", 3, "--n", 100, "-q", "--out", "kept")
-    assert kept.startswith(said.rstrip()) and "ucan compare" in kept
-    with Store.open("kept/pattern") as store:
-        assert len(store) == 3 and store.scope == "pipeline"
-    assert "pattern" in ok("compare", "kept/isotropic", "kept/pattern")
-
-
 # --- compare and export ---
 
 
@@ -721,21 +702,6 @@ def _count(run: Path) -> int:
             return len(store)
     except ucan.UcanError:
         return 0
-
-
-@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-def test_ctrl_c_in_the_demo_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("lightning_fabric")
-    (place / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(place / "tmp"))
-    process = start("demo")
-    deadline = time.monotonic() + 120
-    while not any((place / "tmp").glob("ucan-demo-*/*/checkpoint.pt")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "") and "nothing is kept" in err and "Traceback" not in err
-    assert not any((place / "tmp").iterdir())
 
 
 # --- progress ---

@@ -33,7 +33,8 @@ def overview_section(runs: Sequence[Run]) -> str:
         rows.append(f"<tr>{row_head(run, runs)}<td>{escape(_noise(run))}</td>{numbers}</tr>")
     return (
         '<section id="runs"><h2>The runs</h2><p>Radii count 0 for wrong answers and abstentions. Each guarantee is false '
-        "with probability at most α over the noise drawn; n is the number of noisy copies asked about each input.</p>"
+        "with probability at most α over the noise drawn; n is the number of noisy copies asked about each input, "
+        "Gaussian ones unless another law is named.</p>"
         f"{table(names, rows, 'Each run in figures', ('noise',))}</section>\n"
     )
 
@@ -41,7 +42,8 @@ def overview_section(runs: Sequence[Run]) -> str:
 def _noise(run: Run) -> str:
     law = dict(run.config.get("law", {}))
     kind = str(run.config.get("noise", "?")).split("(")[0]
-    return f"{kind}, {law.get('name', '?')} λ {law.get('scale', math.nan):g}" if law else "–"
+    other = f", {law.get('name', '?')}" if law.get("name") != "Gaussian" else ""
+    return f"{kind}{other}, λ {law.get('scale', math.nan):g}" if law else "–"
 
 
 # --- the audit ---
