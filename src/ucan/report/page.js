@@ -59,10 +59,11 @@ for (const plot of document.querySelectorAll(".plot")) {
       const row = table.insertRow(), first = row.insertCell(), swatch = document.createElement("span");
       swatch.className = `swatch ${line.scope}`;
       swatch.style.setProperty("--c", `var(--run-${line.colour})`);
-      first.append(swatch, line.label);
+      const whose = line.scope === "pipeline" ? line.label : `${line.label} (${line.scope})`;
+      first.append(swatch, whose);
       row.insertCell().textContent = `${value.percent.toFixed(1)} %`;
       row.insertCell().textContent = `[${value.low.toFixed(1)}, ${value.high.toFixed(1)}]`;
-      spoken.push(`${line.label} ${value.percent.toFixed(1)} percent`);
+      spoken.push(`${whose} ${value.percent.toFixed(1)} percent`);
     }
     tip.append(title, table);
     svg.append(layer);
