@@ -66,13 +66,17 @@ def train(
     show = None if quiet else _Shown(chosen.epochs)
     place = words.device_of(device).type
     trainer = Trainer(chosen, dataset, classifier, folder, place, show)  # what is wrong with the settings shows here
-    settle(folder, config)
+    if trainer.rank == 0:
+        settle(folder, config)
     try:
         trainer.run()
     except KeyboardInterrupt:
-        print(f"\nStopped; the checkpoint in {folder} is kept. The same command goes on from there.", file=sys.stderr)
+        if trainer.rank == 0:
+            print(
+                f"\nStopped; the checkpoint in {folder} is kept. The same command goes on from there.", file=sys.stderr
+            )
         raise
-    if not quiet:
+    if not quiet and trainer.rank == 0:
         print(f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {chosen.data}", file=sys.stderr)
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from ucan.data import InMemory, Labelled
+from ucan.training.share import Share
 
 # Batches that are being decoded while one is in use.
 AHEAD = 3
@@ -20,12 +21,16 @@ AHEAD = 3
 class Batches:
     """All inputs once per epoch, shuffled by (seed, epoch); a shorter last batch is dropped.
 
-    A data set in memory is kept on the device as it is (bytes stay bytes); others are decoded as they are needed.
+    A data set in memory is kept on the device as it is (bytes stay bytes); others are decoded as they are needed. One
+    of several processes gets its share of every batch.
     """
 
-    def __init__(self, dataset: Labelled, size: int, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, dataset: Labelled, size: int, seed: int, device: torch.device, rank: int = 0, world: int = 1
+    ) -> None:
         self.dataset = dataset
         self.size = min(size, len(dataset))
+        self.share = Share(self.size, rank, world)
         self.seed = seed
         self.device = device
         self._resident: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -36,10 +41,11 @@ class Batches:
         return len(self.dataset) // self.size
 
     def epoch(self, number: int, first: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The batches of one epoch, from batch ``first`` on: pixels in [0, 1] and labels."""
+        """The batches of one epoch, from batch ``first`` on: pixels in [0, 1] and labels, of this process's share."""
         rng = torch.Generator().manual_seed(epoch_seed(self.seed, number, "order"))
         order = torch.randperm(len(self.dataset), generator=rng)
-        parts = order[first * self.size : len(self) * self.size].split(self.size)
+        whole = order[first * self.size : len(self) * self.size].split(self.size)
+        parts = [indices[self.share.part] for indices in whole]
         yield from self._decoded(parts) if self._resident is None else self._on_device(parts, *self._resident)
 
     def _on_device(
@@ -71,12 +77,16 @@ def epoch_seed(seed: int, epoch: int, purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{epoch}/{purpose}".encode()).digest()[:4], "big")
 
 
-def flip_and_crop(x: torch.Tensor, rng: torch.Generator, pad: int = 4) -> torch.Tensor:
-    """Every image of a batch (b, c, h, w) flipped at random and cropped at random after zero padding, on its device."""
+def flip_and_crop(x: torch.Tensor, rng: torch.Generator, pad: int = 4, share: Share | None = None) -> torch.Tensor:
+    """Every image of a batch (b, c, h, w) flipped at random and cropped at random after zero padding, on its device.
+
+    A share of a larger batch gets what that batch would get in its places.
+    """
     batch, _, height, width = x.shape
-    flip = torch.randint(0, 2, (batch, 1, 1, 1), generator=rng, device=x.device, dtype=torch.bool)
+    whole, part = (batch, slice(None)) if share is None else (share.batch, share.part)
+    flip = torch.randint(0, 2, (whole, 1, 1, 1), generator=rng, device=x.device, dtype=torch.bool)[part]
     x = torch.nn.functional.pad(torch.where(flip, x.flip(3), x), (pad,) * 4)
-    top, left = torch.randint(0, 2 * pad + 1, (2, batch, 1), generator=rng, device=x.device)
+    top, left = torch.randint(0, 2 * pad + 1, (2, whole, 1), generator=rng, device=x.device)[:, part]
     rows = (top + torch.arange(height, device=x.device))[:, :, None]
     columns = (left + torch.arange(width, device=x.device))[:, None, :]
     images = torch.arange(batch, device=x.device)[:, None, None]

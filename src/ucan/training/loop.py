@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import threading
 import time
@@ -22,6 +21,7 @@ from ucan.training.batches import Batches, epoch_seed, flip_and_crop
 from ucan.training.checkpoint import CHECKPOINT, read_checkpoint, save_run, write_checkpoint
 from ucan.training.joint import Joint
 from ucan.training.settings import TrainSettings
+from ucan.training.share import launched, share_statistics
 
 # Steps between two looks at the loss: looking makes the device wait.
 LOOK_EVERY = 25
@@ -58,6 +58,10 @@ class Board:
 class Trainer:
     """Trains a classifier and a generator together, on any device or devices that Fabric can reach.
 
+    Under torchrun or Slurm each process takes its share of every batch, and together they take the steps that one process
+    would: the same batches, noise, batch statistics and mean loss, so the same curve up to rounding. Only the first
+    writes, and a run may go on with another number of processes.
+
     ``dataset`` is what ``ucan.data.load`` gives, or any torch Dataset of (pixels in [0, 1], label) that fits in memory.
 
     Everything random follows from (seed, epoch), or is kept in the checkpoint, so an interrupted run that is started
@@ -84,7 +88,9 @@ class Trainer:
             dataset, _ = held_out(dataset, settings.held_out, settings.seed)
         if len(dataset) < 1:
             raise InvalidInput("the training set is empty.")
-        self.batches = Batches(dataset, settings.batch, settings.seed, self.fabric.device)
+        self.rank, world = self.fabric.global_rank, self.fabric.world_size
+        self.batches = Batches(dataset, settings.batch, settings.seed, self.fabric.device, self.rank, world)
+        self.share = self.batches.share
         shape = dataset.event_shape
         torch.manual_seed(epoch_seed(settings.seed, 0, "initial weights"))
         images = _pixels(dataset).to(self.fabric.device) if _wants_images(settings) else None
@@ -92,7 +98,10 @@ class Trainer:
         self.law = settings.build_law(math.prod(shape))
         recipe = settings.build_recipe()
         term, weight = settings.variance_term, settings.variance_weight
-        self.joint = Joint(classifier, generator, self.law, recipe, term, weight).to(self.fabric.device)
+        if world > 1:
+            classifier = share_statistics(classifier, self.fabric.device)
+        law = self.share.law(self.law)
+        self.joint = Joint(classifier, generator, law, recipe, term, weight).to(self.fabric.device)
         if self.fabric.device.type == "cuda":
             classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.compile:
@@ -112,9 +121,11 @@ class Trainer:
                 self._run_epoch()
                 self.epoch, self.step = self.epoch + 1, 0
                 self._checkpoint()
-        self.fabric.barrier()
-        if self.fabric.global_rank == 0:
+                if self.share.world > 1 and self.epoch < self.settings.epochs and self._all_stop():
+                    raise KeyboardInterrupt
+        if self.rank == 0:
             save_run(self.folder, self.final_state())
+        self.fabric.barrier()
 
     def final_state(self) -> dict[str, torch.Tensor]:
         """The weights to keep: the moving average where there is one."""
@@ -123,20 +134,20 @@ class Trainer:
     def _run_epoch(self) -> None:
         self.joint.train()
         if self.step == 0:
-            torch.manual_seed(epoch_seed(self.settings.seed, self.epoch, "layers"))
+            self._seed_layers("layers")
             self.rng.manual_seed(epoch_seed(self.settings.seed, self.epoch, "noise"))
         totals: dict[str, torch.Tensor] = {}
         start, seen = time.perf_counter(), 0
         for x, labels in self.batches.epoch(self.epoch, self.step):
             metrics = self._train_step(x, labels)
             for name, value in metrics.items():
-                totals[name] = totals.get(name, torch.zeros((), device=value.device)) + value
+                totals[name] = totals.get(name, torch.zeros((), device=value.device)) + self.share.fraction * value
             self.step, seen = self.step + 1, seen + 1
-            if self.step % LOOK_EVERY == 0 or self._stop:
+            if self.step % LOOK_EVERY == 0 or (self._stop and self.share.world == 1):
                 self._look(totals, seen)
-            if self._stop:
-                self._checkpoint()
-                raise KeyboardInterrupt
+                if self._all_stop():
+                    self._checkpoint()
+                    raise KeyboardInterrupt
         self._log(self._look(totals, seen), time.perf_counter() - start)
 
     def _train_step(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -146,10 +157,10 @@ class Trainer:
             for group in optimiser.param_groups:
                 group["lr"] = group["peak"] * schedule(settings.schedule, done)
         if settings.augment:
-            x = flip_and_crop(x, self.rng)
-        share = slice(self.fabric.global_rank, None, self.fabric.world_size)
-        metrics = self.wrapped(x[share], labels[share], self.rng)
-        self.fabric.backward(metrics["loss"])
+            x = flip_and_crop(x, self.rng, share=self.share)
+        metrics = self.wrapped(x, labels, self.rng)
+        # The processes' gradients are averaged: so weighted, the average is the gradient of the whole batch's mean.
+        self.fabric.backward(self.share.world * self.share.fraction * metrics["loss"])
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad()
@@ -159,7 +170,8 @@ class Trainer:
 
     def _look(self, totals: dict[str, torch.Tensor], seen: int) -> dict[str, float]:
         """The epoch's means so far; a loss that is not a number ends the run here, before it reaches a checkpoint."""
-        means = {name: float(total) / max(1, seen) for name, total in totals.items()}
+        sums = totals if self.share.world == 1 else self.fabric.all_reduce(totals, reduce_op="sum")
+        means = {name: float(total) / max(1, seen) for name, total in sums.items()}
         if not math.isfinite(means.get("loss", 0.0)):
             kept = (
                 f"the checkpoint in {self.folder} is kept"
@@ -170,12 +182,12 @@ class Trainer:
                 f"the loss became {means['loss']} in epoch {self.epoch + 1}, step {self.step}: {kept}. "
                 "A lower lr, or a smaller variance_weight, usually helps."
             )
-        if self.on_progress is not None and self.fabric.global_rank == 0:
+        if self.on_progress is not None and self.rank == 0:
             self.on_progress(self.epoch, self.step, len(self.batches), means)
         return means
 
     def _log(self, means: dict[str, float], seconds: float) -> None:
-        if self.fabric.global_rank != 0:
+        if self.rank != 0:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
@@ -188,7 +200,7 @@ class Trainer:
                 f"the weights stopped being finite in epoch {self.epoch + 1}; the last good checkpoint is kept. "
                 "A lower lr usually helps."
             )
-        if self.fabric.global_rank == 0:
+        if self.rank == 0:
             state = {
                 "epoch": self.epoch,
                 "step": self.step,
@@ -201,7 +213,7 @@ class Trainer:
             write_checkpoint(self.folder, state)
 
     def _resume(self) -> None:
-        state = read_checkpoint(self.folder)
+        state = self.fabric.broadcast(read_checkpoint(self.folder) if self.rank == 0 else None)
         if state is None:
             return
         try:
@@ -217,6 +229,19 @@ class Trainer:
             self.ema = {k: v.to(self.fabric.device) for k, v in state["ema"].items()}
         self.rng.set_state(state["noise"])
         torch.set_rng_state(state["layers"])
+        if self.rank:
+            self._seed_layers(f"layers from step {self.step} on")
+
+    def _seed_layers(self, purpose: str) -> None:
+        """For what is random inside the classifier (dropout): a stream of its own for every process."""
+        torch.manual_seed(epoch_seed(self.settings.seed, self.epoch, purpose + f" of {self.rank}" * (self.rank > 0)))
+
+    def _all_stop(self) -> bool:
+        """Whether any process was told to stop: then all do, after the same step."""
+        if self.share.world == 1:
+            return self._stop
+        told = torch.tensor(float(self._stop), device=self.fabric.device)
+        return bool(self.fabric.all_reduce(told, reduce_op="sum"))
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
@@ -284,9 +309,5 @@ def _fabric(accelerator: str, precision: Any) -> Any:
             from lightning.fabric import Fabric  # type: ignore[no-redef]
         except ImportError as error:
             raise MissingExtra("training needs Lightning Fabric: pip install 'ucan[train]'") from error
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched > 1:  # under torchrun or Slurm: one process per device, gathered here
-        return Fabric(
-            accelerator=accelerator, devices="auto" if accelerator != "cpu" else launched, precision=precision
-        )
-    return Fabric(accelerator=accelerator, devices=1, precision=precision)
+    devices, nodes = launched()
+    return Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, precision=precision)

@@ -1,0 +1,120 @@
+"""Several processes that train as one: each takes its share of every batch, and the steps are those of the whole batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ucan.errors import InvalidInput
+from ucan.laws import Law
+
+
+@dataclass(frozen=True)
+class Share:
+    """What the process of a rank takes of a batch: every ``world``-th input, from its rank on."""
+
+    batch: int
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch < self.world:
+            raise InvalidInput(
+                f"a batch of {self.batch} cannot be shared by {self.world} processes: start fewer, or raise batch."
+            )
+
+    @property
+    def part(self) -> slice:
+        """Its places in the batch."""
+        return slice(self.rank, None, self.world)
+
+    @property
+    def fraction(self) -> float:
+        """Its part of the batch's mean: shares differ by one input where the batch does not divide."""
+        return len(range(self.batch)[self.part]) / self.batch
+
+    def law(self, law: Law) -> Law:
+        """The same law, whose draws for this share are those that the whole batch would get in its places.
+
+        So the noise is that of a single process. Every process draws all of it: a small part of a training step.
+        """
+        if self.world == 1:
+            return law
+        batch, part = self.batch, self.part
+        size = len(range(batch)[part])
+
+        class Shared(type(law)):  # type: ignore[misc]
+            def sample(
+                self, n: int, shape: Sequence[int], rng: torch.Generator, dtype: torch.dtype = torch.float32
+            ) -> torch.Tensor:
+                whole = super().sample(n // size * batch, shape, rng, dtype)
+                return whole.reshape(-1, batch, *shape)[:, part].flatten(0, 1)
+
+        return Shared(**vars(law))
+
+
+def launched() -> tuple[int, int]:
+    """(processes per node, nodes) as torchrun or Slurm have started them; (1, 1) without either."""
+    env = os.environ
+    if int(env.get("WORLD_SIZE", "1")) > 1:
+        local = int(env.get("LOCAL_WORLD_SIZE", env["WORLD_SIZE"]))
+        return local, int(env["WORLD_SIZE"]) // local
+    if int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env:
+        nodes = int(env.get("SLURM_NNODES", "1"))
+        return int(env["SLURM_NTASKS"]) // nodes, nodes
+    return 1, 1
+
+
+def share_statistics(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model with batch norm over the whole batch instead of each process's share; same weights, same names."""
+    if device.type == "cuda":
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    for module in model.modules():
+        if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+            module.__class__ = SharedBatchNorm
+    return model
+
+
+class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm whose mean and variance are those of all processes' inputs; torch's own does that on GPUs only."""
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        """Any number of dimensions after the channels."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """While training, normalised by everybody's statistics; afterwards, plain batch norm."""
+        if not self.training:
+            return super().forward(input)
+        x, dims = input.float(), [0, *range(2, input.ndim)]
+        count = torch.tensor(x.numel() // x.shape[1], dtype=torch.float64)
+        dist.all_reduce(count)
+        mean = _sum(x.sum(dims)) / count
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        centred = x - mean.reshape(shape)
+        var = _sum(centred.square().sum(dims)) / count
+        if self.track_running_stats:
+            self._remember(mean.detach(), var.detach() * count / (count - 1))
+        normal = centred * (var + self.eps).rsqrt().reshape(shape)
+        if self.affine:
+            normal = normal * self.weight.reshape(shape) + self.bias.reshape(shape)
+        return normal.to(input.dtype)
+
+    def _remember(self, mean: torch.Tensor, var: torch.Tensor) -> None:
+        running: Any = self
+        running.num_batches_tracked.add_(1)
+        step = self.momentum if self.momentum is not None else 1 / float(running.num_batches_tracked)
+        running.running_mean.lerp_(mean, step)
+        running.running_var.lerp_(var, step)
+
+
+def _sum(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum over all processes, through which gradients flow to all of them."""
+    from torch.distributed.nn.functional import all_reduce
+
+    return all_reduce(tensor)
