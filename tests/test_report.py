@@ -151,6 +151,12 @@ def test_a_frozen_run_is_never_the_one_to_trust():
     assert "was never stated" in words([unknown, run()])[1]
 
 
+def test_radii_of_different_norms_are_not_compared():
+    runs = [run("small"), run("other", radii=[0.1] * 4), run("l1", radii=[9.0] * 4, norm=1), run("f", "frozen", norm=1)]
+    trust, doubt, _ = words(runs)
+    assert "Trust small, which of the 2 runs" in trust and "larger" not in doubt
+
+
 def test_a_registry_comes_after_a_pipeline_and_is_named():
     registry = run("kept", "registry", [9.0] * 4)
     assert most_trusted([registry, run()]).label == "ours"

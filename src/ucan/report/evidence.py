@@ -11,7 +11,7 @@ from ucan.report.figures import PAGE, PAPER, Paint, slice_chart, votes_chart
 from ucan.report.gallery import Exhibit, Gallery
 from ucan.report.markup import chip, row_head, slug, strong, swatch, table, unbroken
 from ucan.report.runs import Run
-from ucan.results.metrics import floor_digits, floor_percent, summary
+from ucan.results.metrics import floor_percent, floor_significant, summary
 
 
 def overview_section(runs: Sequence[Run]) -> str:
@@ -24,8 +24,8 @@ def overview_section(runs: Sequence[Run]) -> str:
             f"{run.inputs:,}",
             floor_percent(figure.clean_accuracy),
             floor_percent(figure.abstention_rate),
-            floor_digits(figure.average_radius, 3),
-            floor_digits(figure.median_radius, 3),
+            _size(figure.average_radius),
+            _size(figure.median_radius),
             "–" if run.alpha is None else f"{run.alpha:g}",
             f"{n:,}" if n else "–",
         )
@@ -37,6 +37,11 @@ def overview_section(runs: Sequence[Run]) -> str:
         "Gaussian ones unless another law is named.</p>"
         f"{table(names, rows, 'Each run in figures', ('noise',))}</section>\n"
     )
+
+
+def _size(value: float) -> str:
+    """A radius or an ALM, three digits of it, rounded down."""
+    return "–" if math.isnan(value) else floor_significant(value, 3)
 
 
 def _noise(run: Run) -> str:
@@ -98,11 +103,11 @@ def region_section(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
     for number, svg in _slices(runs, galleries, PAGE).items():
         run, shown = runs[number], galleries[number].typical
         assert shown is not None and shown.slice is not None, "it was drawn"
-        least, most = (floor_digits(reach, 3) for reach in shown.slice.reach)
+        least, most = (_size(reach) for reach in shown.slice.reach)
         items.append(
             f"<figure>{svg}<figcaption>{swatch(run, runs)}<b>{escape(run.label)}</b> {chip(run.scope)}<br>input "
-            f"{shown.idx}: reaches {least} across, {most} up; ball {floor_digits(shown.certificate.radius, 3)}, "
-            f"ALM {floor_digits(shown.certificate.alm, 3)}</figcaption></figure>"
+            f"{shown.idx}: reaches {least} across, {most} up; ball {_size(shown.certificate.radius)}, "
+            f"ALM {_size(shown.certificate.alm)}</figcaption></figure>"
         )
     if not items:
         return ""
@@ -130,7 +135,7 @@ def _slices(runs: Sequence[Run], galleries: Sequence[Gallery], paint: Paint) -> 
     for number, cut in cuts.items():
         run = runs[number]
         most = max(other.most for i, other in cuts.items() if runs[i].norm == run.norm)
-        across, up = (floor_digits(reach, 3) for reach in cut.reach)
+        across, up = (_size(reach) for reach in cut.reach)
         about = f"Slice through a certified region of {run.label}: it reaches {across} across and {up} up."
         drawn[number] = slice_chart(cut, most, number, run.scope, about, paint)
     return drawn

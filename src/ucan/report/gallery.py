@@ -22,7 +22,7 @@ from ucan.report import pictures
 from ucan.report.noise import Noise, NoiseAt
 from ucan.report.runs import AUDIT, Run
 from ucan.report.slices import Slice, cut
-from ucan.results.metrics import floor_digits
+from ucan.results.metrics import floor_digits, floor_significant
 from ucan.results.rebuild import data_of
 from ucan.results.store import Store
 from ucan.sidecar import input_hash
@@ -127,7 +127,7 @@ def in_words(record: dict[str, Any], truth: int) -> list[str]:
     condition = {"pipeline": ".", "registry": ", as long as the registry is kept."}
     return [
         f"The answer is class {answer}{verdict}.",
-        f"No change of {length} below {floor_digits(record['radius'], 3)} can alter it"
+        f"No change of {length} below {floor_significant(record['radius'], 3)} can alter it"
         + condition.get(record["scope"], ", **if the noise stays as it was computed at this very input**."),
         f"Class {answer} got {evidence['counts'][answer]:,} of {evidence['n']:,} votes, so its probability is at least "
         f"{floor_digits(record['p_lower'], 3)}, but for a chance of {evidence['alpha']:g}.",

@@ -32,7 +32,6 @@ def _certify(run: Run, model: str) -> str:
     law, trained = dict(config.get("law", {})), is_trained_run(model)
     noise = NOISES.get(config.get("noise", ""), "THE-SAME-SHAPE.npy")
     own = {} if trained else {"law": LAWS.get(law.get("name", "")), "exponent": law.get("a"), "noise": noise}
-    norm = config.get("norm", 2)
     options = {
         "model": model,
         "data": config.get("data", "DATA"),
@@ -41,7 +40,7 @@ def _certify(run: Run, model: str) -> str:
         "channels": config.get("channels"),
         **own,
         "scale": law.get("scale"),
-        "norm": _unless("inf" if norm == float("inf") else f"{norm:g}", "2"),
+        "norm": _unless("2" if run.norm is None else f"{run.norm:g}", "2"),
         "n0": _unless(config.get("n0"), 100),
         "n": config.get("n"),
         "alpha": _unless(config.get("alpha"), 0.001),

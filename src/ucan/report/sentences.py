@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ucan.audit import Summary
 from ucan.laws import norm_name
-from ucan.report.runs import Run
+from ucan.report.runs import Run, by_norm
 from ucan.results.metrics import (
     average_radius,
     ceil_percent,
@@ -42,13 +42,16 @@ def sentences(runs: Sequence[Run]) -> list[Sentence]:
 def most_trusted(runs: Sequence[Run]) -> Run | None:
     """The run with the largest average radius whose guarantee covers what is deployed; None if there is none.
 
-    Scope `pipeline` comes before `registry`, which needs its memory kept; a run whose audit found a bug is out, and so
-    is one that certifies nothing.
+    Scope `pipeline` comes before `registry`, which needs its memory kept. Radii compare within one norm, so it is the
+    best of the first norm that has any. A run whose audit found a bug is out, and so is one that certifies nothing.
     """
     for scope in ("pipeline", "registry"):
-        sound = [run for run in runs if run.scope == scope and not _is_bug(run) and average_radius(run.columns) > 0]
-        if sound:
-            return max(sound, key=lambda run: average_radius(run.columns))
+        for group in by_norm(runs):
+            sound = [
+                run for run in group if run.scope == scope and not _is_bug(run) and average_radius(run.columns) > 0
+            ]
+            if sound:
+                return max(sound, key=lambda run: average_radius(run.columns))
     return None
 
 
@@ -67,13 +70,11 @@ def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
     size = typical_size(run)
     share = floor_percent(float(certified_accuracy(run.columns, size)))
     memory = " together with its registry" if run.scope == "registry" else ""
-    rivals = sum(other.scope == run.scope for other in runs) - 1
-    best = (
-        f", which of the {rivals + 1} runs with a guarantee for the classifier as deployed reaches furthest on average"
-    )
+    rivals = sum(other.scope == run.scope and other.norm == run.norm for other in runs)
+    best = f", which of the {rivals} runs with a guarantee for the classifier as deployed reaches furthest on average"
     return Sentence(
         heading,
-        f"Trust {run.label}{memory}{best if rivals else ''}: it answers {floor_percent(clean_accuracy(run.columns))} % of "
+        f"Trust {run.label}{memory}{best if rivals > 1 else ''}: it answers {floor_percent(clean_accuracy(run.columns))} % of "
         f"{run.inputs:,} inputs correctly, and for {share} % it is proved that no change of {_length(run)} below "
         f"{size:g}, whoever makes it, alters the right answer.",
     )
@@ -103,7 +104,8 @@ def _frozen(run: Run, trusted: Run | None) -> str:
     numbers = f"{floor_percent(clean_accuracy(run.columns))} % right"
     if size > 0:
         numbers += f", {floor_percent(float(certified_accuracy(run.columns, size)))} % up to {size:g}"
-    bigger = trusted is not None and average_radius(run.columns) > average_radius(trusted.columns)
+    other = trusted if trusted is not None and trusted.norm == run.norm else None
+    bigger = other is not None and average_radius(run.columns) > average_radius(other.columns)
     which = "larger numbers" if bigger else "numbers"
     audit = run.audit
     if audit is not None and "live" in audit.broken:
@@ -121,8 +123,7 @@ def _attacked(runs: Sequence[Run]) -> str:
     audits = [(run, run.audit) for run in runs if run.audit is not None]
     if not audits:
         return (
-            "Nobody has attacked these guarantees here: ucan audit RUN would, and a proof that is sound survives it but "
-            "for the chance named below."
+            "Nobody has attacked these guarantees here; ucan audit RUN does, inside the very regions that are claimed."
         )
     broken = sum(audit.covered_breaks for _, audit in audits)
     attacked = sum(audit.attacked for _, audit in audits)
