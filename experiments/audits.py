@@ -1,0 +1,134 @@
+"""Train every kind of noise, certify, and let the auditor attack at least so many certificates of each.
+
+    python experiments/audits.py mnist --out OUT --certificates 500
+    python experiments/audits.py cifar10 --out OUT --only certification-wise --certificates 150 --min-radius 0.5
+
+Each run is recorded in a file of its own, OUT/DATA-NAME.json: the settings, how many certificates were attacked at which
+shares of their regions, how many broke, and whether that is a bug by the auditor's rule. A recorded run is not run again,
+so several processes can share the list (--only).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+
+import torch
+
+from ucan import Certificate, SmoothedClassifier, __version__, data
+from ucan.audit import Attempt, Budget, audit, modes_of, summarise
+from ucan.cli.train import changed
+from ucan.plan import CertifyPlan
+from ucan.training import Trainer, build_classifier, read_settings
+
+LAPLACE = ["law.kind=laplace", "law.scale=0.5"]
+UNIFORM = ["law.kind=uniform", "law.scale=1.0"]
+EXPINF = ["law.kind=expinf", "law.scale=0.002"]
+COMPOSED = ["generator.kind=composed", "generator.share=0.25", "generator_lr=0.002"]
+DIGITS = ["law.scale=0.5"]
+RUNS: dict[str, dict[str, tuple[str, list[str], float]]] = {
+    "digits": {
+        "isotropic": ("digits-isotropic", DIGITS, 2),
+        "pattern": ("digits-pattern", DIGITS, 2),
+        "dataset-wise": ("digits-dataset", [], 2),
+        "basis-wise": ("digits-basis", [], 2),
+        "composed-linf": ("digits-isotropic", [*DIGITS, *COMPOSED, "generator.norm=inf"], math.inf),
+        "composed-l2": ("digits-isotropic", [*DIGITS, *COMPOSED, "generator.norm=2"], 2),
+        "isotropic-linf": ("digits-isotropic", DIGITS, math.inf),
+        "isotropic-l1": ("digits-isotropic", DIGITS, 1),
+        "laplace-l1": ("digits-isotropic", LAPLACE, 1),
+        "uniform-l1": ("digits-isotropic", UNIFORM, 1),
+        "expinf-linf": ("digits-isotropic", ["law.kind=expinf", "law.std=0.5"], math.inf),
+    },
+    "mnist": {
+        "isotropic": ("mnist-isotropic-fast", ["law.scale=0.5"], 2),
+        "pattern": ("mnist-pattern-fast", [], 2),
+        "dataset-wise": ("mnist-dataset-fast", [], 2),
+        "basis-wise": ("mnist-basis-fast", [], 2),
+        "composed-linf": ("mnist-isotropic-fast", ["law.scale=0.5", *COMPOSED, "generator.norm=inf"], math.inf),
+        "composed-l2": ("mnist-isotropic-fast", ["law.scale=0.5", *COMPOSED, "generator.norm=2"], 2),
+        "certification-wise": ("mnist-certification-fast", [], 2),
+        "isotropic-linf": ("mnist-isotropic-fast", ["law.scale=0.5"], math.inf),
+        "isotropic-l1": ("mnist-isotropic-fast", ["law.scale=0.5"], 1),
+        "laplace-l1": ("mnist-isotropic-fast", LAPLACE, 1),
+        "uniform-l1": ("mnist-isotropic-fast", UNIFORM, 1),
+        "expinf-linf": ("mnist-isotropic-fast", EXPINF, math.inf),
+    },
+    "cifar10": {
+        "certification-wise": ("cifar10-certification-fast", [], 2),
+        "basis-wise": ("cifar10-basis", [], 2),
+    },
+}
+
+
+def run(source: str, name: str, args: argparse.Namespace, path: Path) -> None:
+    """Train one kind, certify test inputs and attack what was certified; the record is kept as it grows."""
+    preset, changes, norm = RUNS[source][name]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    settings = changed(read_settings(preset), changes + args.set)
+    train_set, test_set = data.load(settings.data, "train"), data.load(settings.data, "test")
+    classifier = build_classifier(settings, train_set.event_shape, train_set.num_classes)
+    start = time.perf_counter()
+    trainer = Trainer(settings, train_set, classifier, args.runs / f"{source}-{name}", device)
+    trainer.run()
+    trainer.joint.load_state_dict(trainer.final_state())
+    joint = trainer.joint.eval()
+    trained = time.perf_counter() - start
+    g = SmoothedClassifier(joint.classifier, trainer.law, joint.generator, train_set.num_classes)
+    plan, budget = CertifyPlan(n=args.n, norm=norm), Budget()
+    g.check_inputs(test_set[0][0][None].to(device), norm)
+    attempts: list[Attempt] = []
+    attacked = 0
+    start = time.perf_counter()
+    inputs = [*(test_set[i][0] for i in range(min(len(test_set), 4 * args.certificates)))]
+    inputs += [
+        train_set[i][0] for i in range(min(len(train_set), 4 * args.certificates - len(inputs)))
+    ]  # a small test set is soon used up
+    for i, outcome in g.certify_each((x[None].to(device) for x in inputs), plan):
+        if not isinstance(outcome, Certificate) or outcome.radius < args.min_radius or outcome.radius == 0:
+            continue
+        for mode in modes_of(outcome.scope, "both"):
+            x = inputs[i][None].to(device)
+            attempts += [attempt for attempt, _ in audit(g, x, outcome, mode, budget=budget, idx=i)]
+        attacked += 1
+        if attacked % 25 == 0 or attacked == args.certificates:
+            summary = summarise(attempts).to_dict()
+            record = {
+                "complete": attacked == args.certificates, "preset": preset, "changes": changes + args.set,
+                "seed": settings.seed, "norm": str(norm), "n": args.n, "alpha": plan.alpha, "inputs": i + 1,
+                "min_radius": args.min_radius, "budget": vars(budget), "summary": summary,
+                "train_seconds": round(trained, 1), "audit_seconds": round(time.perf_counter() - start, 1),
+                "ucan": __version__, "torch": torch.__version__,
+                "hardware": torch.cuda.get_device_name() if device == "cuda" else "CPU",
+            }  # fmt: skip
+            path.write_text(json.dumps(record, indent=1) + "\n")
+            print(f"{name}: {attacked} attacked, broken {summary['broken']}, bug {summary['bug']}, "
+                  f"{time.perf_counter() - start:.0f} s", flush=True)  # fmt: skip
+        if attacked >= args.certificates:
+            return
+
+
+def main() -> None:
+    """Run what is asked for and not yet recorded."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", choices=sorted(RUNS))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the trained weights go")
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--certificates", type=int, default=500)
+    parser.add_argument("--min-radius", type=float, default=0.0)
+    parser.add_argument("--n", type=int, default=10_000)
+    parser.add_argument("--set", nargs="*", default=[], help="settings to change in every run, key=value")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in args.only or RUNS[args.data]:
+        path = args.out / f"{args.data}-{name}.json"
+        if not path.exists() or not json.loads(path.read_text())["complete"]:
+            run(args.data, name, args, path)
+
+
+if __name__ == "__main__":
+    main()
