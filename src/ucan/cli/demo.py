@@ -86,6 +86,8 @@ def demo(
         typer.echo(f"\n$ ucan compare {' '.join(map(str, folders))}")
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     typer.echo(terminal(comparison(folders, COMPARED_AT), width))
+    if not quiet:
+        typer.echo(f"$ ucan report {' '.join(map(str, folders))} -o {out / REPORT}\n")
     write_page(out / REPORT, build_page(runs, galleries_of(runs)))
     for sentence in sentences(runs):
         typer.echo(f"{sentence.heading}. {sentence.text}\n")
