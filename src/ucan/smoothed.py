@@ -57,6 +57,7 @@ class SmoothedClassifier:
         self.law = law
         self.M = (Isotropic() if generator is None else generator).eval()
         self.engine = Engine(self.f, self.M, law, backend)
+        self._answered: set[tuple[torch.Size, torch.dtype, torch.device]] = set()
 
     def certify(
         self,
@@ -296,10 +297,17 @@ class SmoothedClassifier:
         self.M.to(device)
         # Copies: a model that works in place must not reach the caller's tensor, nor the input that is certified.
         inputs = [x[i : i + 1].detach().clone().to(device) for i in range(len(x))]
-        shown = self.M.view(inputs[0].clone())
+        self._check_answer(inputs[0])
+        return inputs
+
+    def _check_answer(self, x: torch.Tensor) -> None:
+        """A model that cannot answer inputs like x (1, *event) says so before any work, the first time it sees such."""
+        kind = (x.shape, x.dtype, x.device)
+        if kind in self._answered:
+            return
         try:
             with torch.inference_mode():
-                self.f(shown)  # a model that cannot answer says so now
+                self.f(self.M.view(x.clone()))
         except UcanError:
             raise
         except Exception as error:  # whatever the user's model raises
@@ -307,7 +315,7 @@ class SmoothedClassifier:
                 f"the model fails on an input of shape {tuple(x.shape[1:])}: {type(error).__name__}: "
                 f"{str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
             ) from error
-        return inputs
+        self._answered.add(kind)
 
 
 def _largest_other(counts: torch.Tensor, c_A: int) -> int:
