@@ -129,16 +129,50 @@ def test_certify_writes_the_fields_table(place: Path) -> None:
     assert "Scope pipeline" in said
 
 
-def test_certify_with_a_registry_keeps_to_what_it_has_said(place: Path) -> None:
+def test_certify_with_a_registry_keeps_to_what_it_has_said(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "Scope registry" in certify("first", "--registry", "answers.sqlite", "--certificates")
     before = rows(place / "first" / "results.tsv")
-    certify("again", "--registry", "answers.sqlite", "--seed", 5, "--scale", 0.4)
+    certify("again", "--registry", "answers.sqlite", "--seed", 5)
     after = rows(place / "again" / "results.tsv")
     assert [(r["predict"], r["radius"]) for r in before] == [(r["predict"], r["radius"]) for r in after]
     with Store.open("again") as store:
         assert store.scope == "registry" and store.config["registry"] == "answers.sqlite"
     with ucan.Registry("answers.sqlite") as registry:
         assert 0 < len(registry) <= 6
+    words = ("certify", "--model", "tiny:net", "--data", "data.npz", "--registry", "answers.sqlite", "-o", "other")
+    assert "another classifier (law" in refused(capsys, monkeypatch, *words, "--scale", 0.4)
+    assert "alpha 0.001, this one 0.01" in refused(capsys, monkeypatch, *words, "--alpha", 0.01)
+    assert not (place / "other").exists()
+
+
+def test_a_claim_of_a_registry_is_verified_with_it(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify("run", "--registry", "answers.sqlite", "--certificates")
+    # the sixth picture is the second again: its certificate comes from that one's enrolment
+    words = ["verify", "run/certificates/5.json", "--model", "tiny:net", "--input", "data.npz", "--index", "5"]
+    assert "scope registry" in ok(*words, "--registry", "answers.sqlite")
+    assert "--registry" in refused(capsys, monkeypatch, *words)
+    assert "no registry" in refused(capsys, monkeypatch, *words, "--registry", "nowhere.sqlite")
+    with ucan.Registry("empty.sqlite"):
+        pass
+    other = CliRunner().invoke(app, [*words, "--registry", "empty.sqlite"])
+    assert other.exit_code == 1 and "FAIL scope" in other.stdout and "does not stand" in other.stdout
+
+
+def test_a_picture_that_was_resized_is_verified_as_it_was_certified(place: Path) -> None:
+    from PIL import Image
+
+    (place / "pictures").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 60, (30, 20), dtype=np.uint8)
+    Image.fromarray(pixels).save(place / "pictures" / "dark.png")
+    more = ("--size", 4, "--channels", 1)
+    ok("certify", "--model", "tiny:net", "--data", "pictures", *more, "--n", 500, "-q", "-o", "run", "--certificates")
+    words = ("verify", "run/certificates/0.json", "--model", "tiny:net", "--size", 4)
+    assert "The claim stands" in ok(*words, "--input", "pictures/dark.png")
+    assert "The claim stands" in ok(*words, "--input", "pictures", "--index", 0)
 
 
 def test_the_radius_in_the_table_is_never_above_the_stored_one(place: Path) -> None:

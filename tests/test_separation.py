@@ -233,8 +233,8 @@ def test_the_filter_leaves_out_no_region_that_matters(level):
     for within in (0.0, 2.0):
         for q in (centres[7], centres[9] + 0.01 * rng.normal(size=3072), level + rng.normal(size=3072)):
             distance = np.linalg.norm(centres - q, axis=1) - reach
-            ids, gaps = index.near(cells.sketch(q), within)
+            ids, gaps, _ = index.near(cells.sketch(q), within)
             assert set(np.flatnonzero(distance <= within) + 1) <= set(ids)
             assert (gaps <= distance[ids - 1] + 1e-9).all() and (np.diff(gaps) >= 0).all()
-            others, _ = index.near(cells.sketch(q), within, answer=1)
+            others, _, _ = index.near(cells.sketch(q), within, answer=1)
             assert set(others) == {i for i in ids if (i - 1) % 3 != 1}

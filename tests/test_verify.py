@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ucan import Certificate, CertificationWise, Fixed, Gaussian, InvalidInput, Region, SmoothedClassifier
+from ucan import Certificate, CertificationWise, Fixed, Gaussian, InvalidInput, Region, Registry, SmoothedClassifier
 from ucan.bounds import lower_bound
 from ucan.certificate import from_dict
 from ucan.verify import noise_of, verify
@@ -189,3 +189,31 @@ def test_a_stopped_certificate_may_not_claim_the_fixed_bound():
     p = lower_bound(c.evidence.counts[c.prediction], c.evidence.n, c.evidence.alpha)
     assert p > c.p_lower
     assert not verify(boasting(c, p), smoothed(), X).stands
+
+
+def test_noise_that_looks_at_its_input_does_not_pass_for_pipeline():
+    generator = CertificationWise(1, features=2, growth=2).eval()
+    x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval()
+    g = SmoothedClassifier(net, Gaussian(scale=0.05), generator, 3)
+    (c,) = g.certify(x, n=500)
+    assert isinstance(c, Certificate) and c.scope == "frozen"
+    assert verify(c, SmoothedClassifier(net, g.law, noise_of(c, generator), 3), x).stands
+    forged = replace(c, scope="pipeline")
+    for noise in (noise_of(forged, generator), noise_of(forged)):
+        assert failed(verify(forged, SmoothedClassifier(net, g.law, noise, 3), x)) == {"scope"}
+
+
+def test_a_registrys_claim_is_checked_against_the_registry(tmp_path):
+    g = smoothed()
+    near = X + 0.01
+    with Registry(tmp_path / "r") as registry, Registry(tmp_path / "other") as other:
+        first, inside = registry.certify(g, torch.cat([X, near]), n=2000, alpha=0.01)
+        assert inside.evidence.input_hash == first.evidence.input_hash
+        for c, x in ((first, X), (inside, near)):
+            assert verify(c, g, x, registry=registry).stands
+            wide = replace(c, region=Region(SIGMA, c.region.radius * 1.001, 2))
+            assert "scope" in failed(verify(wide, g, x, registry=registry))
+            assert "scope" in failed(verify(c, g, x, registry=other))
+            with pytest.raises(InvalidInput, match="give the registry"):
+                verify(c, g, x)

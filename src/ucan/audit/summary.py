@@ -29,7 +29,8 @@ class Summary:
     """``attacked`` certificates; ``broken`` of them by mode, at any factor.
 
     ``covered_breaks`` are those in a mode that the guarantee covers; α allows ``allowed`` of them (the 99.9% quantile of
-    Binomial(attacked, α)). ``bugs`` are breaks that were certified again.
+    Binomial(attacked, α)). Certificates on the same evidence, as a registry gives them, count once in both. ``bugs`` are
+    breaks that were certified again, and answers that a memory did not keep to.
     """
 
     scope: str
@@ -74,8 +75,8 @@ def read_attempts(folder: str | Path) -> list[Attempt]:
 def summarise(attempts: Sequence[Attempt]) -> Summary:
     """Counts over all attempts of one run."""
     covered = [a for a in attempts if a.covered]
-    attacked = {a.idx for a in covered}
-    breaks = {a.idx for a in covered if a.broken}
+    attacked = {a.claim or a.idx for a in covered}  # certificates on one piece of evidence are true or false together
+    breaks = {a.claim or a.idx for a in covered if a.broken}
     modes = [mode for mode in MODES if any(a.mode == mode for a in attempts)]
     return Summary(
         scope=attempts[0].scope if attempts else "unknown",
@@ -95,26 +96,38 @@ def summarise(attempts: Sequence[Attempt]) -> Summary:
 
 def in_words(summary: Summary) -> list[str]:
     """What the counts mean, a sentence or two a line."""
-    names = {"live": "on the live pipeline", "frozen": "with the noise held frozen"}
+    memory = summary.scope == "registry"
+    names = {
+        "live": "on the classifier with its memory" if memory else "on the live pipeline",
+        "frozen": "with the noise held frozen",
+    }
     counts = ", ".join(f"{count} broken {names[mode]}" for mode, count in summary.broken.items())
     lines = [f"{summary.attacked} certificates attacked: {counts}."]
-    if summary.scope != "pipeline" and "live" in summary.broken:
+    if memory and "live" in summary.broken:
         lines.append(
-            f"Scope {summary.scope}: each certificate speaks of the classifier whose noise was computed at its input and "
-            "held there. Breaks on the live pipeline, which computes the noise anew from the attacked input, are no bug: "
-            "the guarantee never covered it. Do not rely on these radii for a deployed pipeline (docs/scopes.md)."
+            "Scope registry: the guarantee is about the classifier that answers from its registry, and a copy of that was "
+            "attacked, also by enrolling inputs around each region; nothing was enrolled in the registry itself. Without "
+            "the registry the pipeline has no such guarantee (docs/registry.md)."
+        )
+    elif summary.scope == "frozen" and "live" in summary.broken:
+        lines.append(
+            "Scope frozen: each certificate speaks of the classifier whose noise was computed at its input and held "
+            "there. Breaks on the live pipeline, which computes the noise anew from the attacked input, are no bug: the "
+            "guarantee never covered it. Do not rely on these radii for a deployed pipeline (docs/scopes.md)."
         )
     if summary.is_bug:
-        why = f"{len(summary.bugs)} breaks were certified again with a fresh seed and ten times the samples"
+        kept = sum(a.recertified is None for a in summary.bugs)
+        why = f"{len(summary.bugs) - kept} breaks were certified again with a fresh seed and ten times the samples"
+        why += f"; {kept} answers changed inside a stored region" if kept else ""
         lines.append(
-            f"BUG: {why}; {summary.covered_breaks} certificates broke where the guarantee covers them, and α explains at "
-            f"most {summary.allowed}. Either the radius, the noise or the votes are wrong (docs/audit.md)."
+            f"BUG: {why}; {summary.covered_breaks} claims broke where the guarantee covers them, and α explains at "
+            f"most {summary.allowed}. Either the radius, the noise, the votes or the memory are wrong (docs/audit.md)."
         )
     elif summary.covered_breaks:
         lines.append(
             f"{summary.covered_breaks} broke where the guarantee covers them; none certified again, and α allows up to "
             f"{summary.allowed}: no bug."
         )
-    elif any(tally.mode == "frozen" or summary.scope == "pipeline" for tally in summary.tallies):
+    elif any(tally.mode == "frozen" or summary.scope != "frozen" for tally in summary.tallies):
         lines.append("None broke where the guarantee covers them.")
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import sys
@@ -23,6 +24,7 @@ from ucan.cli.progress import Progress
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, StoreError
 from ucan.fingerprint import weights_hash
+from ucan.registry import Registry
 from ucan.results import Store
 from ucan.results.lock import WriterLock
 from ucan.results.rebuild import data_of, pipeline_of
@@ -42,6 +44,10 @@ def audit(
     model: Annotated[str | None, typer.Option(help="The classifier, if not where the run says.")] = None,
     source: Annotated[str | None, typer.Option("--data", help="The inputs, if not where the run says.")] = None,
     weights: words.WeightsOption = None,
+    registry: Annotated[
+        Path | None,
+        typer.Option(help="The registry that the run was made with, if not where it says; a copy of it is attacked."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The audit's folder; RUN/audit if not given.")] = None,
     most: Annotated[int | None, typer.Option("--max", min=1, help="Attack at most MAX certificates.")] = None,
     min_radius: Annotated[float, typer.Option(help="Attack only certificates of at least this radius.")] = 0.0,
@@ -75,15 +81,18 @@ def audit(
         certificates = _chosen(store, min_radius, most)
         settings = store.config
         dataset = _dataset(settings, source, certificates[-1])
-        _, first = next(_outcomes(store, certificates))
+        first = next((c for _, c in _outcomes(store, certificates)), None)
+        if first is None:
+            raise InvalidInput(f"{run} was imported and holds numbers only: there are no certificates to attack.")
         g = pipeline_of(model or settings.get("model"), weights, first, where)
         config = {"kind": "audit", "ucan": __version__, "weights_hash": weights_hash(g.f.model), **asdict(budget)}
+        config["run"] = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         modes = modes_of(first.scope, mode.value)
-        with _locked(out or run / "audit") as folder:
+        with _locked(out or run / "audit") as folder, _memory(registry or settings.get("registry"), first) as memory:
             ledger = Ledger(folder, config)
             cases = ((idx, dataset[idx][0][None].to(where), c) for idx, c in _outcomes(store, certificates))
             todo = sum(ledger.get(i, f, m) is None for i in certificates for m in modes for f in shares)
-            attempts = _attack(g, cases, ledger, mode.value, shares, budget, todo, quiet)
+            attempts = _attack(g, cases, ledger, mode.value, shares, budget, memory, todo, quiet)
             pictures = save_images(ledger, attempts)
         certified = len(_chosen(store, 0.0, None))
     summary = summarise(attempts)
@@ -104,6 +113,7 @@ def _attack(
     mode: str,
     factors: list[float],
     budget: Budget,
+    memory: Registry | None,
     todo: int,
     quiet: bool,
 ) -> list[Attempt]:
@@ -119,10 +129,22 @@ def _attack(
             progress.finished(f"{broken} broken")
 
         try:
-            return audit_all(g, cases, ledger, mode, factors, budget, finished)
+            return audit_all(g, cases, ledger, mode, factors, budget, finished, memory)
         except KeyboardInterrupt:
             print(f"\nStopped; {len(ledger)} attempts are kept. The same command goes on from there.", file=sys.stderr)
             raise
+
+
+@contextmanager
+def _memory(path: str | Path | None, certificate: Certificate) -> Iterator[Registry | None]:
+    """The registry behind a run of scope registry."""
+    if certificate.scope != "registry":
+        yield None
+        return
+    if path is None or not Path(path).is_file():
+        raise InvalidInput(f"this run was made with a registry, and there is none at {path}: name it with --registry.")
+    with Registry(path) as registry:
+        yield registry
 
 
 @contextmanager
@@ -143,7 +165,7 @@ def _locked(folder: Path) -> Iterator[Path]:
 
 def _factors(text: str) -> list[float]:
     try:
-        factors = sorted({float(part) for part in text.split(",")})
+        factors = sorted({float(f"{float(part):g}") for part in text.split(",")})  # breaks are kept under six digits
     except ValueError:
         factors = []
     if not factors or not all(0 < factor <= 1 for factor in factors):

@@ -130,8 +130,7 @@ def certify(
     folder, tsv = _places(out, model, norm)
     if tsv.exists() and not (folder / "config.toml").exists():
         raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
-    memory = None if registry is None else Registry(registry, region_norm(g, first, plan.norm))
-    scope = g.M.scope if memory is None else "registry"
+    scope = g.M.scope if registry is None else "registry"
     config = {
         "kind": "certify",
         "ucan": __version__,
@@ -152,7 +151,7 @@ def certify(
         "stop": None if plan.stop is None else str(plan.stop),
         "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), _known_backend(folder)),
     }
-    with Store.create(folder, config) as store:
+    with _memory(registry, g, first, plan) as memory, Store.create(folder, config) as store:
         try:
             _certify_all(
                 partial(_placed, g, cluster, workers, where.type), memory, selection, store, plan, certificates, quiet
@@ -165,6 +164,19 @@ def certify(
                 write(store, tsv, overwrite=True)
         summary = _summary(store, folder, tsv, scope)
     print(json.dumps(summary) if as_json else _in_words(summary))
+
+
+@contextmanager
+def _memory(
+    path: Path | None, g: SmoothedClassifier, first: torch.Tensor, plan: CertifyPlan
+) -> Iterator[Registry | None]:
+    """The registry, if one is asked for and the classifier belongs to it."""
+    if path is None:
+        yield None
+        return
+    with Registry(path, region_norm(g, first, plan.norm)) as registry:
+        registry.check(g, first, plan)
+        yield registry
 
 
 def _certify_all(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
-from ucan import data
 from ucan import verify as verification
 from ucan.certificate import Certificate, load_json
 from ucan.cli import words
 from ucan.data.single import is_single, load_picture_or_array
 from ucan.errors import InvalidInput
 from ucan.models import load_model
+from ucan.registry import Registry
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
 
@@ -26,6 +27,11 @@ def verify(
         str, typer.Option("--input", help="The input: an image, an `.npy` array, or any `--data` source with --index.")
     ],
     weights: words.WeightsOption = None,
+    registry: Annotated[
+        Path | None, typer.Option(help="The registry that issued the certificate, if its scope is `registry`.")
+    ] = None,
+    size: words.SizeOption = None,
+    split: words.SplitOption = "test",
     index: Annotated[int | None, typer.Option(help="The input's number in a data source.")] = None,
     n: Annotated[int | None, typer.Option(help="Fresh samples; as many as the certificate's if not given.")] = None,
     alpha: words.AlphaOption = 0.001,
@@ -42,12 +48,15 @@ def verify(
     if not isinstance(record, Certificate):
         raise InvalidInput(f"{certificate} is no certificate but an abstention or a prediction: it claims no region.")
     where = words.device_of(device)
-    x = _input(source, index, record.region.shape)[None].to(where)
+    x = _input(source, index, record.region.shape, split, size)[None].to(where)
     run = load_run(model) if is_trained_run(model) else None
     f = run.classifier.to(where) if run is not None else load_model(model, weights, device=where)
     noise = verification.noise_of(record, run.generator if run is not None else None)
     g = SmoothedClassifier(f, record.evidence.law, noise, len(record.evidence.counts))
-    verdict = verification.verify(record, g, x, n, alpha, seed)
+    if registry is not None and not registry.is_file():
+        raise InvalidInput(f"there is no registry {registry}.")
+    with Registry(registry) if registry is not None else nullcontext() as memory:
+        verdict = verification.verify(record, g, x, n, alpha, seed, memory)
     for check in verdict.checks:
         typer.echo(f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}")
     if verdict.stands:
@@ -57,12 +66,13 @@ def verify(
         raise typer.Exit(1)
 
 
-def _input(source: str, index: int | None, shape: tuple[int, ...]) -> torch.Tensor:
+def _input(source: str, index: int | None, shape: tuple[int, ...], split: str, size: int | None) -> torch.Tensor:
     if is_single(Path(source)):
-        return load_picture_or_array(Path(source), shape)
+        return load_picture_or_array(Path(source), shape, size)
     if index is None:
         raise InvalidInput(f"{source} is no single picture or array: say with --index which of its inputs is meant.")
-    dataset = data.load(source)
+    channels = shape[0] if Path(source).is_dir() and shape[0] in (1, 3) else None
+    dataset = words.dataset_of(source, split, size, channels)
     if not 0 <= index < len(dataset):
         raise InvalidInput(f"--index {index}: {source} has inputs 0 to {len(dataset) - 1}.")
     return dataset[index][0]

@@ -81,6 +81,14 @@ class Database:
         """What SQLite and the system say about this file, in words."""
         return storage(self.path)
 
+    def copy(self, path: Path) -> None:
+        """Write all that is committed to another file; this one is only read."""
+        target = sqlite3.connect(path)
+        try:
+            self._db.backup(target)
+        finally:
+            target.close()
+
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
@@ -167,18 +175,21 @@ class Database:
         return int(found[0])
 
     def read_scale(self, number: int) -> Scale:
-        """Σ by its number."""
+        """Σ by its number; a full one in double precision, so that its use need not convert it each time."""
         row = self._db.execute("SELECT hash, kind, tensors FROM scales WHERE id = ?", (number,)).fetchone()
         if row is None or hashlib.sha256(row[1].encode() + row[2]).hexdigest() != row[0]:
             raise self._damaged(f"Σ number {number}")
         kind, tensors = row[1], load(row[2])
         if kind == "Scalar":
             return Scalar(float(tensors["value"]))
-        if kind == "BlockDiagonal":
-            return scales.BlockDiagonal([tensors[f"blocks.{i}"] for i in range(len(tensors))])
         if kind not in scales.__all__:
             raise InvalidInput(f"{self.path} holds a Σ of the kind {kind!r}, which this version does not know.")
-        made: Scale = getattr(scales, kind)(**tensors)
+        found: type[Any] = getattr(scales, kind)
+        if not found.elementwise:
+            tensors = {name: tensor.double() for name, tensor in tensors.items()}
+        if found is scales.BlockDiagonal:
+            return scales.BlockDiagonal([tensors[f"blocks.{i}"] for i in range(len(tensors))])
+        made: Scale = found(**tensors)
         return made
 
     def add(self, row: Row, reach: float, sketch: bytes) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +19,14 @@ from ucan.laws import norm_name
 from ucan.plan import CertifyPlan
 from ucan.region import Region
 from ucan.registry.database import ABSTAINED, Database, Row
-from ucan.registry.separation import RIM, Vector, allowed_radius, check_kind, outer_radius, size_bounds
+from ucan.registry.separation import MARGIN, RIM, Vector, allowed_radius, check_kind, outer_radius, size_bounds
 from ucan.registry.sketch import LARGEST, Cells, Index
 from ucan.scales import Scalar, Scale
+from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import parse_stop
 
-KEPT = 8  # Σs kept in memory: enough where all inputs share one
+KEPT = 2**30  # bytes of Σs kept in memory: a dozen full ones of 3,072 dimensions, in double precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,8 @@ class Registry:
         self._norm: float | None = None
         self._cells: Cells | None = None
         self._index: Index | None = None
-        self._scales: dict[int, Scale] = {}
+        self._scales: OrderedDict[int, Scale] = OrderedDict()  # the last used at the end
+        self._kept = 0
 
     @property
     def norm(self) -> float | None:
@@ -145,10 +148,11 @@ class Registry:
                     self._refresh()
                     found = self._containing(point)
                     if found is None:
-                        answer = self._fitted(point, outcome)
-                        self._keep(x, point, answer)
+                        answer, scale = self._fitted(point, outcome)
+                        self._keep(x, point, answer, scale)
             except BaseException:
                 self._scales.clear()  # one of them may not have been stored after all,
+                self._kept = 0
                 self._norm = None  # nor the norm settled
                 raise
             return self._given(found, x, outcome.norm) if found is not None else answer
@@ -160,6 +164,37 @@ class Registry:
             self._store.check_shape(x.shape[1:])
             self._refresh()
             return self._containing(point)
+
+    def issuer(self, x: torch.Tensor, certificate: Certificate) -> Entry | None:
+        """The enrolment that stands behind a certificate about x (1, *event); None if this registry did not issue it."""
+        found = self.lookup(x)
+        if found is None or found.answer != certificate.prediction or not _same(found.scale, certificate.region.scale):
+            return None
+        used, _ = size_bounds(found.scale, self._metric, _flat(x) - _flat(found.centre[None]))
+        kept = certificate.region.norm == self.norm and certificate.region.radius <= (found.radius - used) * (
+            1 + MARGIN
+        )
+        return found if kept and input_hash(found.centre[None]) == certificate.evidence.input_hash else None
+
+    def rivals(self, x: torch.Tensor, answer: int | None, count: int) -> list[Entry]:
+        """Enrolments of another answer, those first whose regions look nearest to this input (1, *event)."""
+        point = _flat(x)
+        with self._store.storage():
+            self._store.check_shape(x.shape[1:])
+            self._refresh()
+            if self._cells is None or self._index is None:
+                return []
+            own = ABSTAINED if answer is None else answer
+            ids, _, _ = self._index.near(self._cells.sketch(point), math.inf, own)
+            return [self._entry(int(number)) for number in ids[:count]]
+
+    def copy(self, path: str | Path) -> Registry:
+        """A registry of its own at another place that knows what this one knows now."""
+        if Path(path).exists():
+            raise InvalidInput(f"{path} exists already: name a new file for the copy.")
+        with self._store.storage():
+            self._store.copy(Path(path))
+        return Registry(path)
 
     def __len__(self) -> int:
         with self._store.storage():
@@ -205,12 +240,16 @@ class Registry:
         """The first enrolment that contains the point: in doubt, which is a matter of the last digits, it does."""
         if self._cells is None or self._index is None:
             return None
-        ids, _ = self._index.near(self._cells.sketch(point), 0.0)
-        for number in np.sort(ids):
-            entry = self._entry(int(number))
-            offset = point - _flat(entry.centre[None])
-            if not offset.any() or size_bounds(entry.scale, self._metric, offset)[0] < entry.radius * (1 + RIM):
-                return entry
+        ids, _, reaches = self._index.near(self._cells.sketch(point), 0.0)
+        for i in np.argsort(ids):
+            row = self._store.read(int(ids[i]))
+            offset = point - _flat(row.tensors["centre"][None])
+            if not offset.any():
+                return self._entry(int(ids[i]), row)
+            if np.linalg.norm(offset) > reaches[i] * (1 + MARGIN):  # outside the ball around it: no need for Σ
+                continue
+            if size_bounds(self._scale(row.scale), self._metric, offset)[0] < row.radius * (1 + RIM):
+                return self._entry(int(ids[i]), row)
         return None
 
     def _room(self, point: Vector, scale: Scale, number: int, radius: float, answer: int) -> float:
@@ -218,7 +257,7 @@ class Registry:
         if self._cells is None or self._index is None:
             return radius
         stretch = outer_radius(scale, self._metric, 1.0, len(point))
-        ids, gaps = self._index.near(self._cells.sketch(point), radius * stretch, answer)
+        ids, gaps, _ = self._index.near(self._cells.sketch(point), radius * stretch, answer)
         for other, gap in zip(ids, gaps, strict=True):
             if gap > radius * stretch:  # nor can any after it
                 break
@@ -228,24 +267,26 @@ class Registry:
             radius = min(radius, allowed_radius(self._metric, offset, scale, theirs, row.radius))
         return radius
 
-    def _entry(self, number: int) -> Entry:
-        row = self._store.read(number)
+    def _entry(self, number: int, row: Row | None = None) -> Entry:
+        row = row or self._store.read(number)
         answer = None if row.answer == ABSTAINED else row.answer
         return Entry(number, row.tensors["centre"], self._scale(row.scale), row.radius, answer)
 
     def _scale(self, number: int) -> Scale:
         if number not in self._scales:
-            if len(self._scales) >= KEPT:
-                self._scales.pop(next(iter(self._scales)))
             self._scales[number] = self._store.read_scale(number)
+            self._kept += _bytes(self._scales[number])
+            while len(self._scales) > 1 and self._kept > KEPT:
+                self._kept -= _bytes(self._scales.popitem(last=False)[1])
+        self._scales.move_to_end(number)
         return self._scales[number]
 
     # --- answers ---
 
-    def _fitted(self, point: Vector, outcome: Certificate | Abstention) -> Certificate | Abstention:
-        """The outcome with its region shrunk to the room that is left; an abstention where there is none."""
+    def _fitted(self, point: Vector, outcome: Certificate | Abstention) -> tuple[Certificate | Abstention, int]:
+        """The outcome with its region shrunk to the room that is left, an abstention where there is none; and its Σ."""
         if isinstance(outcome, Abstention):
-            return replace(outcome, scope="registry")
+            return replace(outcome, scope="registry"), self._store.scale_id(Scalar(1.0))
         region = outcome.region
         if not math.isfinite(region.radius):
             raise InvalidInput("a registry keeps regions of finite radius only.")
@@ -254,24 +295,24 @@ class Registry:
         radius = self._room(point, self._scale(number), number, region.radius, outcome.prediction)
         if radius == 0 < region.radius:
             reason = "the input touches the region of an enrolled input with another answer"
-            return Abstention(outcome.norm, "registry", outcome.evidence, reason, outcome.p_lower)
-        return _resized(replace(outcome, scope="registry"), radius)
+            return Abstention(outcome.norm, "registry", outcome.evidence, reason, outcome.p_lower), number
+        return _resized(replace(outcome, scope="registry"), radius), number
 
-    def _keep(self, x: torch.Tensor, point: Vector, answer: Certificate | Abstention) -> None:
+    def _keep(self, x: torch.Tensor, point: Vector, answer: Certificate | Abstention, number: int) -> None:
         """Write the answer's row; within the transaction that made it."""
         record = {"p_lower": answer.p_lower, "evidence": answer.evidence.to_dict()}
         tensors = {"centre": x[0]}
         if isinstance(answer, Certificate):
-            label, scale, radius = answer.prediction, answer.region.scale, answer.region.radius
+            label, radius = answer.prediction, answer.region.radius
             record |= {"p_upper": answer.p_upper, "alm": answer.alm}
             if answer.mean is not None:
                 tensors["mean"] = answer.mean
         else:
-            label, scale, radius = ABSTAINED, Scalar(1.0), 0.0
+            label, radius = ABSTAINED, 0.0
             record["reason"] = answer.reason
-        row = Row(label, radius, self._store.scale_id(scale), tensors, record)
+        row = Row(label, radius, number, tensors, record)
         sketch = Cells(x.shape[1:]).sketch(point) if self._cells is None else self._cells.sketch(point)
-        reach = outer_radius(scale, self._metric, radius, len(point))
+        reach = outer_radius(self._scale(number), self._metric, radius, len(point)) if radius else 0.0
         self._store.add(row, reach, sketch.astype("<f4").tobytes())
 
     def _given(self, entry: Entry, x: torch.Tensor, norm: float) -> Certificate | Abstention:
@@ -326,6 +367,18 @@ def _resized(certificate: Certificate, radius: float) -> Certificate:
         return certificate
     smaller = Region.sharing(region.scale, radius, region.norm, region.shape)
     return replace(certificate, region=smaller, alm=certificate.alm * radius / region.radius)
+
+
+def _same(a: Scale, b: Scale) -> bool:
+    """Whether two Σ are one, whatever precision they are kept in."""
+    if isinstance(a, Scalar) or isinstance(b, Scalar):
+        return isinstance(a, Scalar) and isinstance(b, Scalar) and a.value == b.value
+    mine, theirs = a.tensors(), b.to("cpu").tensors()
+    return type(a) is type(b) and all(torch.equal(t.double(), theirs[name].double()) for name, t in mine.items())
+
+
+def _bytes(scale: Scale) -> int:
+    return sum(tensor.nbytes for tensor in scale.tensors().values())
 
 
 def _flat(x: torch.Tensor) -> Vector:

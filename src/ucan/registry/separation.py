@@ -12,8 +12,8 @@ off gives a smaller r, never a larger one. Its own rounding is bounded and taken
 
 from __future__ import annotations
 
-import functools
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ RIM = 1e-11
 MARGIN = 1e-9
 # ‖Q‖₂ of a basis that counts as orthonormal, from above.
 ORTHONORMAL = 1 + 1e-4
+_STRETCHES: weakref.WeakKeyDictionary[Scale, tuple[float, float]] = weakref.WeakKeyDictionary()
 
 
 def check_kind(scale: Scale, norm: float) -> None:
@@ -78,10 +79,11 @@ def size_bounds(scale: Scale, norm: float, offset: Vector) -> tuple[float, float
     return size - error, size + error
 
 
-@functools.lru_cache(maxsize=16)
 def stretches(scale: Scale, dim: int) -> tuple[float, float]:
-    """(‖Σ⁻¹‖₂, ‖Σ‖₂) from above: a decomposition of a full Σ, once per Σ."""
-    return scale.inverse_norm(2, 2, dim), scale.largest() * ORTHONORMAL
+    """(‖Σ⁻¹‖₂, ‖Σ‖₂) from above: a decomposition of a full Σ, once per Σ for as long as it is kept."""
+    if scale not in _STRETCHES:
+        _STRETCHES[scale] = scale.inverse_norm(2, 2, dim), scale.largest() * ORTHONORMAL
+    return _STRETCHES[scale]
 
 
 def outer_radius(scale: Scale, norm: float, radius: float, dim: int) -> float:

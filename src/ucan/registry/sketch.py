@@ -81,14 +81,14 @@ class Index:
         numbers = self._numbers[self.count : end]
         for name, column in zip(("id", "answer", "reach"), zip(*(row[:3] for row in rows), strict=True), strict=True):
             numbers[name] = column
-        numbers["size"] = np.linalg.norm(sketches.astype(np.float64), axis=1)
+        numbers["size"] = np.sqrt(np.einsum("ij,ij->i", sketches, sketches, dtype=np.float64))
         self.count = end
 
-    def near(self, sketch: Array, within: float, answer: int | None = None) -> tuple[Array, Array]:
-        """(ids, gaps) of the regions, or of those with another answer, that may come this near to a point; by gap.
+    def near(self, sketch: Array, within: float, answer: int | None = None) -> tuple[Array, Array, Array]:
+        """(ids, gaps, reaches) of the regions, or of those with another answer, that may come this near to a point.
 
-        A gap is at most the ℓ2 distance from the sketched point to the region, negative where the point may lie inside:
-        no region is left out whose distance is ``within`` or less.
+        By gap, which is at most the ℓ2 distance from the sketched point to the region, negative where the point may lie
+        inside: no region is left out whose distance is ``within`` or less. A reach is that of the ball around a region.
         """
         numbers, q = self._numbers[: self.count], sketch.astype(np.float64)
         own = float(np.linalg.norm(q))
@@ -101,4 +101,4 @@ class Index:
             possible &= numbers["answer"] != answer
         chosen = np.flatnonzero(possible)
         order = chosen[np.argsort(gaps[chosen])]
-        return numbers["id"][order], gaps[order]
+        return numbers["id"][order], gaps[order], numbers["reach"][order]

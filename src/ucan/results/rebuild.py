@@ -17,6 +17,9 @@ from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
 from ucan.verify import noise_of
 
+# Noise that a certificate tells all of: what others do beside their Σ and μ, only the generator knows.
+GIVEN = ("Isotropic", "Fixed", "Pattern")
+
 
 def data_of(config: dict[str, Any], source: str | None = None) -> Labelled:
     """The inputs that a run certified, or those at ``source`` if they have moved."""
@@ -36,8 +39,10 @@ def pipeline_of(
     if is_trained_run(model):
         trained = load_run(model)
         return SmoothedClassifier(trained.classifier.to(device), law, trained.generator, classes)
-    if outcome.scope != "pipeline":
-        raise InvalidInput(f"noise of scope {outcome.scope} needs its generator: give --model a trained run's folder.")
+    if not outcome.evidence.generator.startswith(GIVEN):
+        raise InvalidInput(
+            f"{outcome.evidence.generator} noise needs its generator: give --model a trained run's folder."
+        )
     if isinstance(outcome, Certificate):
         noise = noise_of(outcome)
     elif outcome.evidence.generator == Isotropic().describe():
