@@ -200,7 +200,7 @@ KINDS = {
     },
     "consistency": {"recipe": {"kind": "consistency"}, "generator": {"kind": "pattern"}},
     "composed": {"batch": 33, "generator": {"kind": "composed", "features": 3, "growth": 2}},
-    "learned for all": {"batch": 50, "variance_term": "logmean", "generator": {"kind": "dataset-wise"}},
+    "learned for all": {"batch": 10, "variance_term": "logmean", "generator": {"kind": "dataset-wise"}},
 }
 TRAIN = """
 import json, sys
@@ -260,14 +260,14 @@ def test_any_number_of_processes_gives_the_curve_of_one(tmp_path, kind, processe
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
     """Stopped by a signal, as a scheduler sends it: once with three processes, once with one, then to the end with two."""
-    changes = {"epochs": 60, **KINDS["per input"], "lr": 2e-3}
+    changes = {"epochs": 40, "batch": 33, "augment": True, "ema": 0.9}
     train(str(tmp_path / "one"), changes, 300)
     stopped = 0
     for processes in (3, 1, 2):
         running = trained_by(tmp_path, processes, "many", changes, 300)
         before = epochs(tmp_path / "many")
         while stopped < 2 and running.poll() is None and epochs(tmp_path / "many") < before + 8:
-            time.sleep(0.1)
+            time.sleep(0.05)
         if stopped < 2:
             running.send_signal(signal.SIGTERM)
             running.communicate(timeout=300)
@@ -276,7 +276,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
             stopped += 1
         else:
             finished(running)
-    same_curve(tmp_path / "one", tmp_path / "many", 5e-3)
+    same_curve(tmp_path / "one", tmp_path / "many")
 
 
 def epochs(folder: Path) -> int:

@@ -20,7 +20,7 @@ from ucan.models import build_model, load_model
 from ucan.training.settings import TrainSettings
 
 CONFIG, CHECKPOINT, WEIGHTS = "config.toml", "checkpoint.pt", "weights.safetensors"
-CHECKPOINT_KEYS = {"epoch", "step", "joint", "optimisers", "ema", "noise", "layers"}
+CHECKPOINT_KEYS = {"epoch", "step", "totals", "joint", "optimisers", "ema", "noise", "layers"}
 
 
 @dataclass(frozen=True)

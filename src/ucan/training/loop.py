@@ -110,6 +110,7 @@ class Trainer:
         self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
         self.rng = torch.Generator(self.fabric.device)
         self.epoch = self.step = 0
+        self.totals: dict[str, torch.Tensor] = {}
         self.board = Board(self.folder / "tensorboard")
         self._stop = False
 
@@ -136,19 +137,20 @@ class Trainer:
         if self.step == 0:
             self._seed_layers("layers")
             self.rng.manual_seed(epoch_seed(self.settings.seed, self.epoch, "noise"))
-        totals: dict[str, torch.Tensor] = {}
-        start, seen = time.perf_counter(), 0
+            self.totals = {}
+        start = time.perf_counter()
         for x, labels in self.batches.epoch(self.epoch, self.step):
             metrics = self._train_step(x, labels)
             for name, value in metrics.items():
-                totals[name] = totals.get(name, torch.zeros((), device=value.device)) + self.share.fraction * value
-            self.step, seen = self.step + 1, seen + 1
+                before = self.totals.get(name, torch.zeros((), device=value.device))
+                self.totals[name] = before + self.share.fraction * value
+            self.step += 1
             if self.step % LOOK_EVERY == 0 or (self._stop and self.share.world == 1):
-                self._look(totals, seen)
+                self._look()
                 if self._all_stop():
                     self._checkpoint()
                     raise KeyboardInterrupt
-        self._log(self._look(totals, seen), time.perf_counter() - start)
+        self._log(self._look(), time.perf_counter() - start)
 
     def _train_step(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         settings = self.settings
@@ -168,10 +170,16 @@ class Trainer:
             _update_average(self.ema, self.joint.state_dict(), settings.ema)
         return {name: value.detach() for name, value in metrics.items()}
 
-    def _look(self, totals: dict[str, torch.Tensor], seen: int) -> dict[str, float]:
+    def _sums(self) -> dict[str, torch.Tensor]:
+        """The epoch's totals so far, over all processes."""
+        if self.share.world == 1:
+            return self.totals
+        copies = {name: total.clone() for name, total in self.totals.items()}  # summed up in place
+        return self.fabric.all_reduce(copies, reduce_op="sum")
+
+    def _look(self) -> dict[str, float]:
         """The epoch's means so far; a loss that is not a number ends the run here, before it reaches a checkpoint."""
-        sums = totals if self.share.world == 1 else self.fabric.all_reduce(totals, reduce_op="sum")
-        means = {name: float(total) / max(1, seen) for name, total in sums.items()}
+        means = {name: float(total) / max(1, self.step) for name, total in self._sums().items()}
         if not math.isfinite(means.get("loss", 0.0)):
             kept = (
                 f"the checkpoint in {self.folder} is kept"
@@ -200,10 +208,12 @@ class Trainer:
                 f"the weights stopped being finite in epoch {self.epoch + 1}; the last good checkpoint is kept. "
                 "A lower lr usually helps."
             )
+        sums = self._sums()
         if self.rank == 0:
             state = {
                 "epoch": self.epoch,
                 "step": self.step,
+                "totals": sums,
                 "joint": self.joint.state_dict(),
                 "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
                 "ema": self.ema,
@@ -225,6 +235,8 @@ class Trainer:
                 f"the checkpoint in {self.folder} belongs to another model or generator: {str(error).splitlines()[0]}"
             ) from error
         self.epoch, self.step = state["epoch"], state["step"]
+        own = 1.0 if self.rank == 0 else 0.0  # what was summed up so far is counted once
+        self.totals = {name: own * total.to(self.fabric.device) for name, total in state["totals"].items()}
         if self.ema is not None:
             self.ema = {k: v.to(self.fabric.device) for k, v in state["ema"].items()}
         self.rng.set_state(state["noise"])
