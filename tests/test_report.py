@@ -418,6 +418,30 @@ def test_data_that_are_gone_or_changed_are_said_to_be(place, tmp_path):
     assert "data cannot be read" in page and "Certified accuracy" in page
 
 
+def test_an_answer_from_a_registry_says_whose_votes_it_shows(place, tmp_path):
+    with np.load(place / "data.npz") as arrays:
+        x, labels = torch.from_numpy(arrays["x"]), arrays["y"]
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2)).eval()
+    with torch.no_grad():
+        net[1].weight.copy_(torch.tensor([[-1.0], [1.0]]).expand(2, 16))
+        net[1].bias.copy_(torch.tensor([8.0, -8.0]))
+    g = ucan.SmoothedClassifier(net, ucan.Gaussian(scale=0.25), num_classes=2)
+    config = {"kind": "certify", "data": str(place / "data.npz"), "norm": 2, "scope": "registry"}
+    with Store.create(tmp_path / "kept", config) as store:
+        registry = ucan.Registry(tmp_path / "answers.sqlite")
+        _, first, second = registry.certify(g, torch.cat([x[:1] + 0.001, x[:2]]), n=300)
+        store.add(0, int(labels[0]), first, 0.1)
+        store.add(1, int(labels[1]), second, 0.1)
+    (kept,) = read_runs([tmp_path / "kept"])
+    gallery = exhibit_run(kept, {})
+    assert kept.scope == "registry" and gallery.missing == ()
+    said = {one.idx: " ".join(one.words) for one in gallery.exhibits}
+    assert len(said) == 2 and all("as long as the registry is kept" in text for text in said.values())
+    assert "enrolled before" in said[0] and "enrolled before" not in said[1]
+    changed = Run(**{**vars(kept), "config": {**kept.config, "data_hash": "another"}})
+    assert "no longer those" in exhibit_run(changed, {}).missing[0]
+
+
 def test_the_scale_in_each_pixel_is_that_of_the_rows_of_sigma():
     for scale in scales().values():
         sigma = ucan.Fixed(scale).scale

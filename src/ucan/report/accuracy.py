@@ -61,7 +61,7 @@ def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Lin
 
 def _found(run: Run) -> str:
     """What an attack left of a claim that does not cover the live classifier, for the legend."""
-    if run.scope == "pipeline" or run.audit is None or "live" not in run.audit.broken:
+    if run.audit is None or not run.uncovered:
         return ""
     return f"{run.audit.broken['live']} of {run.attacked('live')} broken when attacked"
 

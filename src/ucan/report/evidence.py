@@ -79,8 +79,8 @@ def _audit_row(run: Run, runs: Sequence[Run]) -> str:
         "held": "held, as the proof says" if not audit.covered_breaks else "within what α allows",
         "frozen": "allowed: the guarantee never covered the live classifier",
     }
-    uncovered = audit.scope != "pipeline" and audit.broken.get("live", 0)
-    verdict = meaning["bug" if audit.is_bug else "frozen" if uncovered else "held"]
+    allowed = run.uncovered and audit.broken.get("live", 0)
+    verdict = meaning["bug" if audit.is_bug else "frozen" if allowed else "held"]
     counts = f'<td class="n">{audit.attacked:,}</td>{_broken(run, "live")}{_broken(run, "frozen")}'
     return f'<tr>{first}{counts}<td class="words" title="{escape(" ".join(in_words(audit)))}">{verdict}</td></tr>'
 

@@ -51,6 +51,11 @@ class Run:
         """How many certificates the audit attacked in this mode."""
         return len({attempt.idx for attempt in self.attempts if attempt.mode == mode})
 
+    @property
+    def uncovered(self) -> bool:
+        """Whether the audit attacked something live that the guarantee does not cover: frozen noise computed anew."""
+        return any(attempt.mode == "live" and not attempt.covered for attempt in self.attempts)
+
     @cached_property
     def audit(self) -> Summary | None:
         """What the audit found; None if there was none."""
