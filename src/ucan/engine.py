@@ -110,8 +110,12 @@ class Engine:
         if device.type == "cuda":  # what was made so far is there when it is used beside the votes
             self._side(device).wait_stream(torch.cuda.current_stream(device))
         requests = self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
-        for i, (request, votes) in enumerate(count_requests(setup.counter, requests)):
+        for i, (request, votes) in enumerate(self.answered(setup, requests)):
             yield setup, i, request, votes
+
+    def answered(self, setup: Setup, requests: Iterator[Request]) -> Iterator[tuple[Request, list[Votes]]]:
+        """Each request with the votes of its streams, in order."""
+        return count_requests(setup.counter, requests)
 
     def _requests(
         self, inputs: Iterator[torch.Tensor], device: torch.device, seed: int, phases: dict[str, int]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -98,6 +97,11 @@ class _Open:
     tallies: torch.Tensor
     left: int
 
+    @property
+    def urgent(self) -> bool:
+        """Whether it only chooses a class: others wait for that."""
+        return all(stream.phase == "select" for stream, _ in self.request.streams)
+
 
 class ClusterEngine(Engine):
     """An engine for the same classifier and noise as another, which lets a pool of workers count."""
@@ -131,46 +135,23 @@ class ClusterEngine(Engine):
         chosen = super().setup(x, plan).backend.name
         return "eager" if chosen == "function" else chosen
 
-    def selected(
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, n0: int
-    ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator, torch.Tensor]]:
-        """Each input with the generator held at it and its n0 selection counts, in order."""
-        for setup, i, request, votes in self._spread(inputs, plan, {"select": n0}, urgent=True):
-            yield setup, i, request.x, request.M, votes[0].counts
-
-    def counted(
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
-    ) -> Iterator[tuple[Setup, int, Request, list[Votes]]]:
-        """So many votes of each phase on each input, in order; as many inputs are under way as keep all workers busy."""
-        yield from self._spread(inputs, plan, phases, urgent=False)
-
-    def _spread(
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int], urgent: bool
-    ) -> Iterator[tuple[Setup, int, Request, list[Votes]]]:
-        waiting = iter(inputs)
-        first = next(waiting, None)
-        if first is None:
-            return
-        device = self.f.device or first.device
-        setup = self.setup(first.to(device), plan)
+    def answered(self, setup: Setup, requests: Iterator[Request]) -> Iterator[tuple[Request, list[Votes]]]:
+        """Each request with the votes of its streams, in order; as many are under way as keep all workers busy."""
         counter: Any = setup.counter
-        requests = self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
         order: deque[_Open] = deque()
-        units = _units(requests, counter, order, 1 if urgent else None)
-        ahead = 2 * counter.slots * len(self.pool.members) if urgent else 0  # selected before they are asked for
-        number = 0
+        units = _units(requests, counter, order)
+        ahead = 2 * counter.slots * len(self.pool.members)  # classes chosen before their estimation can begin
         while True:
-            while self.pool.hungry or len(order) < ahead:
+            while self.pool.hungry or (order and order[-1].urgent and len(order) < ahead):
                 runs = next(units, None)
                 if runs is None:
                     break
-                counter.ask(runs, _add(runs), urgent=urgent)
+                counter.ask(runs, _add(runs), urgent=order[-1].urgent)
             if not order:
                 return
             while order and order[0].left == 0:
                 one = order.popleft()
-                yield setup, number, one.request, [Votes.of(tally) for tally in one.tallies]
-                number += 1
+                yield one.request, [Votes.of(tally) for tally in one.tallies]
             if order:
                 self.pool.step()
 
@@ -265,10 +246,8 @@ class _Table:
                 self.free.append(index)
 
 
-def _units(
-    requests: Iterator[Request], counter: RemoteCounter, order: deque[_Open], passes: int | None
-) -> Iterator[list[Run]]:
-    """The blocks of all requests, cut into units of so many forward passes (None: as many as the counter thinks right)."""
+def _units(requests: Iterator[Request], counter: RemoteCounter, order: deque[_Open]) -> Iterator[list[Run]]:
+    """The blocks of all requests, cut into units of as many forward passes as the counter thinks right; urgent ones of one."""
     runs, room = list[Run](), 0
     for request in requests:
         totals = [math.ceil(n / counter.block) for _, n in request.streams]
@@ -278,7 +257,7 @@ def _units(
         for i, (stream, n) in enumerate(request.streams):
             first = 0
             while first < totals[i]:
-                room = room or (passes or counter.passes) * counter.slots
+                room = room or (1 if one.urgent else counter.passes) * counter.slots
                 count = min(room, totals[i] - first)
                 take = min(counter.block, n - (first + count - 1) * counter.block)
                 runs.append(Run((one, i), request.M, request.x, stream, first, count, take))
