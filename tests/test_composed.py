@@ -121,6 +121,39 @@ def test_the_bound_would_fail_for_scales_beyond_the_budget():
     assert kept < float(ndtr(ndtri(0.99) - mu)) - 0.02
 
 
+@both_norms
+@pytest.mark.parametrize("dim", (1, 2, 8))
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_no_region_of_the_shown_mean_beats_the_bound(norm, dim, name):
+    """The same from the outside: copies as ``perturb`` makes them, and the worst set that a fit can find in them.
+
+    A quadratic discriminant fitted to copies at 0 and at δ stands for the attacker's classifier; it is judged on others.
+    """
+    n, r, law = 40_000, 0.6, Gaussian(scale=0.7)
+    generator = Composed(net=Says(ADAPTIVE[name]), norm=norm, share=0.4).double()
+    v = torch.ones(1, dim, dtype=torch.float64)
+    delta = r * v / torch.linalg.vector_norm(v, ord=norm)
+    region = generator.region(law, 0.9, norm, delta)
+    mu = ndtri(0.9) * r / region.radius  # what the certificate says a shift of this size costs
+
+    def features(x, seed):
+        with torch.no_grad():
+            y = generator.perturb(x, law, n, rng(seed))[:, 0]
+        return torch.cat([torch.ones(n, 1, dtype=torch.float64), y, y * y, y * y.sum(1, keepdim=True), y.abs()], 1)
+
+    here, there = (features(x, seed) for x, seed in ((0 * delta, 0), (delta, 1)))
+    weights = torch.linalg.lstsq(
+        torch.cat([here, there]), torch.cat([torch.zeros(n), torch.ones(n)]).double()[:, None], driver="gelsd"
+    ).solution
+    a, b = ((features(x, seed) @ weights)[:, 0] for x, seed in ((0 * delta, 2), (delta, 3)))
+    for p in (0.6, 0.9, 0.99):
+        kept, bound = float((b <= a.quantile(p)).double().mean()), float(ndtr(ndtri(p) - mu))
+        error = 5 * math.sqrt(bound * (1 - bound) / n) + 5 * math.sqrt(p * (1 - p) / n)
+        assert kept >= bound - error
+        if name == "constant":
+            assert kept <= bound + error  # isotropic noise against a half-space: nothing is given away
+
+
 # --- the budget, and who sees what ---
 
 EXTREME = (-math.inf, -1e30, -50.0, -1.0, 0.0, 1.0, 50.0, 1e30, math.inf)
@@ -147,6 +180,17 @@ def test_the_budget_is_met_from_the_sound_side_whatever_the_network_says(norm, s
             used = s.pow(-2).sum(1) * sigma_2**2 / 3072
             assert (used <= 1).all() and (used > 1 - 2e-5).all()
         assert (s.amax(1) <= s.amin(1) * spread * (1 + 1e-5)).all()
+
+
+@both_norms
+@torch.no_grad()
+def test_what_is_not_a_number_stays_so_and_tells_nothing(norm):
+    """Where the network answers NaN no second look is shown at all: a function of the first look, which is paid for."""
+    generator = Composed(net=Says(lambda y1: torch.where(y1 > 1, math.nan, y1)), norm=norm)
+    y = generator.perturb(torch.zeros(1, 8), LAW, 2000, rng())
+    lost = y.isnan()
+    assert 0 < lost.any(-1).double().mean() < 1 and torch.equal(lost.any(-1), lost.all(-1))
+    assert generator.at(torch.zeros(1, 8)) is not None  # NaN in the same places, alone or in company
 
 
 @torch.no_grad()
@@ -343,6 +387,14 @@ INVALID = {
     "two networks": (lambda: Composed(2, net=nn.Identity()), InvalidInput),
     "a net of another shape": (
         lambda: Composed(net=nn.Flatten()).perturb(rand(1, *SHAPE), LAW, 2, rng()),
+        InvalidInput,
+    ),
+    "a net that mixes its batch": (
+        lambda: Composed(net=Says(lambda y1: y1 - y1.mean(0, keepdim=True))).at(rand(1, *SHAPE)),
+        InvalidInput,
+    ),
+    "a net in training mode": (
+        lambda: Composed(net=nn.BatchNorm2d(2).train()).at(rand(1, *SHAPE)),
         InvalidInput,
     ),
     "another law": (lambda: made().perturb(rand(1, *SHAPE), Laplace(scale=1.0), 2, rng()), InvalidInput),

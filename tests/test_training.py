@@ -25,7 +25,7 @@ from ucan.cli import app
 from ucan.cli.train import changed, settle
 from ucan.data import InMemory
 from ucan.errors import TrainingError
-from ucan.generators import BasisWise, CertificationWise, DatasetWise, Isotropic, Pattern
+from ucan.generators import BasisWise, CertificationWise, Composed, DatasetWise, Isotropic, Pattern
 from ucan.laws import Laplace
 from ucan.scales import DCT, Basis, Dense, Diagonal, Scalar
 from ucan.training import TrainSettings, build_classifier, is_trained_run, load_run, preset_names, read_settings
@@ -246,6 +246,7 @@ KINDS = {
     "dataset": DatasetWise,
     "certification": CertificationWise,
     "basis": BasisWise,
+    "composed": Composed,
     "consistency": Isotropic,
 }
 

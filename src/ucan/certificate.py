@@ -20,8 +20,9 @@ FORMAT = 1
 Scope = Literal["pipeline", "frozen", "registry"]
 SCOPES: dict[str, str] = {
     "pipeline": "the deployed pipeline, at every input in the region",
-    "frozen": "only the classifier whose noise was frozen at this input, not a pipeline that computes it anew",
-    "registry": "the stateful classifier, in the order in which its inputs were enrolled",
+    "frozen": "only the classifier whose noise was frozen at this input, not a pipeline that computes it anew "
+    "(docs/scopes.md)",
+    "registry": "the stateful classifier, in the order in which its inputs were enrolled (docs/registry.md)",
 }
 
 

@@ -24,6 +24,7 @@ from ucan.cluster import spread
 from ucan.config import read_config
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
+from ucan.laws import norm_name
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.results import Store
@@ -48,7 +49,7 @@ def certify(
     scale: words.ScaleOption = None,
     exponent: words.ExponentOption = None,
     noise: words.NoiseOption = None,
-    norm: words.NormOption = words.NormName.l2,
+    norm: words.NormOption = None,
     n0: Annotated[int, typer.Option(help="Samples that choose the class.")] = 100,
     n: Annotated[int, typer.Option(help="Samples that bound its probability.")] = 100_000,
     alpha: words.AlphaOption = 0.001,
@@ -111,23 +112,23 @@ def certify(
     if workers is not None and cluster is None:
         raise InvalidInput("--workers are those of a cluster: add --cluster local, or a cluster's address.")
     where = words.device_of(device)
+    selection = words.Selection.of(words.dataset_of(source, split, size, channels), skip, most)
+    first = selection.first().to(where)
+    g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first)
     plan = CertifyPlan(
         n0,
         n,
         alpha,
-        words.norm_of(norm),
+        words.norm_of(norm, g.M),
         seed,
         batch_size,
         bound,  # type: ignore[arg-type]
         parse_stop(stop),
         precision and precision.value,
     )
-    selection = words.Selection.of(words.dataset_of(source, split, size, channels), skip, most)
-    first = selection.first().to(where)
-    g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first)
     g.check_inputs(first, plan.norm)
     selection.check(g.f.num_classes)
-    folder, tsv = _places(out, model, norm)
+    folder, tsv = _places(out, model, plan.norm)
     if tsv.exists() and not (folder / "config.toml").exists():
         raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
     scope = g.M.scope if registry is None else "registry"
@@ -162,7 +163,7 @@ def certify(
         finally:
             if len(store):
                 write(store, tsv, overwrite=True)
-        summary = _summary(store, folder, tsv, scope)
+        summary = {**_summary(store, folder, tsv, scope), "norm": "inf" if plan.norm == math.inf else plan.norm}
     print(json.dumps(summary) if as_json else _in_words(summary))
 
 
@@ -231,11 +232,11 @@ def _known_backend(folder: Path) -> str | None:
     return read_config(path).get("backend") if path.is_file() else None
 
 
-def _places(out: Path | None, model: str, norm: words.NormName) -> tuple[Path, Path]:
+def _places(out: Path | None, model: str, norm: float) -> tuple[Path, Path]:
     """The run's folder and its TSV."""
     if out is None:
         name = "".join(c if c.isalnum() else "-" for c in Path(model).name.removesuffix(".onnx").removesuffix(".pt2"))
-        out = Path("runs") / f"{name}-l{norm.value}"
+        out = Path("runs") / f"{name}-l{norm:g}"
     if out.suffix == ".tsv":
         return out.with_suffix(""), out
     return out, out / "results.tsv"
@@ -260,7 +261,12 @@ def _in_words(summary: dict[str, Any]) -> str:
     if not summary["inputs"]:
         return "No input was certified."
     radius = summary["median_radius"]
-    middle = f", half of them with a radius of {math.floor(1e4 * radius) / 1e4} or more" if radius is not None else ""
+    norm = norm_name(float(summary["norm"]))
+    middle = (
+        f", half of them with an {norm} radius of {math.floor(1e4 * radius) / 1e4} or more"
+        if radius is not None
+        else ""
+    )
     return (
         f"{summary['inputs']} inputs: {math.floor(1000 * summary['accuracy']) / 10} % certified correctly{middle}; "
         f"{summary['abstained']} abstentions.\n"

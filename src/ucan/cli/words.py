@@ -16,7 +16,7 @@ from torch import nn
 
 from ucan import data, laws
 from ucan.errors import InvalidInput
-from ucan.generators import Fixed, Generator, Isotropic, Pattern
+from ucan.generators import Composed, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import Law
 from ucan.models import load_model
 from ucan.plan import CertifyPlan, PredictPlan
@@ -97,7 +97,10 @@ NoiseOption = Annotated[
         "map of the input's shape or a d×d matrix."
     ),
 ]
-NormOption = Annotated[NormName, typer.Option(help="The norm of the radius.")]
+NormOption = Annotated[
+    NormName | None,
+    typer.Option(help="The norm of the radius; if not given 2, or that for which composed noise was made."),
+]
 SplitOption = Annotated[str, typer.Option(help="Which part of a data set: train or test.")]
 ClassesOption = Annotated[int | None, typer.Option(help="Number of classes; asked of the model if not given.")]
 AlphaOption = Annotated[float, typer.Option(help="α: a claim is wrong with at most this probability.")]
@@ -122,8 +125,10 @@ MaxOption = Annotated[int | None, typer.Option("--max", min=1, help="Take at mos
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
-def norm_of(name: NormName) -> float:
-    """The norm as a number."""
+def norm_of(name: NormName | None, generator: Generator) -> float:
+    """The norm as a number; if none is named, the generator's own if it has but one, else 2."""
+    if name is None:
+        return generator.norm if isinstance(generator, Composed) else 2.0
     return math.inf if name is NormName.linf else float(name.value)
 
 

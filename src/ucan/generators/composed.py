@@ -116,7 +116,24 @@ class Composed(Generator):
 
     def at(self, x: torch.Tensor) -> Generator:
         """The same noise, for one input. Nothing is held: the guarantee is about looks that are drawn anew."""
+        self._check_apart(x)
         return _Redrawn(self)
+
+    @torch.no_grad()
+    def _check_apart(self, x: torch.Tensor) -> None:
+        """Refuse a network that mixes the looks of a batch: one copy would be shaped by many looks at x, and only one
+        is paid for.
+        """
+        rng = torch.Generator(x.device).manual_seed(0)
+        looks = x + torch.randn(3, *x.shape[1:], generator=rng, device=x.device, dtype=x.dtype)
+        together = self.net(looks).float()
+        apart = torch.cat([self.net(look) for look in looks.split(1)]).float()
+        size = float(together.nan_to_num().abs().max())  # a GPU rounds otherwise in another batch: tolerate a hundredth
+        if not torch.allclose(together, apart, rtol=1e-2, atol=1e-2 * size, equal_nan=True):
+            raise InvalidInput(
+                "composed noise: the network answers a look differently in other company, so the guarantee does not hold. "
+                "Call eval() on it (batch norm, dropout), or use a network that answers each look by itself."
+            )
 
     def check_claim(self, law: Law, norm: float | None = None) -> None:
         """Refuse a law other than the Gaussian, and a norm other than its own."""
