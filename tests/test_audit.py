@@ -16,7 +16,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 import ucan
+from ucan import data
 from ucan.audit import (
+    FACTORS,
     Attempt,
     Budget,
     Ledger,
@@ -39,6 +41,7 @@ from ucan.errors import InvalidInput, StoreError
 from ucan.generators.composed import Composed
 from ucan.region import Region
 from ucan.scales import Basis, Dense, Diagonal, Scalar
+from ucan.training import load_run
 
 D = 20
 NORMS = (1, 2, math.inf)
@@ -158,7 +161,7 @@ def test_every_attacked_point_lies_strictly_inside_as_the_classifier_sees_it(sca
     x = 100 + torch.rand(1, D, generator=rng(1))  # large, so that rounding matters
     ball = Ball(region.scale, norm, 0.999 * region.radius, (D,))
     aim = Aim(g_of(), x, 1, False, ball, rng(2), lambda delta: False)
-    delta = gradient_attack(aim, 8, 4, 2)
+    (delta,) = gradient_attack([aim], 8, 4, 2)
     assert len(delta) == 8
     z, actual = reachable(x, delta, region, 0.999 * region.radius)
     assert len(z) == len(delta) and z.dtype == torch.float32 and actual.dtype == torch.float64
@@ -185,10 +188,34 @@ def test_the_gradient_attack_finds_the_worst_direction_of_a_linear_classifier():
         for scale in SCALES.values():
             ball = Ball(scale, norm, 0.7, (D,))
             aim = Aim(g_of(), x, 1, False, ball, rng(), lambda delta: False)
-            delta = gradient_attack(aim, 40, 16, 2)
+            (delta,) = gradient_attack([aim], 40, 16, 2)
             best = 0.7 * float(torch.linalg.vector_norm(scale.dense(D).T @ NORMAL.double(), ord=dual))
             reached = float(-(delta.double() @ NORMAL.double()).min())
             assert 0.97 * best <= reached <= best * (1 + 1e-5), (norm, scale)
+
+
+def test_attacks_side_by_side_find_what_each_finds_alone():
+    def aims():
+        scales = list(SCALES.values())
+        return [
+            Aim(
+                g_of(),
+                (NORMAL * (0.3 + 0.1 * i))[None],
+                1,
+                i % 2 == 1,
+                Ball(scale, norm, 0.2 + 0.1 * i, (D,)),
+                rng(i),
+                no,
+            )
+            for i, (scale, norm) in enumerate(zip(scales, [1, 2, math.inf] * len(scales), strict=False))
+        ]
+
+    def no(delta):
+        return False
+
+    together = gradient_attack(aims(), 10, 8, 2)
+    alone = [gradient_attack([aim], 10, 8, 2)[0] for aim in aims()]
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(together, alone, strict=True))
 
 
 def test_gradients_are_seen_where_there_are_some():
@@ -623,6 +650,21 @@ def test_pictures_show_input_perturbation_and_both(tmp_path: Path) -> None:
     save_panels(tmp_path / "b.png", x.expand(3, 4, 4), delta.expand(3, 4, 4))
     with Image.open(tmp_path / "b.png") as coloured:
         assert coloured.mode == "RGB"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("UCAN_DATA_DIR"), reason="UCAN_DATA_DIR does not name the real data")
+def test_a_planted_fault_is_caught_on_a_network_for_mnist(tmp_path: Path) -> None:
+    """On 40 test images and within the default budget; the same network's honest certificates survive."""
+    ucan_says(0, "train", "mnist-isotropic-fast", "--set", "epochs=1", "-o", tmp_path / "net", "-q")
+    trained = load_run(tmp_path / "net")
+    x, _ = data.load("mnist").batch(range(0, 10_000, 250))
+    for law, factors in ((Inflated(1.0), FACTORS), (ucan.Gaussian(1.0), (0.999,))):
+        g = ucan.SmoothedClassifier(trained.classifier, law, trained.generator, num_classes=10)
+        some = [(i, x[i : i + 1], c) for i, c in enumerate(g.certify(x, n=2000)) if not c.abstained]
+        summary = summarise(attempts_on(g, some, factors=factors))
+        assert summary.attacked >= 30 and summary.is_bug is isinstance(law, Inflated)
+        assert bool(summary.bugs) is summary.is_bug
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ the noise that a generator shapes anew from the attacker's own input.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,59 +60,98 @@ def reachable(x: torch.Tensor, delta: torch.Tensor, region: Region, limit: float
     return torch.cat(inputs), torch.cat(deltas)
 
 
-def logits(g: SmoothedClassifier, z: torch.Tensor, draws: int, rng: torch.Generator) -> torch.Tensor:
-    """What f answers to ``draws`` noisy copies of each z (batch, *event): (draws, batch, …), differentiable if f is."""
-    noisy = g.M.perturb(z, g.law, draws, rng)
+def _answers(g: SmoothedClassifier, noisy: torch.Tensor) -> torch.Tensor:
+    """What f answers to noisy copies (draws, batch, *event): (draws, batch, …), differentiable if f is."""
     shown = g.M.view(noisy.flatten(0, 1))
     answer = as_answer(g.f.model(shown if g.f.dtype is None else shown.to(g.f.dtype)))
-    return answer.reshape(draws, len(z), *answer.shape[1:])
+    return answer.reshape(*noisy.shape[:2], *answer.shape[1:])
 
 
 def has_gradient(g: SmoothedClassifier, x: torch.Tensor, rng: torch.Generator) -> bool:
     """Whether f's answer at x (1, *event) tells how it would change: logits with a gradient."""
     with torch.enable_grad():
-        answer = logits(g, x.detach().clone().requires_grad_(), 1, rng)
+        answer = _answers(g, g.M.perturb(x.detach().clone().requires_grad_(), g.law, 1, rng))
     return answer.ndim == 3 and answer.is_floating_point() and answer.requires_grad
 
 
-def gradient_attack(aim: Aim, steps: int, draws: int, restarts: int) -> torch.Tensor:
-    """Projected gradient ascent through generator, noise and classifier; perturbations (candidates, *event) to try.
+def gradient_attack(aims: Sequence[Aim], steps: int, draws: int, restarts: int) -> list[torch.Tensor]:
+    """Projected gradient ascent through generator, noise and classifier; for each aim perturbations (candidates, *event).
 
-    Chains start at 0 and at random points, with several step sizes, and run side by side. Every step draws fresh noise.
-    The last point of every chain and the best of its way are the candidates.
+    Chains start at 0 and at random points, with several step sizes, and run side by side, those of all aims in the same
+    passes through the classifier. Every step draws fresh noise. The last point of every chain and the best of its way are
+    the candidates.
     """
-    ball, d = aim.ball, aim.x.numel()
-    chains = restarts * len(STEPS)
-    size = torch.tensor([STEPS[i % len(STEPS)] for i in range(chains)]).to(aim.x)[:, None] * ball.radius
-    spread = torch.tensor([max(1, round(SPREADS[i % len(SPREADS)] * d)) for i in range(chains)]).to(aim.x)
-    u = ball.random(chains, aim.x, aim.rng)
-    u[: len(STEPS)] = 0
-    best, best_gain = u.clone(), torch.full((chains,), -torch.inf, device=u.device, dtype=u.dtype)
+    searches = [_Search(aim, restarts) for aim in aims]
     for step in range(steps):
-        gain, gradient, share = _gain(aim, u, draws)
-        better = gain > best_gain
-        best, best_gain = torch.where(better[:, None], u, best), torch.where(better, gain, best_gain)
-        if (fooled := share <= FOOLED).any() and aim.enough(ball.place(u[fooled])):
-            return ball.place(u[fooled])
-        u = ball.project(u + (1 - step / steps) * size * ascent(gradient, ball.norm, spread))
-    return ball.place(torch.cat([u, best]))
+        going = [search for search in searches if search.found is None]
+        if not going:
+            break
+        for search, (gain, gradient, share) in zip(going, _gains(going, draws), strict=True):
+            search.step(gain, gradient, share, 1 - step / steps)
+    return [search.candidates() for search in searches]
 
 
-def _gain(aim: Aim, u: torch.Tensor, draws: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """How far the class has lost at each point, its gradient in u, and the class's share of the votes.
+def chains(restarts: int) -> int:
+    """How many points an attack follows at once."""
+    return restarts * len(STEPS)
+
+
+class _Search:
+    """The chains of one aim."""
+
+    def __init__(self, aim: Aim, restarts: int) -> None:
+        self.aim = aim
+        ball, d, count = aim.ball, aim.x.numel(), chains(restarts)
+        self.size = torch.tensor([STEPS[i % len(STEPS)] for i in range(count)]).to(aim.x)[:, None] * ball.radius
+        self.spread = torch.tensor([max(1, round(SPREADS[i % len(SPREADS)] * d)) for i in range(count)]).to(aim.x)
+        self.u = ball.random(count, aim.x, aim.rng)
+        self.u[: len(STEPS)] = 0
+        self.best = self.u.clone()
+        self.best_gain = torch.full((count,), -torch.inf, device=self.u.device, dtype=self.u.dtype)
+        self.found: torch.Tensor | None = None
+
+    def step(self, gain: torch.Tensor, gradient: torch.Tensor, share: torch.Tensor, left: float) -> None:
+        """One step upwards, unless a chain has arrived."""
+        better = gain > self.best_gain
+        self.best = torch.where(better[:, None], self.u, self.best)
+        self.best_gain = torch.where(better, gain, self.best_gain)
+        ball = self.aim.ball
+        if (fooled := share <= FOOLED).any() and self.aim.enough(ball.place(self.u[fooled])):
+            self.found = ball.place(self.u[fooled])
+            return
+        self.u = ball.project(self.u + left * self.size * ascent(gradient, ball.norm, self.spread))
+
+    def candidates(self) -> torch.Tensor:
+        """What is worth a look."""
+        return self.aim.ball.place(torch.cat([self.u, self.best])) if self.found is None else self.found
+
+
+def _gains(searches: Sequence[_Search], draws: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """For each search: how far its class has lost at each point, the gradient of that in u, the class's share of votes.
 
     The gain is log(1 − p) − log p for p the class's mean softmax over the draws. Its gradient has the direction of the
     cross-entropy's, and does not vanish where p is 1 to the last digit.
     """
-    u = u.detach().requires_grad_()
+    us = [search.u.detach().requires_grad_() for search in searches]
     with torch.enable_grad():
-        output = logits(aim.g, aim.x + aim.ball.place(u), draws, aim.rng).to(u.dtype)
-        logp = output.log_softmax(-1).logsumexp(0)  # (batch, classes), up to the constant log(draws)
-        others = logp.index_fill(1, torch.tensor([aim.c_A], device=u.device), -torch.inf)
-        gain = (others.amax(1) if aim.pair else others.logsumexp(1)) - logp[:, aim.c_A]
-        (gradient,) = torch.autograd.grad(gain.sum(), u)
-    share = (output.argmax(-1) == aim.c_A).to(u.dtype).mean(0)
-    return gain.detach().nan_to_num(-torch.inf), gradient, share
+        noisy = [
+            s.aim.g.M.perturb(s.aim.x + s.aim.ball.place(u), s.aim.g.law, draws, s.aim.rng)
+            for s, u in zip(searches, us, strict=True)
+        ]
+        outputs = (
+            _answers(searches[0].aim.g, torch.cat(noisy, dim=1)).to(us[0].dtype).split([len(u) for u in us], dim=1)
+        )
+        gains = [_gain(output, s.aim) for output, s in zip(outputs, searches, strict=True)]
+        gradients = torch.autograd.grad(torch.cat(gains).sum(), us)
+    for search, gain, gradient, output in zip(searches, gains, gradients, outputs, strict=True):
+        share = (output.argmax(-1) == search.aim.c_A).to(gain.dtype).mean(0)
+        yield gain.detach().nan_to_num(-torch.inf), gradient, share
+
+
+def _gain(output: torch.Tensor, aim: Aim) -> torch.Tensor:
+    logp = output.log_softmax(-1).logsumexp(0)  # (batch, classes), up to the constant log(draws)
+    others = logp.index_fill(1, torch.tensor([aim.c_A], device=logp.device), -torch.inf)
+    return (others.amax(1) if aim.pair else others.logsumexp(1)) - logp[:, aim.c_A]
 
 
 def black_box_attack(aim: Aim, steps: int, draws: int) -> torch.Tensor:

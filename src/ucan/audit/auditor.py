@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
 
-from ucan.audit.attacks import Aim, black_box_attack, gradient_attack, has_gradient
+from ucan.audit.attacks import Aim, black_box_attack, chains, gradient_attack, has_gradient
 from ucan.audit.balls import Ball
 from ucan.audit.decide import Decision
 from ucan.audit.judge import Budget, Judge, derived_seed
@@ -24,7 +25,7 @@ from ucan.scales import Scalar, Scale
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.verify import same_noise
-from ucan.votes import Stream
+from ucan.votes import Stream, forward_size
 
 Mode = Literal["live", "frozen"]
 MODES: tuple[Mode, ...] = ("live", "frozen")
@@ -101,31 +102,18 @@ def audit(
     For scope ``registry`` the deployed pipeline is g with its memory, ``registry``, of which a copy is attacked; frozen
     noise is held as it is at the enrolled input that the certificate came from.
     """
+    factors, budget = sorted(factors), budget or Budget()
+    if not all(0 < factor <= 1 for factor in factors):
+        raise InvalidInput(f"a factor must lie in (0, 1], got {', '.join(map(str, factors))}.")
     with copied(registry) as memory:
-        yield from _audit(g, x, certificate, mode, factors, budget or Budget(), idx, memory)
-
-
-def _audit(
-    g: SmoothedClassifier,
-    x: torch.Tensor,
-    certificate: Certificate,
-    mode: Mode,
-    factors: Iterable[float],
-    budget: Budget,
-    idx: int,
-    memory: Registry | None,
-) -> Iterator[tuple[Attempt, torch.Tensor | None]]:
-    x = x.to(g.f.device or x.device)
-    origin = _check_case(g, x, certificate, memory)
-    found: tuple[Attempt, torch.Tensor | None] | None = None
-    for factor in sorted(factors):
-        if not 0 < factor <= 1:
-            raise InvalidInput(f"a factor must lie in (0, 1], got {factor}.")
-        if found is None or not found[0].broken:
-            found = _attempt(g, x, origin, certificate, mode, factor, budget, idx, memory)
-        else:
-            found = inherited(found[0], factor), found[1]
-        yield found
+        case = _case(g, idx, x, certificate, memory)
+        found: tuple[Attempt, torch.Tensor | None] | None = None
+        for factor in factors:
+            if found is None or not found[0].broken:
+                (found,) = _attempts(g, [case], mode, factor, budget, memory)
+            else:
+                found = inherited(found[0], factor), found[1]
+            yield found
 
 
 def attack(
@@ -145,9 +133,8 @@ def attack(
     if not (math.isfinite(factor) and factor > 0):
         raise InvalidInput(f"a factor must be a finite number above 0, got {factor}.")
     with copied(registry) as memory:
-        x = x.to(g.f.device or x.device)
-        origin = _check_case(g, x, certificate, memory)
-        return _attempt(g, x, origin, certificate, mode, factor, budget or Budget(), idx, memory)
+        case = _case(g, idx, x, certificate, memory)
+        return _attempts(g, [case], mode, factor, budget or Budget(), memory)[0]
 
 
 def audit_all(
@@ -162,27 +149,59 @@ def audit_all(
 ) -> list[Attempt]:
     """Attack many certificates (number, input, certificate); what the ledger has already is not done again.
 
-    Every attempt is in the ledger before the next begins, a break with its input, its δ, and the registry as it was.
+    Certificates are attacked side by side, as many as fill the device, at the smallest factor first; every attempt is in
+    the ledger before the next ones begin, a break with its input, its δ, and the registry as it was.
     """
-    factors, attempts = sorted(factors), []
+    factors, budget, attempts = sorted(factors), budget or Budget(), list[Attempt]()
+    waiting = iter(cases)
     with copied(registry) as memory:
-        for idx, x, certificate in cases:
-            for each in modes_of(certificate.scope, mode):
-                known = _known(ledger, idx, factors, each, certificate)
-                todo = [f for f in factors if f not in known and f < _smallest_broken(known)]
-                made = _audit(g, x, certificate, each, todo, budget or Budget(), idx, memory) if todo else ()
-                for attempt, delta in made:
-                    if attempt.broken and attempt.same_as is None and delta is not None:
-                        path = ledger.keep(attempt.to_dict(), x, delta)
-                        if memory is not None and attempt.attack.endswith(STATEFUL):
-                            memory.copy(path.with_suffix(".sqlite")).close()
-                    _finish(attempt, known, ledger, on_attempt)
-                smallest = _smallest_broken(known)
-                for f in factors:  # whatever was found there before, the smaller break holds there as well
-                    if f > smallest and (f not in known or known[f].same_as != smallest):
-                        _finish(inherited(known[smallest], f), known, ledger, None if f in known else on_attempt)
-                attempts += [known[f] for f in factors]
+        for first in waiting:
+            together = (
+                1 if memory is not None else _side_by_side(first[1].numel(), g.f.device or first[1].device, budget)
+            )
+            group = [first, *itertools.islice(waiting, together - 1)]
+            for each in MODES:
+                members = [case for case in group if each in modes_of(case[2].scope, mode)]
+                attempts += _audit_group(g, members, ledger, each, factors, budget, on_attempt, memory)
     return attempts
+
+
+def _side_by_side(dim: int, device: torch.device, budget: Budget) -> int:
+    """How many certificates it takes for the copies of an attack to fill the device."""
+    return max(1, forward_size(dim, device) // (chains(budget.restarts) * budget.draws))
+
+
+def _audit_group(
+    g: SmoothedClassifier,
+    members: list[tuple[int, torch.Tensor, Certificate]],
+    ledger: Ledger,
+    mode: Mode,
+    factors: list[float],
+    budget: Budget,
+    on_attempt: Callable[[Attempt], None] | None,
+    memory: Registry | None,
+) -> Iterator[Attempt]:
+    """Attack some certificates in one mode, factor by factor."""
+    known = {idx: _known(ledger, idx, factors, mode, certificate) for idx, _, certificate in members}
+    made: dict[int, Case] = {}
+    for factor in factors:
+        todo = [m for m in members if factor not in known[m[0]] and factor < _smallest_broken(known[m[0]])]
+        for idx, x, certificate in todo:
+            made[idx] = made.get(idx) or _case(g, idx, x, certificate, memory)
+        found = _attempts(g, [made[idx] for idx, *_ in todo], mode, factor, budget, memory) if todo else []
+        for attempt, delta in found:
+            if attempt.broken and delta is not None:
+                path = ledger.keep(attempt.to_dict(), made[attempt.idx].x, delta)
+                if memory is not None and attempt.attack.endswith(STATEFUL):
+                    memory.copy(path.with_suffix(".sqlite")).close()
+            _finish(attempt, known[attempt.idx], ledger, on_attempt)
+    for idx, *_ in members:
+        mine = known[idx]
+        smallest = _smallest_broken(mine)
+        for f in factors:  # whatever was found there before, the smaller break holds there as well
+            if f > smallest and (f not in mine or mine[f].same_as != smallest):
+                _finish(inherited(mine[smallest], f), mine, ledger, None if f in mine else on_attempt)
+        yield from (mine[f] for f in factors)
 
 
 def _known(
@@ -229,7 +248,7 @@ def replay(
     if not bool(certificate.region.contains(delta)[0]):
         raise InvalidInput("this δ does not lie in the certificate's region: it refutes nothing.")
     with copied(registry) as memory:
-        origin = _check_case(g, x, certificate, memory)
+        origin = _case(g, 0, x, certificate, memory).origin
         judge: Judge | Witness
         if mode == "live" and memory is not None:
             judge = Witness(g, memory, x, certificate, 1.0, budget)
@@ -245,90 +264,104 @@ def inherited(attempt: Attempt, factor: float) -> Attempt:
     return Attempt(**{**attempt.to_dict(), "factor": factor, "same_as": same})
 
 
-# --- one attempt ---
+# --- attempts ---
 
 
-def _attempt(
-    g: SmoothedClassifier,
-    x: torch.Tensor,
-    origin: torch.Tensor,
-    certificate: Certificate,
-    mode: Mode,
-    factor: float,
-    budget: Budget,
-    idx: int,
-    memory: Registry | None,
-) -> tuple[Attempt, torch.Tensor | None]:
-    """``origin`` is the input that the evidence is about: x, or the enrolled one whose region x lies in."""
-    seed, votes_seed = (derived_seed(budget.seed, idx, factor, mode, what) for what in ("attack", "votes"))
-    attacked = g if mode == "live" else frozen_at(g, origin)
-    stateful = mode == "live" and memory is not None
-    judge: Judge | Witness
-    if mode == "live" and memory is not None:
-        judge = Witness(g, memory, x, certificate, factor, budget)
-        name = _search(attacked, x, certificate, factor, budget, seed, judge) + STATEFUL
-        judge.crowd()
+@dataclass(frozen=True)
+class Case:
+    """One certificate to attack. ``origin`` is the input its evidence is about: x, or the enrolled one whose region has x."""
+
+    idx: int
+    x: torch.Tensor
+    origin: torch.Tensor
+    certificate: Certificate
+
+
+class _Trial:
+    """One attempt on one case: who is attacked, who judges, and the search's own randomness."""
+
+    def __init__(
+        self, g: SmoothedClassifier, case: Case, mode: Mode, factor: float, budget: Budget, memory: Registry | None
+    ) -> None:
+        self.g, self.case, self.mode, self.factor, self.budget = g, case, mode, factor, budget
+        self.seed, self.votes_seed = (
+            derived_seed(budget.seed, case.idx, factor, mode, what) for what in ("attack", "votes")
+        )
+        self.attacked = g if mode == "live" else frozen_at(g, case.origin)
+        self.stateful = mode == "live" and memory is not None
+        self.judge: Judge | Witness
+        if mode == "live" and memory is not None:
+            self.judge = Witness(g, memory, case.x, case.certificate, factor, budget)
+        else:
+            self.judge = Judge(self.attacked, case.x, case.certificate, factor, budget, self.votes_seed)
+        self.rng = Stream(self.seed, input_hash(case.x), "attack").block(0, case.x.device)
+
+    def aims(self) -> list[Aim]:
+        """The whole region, and the ball of the requested norm in it where that is another one."""
+        x, certificate, region = self.case.x, self.case.certificate, self.case.certificate.region
+        balls = [Ball(_on(region.scale, x.device), region.norm, self.factor * region.radius, region.shape)]
+        if certificate.norm is not None and certificate.norm != region.norm:
+            balls.append(Ball(Scalar(1.0), certificate.norm, self.factor * certificate.radius, region.shape))
+        pair, judge = certificate.p_upper is not None, self.judge
+        return [Aim(self.attacked, x, certificate.prediction, pair, ball, self.rng, judge.enough) for ball in balls]
+
+    def finish(self, attack: str) -> tuple[Attempt, torch.Tensor | None]:
+        """The verdict; a break where the guarantee holds is certified again."""
+        case, certificate = self.case, self.case.certificate
+        if isinstance(self.judge, Witness):
+            self.judge.crowd()
+        decision, delta = self.judge.verdict()
+        size = 0.0 if delta is None else float(certificate.region.size(delta)[0]) / certificate.region.radius
+        covered = (certificate.scope != "frozen" or self.mode == "frozen") and size < 1
+        again = None
+        if decision.broken and covered and not self.stateful:
+            again = _recertify(self.g, case.origin, certificate, self.budget, case.idx)
+        stays = (
+            again is not None
+            and delta is not None
+            and bool(again.region.contains(case.x.double() + delta.to(case.x.device) - case.origin.double())[0])
+        )
+        attempt = Attempt(
+            case.idx,
+            self.factor,
+            self.mode,
+            certificate.scope,
+            covered,
+            certificate.prediction,
+            certificate.radius,
+            certificate.evidence.alpha,
+            **asdict(decision),
+            size=size,
+            attack=attack + STATEFUL if self.stateful else attack,
+            seed=self.seed,
+            votes_seed=self.votes_seed,
+            recertified=None if again is None else again.radius,
+            # A memory is not a matter of chance: if it does not keep to its answer, α is no excuse.
+            bug=(stays and again is not None and again.prediction == certificate.prediction)
+            or (self.stateful and covered and decision.broken),
+            claim=certificate.evidence.input_hash,
+        )
+        return attempt, delta
+
+
+def _attempts(
+    g: SmoothedClassifier, cases: Sequence[Case], mode: Mode, factor: float, budget: Budget, memory: Registry | None
+) -> list[tuple[Attempt, torch.Tensor | None]]:
+    """An attempt on each of the cases, side by side; every judge is shown all its candidates."""
+    trials = [_Trial(g, case, mode, factor, budget, memory) for case in cases]
+    first = trials[0]
+    name = "gradient" if has_gradient(first.attacked, first.case.x, torch.Generator(first.rng.device)) else "black-box"
+    aims = [trial.aims() for trial in trials]
+    if name == "black-box":
+        for trial, (whole, *_) in zip(trials, aims, strict=True):
+            trial.judge.look(black_box_attack(whole, budget.steps, budget.draws))
     else:
-        judge = Judge(attacked, x, certificate, factor, budget, votes_seed)
-        name = _search(attacked, x, certificate, factor, budget, seed, judge)
-    decision, delta = judge.verdict()
-    size = 0.0 if delta is None else float(certificate.region.size(delta)[0]) / certificate.region.radius
-    covered = (certificate.scope != "frozen" or mode == "frozen") and size < 1
-    again = None
-    if decision.broken and covered and not stateful:
-        again = _recertify(g, origin, certificate, budget, idx)
-    stays = (
-        again is not None
-        and delta is not None
-        and bool(again.region.contains(x.double() + delta.to(x.device) - origin.double())[0])
-    )
-    attempt = Attempt(
-        idx,
-        factor,
-        mode,
-        certificate.scope,
-        covered,
-        certificate.prediction,
-        certificate.radius,
-        certificate.evidence.alpha,
-        **asdict(decision),
-        size=size,
-        attack=name,
-        seed=seed,
-        votes_seed=votes_seed,
-        recertified=None if again is None else again.radius,
-        # A memory is not a matter of chance: if it does not keep to its answer, α is no excuse.
-        bug=(stays and again is not None and again.prediction == certificate.prediction)
-        or (stateful and covered and decision.broken),
-        claim=certificate.evidence.input_hash,
-    )
-    return attempt, delta
-
-
-def _search(
-    g: SmoothedClassifier,
-    x: torch.Tensor,
-    certificate: Certificate,
-    factor: float,
-    budget: Budget,
-    seed: int,
-    judge: Judge | Witness,
-) -> str:
-    """Show the judge every candidate; the name of the attack."""
-    rng = Stream(seed, input_hash(x), "attack").block(0, x.device)
-    region, pair = certificate.region, certificate.p_upper is not None
-    whole = Ball(_on(region.scale, x.device), region.norm, factor * region.radius, region.shape)
-    if not has_gradient(g, x, rng):
-        aim = Aim(g, x, certificate.prediction, pair, whole, rng, judge.enough)
-        judge.look(black_box_attack(aim, budget.steps, budget.draws))
-        return "black-box"
-    balls = [whole]
-    if certificate.norm is not None and certificate.norm != region.norm:
-        balls.append(Ball(Scalar(1.0), certificate.norm, factor * certificate.radius, region.shape))
-    for ball in balls:
-        aim = Aim(g, x, certificate.prediction, pair, ball, rng, judge.enough)
-        judge.look(gradient_attack(aim, budget.steps, budget.draws, budget.restarts))
-    return "gradient"
+        for kind in range(max(map(len, aims))):
+            some = [(trial, own[kind]) for trial, own in zip(trials, aims, strict=True) if kind < len(own)]
+            found = gradient_attack([aim for _, aim in some], budget.steps, budget.draws, budget.restarts)
+            for (trial, _), candidates in zip(some, found, strict=True):
+                trial.judge.look(candidates)
+    return [trial.finish(name) for trial in trials]
 
 
 def _recertify(
@@ -359,10 +392,9 @@ def _on(scale: Scale, device: torch.device) -> Scale:
     return scale if there else scale.to(device)
 
 
-def _check_case(
-    g: SmoothedClassifier, x: torch.Tensor, certificate: Certificate, memory: Registry | None
-) -> torch.Tensor:
-    """Refuse a certificate that is about another input, weights, law or noise; the input that its evidence is about."""
+def _case(g: SmoothedClassifier, idx: int, x: torch.Tensor, certificate: Certificate, memory: Registry | None) -> Case:
+    """What is to be attacked; a certificate that is about another input, weights, law or noise is refused."""
+    x = x.to(g.f.device or x.device)
     evidence, weights = certificate.evidence, weights_hash(g.f.model)
     g.check_inputs(x)
     if None not in (weights, evidence.weights_hash) and weights != evidence.weights_hash:
@@ -377,4 +409,4 @@ def _check_case(
             raise InvalidInput("this certificate is about another input: are these the data that were certified?")
     if not same_noise(certificate, g, origin, tolerance=1e-2):
         raise InvalidInput("this certificate is about other noise: the generator's μ or Σ at its input is another one.")
-    return origin
+    return Case(idx, x, origin, certificate)
