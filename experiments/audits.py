@@ -11,16 +11,19 @@ so several processes can share the list (--only).
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from ucan import Certificate, SmoothedClassifier, __version__, data
-from ucan.audit import Attempt, Budget, audit, modes_of, summarise
+from ucan.audit import Attempt, Budget, Ledger, audit_all, summarise
 from ucan.cli.train import changed
+from ucan.models.cnn import CNN
 from ucan.plan import CertifyPlan
 from ucan.training import Trainer, build_classifier, read_settings
 
@@ -70,7 +73,10 @@ def run(source: str, name: str, args: argparse.Namespace, path: Path) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = changed(read_settings(preset), changes + args.set)
     train_set, test_set = data.load(settings.data, "train"), data.load(settings.data, "test")
-    classifier = build_classifier(settings, train_set.event_shape, train_set.num_classes)
+    if source == "digits":  # a small network, so that thousands of attacks take minutes on a CPU
+        classifier: torch.nn.Module = CNN(1, 8, 10, width=8)
+    else:
+        classifier = build_classifier(settings, train_set.event_shape, train_set.num_classes)
     start = time.perf_counter()
     trainer = Trainer(settings, train_set, classifier, args.runs / f"{source}-{name}", device)
     trainer.run()
@@ -80,35 +86,35 @@ def run(source: str, name: str, args: argparse.Namespace, path: Path) -> None:
     g = SmoothedClassifier(joint.classifier, trainer.law, joint.generator, train_set.num_classes)
     plan, budget = CertifyPlan(n=args.n, norm=norm), Budget()
     g.check_inputs(test_set[0][0][None].to(device), norm)
-    attempts: list[Attempt] = []
-    attacked = 0
-    start = time.perf_counter()
+    ledger = Ledger(args.runs / f"{source}-{name}-audit", {"kind": "audit", "n": args.n, **vars(budget)})
     inputs = [*(test_set[i][0] for i in range(min(len(test_set), 4 * args.certificates)))]
-    inputs += [
-        train_set[i][0] for i in range(min(len(train_set), 4 * args.certificates - len(inputs)))
-    ]  # a small test set is soon used up
-    for i, outcome in g.certify_each((x[None].to(device) for x in inputs), plan):
-        if not isinstance(outcome, Certificate) or outcome.radius < args.min_radius or outcome.radius == 0:
-            continue
-        for mode in modes_of(outcome.scope, "both"):
-            x = inputs[i][None].to(device)
-            attempts += [attempt for attempt, _ in audit(g, x, outcome, mode, budget=budget, idx=i)]
-        attacked += 1
-        if attacked % 25 == 0 or attacked == args.certificates:
-            summary = summarise(attempts).to_dict()
-            record = {
-                "complete": attacked == args.certificates, "preset": preset, "changes": changes + args.set,
-                "seed": settings.seed, "norm": str(norm), "n": args.n, "alpha": plan.alpha, "inputs": i + 1,
-                "min_radius": args.min_radius, "budget": vars(budget), "summary": summary,
-                "train_seconds": round(trained, 1), "audit_seconds": round(time.perf_counter() - start, 1),
-                "ucan": __version__, "torch": torch.__version__,
-                "hardware": torch.cuda.get_device_name() if device == "cuda" else "CPU",
-            }  # fmt: skip
-            path.write_text(json.dumps(record, indent=1) + "\n")
-            print(f"{name}: {attacked} attacked, broken {summary['broken']}, bug {summary['bug']}, "
-                  f"{time.perf_counter() - start:.0f} s", flush=True)  # fmt: skip
-        if attacked >= args.certificates:
-            return
+    more = min(len(train_set), 4 * args.certificates - len(inputs))  # a small test set is soon used up
+    inputs += [train_set[i][0] for i in range(more)]
+    start = time.perf_counter()
+
+    def cases() -> Iterator[tuple[int, torch.Tensor, Certificate]]:
+        for i, outcome in g.certify_each((x[None].to(device) for x in inputs), plan):
+            if isinstance(outcome, Certificate) and outcome.radius >= args.min_radius and outcome.radius > 0:
+                yield i, inputs[i][None].to(device), outcome
+
+    def record(attempts: list[Attempt], complete: bool) -> None:
+        summary = summarise(attempts).to_dict()
+        kept = {
+            "complete": complete, "preset": preset, "changes": changes + args.set, "seed": settings.seed,
+            "norm": str(norm), "n": args.n, "alpha": plan.alpha, "min_radius": args.min_radius, "budget": vars(budget),
+            "summary": summary, "train_seconds": round(trained, 1),
+            "audit_seconds": round(time.perf_counter() - start, 1), "ucan": __version__, "torch": torch.__version__,
+            "hardware": torch.cuda.get_device_name() if device == "cuda" else "CPU",
+        }  # fmt: skip
+        path.write_text(json.dumps(kept, indent=1) + "\n")
+        print(f"{name}: {summary['attacked']} attacked, broken {summary['broken']}, bug {summary['bug']}, "
+              f"{time.perf_counter() - start:.0f} s", flush=True)  # fmt: skip
+
+    waiting, attempts, attacked = cases(), list[Attempt](), 0
+    while some := list(itertools.islice(waiting, min(50, args.certificates - attacked))):
+        attempts += audit_all(g, some, ledger, budget=budget)
+        attacked += len(some)
+        record(attempts, attacked == args.certificates)
 
 
 def main() -> None:
