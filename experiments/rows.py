@@ -1,0 +1,259 @@
+"""What is trained and what is asked of it, for every table and figure of the paper: one list, most important first.
+
+A row is one training run (a preset with changes) and the claims to decide on the test set: "is the radius (or the ALM) in
+this norm at least …?". One set of votes decides all claims of a row, so Gaussian noise, whose one region carries a radius
+in every norm, fills the ℓ2, the ℓ1 and the ℓ∞ table at once. Hyperparameters that were not given are chosen on a held-out
+part of the training set (``CHOICES``), never on the test set. Seeds are those of the presets: 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import special, stats
+
+INF = math.inf
+GRID = tuple(i / 4 for i in range(10))  # 0 … 2.25: the ℓ2 tables
+L1 = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0)
+LINF = tuple(i / 255 for i in (0, 2, 4, 6, 8, 10, 12, 14, 16))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Is the radius, or the ALM, at least each level? In the norm given; levels rise, and the first is 0."""
+
+    norm: float
+    by: Literal["radius", "alm"]
+    levels: tuple[float, ...]
+
+    @property
+    def key(self) -> str:
+        """Its name in a record, such as "linf radius"."""
+        return f"l{self.norm:g} {self.by}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of our tables."""
+
+    name: str
+    feeds: str  # the paper's table or figure
+    preset: str
+    changes: tuple[str, ...]
+    claims: tuple[Claim, ...]
+    inputs: int = 10_000  # how many test inputs are asked for at most
+    n: int = 100_000  # votes an input may use at most
+    choice: str | None = None  # whose outcome adds to the changes
+    audit: str | None = None  # the record of recorded/audits that attacks the same kind of noise
+
+    @property
+    def data(self) -> str:
+        """The data set, the first word of every preset's name."""
+        return self.preset.split("-")[0]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Options between which a held-out part of the training set decides, by mean certified accuracy over the levels.
+
+    Trained on the rest of the training set with fewer epochs; the first option is used until it is decided.
+    """
+
+    name: str
+    preset: str
+    changes: tuple[str, ...]
+    options: tuple[tuple[str, ...], ...]
+    claim: Claim
+    held_out: float = 0.1
+    inputs: int = 500
+    n: int = 5_000
+
+
+def run_name(preset: str, changes: tuple[str, ...] | list[str]) -> str:
+    """The folder of a training run: rows that train alike share it."""
+    return f"{preset}-{hashlib.sha256(repr(sorted(changes)).encode()).hexdigest()[:8]}" if changes else preset
+
+
+def radius(*levels: float, norm: float = 2) -> Claim:
+    """A claim on the radius."""
+    return Claim(norm, "radius", (0.0, *(r for r in levels if r)))
+
+
+def alm(*levels: float, norm: float = 2) -> Claim:
+    """A claim on the ALM."""
+    return Claim(norm, "alm", (0.0, *(r for r in levels if r)))
+
+
+BOTH = (radius(*GRID), alm(*GRID))
+
+# --- what must be reached: few levels, all of the test set ---
+
+MNIST_GPU = ("epochs=20",)  # the presets are for a laptop
+CONSISTENT = ('recipe={kind="consistency", weight=10.0}', "ema=0.999")
+REACH = [
+    Row("cifar10-certification", "CIFAR-10 ℓ2, ℓ1, ℓ∞", "cifar10-certification-fast", (),
+        (radius(0.5, 1.0, 1.5, 2.25), alm(0.5, 1.0, 1.5, 2.25), radius(0.5, 2.0, norm=1), radius(2 / 255, 8 / 255, norm=INF)),
+        audit="cifar10-certification-wise"),
+    Row("cifar10-basis", "CIFAR-10 ℓ2", "cifar10-basis", (),
+        (alm(0.5, 1.0, 1.5, 2.25), radius(0.25, 0.5, 0.75)), audit="cifar10-basis-wise"),
+    Row("mnist-certification", "MNIST ℓ2", "mnist-certification-fast",
+        (*MNIST_GPU, "generator.features=16", "generator.growth=16"), BOTH, audit="mnist-certification-wise"),
+    Row("mnist-basis", "MNIST ℓ2", "mnist-basis-fast", MNIST_GPU, BOTH, choice="mnist-basis", audit="mnist-basis-wise"),
+    Row("cifar10-certification-laplace", "CIFAR-10 ℓ1", "cifar10-certification-fast", ('law={kind="laplace", std=1.0}',),
+        (radius(0.5, 1.0, 2.0, 4.0, norm=1),)),
+    Row("cifar10-certification-uniform", "CIFAR-10 ℓ1", "cifar10-certification-fast", ('law={kind="uniform", std=1.0}',),
+        (radius(0.5, 1.0, 1.5, norm=1),)),
+    Row("cifar10-isotropic-0.25", "CIFAR-10 ℓ2", "cifar10-isotropic-fast", ("law.scale=0.25",), (radius(0.25, 0.5),)),
+    Row("cifar10-isotropic-0.5", "CIFAR-10 ℓ2", "cifar10-isotropic-fast", ("law.scale=0.5",), (radius(0.5, 1.0),)),
+    Row("cifar10-isotropic-1", "CIFAR-10 ℓ2", "cifar10-isotropic-fast", (), (radius(0.5, 1.0),)),
+    Row("cifar10-consistency-0.25", "CIFAR-10 ℓ2", "cifar10-consistency", (), (radius(0.25, 0.5, 0.75),)),
+    Row("cifar10-consistency-0.5", "CIFAR-10 ℓ2", "cifar10-consistency", ("law.scale=0.5", "recipe.weight=10.0"),
+        (radius(0.5, 0.75, 1.0),)),
+]  # fmt: skip
+
+# --- anisotropic against isotropic: Gaussian, ℓ2, by radius and by ALM; the curves of the figure ---
+
+
+def _versus(data: str, more: tuple[str, ...], inputs: int) -> list[Row]:
+    """One row for every kind of noise, the ablations without μ, and γ = 5 as the control."""
+    kinds = {
+        "isotropic": ("isotropic", ()),
+        "pattern-1": ("pattern", ("generator.norm=1",)),
+        "pattern-2": ("pattern", ()),
+        "pattern-inf": ("pattern", ("generator.norm=inf",)),
+        "dataset": ("dataset", ()),
+        "certification": ("certification", ()),
+        "certification-alm-loss": ("certification", ("variance_term=logmean",)),
+        "basis-plain": ("basis", ('recipe={kind="augmentation"}', "ema=0.0") if data == "cifar10" else ()),
+        "dataset-no-offset": ("dataset", ("generator.offset=false",)),
+        "certification-no-offset": ("certification", ("generator.offset=false",)),
+        "certification-gamma-5": ("certification", ("generator.gamma=5.0",)),
+    }
+    presets = {kind: f"{data}-{kind}-fast" for kind, _ in kinds.values()} | {
+        "basis": "cifar10-basis" if data == "cifar10" else "mnist-basis-fast"
+    }
+    large = ("generator.features=16", "generator.growth=16") if data == "mnist" else ()
+    choices = {"dataset": f"{data}-dataset"} | ({"basis": "mnist-basis"} if data == "mnist" else {})
+    return [
+        Row(f"{data}-versus-{name}", "figure, anisotropic against isotropic", presets[kind],
+            (*more, *(large if kind == "certification" else ()), *changes),
+            (radius(0.5, 1.0, 2.25, 5.0, 10.0),) if name.endswith("gamma-5") else BOTH,
+            inputs, 20_000, choices.get(kind))
+        for name, (kind, changes) in kinds.items()
+    ]  # fmt: skip
+
+
+VERSUS = [*_versus("mnist", MNIST_GPU, 10_000), *_versus("cifar10", (), 1_000)]
+
+# --- universality: every law at unit standard deviation against ℓ1 and ℓ∞, isotropic and each generator ---
+
+LAWS = {
+    "gaussian": (1, INF),
+    "laplace": (1,),
+    "expinf": (1, INF),
+    "uniform": (1, INF),
+    "powerlaw": (1,),
+}
+SMALL_LINF = (0.0, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)  # all that ExpInf and Uniform noise reach in 3,072 dimensions
+
+
+def _universal() -> list[Row]:
+    generators = {
+        "isotropic": ("cifar10-isotropic-fast", ()),
+        "certification": ("cifar10-certification-fast", ()),
+        "pattern": ("cifar10-pattern-fast", ()),
+        "dataset": ("cifar10-dataset-fast", ()),
+        "basis": ("cifar10-basis", ('recipe={kind="augmentation"}', "ema=0.0", "epochs=40")),
+    }
+    rows = []
+    for generator, (preset, changes) in generators.items():
+        for law, norms in LAWS.items():
+            a = ", a=4000" if law == "powerlaw" else ""
+            table = () if law == "gaussian" else (f'law={{kind="{law}", std=1.0{a}}}',)
+            levels = {1: L1, INF: LINF if law == "gaussian" else SMALL_LINF}
+            claims = tuple(Claim(q, by, levels[q]) for q in norms for by in ("radius", "alm"))
+            choice = "cifar10-dataset" if generator == "dataset" else None
+            name = f"cifar10-universal-{generator}-{law}"
+            feeds = "figure, universality"
+            rows.append(Row(name, feeds, preset, (*table, *changes), claims, 500, 10_000, choice))
+    return rows
+
+
+UNIVERSAL = _universal()
+
+# --- beyond: what a pipeline can really hold ---
+
+BEYOND = [
+    Row("cifar10-bands", "beyond", "cifar10-basis",
+        ("generator.bands=8", "variance_term=logmean", "variance_weight=0.3", "generator_lr=0.002"),
+        (alm(0.5, 1.0, 1.5, 2.25), radius(0.25, 0.5, 0.75)), choice="cifar10-bands"),
+    Row("cifar10-basis-0.12", "beyond", "cifar10-basis", ("generator.scale=[0.12, 1.0]", "recipe.weight=10.0"),
+        (alm(0.5, 1.0, 1.5, 2.25), radius(0.25,))),
+    Row("cifar10-basis-0.5", "beyond", "cifar10-basis", ("generator.scale=[0.5, 1.0]", "generator.leading=256",
+        "recipe.weight=10.0"), (alm(0.5, 1.0, 1.5, 2.25), radius(0.5, 0.75, 1.0, 1.5))),
+    Row("mnist-consistency", "beyond", "mnist-basis-fast", (*MNIST_GPU, *CONSISTENT), BOTH, choice="mnist-basis"),
+]  # fmt: skip
+
+ROWS = [*REACH, *VERSUS, *BEYOND, *UNIVERSAL]
+
+CHOICES = [
+    Choice("mnist-basis", "mnist-basis-fast", ("epochs=8",),
+           tuple((f"generator.leading={k}", f"generator.scale=[{s}, 1.0]") for k, s in ((60, 0.4), (40, 0.5), (80, 0.3))),
+           alm(1.0, 2.25)),
+    Choice("mnist-dataset", "mnist-dataset-fast", ("epochs=8",), (("variance_weight=0.3",), ("variance_weight=0.1",)),
+           alm(1.0, 2.25)),
+    Choice("cifar10-dataset", "cifar10-dataset-fast", ("epochs=15",),
+           (("variance_weight=0.3",), ("variance_weight=0.1",), ("variance_weight=1.0",)), alm(0.5, 1.0, 1.5, 2.25)),
+    Choice("cifar10-bands", "cifar10-basis", ("epochs=15", "generator.bands=8", "variance_term=logmean", "generator_lr=0.002"),
+           (("variance_weight=0.3",), ("variance_weight=0.1",), ("variance_weight=1.0",)), alm(0.5, 1.0, 1.5, 2.25)),
+]  # fmt: skip
+
+# --- what a row costs, by what was measured on one H200 ---
+
+EPOCH = {
+    "isotropic": 1.4,
+    "pattern": 1.4,
+    "basis-wise": 1.4,
+    "dataset-wise": 2.2,
+    "certification-wise": 2.4,
+    "composed": 3.2,
+}
+SECOND_DRAW = 2.3  # an epoch of consistency training, against one of plain noise training
+VOTES = {"resnet18": 120_000, "cnn": 500_000}  # a second, bf16, not compiled
+START = 35.0  # the first compilation, in every process
+CNN_EPOCH = 1.0
+INPUT = 0.004  # what is done for one input beside its votes
+# p of the top class over the inputs of a smoothed classifier, as weights of Beta distributions: most are sure.
+MIXTURE = ((0.35, 40, 0.4), (0.40, 5, 1.5), (0.25, 1, 3))
+
+
+def train_seconds(model: str, generator: str, epochs: int, draws: int) -> float:
+    """How long training should take."""
+    each = CNN_EPOCH if model == "cnn" else EPOCH[generator]
+    return epochs * each * (SECOND_DRAW if draws > 1 else 1.0)
+
+
+def certify_seconds(model: str, inputs: int, samples: float) -> float:
+    """How long so many inputs should take, with so many votes each on average."""
+    return inputs * (samples / VOTES.get(model, min(VOTES.values())) + INPUT)
+
+
+def expected_samples(p0: np.ndarray, cap: int, alpha: float = 0.001, give_up: float = 0.005) -> float:
+    """Votes an input needs on average until "p ≥ p₀" is decided for every p₀, if p is spread as ``MIXTURE`` says.
+
+    A test of p against p₀ takes about (log 1/level + ½ log n + 1)/KL(p, p₀) draws.
+    """
+    if not len(p0):
+        return 0.0
+    steps = 200
+    at = (np.arange(steps) + 0.5) / steps
+    p = np.concatenate([stats.beta(a, b).ppf(at) for _, a, b in MIXTURE]).clip(1e-9, 1 - 1e-9)[:, None]
+    weights = np.concatenate([np.full(steps, share / steps) for share, *_ in MIXTURE])
+    divergence = np.maximum(special.rel_entr(p, p0) + special.rel_entr(1 - p, 1 - p0), 1e-12)
+    price = np.where(p > p0, math.log(1 / alpha), math.log(1 / give_up)) + 1
+    need = (price + 0.5 * np.log(np.maximum(price / divergence, 1))) / divergence
+    return float(weights @ np.minimum(cap, need.max(1)))

@@ -1,0 +1,535 @@
+"""Train and certify the rows of rows.py on a budget of seconds, most important first; whatever stops it, it goes on.
+
+    python experiments/suite.py --list
+    python experiments/suite.py --choose 'cifar10-*' --seconds 500
+    python experiments/suite.py --seconds 1400 --shard 1/3 &      (and 2/3, 3/3: three processes share one GPU)
+    python experiments/suite.py --only 'mnist-*' --passes 10000:100000
+
+Weights are kept under --runs and not trained again. Each row's record, OUT/NAME.json, is written as it grows: settings,
+seed, hardware, times, votes used, and for every input how many levels of each claim it reached. The work is done in
+passes INPUTS:VOTES, all rows in each before the next: first a part of the test set with few votes, then more inputs, then
+more votes for those that are still open. What is undecided counts as not certified, so every state of a record is true.
+
+Inputs come in a fixed order whose beginnings are even parts of the test set (every 20th, every 10th, …). n₀ = 100 votes
+choose the class; where that is wrong, nothing can be certified and no more votes are cast. The others vote until every
+level is decided at α = 0.001 by bounds that hold whenever one looks (ucan.stopping), or the pass's votes are used up; a
+later pass goes on where the vote stopped, with the same noise stream. No row is begun that will not fit into the
+seconds left, by the estimates of rows.py and the pace measured so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import functools
+import json
+import math
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rows import CHOICES, ROWS, START, Choice, Claim, Row, certify_seconds, expected_samples, run_name, train_seconds
+
+from ucan import Generator, Region, SmoothedClassifier, __version__, data
+from ucan.bench import machine
+from ucan.bounds import anytime_lower_bound
+from ucan.cli.train import changed, settle
+from ucan.config import write_whole
+from ucan.data import Labelled
+from ucan.errors import InvalidInput, UcanError
+from ucan.fingerprint import weights_hash
+from ucan.laws import Law
+from ucan.plan import CertifyPlan
+from ucan.results.metrics import floor_percent
+from ucan.sequential import Candidate
+from ucan.sidecar import input_hash
+from ucan.stopping import AtRadii, Radius
+from ucan.training import Trainer, TrainSettings, build_classifier, is_trained_run, load_run, read_settings
+from ucan.votes import Stream, block_size
+
+ALPHA, N0 = 0.001, 100
+RESIDUES = (0, 10, 5, 15, 2, 12, 7, 17, 3, 13, 8, 18, 1, 11, 6, 16, 4, 14, 9, 19)
+DIGITS = "0123456789ABCDEF"  # levels reached; "." is an input that was not looked at
+SAVE_EVERY = 30.0
+
+
+class Decide(AtRadii):
+    """Looks at every twentieth more votes: a look costs the host more than the few votes it might save."""
+
+    growth = 1.05
+
+
+# --- from levels to probabilities, at one input ---
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How far a claim's radius, or ALM, goes at one input: ``factor`` times the law's radius in ``norm``."""
+
+    law: Law
+    factor: float
+    norm: float
+    dim: int
+
+    @classmethod
+    def at(cls, claim: Claim, law: Law, M: Generator, x: torch.Tensor) -> Sizes:
+        """At one input (1, *event) under the generator held there.
+
+        A region's ALM is its mean scale times the law's radius in the claim's norm, its radius that of the ball inside;
+        both grow with the law's radius, so a level of either is a probability, for every Σ on its own.
+        """
+        region = M.region(law, 0.75, claim.norm, x)
+        unit = Region.sharing(region.scale, 1.0, region.norm, region.shape)
+        if claim.by == "alm":
+            return cls(law, unit.mean_scale, claim.norm, unit.dim)
+        return cls(law, unit.inscribed_radius(claim.norm), region.norm, unit.dim)
+
+    def of(self, p: float) -> float:
+        """The radius or ALM that a bound p certifies."""
+        return self.factor * self.law.radius(p, self.norm, self.dim)
+
+    def probabilities(self, levels: tuple[float, ...]) -> np.ndarray:
+        """The p at which each level is reached; NaN where none does."""
+        return np.asarray(self.law.probability(np.array(levels) / self.factor, self.norm, self.dim))
+
+
+def reached(sizes: Sizes, levels: tuple[float, ...], p: float) -> int:
+    """How many of the rising levels a bound p certifies. At level 0: whether anything is certified at all."""
+    size = sizes.of(p)
+    return 0 if size == 0 else sum(size >= level for level in levels)
+
+
+def within(p0: np.ndarray, cap: int) -> np.ndarray:
+    """The probabilities, rising; those that ``cap`` votes could not certify even if all agreed are NaN, hence decided."""
+    best = anytime_lower_bound(cap, cap, ALPHA)
+    rising = np.unique(p0[~np.isnan(p0)])
+    return np.where(rising <= best, rising, np.nan)
+
+
+def in_order(count: int) -> list[int]:
+    """All inputs, so that the first 1/20, 1/10, 3/20 … are spread evenly over them."""
+    return [i for r in RESIDUES for i in range(r, count, len(RESIDUES))]
+
+
+# --- the record of a row ---
+
+
+@dataclass
+class Record:
+    """What is known of a row so far, and the inputs that are still open, with their (hits, votes)."""
+
+    path: Path
+    about: dict[str, Any]
+    claims: tuple[Claim, ...]
+    total: int
+    found: dict[str, list[str]] = field(default_factory=dict)
+    open: dict[int, tuple[int, int]] = field(default_factory=dict)
+    samples: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, path: Path, about: dict[str, Any], claims: tuple[Claim, ...], total: int) -> Record:
+        """As recorded, to be gone on with by the same classifier only; or from the start."""
+        found = {claim.key: ["."] * total for claim in claims}
+        fresh = cls(path, about, claims, total, found)
+        if not path.exists():
+            return fresh
+        old = json.loads(path.read_text())
+        same = all(old.get(k) == about[k] for k in ("weights", "preset", "changes", "precision", "backend", "seed"))
+        asked = {key: claim["levels"] for key, claim in old["claims"].items()}
+        if not same or old["of"] != total or asked != {claim.key: list(claim.levels) for claim in claims}:
+            raise InvalidInput(f"{path} is about another classifier or other levels: remove it to begin anew.")
+        return replace(
+            fresh,
+            about={**about, "train_seconds": old["train_seconds"]},
+            found={key: unpacked(claim["reached"], total) for key, claim in old["claims"].items()},
+            open={int(i): (k, n) for i, (k, n) in old["open"].items()},
+            samples=old["samples"],
+            seconds=old["certify_seconds"],
+        )
+
+    @property
+    def seen(self) -> int:
+        """How many inputs were looked at."""
+        return sum(c != "." for c in next(iter(self.found.values())))
+
+    def put(self, index: int, levels: list[int], state: tuple[int, int] | None) -> None:
+        """What one input reached of each claim; with (hits, votes) if more votes may yet decide more."""
+        for digits, count in zip(self.found.values(), levels, strict=True):
+            digits[index] = DIGITS[count]
+        self.open.pop(index, None)
+        if state is not None:
+            self.open[index] = state
+
+    def to_dict(self, row: Row) -> dict[str, Any]:
+        """Plain JSON values; shares in percent, rounded down, of the inputs looked at."""
+        seen = self.seen
+        return {
+            **self.about,
+            "inputs": seen,
+            "of": self.total,
+            "complete": seen >= min(row.inputs, self.total) and not self.open,
+            "samples": self.samples,
+            "certify_seconds": round(self.seconds, 1),
+            "accuracy": {claim.key: shares(self.found[claim.key], claim.levels) for claim in self.claims},
+            "claims": {
+                claim.key: {"levels": list(claim.levels), "reached": packed(self.found[claim.key])}
+                for claim in self.claims
+            },
+            "open": {str(i): list(state) for i, state in sorted(self.open.items())},
+        }  # fmt: skip
+
+    def save(self, row: Row) -> None:
+        """Whole or not at all."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self.path, (json.dumps(self.to_dict(row), ensure_ascii=False) + "\n").encode())
+
+
+def packed(digits: list[str]) -> str:
+    """One digit an input, in the order of ``in_order``, as far as it was looked at."""
+    return "".join(digits[i] for i in in_order(len(digits))).rstrip(".")
+
+
+def unpacked(text: str, total: int) -> list[str]:
+    """The inverse."""
+    digits = ["."] * total
+    for i, digit in zip(in_order(total), text, strict=False):
+        digits[i] = digit
+    return digits
+
+
+def shares(digits: list[str] | str, levels: tuple[float, ...] | list[float]) -> dict[str, str]:
+    """Certified accuracy in percent at each level, rounded down to a tenth."""
+    counts = [DIGITS.index(c) for c in digits if c != "."]
+    return {
+        f"{level:.6g}": floor_percent(sum(c > i for c in counts) / len(counts)) if counts else "–"
+        for i, level in enumerate(levels)
+    }
+
+
+# --- the work on one row ---
+
+
+@functools.cache
+def loaded(name: str, split: str) -> Labelled:
+    """A data set, read once in a process."""
+    return data.load(name, split)
+
+
+def settings_of(preset: str, changes: list[str]) -> TrainSettings:
+    """The preset with its changes; a GPU's precision and compiler are asked for only where there is one."""
+    found = changed(read_settings(preset), changes)
+    return found if torch.cuda.is_available() else replace(found, precision="32-true", compile=False)
+
+
+def changes_of(row: Row, out: Path) -> list[str]:
+    """The row's changes, and what its choice came to; its first option as long as nothing was chosen."""
+    if row.choice is None:
+        return list(row.changes)
+    choice = next(c for c in CHOICES if c.name == row.choice)
+    path = out / f"choice-{choice.name}.json"
+    chosen = json.loads(path.read_text())["chosen"] if path.exists() else list(choice.options[0])
+    return [*row.changes, *chosen]
+
+
+def trained(folder: Path, settings: TrainSettings) -> float:
+    """Train into the folder unless that is done; the seconds it took."""
+    if is_trained_run(folder):
+        return 0.0
+    start = time.monotonic()
+    train_set = loaded(settings.data, "train")
+    shape, classes = train_set.event_shape, train_set.num_classes
+    config = {"kind": "train", "ucan": __version__, "shape": list(shape), "num_classes": classes, "finetune": None}
+    settle(folder, {**config, "training": settings.to_dict()})
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    Trainer(settings, train_set, build_classifier(settings, shape, classes), folder, device).run()
+    return time.monotonic() - start
+
+
+def smoothed(folder: Path, backend: str) -> SmoothedClassifier:
+    """The trained classifier under its noise, on the device."""
+    run = load_run(folder)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return SmoothedClassifier(run.classifier.to(device), run.law, run.generator.to(device), run.num_classes, backend)
+
+
+def certify(
+    g: SmoothedClassifier, dataset: Labelled, record: Record, row: Row, inputs: int, cap: int, deadline: float
+) -> None:
+    """One pass: the first ``inputs`` inputs, up to ``cap`` votes each, until the deadline."""
+    start = saved = time.monotonic()
+    before, block = record.seconds, block_size(math.prod(dataset.event_shape))
+    cap, most = (min(n, row.n) // block * block for n in (cap, row.n))  # whole blocks, so that a later pass can go on
+    plan = CertifyPlan(N0, cap, ALPHA, row.claims[0].norm, precision="bf16" if torch.cuda.is_available() else None)
+    device = g.f.device
+    done = next(iter(record.found.values()))
+    for claim in row.claims:
+        g.check_inputs(dataset[0][0][None].to(device), claim.norm)
+    wanted = [*(i for i, (_, n) in record.open.items() if n < cap)]
+    wanted += [i for i in in_order(len(dataset))[: min(inputs, row.inputs)] if done[i] == "."]
+    stop = Decide(tuple(range(sum(len(claim.levels) for claim in row.claims))))
+    active: dict[int, tuple[Candidate, list[Sizes]]] = {}
+
+    def finish(candidate: Candidate, sizes: list[Sizes]) -> None:
+        hits, drawn = candidate.hits, candidate.drawn
+        p = anytime_lower_bound(hits, drawn, ALPHA) if drawn else 0.0
+        levels = [reached(size, claim.levels, p) for size, claim in zip(sizes, row.claims, strict=True)]
+        final = radius_of(sizes, row.claims, most)
+        settled = drawn >= most or (drawn > 0 and stop.settled(hits, drawn, most, ALPHA, final))
+        record.put(candidate.index, levels, None if settled else (hits, drawn))
+
+    def candidates() -> Iterator[Candidate]:
+        held: list[Sizes] | None = None
+        chosen = g.engine.selected((dataset[i][0][None].to(device) for i in wanted), plan, N0)
+        for _, j, x, M, counts in chosen:
+            i, label = wanted[j], dataset[wanted[j]][1]
+            if i not in record.open:
+                record.samples += N0
+                if int(counts.argmax()) != label:
+                    record.put(i, [0] * len(row.claims), None)
+                    continue
+            with g.engine.beside(x.device):
+                sizes = [Sizes.at(claim, g.law, M, x) for claim in row.claims] if held is None else held
+            held = sizes if M.scope == "pipeline" else None  # the same Σ at every input
+            candidate = Candidate(i, x, M, Stream(plan.seed, input_hash(x), "estimate"), label,
+                                  radius_of(sizes, row.claims, cap))  # fmt: skip
+            if i in record.open and record.open[i][1]:
+                hits, drawn = record.open[i]
+                tally = torch.zeros(g.f.num_classes + 1, dtype=torch.int64)
+                tally[label] = hits
+                candidate.tally, candidate.drawn = tally, drawn
+                candidate.next_block = drawn // block
+            record.samples -= candidate.drawn  # counted again, with those to come, when it is finished
+            active[i] = (candidate, sizes)
+            yield candidate
+
+    if not wanted:
+        return
+    running = candidates()
+    first = next(running, None)
+    if first is not None:
+        setup = g.engine.setup(first.x, plan)
+        again = (c for part in ([first], running) for c in part)
+        for candidate in g.engine.settled(setup, again, stop, plan):
+            finish(*active.pop(candidate.index))
+            record.samples += candidate.drawn
+            now = time.monotonic()
+            if now - saved > SAVE_EVERY:
+                record.seconds, saved = before + now - start, now
+                record.save(row)
+            if now > deadline:
+                break
+    for candidate, sizes in active.values():  # their votes so far count; they stay open
+        finish(candidate, sizes)
+        record.samples += candidate.drawn
+    record.seconds = before + time.monotonic() - start
+    record.save(row)
+
+
+def radius_of(sizes: list[Sizes], claims: tuple[Claim, ...], cap: int) -> Radius:
+    """All levels of all claims as one rising row of probabilities, for a stopping rule that asks for them by number."""
+    p0 = within(np.concatenate([s.probabilities(c.levels) for s, c in zip(sizes, claims, strict=True)]), cap)
+    return Radius(of=sizes[0].of, probability=lambda k: float(p0[k]) if k < len(p0) else math.nan)
+
+
+def estimate(
+    row: Row, settings: TrainSettings, trained_already: bool, inputs: int, cap: int, missing: float = 0
+) -> float:
+    """Seconds that training (if need be) and so many further inputs should take; Σ counts as 1 here.
+
+    ``missing`` are the votes that inputs left open by an earlier pass may still use; about two thirds will be.
+    """
+    dim = math.prod(loaded(settings.data, "test").event_shape)
+    law = settings.build_law(dim)
+    p0 = np.concatenate([np.asarray(law.probability(np.array(c.levels), c.norm, dim)) for c in row.claims])
+    training = 0.0
+    if not trained_already:
+        training = train_seconds(
+            settings.model, settings.generator["kind"], settings.epochs, settings.build_recipe().draws
+        )
+    p0 = within(p0, cap)
+    samples = expected_samples(p0[~np.isnan(p0)], cap)
+    return (
+        training + certify_seconds(settings.model, inputs, samples) + certify_seconds(settings.model, 1, missing / 1.5)
+    )
+
+
+# --- the runner ---
+
+
+class Suite:
+    """Rows, a clock, and the pace: how the time taken so far compares with what was estimated."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.deadline = time.monotonic() + args.seconds
+        self.expected = self.spent = START if torch.cuda.is_available() else 1.0
+
+    @property
+    def pace(self) -> float:
+        """Taken over estimated; between a half and three, lest one odd row decide."""
+        return min(3.0, max(0.5, self.spent / self.expected))
+
+    def fits(self, name: str, cost: float) -> bool:
+        """Whether to begin; says so if not."""
+        left = self.deadline - time.monotonic()
+        if cost * self.pace > left:
+            print(f"{name}: left for later, about {cost * self.pace:.0f} s of {left:.0f} s left", flush=True)
+            return False
+        return True
+
+    def row(self, row: Row, inputs: int, cap: int) -> None:
+        """One row in one pass, if anything is left to do and it fits."""
+        args, path = self.args, self.args.out / f"{row.name}.json"
+        settings = settings_of(row.preset, [*changes_of(row, args.out), *args.set])
+        folder = args.runs / run_name(row.preset, [*changes_of(row, args.out), *args.set])
+        test_set = loaded(settings.data, "test")
+        old = json.loads(path.read_text()) if path.exists() else {"inputs": 0, "open": {}, "complete": False}
+        further = max(0, min(inputs, row.inputs, len(test_set)) - old["inputs"])
+        missing = sum(max(0, min(cap, row.n) - 128 - n) for _, n in old["open"].values())
+        if old["complete"] or further + missing == 0:
+            return
+        if path.exists() and not is_trained_run(folder):
+            print(f"{row.name}: its weights are not in {folder}; remove {path} to begin anew", flush=True)
+            return
+        cost = estimate(row, settings, is_trained_run(folder), further, min(cap, row.n), missing)
+        if not self.fits(row.name, cost):
+            return
+        start = time.monotonic()
+        training = trained(folder, settings)
+        g = smoothed(folder, args.backend)
+        record = Record.of(path, self.about(row, settings, g, training), row.claims, len(test_set))
+        certify(g, test_set, record, row, inputs, cap, self.deadline)
+        self.expected, self.spent = self.expected + cost, self.spent + time.monotonic() - start
+        print(f"{row.name}: {record.seen} inputs, {len(record.open)} open, trained in {training:.0f} s, "
+              f"certified in {record.seconds:.0f} s, {record.to_dict(row)['accuracy']}", flush=True)  # fmt: skip
+
+    def about(self, row: Row, settings: TrainSettings, g: SmoothedClassifier, training: float) -> dict[str, Any]:
+        """What a record says besides its numbers."""
+        largest = g.M.cap()
+        x = loaded(settings.data, "test")[0][0][None].to(g.f.device)
+        region = g.M.at(x).region(g.law, 0.75, row.claims[0].norm, x)
+        return {
+            "row": row.name, "feeds": row.feeds, "preset": row.preset, "seed": settings.seed,
+            "changes": [*changes_of(row, self.args.out), *self.args.set],
+            "law": repr(g.law), "generator": g.M.describe(), "scope": g.M.scope,
+            "cap": None if largest is None else g.law.scale * largest,
+            "mean_scale": region.mean_scale if g.M.scope == "pipeline" else None,
+            "n0": N0, "n": row.n, "alpha": ALPHA, "weights": weights_hash(g.f.model),
+            "precision": "bf16" if torch.cuda.is_available() else "fp32", "backend": self.args.backend,
+            "train_seconds": round(training, 1), "ucan": __version__, "torch": torch.__version__,
+            "python": platform.python_version(), "hardware": machine(g.f.device or torch.device("cpu"))["device"],
+        }  # fmt: skip
+
+    def choose(self, choice: Choice) -> None:
+        """Train every option on a part of the training set and certify the held-out rest; record who does best."""
+        path = self.args.out / f"choice-{choice.name}.json"
+        known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"options": []}
+        row = Row(choice.name, "choice", choice.preset, choice.changes, (choice.claim,), choice.inputs, choice.n)
+        for option in choice.options:
+            if any(o["changes"] == list(option) for o in known["options"]):
+                continue
+            changes = [*choice.changes, *option, f"held_out={choice.held_out}", *self.args.set]
+            settings = settings_of(choice.preset, changes)
+            folder = self.args.runs / run_name(choice.preset, changes)
+            cost = estimate(row, settings, is_trained_run(folder), choice.inputs, choice.n)
+            if not self.fits(f"{choice.name} {option}", cost):
+                return
+            start = time.monotonic()
+            training = trained(folder, settings)
+            _, held = data.held_out(loaded(settings.data, "train"), choice.held_out, settings.seed)
+            g = smoothed(folder, self.args.backend)
+            record = Record.of(folder / "held-out.json", self.about(row, settings, g, training), row.claims, len(held))
+            certify(g, held, record, row, choice.inputs, choice.n, math.inf)
+            self.expected, self.spent = self.expected + cost, self.spent + time.monotonic() - start
+            accuracy = shares(record.found[choice.claim.key], choice.claim.levels)
+            known["options"].append({"changes": list(option), "accuracy": accuracy, "inputs": record.seen,
+                                     "train_seconds": round(training, 1)})  # fmt: skip
+            known |= {"preset": choice.preset, "base": list(choice.changes), "held_out": choice.held_out,
+                      "claim": choice.claim.key, "chosen": best_option(known["options"]),
+                      "complete": len(known["options"]) == len(choice.options)}  # fmt: skip
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, (json.dumps(known, indent=1, ensure_ascii=False) + "\n").encode())
+            print(f"{choice.name} {option}: {accuracy}", flush=True)
+
+
+def best_option(options: list[dict[str, Any]]) -> list[str]:
+    """The changes of the option with the largest mean certified accuracy over the levels; the first of equals."""
+    best = max(options, key=lambda o: sum(map(float, o["accuracy"].values())) / len(o["accuracy"]))
+    changes: list[str] = best["changes"]
+    return changes
+
+
+def chosen_rows(rows: list[Row], only: list[str], shard: str, out: Path) -> list[Row]:
+    """The rows whose names match; of k shards the i-th, with all rows of one training run in the same."""
+    matching = [row for row in rows if any(fnmatch.fnmatch(row.name, glob) for glob in only or ["*"])]
+    number, of = (int(part) for part in shard.split("/"))
+    names = [run_name(row.preset, changes_of(row, out)) for row in matching]
+    places = {name: k for k, name in enumerate(dict.fromkeys(names))}
+    return [row for row, name in zip(matching, names, strict=True) if places[name] % of == number - 1]
+
+
+def table(out: Path, rows: list[Row]) -> None:
+    """What is recorded of these rows."""
+    for row in rows:
+        path = out / f"{row.name}.json"
+        if path.exists():
+            record = json.loads(path.read_text())
+            print(f"{row.name} ({record['scope']}, {record['inputs']} inputs, {len(record['open'])} open)")
+            for key, accuracy in record["accuracy"].items():
+                print(f"  {key:12}", "  ".join(f"{level} {share}" for level, share in accuracy.items()))
+
+
+def main() -> None:
+    """Choices, or passes over rows, as long as the seconds last."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "recorded" / "suite")
+    parser.add_argument("--runs", type=Path, default=Path("runs/suite"), help="where the trained weights go")
+    parser.add_argument("--only", nargs="*", default=[], help="names of rows, with wildcards")
+    parser.add_argument("--choose", nargs="*", help="decide these choices, with wildcards, instead of running rows")
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--shard", default="1/1", help="this process's part of the rows, such as 2/3")
+    parser.add_argument("--passes", nargs="*", default=["1000:10000", "10000:10000", "10000:100000"])
+    parser.add_argument("--backend", default="eager", choices=("eager", "compile"))
+    parser.add_argument("--set", nargs="*", default=[], help="settings to change in every run, key=value")
+    parser.add_argument("--list", action="store_true", help="the rows with their estimated seconds, and nothing more")
+    args = parser.parse_args()
+    suite = Suite(args)
+    rows = chosen_rows(ROWS, args.only, args.shard, args.out)
+    passes = [tuple(map(int, one.split(":"))) for one in args.passes]
+    if torch.cuda.is_available():
+        torch._dynamo.config.recompile_limit = 64  # every row trains a network of its own in this process
+    if args.choose is not None:
+        for choice in CHOICES:
+            if any(fnmatch.fnmatch(choice.name, glob) for glob in args.choose or ["*"]):
+                suite.choose(choice)
+        return
+    if args.list:
+        for row in rows:
+            settings = settings_of(row.preset, [*changes_of(row, args.out), *args.set])
+            costs = [
+                estimate(row, settings, k > 0, min(i, row.inputs), min(n, row.n)) for k, (i, n) in enumerate(passes)
+            ]
+            print(f"{row.name:42} {row.feeds:40}", *(f"{cost:6.0f} s" for cost in costs))
+        return
+    failed = set()
+    for inputs, cap in passes:
+        for row in rows:
+            if time.monotonic() < suite.deadline and row.name not in failed:
+                try:
+                    suite.row(row, inputs, cap)
+                except (UcanError, RuntimeError) as error:  # the others shall have their time
+                    failed.add(row.name)
+                    print(f"{row.name} FAILED: {type(error).__name__}: {error}", flush=True)
+    table(args.out, rows)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(sorted(failed))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""The pure parts of the experiments: thresholds, budgets, records and tables."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ucan
+from ucan import data
+from ucan.bounds import anytime_lower_bound
+from ucan.errors import InvalidInput
+from ucan.plan import CertifyPlan
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "experiments"))
+
+import rows  # noqa: E402
+import suite  # noqa: E402
+
+INF = math.inf
+SHAPE = (1, 8, 8)
+
+
+def uneven(seed: int = 0) -> torch.Tensor:
+    return 0.3 + torch.rand(SHAPE, generator=torch.Generator().manual_seed(seed))
+
+
+def per_input() -> ucan.CertificationWise:
+    torch.manual_seed(0)
+    return ucan.CertificationWise(1, features=2, growth=2)
+
+
+def nearest_mean(law: ucan.Law, generator: ucan.Generator) -> ucan.SmoothedClassifier:
+    """The nearest of ten mean digits, as a linear layer."""
+    x, labels = data.load("digits", "train").batch(range(1000))
+    means = torch.stack([x[labels == digit].mean(0).flatten() for digit in range(10)])
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    with torch.no_grad():
+        model[1].weight.copy_(means)
+        model[1].bias.copy_(-means.square().sum(1) / 2)
+    return ucan.SmoothedClassifier(model, law, generator, 10)
+
+
+# --- levels of radius and ALM as probabilities ---
+
+
+@pytest.mark.parametrize(
+    ("law", "norm"),
+    [(ucan.Gaussian(0.5), q) for q in (1, 2, INF)]
+    + [(ucan.Laplace(0.5), 1), (ucan.ExpInf(0.02), INF), (ucan.Uniform(1.0), 1), (ucan.Uniform(1.0), INF)],
+    ids=lambda value: str(value),
+)
+@pytest.mark.parametrize("kind", ["isotropic", "map", "per input", "cosines"])
+def test_sizes_are_those_of_a_certificate(law: ucan.Law, norm: float, kind: str) -> None:
+    M = {
+        "isotropic": ucan.Isotropic(),
+        "map": ucan.Fixed(uneven()),
+        "per input": per_input(),
+        "cosines": ucan.BasisWise.dct(SHAPE, 10, (0.4, 1.0)),
+    }[kind]
+    g = nearest_mean(law, M)
+    certified = 0
+    for x in data.load("digits").batch(range(4))[0].split(1):
+        (c,) = g.certify(x, n=300, norm=norm)
+        if c.abstained:
+            continue
+        certified += 1
+        for by in ("radius", "alm"):
+            sizes = suite.Sizes.at(rows.Claim(norm, by, (0.0,)), law, M.at(x), x)
+            size = getattr(c, by)
+            assert sizes.of(c.p_lower) == pytest.approx(size, rel=1e-12)
+            below, above = sizes.probabilities((0.99 * size, 1.01 * size))
+            assert below < c.p_lower and not above <= c.p_lower  # NaN where no p reaches it
+            assert suite.reached(sizes, (0.0, 0.5 * size, 0.999 * size, 1.001 * size), c.p_lower) == 3
+            assert suite.reached(sizes, (0.0, 0.5 * size), 0.5) == 0
+    assert certified
+
+
+def test_alm_levels_differ_from_input_to_input_under_per_input_noise() -> None:
+    law, M, x = ucan.Gaussian(1.0), per_input(), data.load("digits").batch(range(2))[0]
+    p0 = [suite.Sizes.at(rows.alm(1.0), law, M.at(one), one).probabilities((1.0,))[0] for one in x.split(1)]
+    for one, p in zip(x.split(1), p0, strict=True):
+        sigma = M(one)[1].sigma.detach().double()
+        assert law.radius(p) * float(sigma.log().mean().exp()) == pytest.approx(1.0, rel=1e-6)
+    assert p0[0] != p0[1]
+
+
+def test_levels_that_no_votes_could_certify_are_decided_from_the_start() -> None:
+    law = ucan.Gaussian(1.0)
+    p0 = law.probability(np.array([2.0, 0.0, 1.0, 4.0, 1.0]))
+    found = suite.within(p0, 1024)
+    assert found[:3].tolist() == sorted({p0[1], p0[2], p0[0]}) and math.isnan(found[3])
+    assert anytime_lower_bound(1024, 1024, 0.001) >= p0[0]
+
+
+def test_decisions_are_those_of_certify(tmp_path: Path) -> None:
+    """Same looks, same noise: the same bounds and the same number of votes as ``certify_each`` gives."""
+    g = nearest_mean(ucan.Gaussian(0.4), ucan.Fixed(uneven()))
+    dataset, levels = data.load("digits"), (0.0, 0.1, 0.2, 0.3)
+    row = rows.Row("toy", "", "digits-isotropic", (), (rows.radius(*levels),), 60, 2048)
+    record = suite.Record(tmp_path / "r.json", {}, row.claims, len(dataset), {"l2 radius": ["."] * len(dataset)})
+    suite.certify(g, dataset, record, row, 60, 2048, INF)
+    chosen = suite.in_order(len(dataset))[:60]
+    plan = CertifyPlan(n=2048, stop=suite.Decide(levels))
+    outcomes = dict(g.certify_each(g.check_inputs(dataset.batch(chosen)[0]), plan))
+    votes = 0
+    for j, i in enumerate(chosen):
+        right = int(g.engine.setup(dataset[i][0][None], plan).classify_samples(
+            g.M, dataset[i][0][None], 100, 0, "select").counts.argmax()) == dataset[i][1]  # fmt: skip
+        c = outcomes[j]
+        wanted = 0 if not right or c.abstained else sum(c.radius >= level for level in levels)
+        assert record.found["l2 radius"][i] == str(wanted)
+        votes += 100 + (c.evidence.n if right else 0)
+    assert record.samples == votes
+    assert record.seen == 60
+
+
+@pytest.mark.parametrize("generator", [ucan.Fixed(uneven()), per_input()], ids=["fixed", "per input"])
+def test_a_later_pass_goes_on(tmp_path: Path, generator: ucan.Generator) -> None:
+    g, dataset = nearest_mean(ucan.Gaussian(0.4), generator), data.load("digits")
+    row = rows.Row("toy", "", "digits-isotropic", (), (rows.radius(0.1, 0.2), rows.alm(0.2, 0.4, 0.6)), 40, 4096)
+    about = dict.fromkeys(("weights", "preset", "changes", "precision", "backend", "seed", "train_seconds"), 0)
+    path, total = tmp_path / "toy.json", len(dataset)
+
+    def passed(inputs: int, cap: int, where: Path = path) -> suite.Record:
+        record = suite.Record.of(where, about, row.claims, total)
+        suite.certify(g, dataset, record, row, inputs, cap, INF)
+        return suite.Record.of(where, about, row.claims, total)
+
+    first = passed(20, 200)
+    assert first.seen == 20 and first.open and all(n <= 128 for _, n in first.open.values())
+    second = passed(40, 200)
+    assert second.seen == 40 and set(first.open) <= set(second.open)
+    last, alone = passed(40, 4096), passed(40, 4096, tmp_path / "alone.json")
+    assert not last.open or all(n < 4096 for _, n in last.open.values())
+    for key in last.found:
+        ours, once = ("".join(r.found[key]) for r in (last, alone))
+        assert [c == "." for c in ours] == [c == "." for c in once]
+        # The same votes; only the moments of looking differ, which may leave one more or one fewer to be given up.
+        assert sum(a != b for a, b in zip(ours, once, strict=True)) <= 2
+    saved = json.loads(path.read_text())
+    assert saved["complete"] == (not last.open) and saved["inputs"] == 40
+    with pytest.raises(InvalidInput, match="another classifier"):
+        suite.Record.of(path, {**about, "weights": 1}, row.claims, total)
+    with pytest.raises(InvalidInput, match="other levels"):
+        suite.Record.of(path, about, (rows.radius(0.1),), total)
+
+
+def test_a_pass_that_is_out_of_time_keeps_every_vote_and_hides_no_open_input(tmp_path: Path) -> None:
+    g, dataset = nearest_mean(ucan.Gaussian(0.4), ucan.Isotropic()), data.load("digits")
+    row = rows.Row("toy", "", "digits-isotropic", (), (rows.radius(0.1, 0.2, 0.4),), 100, 8192)
+    record = suite.Record(tmp_path / "r.json", {}, row.claims, len(dataset), {"l2 radius": ["."] * len(dataset)})
+    suite.certify(g, dataset, record, row, 100, 8192, deadline=-1.0)
+    assert 1 <= record.seen < 100
+    assert record.open  # those on their way were not dropped: that would leave only the easy ones
+
+
+# --- records ---
+
+
+def test_every_beginning_is_an_even_part() -> None:
+    order = suite.in_order(1000)
+    assert sorted(order) == list(range(1000))
+    assert order[:50] == list(range(0, 1000, 20)) and sorted(order[:100]) == list(range(0, 1000, 10))
+
+
+def test_shares_round_down_and_count_what_was_seen() -> None:
+    assert suite.shares("0123..3", [0.0, 0.5, 1.0]) == {"0": "80.0", "0.5": "60.0", "1": "40.0"}
+    assert suite.shares("110", [0.0]) == {"0": "66.6"}
+    assert suite.shares("..", [0.0]) == {"0": "–"}
+    digits = list("01234.....")
+    assert suite.unpacked(suite.packed(digits), 10) == digits
+
+
+def test_the_best_option_has_the_largest_mean() -> None:
+    options = [{"changes": ["a"], "accuracy": {"0": "50.0", "1": "10.0"}},
+               {"changes": ["b"], "accuracy": {"0": "40.0", "1": "30.0"}},
+               {"changes": ["c"], "accuracy": {"0": "30.0", "1": "40.0"}}]  # fmt: skip
+    assert suite.best_option(options) == ["b"]
+
+
+# --- the list, and what it costs ---
+
+
+def test_rows_are_sound_settings() -> None:
+    names = [row.name for row in rows.ROWS]
+    assert len(set(names)) == len(names)
+    for row in rows.ROWS:
+        settings = suite.settings_of(row.preset, suite.changes_of(row, Path("nowhere")))
+        shape = (1, 28, 28) if settings.data == "mnist" else (3, 32, 32)
+        law = settings.build_law(math.prod(shape))
+        generator = settings.build_generator(shape, None) if settings.generator["kind"] != "basis-wise" else None
+        for claim in row.claims:
+            assert claim.levels[0] == 0 and list(claim.levels) == sorted(set(claim.levels))
+            assert len(claim.levels) < len(suite.DIGITS)
+            law.radius(0.9, claim.norm, math.prod(shape))
+        assert len({claim.key for claim in row.claims}) == len(row.claims)
+        assert generator is None or generator.scope == ("frozen" if "certification" in row.preset else "pipeline")
+    for choice in rows.CHOICES:
+        for option in choice.options:
+            suite.settings_of(choice.preset, [*choice.changes, *option, f"held_out={choice.held_out}"])
+    assert {row.choice for row in rows.ROWS} - {None} <= {choice.name for choice in rows.CHOICES}
+
+
+def test_every_shard_has_its_part_and_shared_runs_stay_together(tmp_path: Path) -> None:
+    parts = [suite.chosen_rows(rows.ROWS, [], f"{i}/3", tmp_path) for i in (1, 2, 3)]
+    assert sorted(row.name for part in parts for row in part) == sorted(row.name for row in rows.ROWS)
+    runs = [{rows.run_name(row.preset, row.changes) for row in part if row.choice is None} for part in parts]
+    assert not runs[0] & runs[1] and not runs[1] & runs[2] and not runs[0] & runs[2]
+    assert [row.name for row in suite.chosen_rows(rows.ROWS, ["*-bands"], "1/1", tmp_path)] == ["cifar10-bands"]
+
+
+def test_more_levels_inputs_and_votes_cost_more() -> None:
+    few, many = np.array([0.5, 0.9]), np.array([0.5, 0.7, 0.9, 0.95])
+    assert 0 == rows.expected_samples(np.array([]), 1000) < rows.expected_samples(few, 1000)
+    assert rows.expected_samples(few, 10_000) < rows.expected_samples(many, 10_000) < 10_000
+    assert rows.expected_samples(many, 10_000) < rows.expected_samples(many, 100_000)
+    assert rows.train_seconds("resnet18", "isotropic", 40, 2) > rows.train_seconds("resnet18", "isotropic", 40, 1)
+    row = replace(rows.ROWS[0], preset="digits-isotropic", claims=(rows.radius(0.5),))
+    settings = suite.settings_of("digits-isotropic", [])
+    fresh, again, open_ones = (
+        suite.estimate(row, settings, False, 100, 1000),
+        suite.estimate(row, settings, True, 100, 1000),
+        suite.estimate(row, settings, True, 100, 1000, missing=1e6),
+    )
+    assert again < open_ones and again < fresh
+
+
+def test_the_estimate_is_about_what_sequential_decisions_take(tmp_path: Path) -> None:
+    """Votes drawn with known p, from the mixture itself, against the formula."""
+    rng = np.random.default_rng(0)
+    p0, cap, used = np.array([0.5, 0.84, 0.977]), 4096, []
+    shares, a, b = np.array(rows.MIXTURE).T
+    for kind in rng.choice(3, size=150, p=shares):
+        hits = np.cumsum(rng.random(cap) < rng.beta(a[kind], b[kind]))
+        rule, radius = suite.Decide((0, 1, 2)), suite.Radius(of=float, probability=lambda k: p0[k])
+        used.append(
+            next((n for n in range(128, cap, 128) if rule.settled(int(hits[n - 1]), n, cap, 0.001, radius)), cap)
+        )
+    assert 0.6 < np.mean(used) / rows.expected_samples(p0, cap) < 1.6
