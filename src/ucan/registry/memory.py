@@ -257,13 +257,15 @@ class Registry:
         if self._cells is None or self._index is None:
             return radius
         stretch = outer_radius(scale, self._metric, 1.0, len(point))
-        ids, gaps, _ = self._index.near(self._cells.sketch(point), radius * stretch, answer)
-        for other, gap in zip(ids, gaps, strict=True):
+        ids, gaps, reaches = self._index.near(self._cells.sketch(point), radius * stretch, answer)
+        for other, gap, reach in zip(ids, gaps, reaches, strict=True):
             if gap > radius * stretch:  # nor can any after it
                 break
             row = self._store.read(int(other))
-            theirs = scale if row.scale == number else self._scale(row.scale)
             offset = _flat(row.tensors["centre"][None]) - point
+            if np.linalg.norm(offset) * (1 - MARGIN) - reach > radius * stretch:  # the balls around both are apart
+                continue
+            theirs = scale if row.scale == number else self._scale(row.scale)
             radius = min(radius, allowed_radius(self._metric, offset, scale, theirs, row.radius))
         return radius
 

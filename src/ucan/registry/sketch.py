@@ -15,7 +15,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-CELLS = 108  # per picture: three channels of six by six
+CELLS = 192  # per picture: three channels of eight by eight
 ROUND_OFF = 1e-6  # of the lengths: what rounding to float32 may add to a distance
 TINY = 1e-36  # what float32 may lose of products near its smallest number
 LARGEST = 1e12  # of an input's entries, so that float32 cannot overflow
