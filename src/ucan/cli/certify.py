@@ -17,6 +17,7 @@ import torch
 import typer
 
 from ucan import __version__
+from ucan.allocator import keep_memory
 from ucan.certificate import SCOPES, save_json
 from ucan.cli import words
 from ucan.cli.progress import Progress
@@ -219,6 +220,8 @@ def _placed(
 ) -> Iterator[SmoothedClassifier]:
     """Where the votes are counted: in this process, or by the workers of a cluster."""
     if cluster is None:
+        if device == "cpu":
+            keep_memory()
         yield g
         return
     # Ray itself writes of lost workers to standard output, which belongs to results.

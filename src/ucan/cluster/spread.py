@@ -72,6 +72,7 @@ def _connected(address: str, cores: int | None) -> Iterator[Any]:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_worker_niceness", "0")  # its workers are this command's own work
         quiet |= {"include_dashboard": False, "object_store_memory": STORE, "num_cpus": cores}
     try:
         ray.init(address=address, **quiet)

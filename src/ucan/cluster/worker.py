@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ucan.allocator import keep_memory
 from ucan.cluster.parcel import Codec, Package, Unit
 from ucan.engine import Engine, Setup
 from ucan.errors import ModelError
@@ -50,6 +51,7 @@ class Worker:
         self.device = torch.device(device)
         if device == "cpu":
             torch.set_num_threads(1)  # a worker is one core
+            keep_memory()
         try:
             package: Package = pickle.loads(data)
         except Exception as error:  # most often a module that is not installed here
