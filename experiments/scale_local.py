@@ -7,7 +7,8 @@ Two things are measured, in turn and several times, since a shared machine is ne
 
 Both are warm when the clock starts, and the ratio of a round is of two measurements seconds apart. `busy` is the part of
 the time in which a worker counted votes, which other work on the machine does not change. Then what a work unit costs:
-bytes each way, and the driver's own time for one, from units that hold nearly no work.
+how long a worker waits for the next one, and the driver's own time for it; and what an ImageNet-size input costs the
+driver, and the network. `scale_cost.py` makes an estimate of these.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from ucan.allocator import keep_memory
 from ucan.cluster import engine as cluster_engine
 from ucan.cluster import spread
 from ucan.models import build_model
+from ucan.plan import CertifyPlan
+from ucan.votes import Stream
 
 SHAPES = {"cnn": (1, 28, 28), "resnet20": (3, 32, 32)}
 OPTIONS: dict[str, Any] = {"n0": 100, "alpha": 0.001, "seed": 0}
@@ -71,11 +74,7 @@ def throughput(model: str, workers: int, count: int, n: int, rounds: int) -> lis
     samples, found = workers * certify_samples(count, n), []
     xs = inputs(model, workers * count, 9)
     with spread(smoothed(model), "local", workers=workers) as h:
-        counted: list[float] = []
-        submit = h.engine.pool.submit
-        h.engine.pool.submit = lambda unit, then, urgent=False: submit(
-            unit, lambda rows, seconds: (counted.append(seconds), then(rows, seconds)), urgent
-        )
+        counted = watched(h)
         h.certify(xs, n=n, **OPTIONS)  # warm, and units of the right length
         for _ in range(rounds):
             load = os.getloadavg()[0]
@@ -102,34 +101,72 @@ def throughput(model: str, workers: int, count: int, n: int, rounds: int) -> lis
     return found
 
 
-def unit_costs(workers: int) -> dict[str, Any]:
-    """The driver's time for a unit, and what travels for it; from units of one forward pass of one copy each."""
-    cluster_engine.UNIT_SECONDS = 0.0
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 1000)).eval()
-    g = SmoothedClassifier(model, Gaussian(0.25), num_classes=1000)
-    x, n = torch.rand(1, 1, 4, 4), 4000
+def watched(h: SmoothedClassifier) -> list[float]:
+    """The seconds of every unit that is counted from now on."""
+    pool, counted = h.engine.pool, list[float]()  # type: ignore[attr-defined]
+    submit = pool.submit
+
+    def submitted(unit: Any, then: Any, urgent: bool = False) -> None:
+        submit(unit, lambda rows, seconds: (counted.append(seconds), then(rows, seconds)), urgent)
+
+    pool.submit = submitted
+    return counted
+
+
+def unit_costs(model: str, workers: int, count: int, n: int) -> list[dict[str, float]]:
+    """Units of several lengths: how long a worker waits for the next, and the driver's own time for one."""
+    rows = []
+    xs = inputs(model, workers * count, 9)
+    with spread(smoothed(model), "local", workers=workers) as h:
+        h.certify(xs[:2], n=n, **OPTIONS)
+        counted = watched(h)
+        for seconds in (0.02, 0.05, 0.1, 0.2, 0.5):
+            cluster_engine.UNIT_SECONDS = seconds
+            h.certify(xs[:2], n=n, **OPTIONS)  # to that length
+            counted.clear()
+            start, cpu = time.perf_counter(), time.process_time()
+            h.certify(xs, n=n, **OPTIONS)
+            wall, own = time.perf_counter() - start, time.process_time() - cpu
+            rows.append(
+                {
+                    "wanted_seconds": seconds,
+                    "mean_seconds": statistics.mean(counted),
+                    "units": len(counted),
+                    "idle_seconds_per_unit": (workers * wall - sum(counted)) / len(counted),
+                    "driver_cpu_seconds_per_unit": own / len(counted),
+                }
+            )
+            print(rows[-1], flush=True)
+    return rows
+
+
+class Constant(torch.nn.Module):
+    """An ImageNet-size classifier that costs nothing: what is left is what the driver does for each input."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(torch.zeros(len(batch), dtype=torch.int64), 1000).float()
+
+
+def input_costs(workers: int, count: int = 24) -> dict[str, float]:
+    """What an input of 3 x 224 x 224 costs the driver (checks, hashes, sending, certificate), and what travels for it."""
+    xs = torch.rand(count, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    g = SmoothedClassifier(Constant().eval(), Gaussian(0.25), num_classes=1000)
     with spread(g, "local", workers=workers) as h:
-        h.certify(x, n=200, n0=1, batch_size=1)
-        sizes: list[int] = []
-        submit = h.engine.pool.submit
-
-        def measured(unit: Any, then: Any, urgent: bool = False) -> None:
-            plain = [(p.stream, p.first, p.count, p.take, bytes(28), bytes(28)) for p in unit.pieces]
-            sizes.append(len(pickle.dumps(plain)))
-            submit(unit, lambda rows, seconds: (sizes.append(-rows.nbytes), then(rows, seconds)), urgent)
-
-        start, cpu = time.perf_counter(), time.process_time()
-        h.certify(x, n=n, n0=1, batch_size=1)
-        seconds, own = time.perf_counter() - start, time.process_time() - cpu
-        h.engine.pool.submit = measured
-        h.certify(x, n=100, n0=1, batch_size=1)
-    out, back = [s for s in sizes if s > 0], [-s for s in sizes if s < 0]
+        h.certify(xs[:2], n=64, **OPTIONS)
+        put, sizes = h.engine.pool.ray.put, list[int]()  # type: ignore[attr-defined]
+        h.engine.pool.ray.put = lambda thing: (sizes.append(len(thing)), put(thing))[1]  # type: ignore[attr-defined]
+        cpu = time.process_time()
+        h.certify(xs, n=64, **OPTIONS)
+        own = time.process_time() - cpu
+        h.engine.pool.ray.put = put  # type: ignore[attr-defined]
+        unit = h.engine.setup(xs[:1], CertifyPlan()).counter  # type: ignore[attr-defined]
+    stream = Stream(0, "0" * 64, "estimate")
+    plain = pickle.dumps([(stream, 0, 100, 64, bytes(28), bytes(28))])
     return {
-        "units": n + 1,
-        "units_per_second": (n + 1) / seconds,
-        "driver_cpu_seconds_per_unit": own / (n + 1),
-        "bytes_out_per_unit": statistics.mean(out),
-        "bytes_back_per_unit_of_1000_classes": statistics.mean(back),
+        "driver_cpu_seconds_per_input": own / count,
+        "bytes_per_input": statistics.mean(size for size in sizes if size > 10_000),
+        "bytes_out_per_unit": len(plain),
+        "bytes_back_per_unit": 4 * (unit.num_classes + 1),
     }
 
 
@@ -157,9 +194,10 @@ def main() -> None:
         "rounds": throughput(words.model, words.workers, words.inputs, words.n, words.rounds),
     }
     record["median_ratio"] = statistics.median(one["ratio"] for one in record["rounds"])
-    record["unit"] = unit_costs(words.workers)
+    record["units"] = unit_costs(words.model, words.workers, words.inputs, words.n)
+    record["imagenet_input"] = input_costs(words.workers)
     words.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps({"median_ratio": record["median_ratio"], **record["unit"]}, indent=1))
+    print(json.dumps({"median_ratio": record["median_ratio"], **record["imagenet_input"]}, indent=1))
 
 
 if __name__ == "__main__":

@@ -94,6 +94,13 @@ def fake(monkeypatch):
     return make
 
 
+@pytest.fixture
+def short_units(monkeypatch):
+    """Every unit is one forward pass."""
+    monkeypatch.setattr(cluster_engine, "UNIT_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_engine, "UNITS_PER_SECOND", 1e9)
+
+
 def outcomes(found):
     return [outcome.to_dict() for outcome in found]
 
@@ -134,7 +141,7 @@ def test_whatever_the_workers_the_order_and_the_losses(plan, workers, seed, rate
     assert len(ray.actors) == workers and all(actor.dead for actor in ray.actors)  # sent home
 
 
-def test_long_units_give_the_same_votes_as_short_ones(fake, monkeypatch):
+def test_long_units_give_the_same_votes_as_short_ones(fake, short_units, monkeypatch):
     g = smoothed()
     for seconds in (0.0, 1e9):
         fake()
@@ -145,8 +152,7 @@ def test_long_units_give_the_same_votes_as_short_ones(fake, monkeypatch):
         assert passes == 1 if seconds == 0 else passes > 1
 
 
-def test_one_input_is_spread_over_all_workers(fake, monkeypatch):
-    monkeypatch.setattr(cluster_engine, "UNIT_SECONDS", 0.0)
+def test_one_input_is_spread_over_all_workers(fake, short_units):
     ray = fake(cpus=4)
     with spread(smoothed()) as h:
         h.certify(XS[:1], **{**OPTIONS, "n": 3000})
@@ -211,8 +217,7 @@ def test_progress_hears_of_every_vote(fake):
 # --- what travels ---
 
 
-def test_an_input_goes_to_a_worker_once_and_noise_never(fake, monkeypatch):
-    monkeypatch.setattr(cluster_engine, "UNIT_SECONDS", 0.0)
+def test_an_input_goes_to_a_worker_once_and_noise_never(fake, short_units):
     ray = fake(cpus=2)
     big = torch.rand(3, 1, 32, 32, generator=rng())
     model = nn.Sequential(nn.Flatten(), nn.Linear(1024, CLASSES)).eval()

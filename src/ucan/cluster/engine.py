@@ -25,6 +25,8 @@ from ucan.votes import Job, Request, Stream, VoteCounter, Votes
 
 # Seconds of work in a unit: long beside what asking costs (a millisecond), short beside what a lost worker costs.
 UNIT_SECONDS = 0.5
+# Units that the driver asks for in a second, at most: with very many workers units grow longer instead.
+UNITS_PER_SECOND = 200
 # Inputs whose references are kept at hand; one that is needed again is put into the object store again.
 AT_HAND = 1024
 
@@ -69,7 +71,8 @@ class RemoteCounter(VoteCounter):
 
         def answered(rows: np.ndarray, seconds: float) -> None:
             passes = math.ceil(unit.blocks / self.slots)
-            self.passes = max(1, min(2 * self.passes, int(UNIT_SECONDS * passes / seconds)))
+            wanted = max(UNIT_SECONDS, len(self.pool.members) / UNITS_PER_SECOND)
+            self.passes = max(1, min(2 * self.passes, int(wanted * passes / seconds)))
             if self.on_votes is not None:
                 self.on_votes(sum((piece.count - 1) * self.block + piece.take for piece in pieces))
             then(rows.astype(np.int64))
@@ -166,7 +169,7 @@ class ClusterEngine(Engine):
         counter: Any = setup.counter
         table = _Table(iter(candidates), counter, plan.n)
         while True:
-            while (self.pool.hungry or not table.active) and (runs := table.next_pass()):
+            while (self.pool.hungry or not table.active) and (runs := table.next_runs()):
                 counter.ask(runs, table.arrived(runs), by_block=True)
             if not table.active:
                 return
@@ -187,16 +190,20 @@ class _Table:
         self.early: dict[int, dict[int, torch.Tensor]] = {}
         self.touched: set[int] = set()
 
-    def next_pass(self) -> list[Run]:
-        """A forward pass: a block each of those that wait for none, then of new ones; if that is all, further blocks."""
+    def next_runs(self) -> list[Run]:
+        """A unit: a block each of those that wait for none, then of new ones; if those are few, further blocks.
+
+        It is shorter than units without a rule, since every block of it is of another input.
+        """
+        most = self.counter.slots * max(1, self.counter.passes // 5)
         chosen: Counter[int] = Counter()
-        while self.free and chosen.total() < self.counter.slots:
+        while self.free and chosen.total() < most:
             self._choose(self.free.popleft(), chosen)
-        while chosen.total() < self.counter.slots and (new := next(self.waiting, None)) is not None:
+        while chosen.total() < most and (new := next(self.waiting, None)) is not None:
             self.active[new.index] = new
             self.early[new.index] = {}
             self._choose(new.index, chosen)
-        while chosen.total() < self.counter.slots:
+        while chosen.total() < self.counter.slots:  # in vain if their candidate settles before: one forward pass only
             left = [i for i, c in self.active.items() if self._blocks_left(c, chosen[i])]
             if not left:
                 break
