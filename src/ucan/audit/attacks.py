@@ -68,10 +68,19 @@ def _answers(g: SmoothedClassifier, noisy: torch.Tensor) -> torch.Tensor:
 
 
 def has_gradient(g: SmoothedClassifier, x: torch.Tensor, rng: torch.Generator) -> bool:
-    """Whether f's answer at x (1, *event) tells how it would change: logits with a gradient."""
+    """Whether f's answers near x (1, *event) tell how they would change: logits with a gradient that is not 0 throughout.
+
+    A classifier that rounds its input has a gradient for autograd's sake, and it says nothing.
+    """
+    x = x.detach().clone().requires_grad_()
     with torch.enable_grad():
-        answer = _answers(g, g.M.perturb(x.detach().clone().requires_grad_(), g.law, 1, rng))
-    return answer.ndim == 3 and answer.is_floating_point() and answer.requires_grad
+        answer = _answers(g, g.M.perturb(x, g.law, 8, rng))
+        if not (answer.ndim == 3 and answer.is_floating_point() and answer.requires_grad):
+            return False
+        spread = (answer.amax(-1) - answer.mean(-1)).flatten()
+        weights = torch.linspace(1, 2, len(spread), device=spread.device, dtype=spread.dtype)  # draws must not cancel
+        (gradient,) = torch.autograd.grad((weights * spread).sum(), x, allow_unused=True)
+    return gradient is not None and bool(gradient.nan_to_num(0.0, 0.0, 0.0).any())
 
 
 def gradient_attack(aims: Sequence[Aim], steps: int, draws: int, restarts: int) -> list[torch.Tensor]:

@@ -129,5 +129,5 @@ def in_words(summary: Summary) -> list[str]:
             f"{summary.allowed}: no bug."
         )
     elif any(tally.mode == "frozen" or summary.scope != "frozen" for tally in summary.tallies):
-        lines.append("None broke where the guarantee covers them.")
+        lines.append("None broke where the guarantee covers them. An attack is a search: a better one may find more.")
     return lines

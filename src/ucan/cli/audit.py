@@ -204,7 +204,8 @@ def _show(summary: Summary, attempts: list[Attempt], budget: Budget, ledger: Led
     from rich.table import Table
 
     attacks = " and ".join(sorted({attempt.attack for attempt in attempts}))
-    table = Table(title=f"{attacks} attack, {budget.steps} steps, {budget.draws} draws each", title_justify="left")
+    title = f"{attacks} attack, {budget.steps} steps, {budget.draws} draws each; broken at level {budget.level:g}"
+    table = Table(title=title, title_justify="left")
     for name in ("pipeline", "share of the region", "attacked", "broken", "broken, %"):
         table.add_column(name, justify="left" if name == "pipeline" else "right")
     for tally in summary.tallies:
