@@ -20,19 +20,23 @@ import os
 import pickle
 import platform
 import statistics
+import tempfile
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
-from ucan import Gaussian, SmoothedClassifier
+from ucan import Gaussian, SmoothedClassifier, data
 from ucan.allocator import keep_memory
 from ucan.cluster import engine as cluster_engine
 from ucan.cluster import spread
 from ucan.models import build_model
 from ucan.plan import CertifyPlan
+from ucan.sequential import Candidate
+from ucan.stopping import parse_stop
 from ucan.votes import Stream
 
 SHAPES = {"cnn": (1, 28, 28), "resnet20": (3, 32, 32)}
@@ -161,13 +165,37 @@ def input_costs(workers: int, count: int = 24) -> dict[str, float]:
         h.engine.pool.ray.put = put  # type: ignore[attr-defined]
         unit = h.engine.setup(xs[:1], CertifyPlan()).counter  # type: ignore[attr-defined]
     stream = Stream(0, "0" * 64, "estimate")
+    with tempfile.TemporaryDirectory() as folder:
+        pixels = torch.rand(375, 500, 3, generator=torch.Generator().manual_seed(1)).mul(255).byte().numpy()
+        Image.fromarray(pixels).save(Path(folder) / "noise.jpg", quality=90)
+        pictures = data.load(folder, size=224)
+        cpu = time.process_time()
+        for _ in range(20):
+            pictures[0]
+        decode = (time.process_time() - cpu) / 20
     plain = pickle.dumps([(stream, 0, 100, 64, bytes(28), bytes(28))])
     return {
         "driver_cpu_seconds_per_input": own / count,
+        "decode_cpu_seconds_per_input": decode,
         "bytes_per_input": statistics.mean(size for size in sizes if size > 10_000),
         "bytes_out_per_unit": len(plain),
         "bytes_back_per_unit": 4 * (unit.num_classes + 1),
     }
+
+
+def rule_costs(draws: int = 20_000, block: int = 64) -> float:
+    """The driver's time for a look at one block of votes by a stopping rule, in seconds."""
+    g = SmoothedClassifier(Constant().eval(), Gaussian(0.25), num_classes=1000)
+    x = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    M, stop = g.M.at(x), parse_stop(0.25)
+    assert stop is not None
+    candidate = Candidate(0, x, M, Stream(0, "", "estimate"), 0, g._radius(M, x, 2))
+    tally = torch.zeros(1001, dtype=torch.int64)
+    tally[0], tally[1] = 54, 10  # undecided for long
+    cpu = time.process_time()
+    for _ in range(draws // block):
+        candidate.add(tally, block, stop, 10**9, 0.001)
+    return (time.process_time() - cpu) / (draws // block)
 
 
 def main() -> None:
@@ -196,8 +224,12 @@ def main() -> None:
     record["median_ratio"] = statistics.median(one["ratio"] for one in record["rounds"])
     record["units"] = unit_costs(words.model, words.workers, words.inputs, words.n)
     record["imagenet_input"] = input_costs(words.workers)
+    record["rule_cpu_seconds_per_block"] = rule_costs()
     words.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps({"median_ratio": record["median_ratio"], **record["imagenet_input"]}, indent=1))
+    print(
+        json.dumps({"median_ratio": record["median_ratio"], **record["imagenet_input"]}, indent=1),
+        record["rule_cpu_seconds_per_block"],
+    )
 
 
 if __name__ == "__main__":
