@@ -251,8 +251,9 @@ def trained(folder: Path, settings: TrainSettings) -> float:
     return time.monotonic() - start
 
 
+@functools.cache
 def smoothed(folder: Path, backend: str) -> SmoothedClassifier:
-    """The trained classifier under its noise, on the device."""
+    """The trained classifier under its noise, on the device; made, and compiled, once for all passes."""
     run = load_run(folder)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return SmoothedClassifier(run.classifier.to(device), run.law, run.generator.to(device), run.num_classes, backend)
@@ -495,7 +496,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--shard", default="1/1", help="this process's part of the rows, such as 2/3")
     parser.add_argument("--passes", nargs="*", default=["1000:10000", "10000:10000", "10000:100000"])
-    parser.add_argument("--backend", default="eager", choices=("eager", "compile"))
+    parser.add_argument("--backend", default="eager", choices=("eager", "compile", "tuned"))
     parser.add_argument("--set", nargs="*", default=[], help="settings to change in every run, key=value")
     parser.add_argument("--list", action="store_true", help="the rows with their estimated seconds, and nothing more")
     args = parser.parse_args()

@@ -20,8 +20,10 @@ from ucan.plan import CertifyPlan
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "experiments"))
 
+import results  # noqa: E402
 import rows  # noqa: E402
 import suite  # noqa: E402
+import table1  # noqa: E402
 
 INF = math.inf
 SHAPE = (1, 8, 8)
@@ -244,3 +246,77 @@ def test_the_estimate_is_about_what_sequential_decisions_take(tmp_path: Path) ->
             next((n for n in range(128, cap, 128) if rule.settled(int(hits[n - 1]), n, cap, 0.001, radius)), cap)
         )
     assert 0.6 < np.mean(used) / rows.expected_samples(p0, cap) < 1.6
+
+
+# --- the page ---
+
+
+def record_of(name: str, **more: object) -> dict[str, object]:
+    row = next(row for row in rows.ROWS if row.name == name)
+    shares = {claim.key: {f"{r:.6g}": "90.5" for r in claim.levels} for claim in row.claims}
+    return {"scope": "frozen", "cap": 1.0, "inputs": 1000, "n": 100_000, "accuracy": shares, "open": {}, **more}
+
+
+def test_the_page_is_what_the_records_say() -> None:
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == results.page(), "run experiments/results.py"
+
+
+def test_without_records_nothing_is_invented(tmp_path: Path) -> None:
+    recorded = results.Recorded(tmp_path)
+    for line in results.targets(recorded, None)[2:]:
+        assert results.MISSING in line and "reached" not in line
+    text = results.page(tmp_path)
+    assert "<!--" not in text and text.count(results.MISSING) > 20
+
+
+def test_a_recorded_row_is_shown_with_its_scope_part_and_verdict(tmp_path: Path) -> None:
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "audits").mkdir()
+    path = tmp_path / "suite" / "cifar10-certification.json"
+    path.write_text(json.dumps(record_of("cifar10-certification", open={"3": [10, 9984]})))
+    summary = {"scope": "frozen", "attacked": 25, "broken": {"live": 25, "frozen": 0}, "bug": False}
+    audit = {"complete": True, "changes": [], "summary": summary}
+    (tmp_path / "audits" / "cifar10-certification-wise.json").write_text(json.dumps(audit))
+    line = results.targets(results.Recorded(tmp_path), None)[2]
+    assert "90.5 / 90.5 / 90.5 / 90.5 / 90.5" in line and "`frozen`" in line
+    assert "1,000 inputs, n ≤ 9,984, 1 undecided" in line and "reached, on a part of the test set" in line
+    assert "25 of 25 broken live, 0 with frozen noise: no bug" in line
+    assert "`pipeline`" not in line  # a frozen number is never shown as more
+    table = next(t for t in results.tomllib.loads((ROOT / "experiments" / "paper.toml").read_text())["table"]
+                 if t["id"] == "cifar10-linf")  # fmt: skip
+    ours = results.beside(table, results.Recorded(tmp_path))[-1]
+    assert ours.split("|")[3:11] == [" 90.5 ", " – ", " – ", " 90.5 ", " – ", " – ", " – ", " – "]
+
+
+def test_verdicts() -> None:
+    target = results.Target("", "", (80, 70), "l2 radius", (0.5, 1.0), ())
+    whole = results.Measured("r", "pipeline", 1.0, 10_000, 100_000, {"l2 radius": {0.5: "80.0", 1.0: "69.9"}})
+    part = replace(whole, inputs=500)
+
+    def said(ours: list[str | None], row: results.Measured, **more: bool) -> str:
+        return results.verdict(replace(target, **more), ours, [row])
+
+    assert said(["80.0", "70.1"], whole) == "reached"
+    assert said(["80.0", "70.1"], whole, above=True) == "below at 0.5"
+    assert said(["80.0", "69.9"], part) == "below at 1, on a part of the test set"
+    assert said(["80.0", None], whole) == "not measured yet at 1"
+    assert results.best_of([whole, replace(whole, shares={"l2 radius": {1.0: "9.0"}})], "l2 radius", 1.0) == "69.9"
+
+
+def test_the_printed_numbers_are_whole_tables() -> None:
+    paper = results.tomllib.loads((ROOT / "experiments" / "paper.toml").read_text(encoding="utf-8"))
+    for table in paper["table"]:
+        for row in [*table["rows"], *table["ours"]]:
+            assert len(row["values"]) == len(table["levels"])
+    assert results._up(1.7166922) == "1.72" and results._up(4.3) == "4.30"  # a cap and a time round up
+
+
+def test_the_formulas_agree_with_the_printed_page() -> None:
+    line = table1.LINES[2]
+    law, a = table1.made(line, 0.5, 12)
+    assert table1.difference(law.radius(0.9, line.norm, 12), line.printed(table1.mpmath.mpf(0.9), 0.5, 12, a)) < 1e-14
+    recorded = json.loads((ROOT / "experiments" / "recorded" / "table1.json").read_text())
+    assert len(recorded["lines"]) == len(table1.LINES) == 9
+    for entry in recorded["lines"]:
+        assert max(entry["isotropic"]["difference"], entry["alm_difference"]) < 1e-12
+        assert entry["radius_over_printed"][0] > 1 - 1e-12
