@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
 from ucan import UnsupportedNorm
-from ucan.registry.separation import allowed_radius, check_kind, outer_radius, size_bounds
+from ucan.registry.separation import allowed_radius, check_kind, may_contain, outer_radius, size_bounds
 from ucan.registry.sketch import CELLS, Cells, Index
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar
 
@@ -238,3 +238,17 @@ def test_the_filter_leaves_out_no_region_that_matters(level):
             assert (gaps <= distance[ids - 1] + 1e-9).all() and (np.diff(gaps) >= 0).all()
             others, _, _ = index.near(cells.sketch(q), within, answer=1)
             assert set(others) == {i for i in ids if (i - 1) % 3 != 1}
+
+
+@pytest.mark.parametrize("noise", (0.0, 3e-7, 1e-6))
+def test_one_product_decides_as_all_of_them_do(noise):
+    """A basis that is orthonormal only about: whatever the short way says, the long way says as well."""
+    rng, d = np.random.default_rng(0), 40
+    q = np.linalg.qr(rng.normal(size=(d, d)))[0] + noise * rng.normal(size=(d, d))
+    scale = Basis(torch.from_numpy(q), torch.from_numpy(np.geomspace(0.01, 10, d)))
+    inverse = np.linalg.inv(q @ np.diag(np.geomspace(0.01, 10, d)))
+    for _ in range(300):
+        offset = rng.normal(size=d) * 10.0 ** rng.uniform(-3, 3)
+        size = float(np.linalg.norm(inverse @ offset))
+        for share in (0.5, 0.999, 1 - 1e-8, 1 + 1e-8, 1.001, 2.0):
+            assert may_contain(scale, 2, share * size, offset) is (share > 1)

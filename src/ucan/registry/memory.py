@@ -19,7 +19,15 @@ from ucan.laws import norm_name
 from ucan.plan import CertifyPlan
 from ucan.region import Region
 from ucan.registry.database import ABSTAINED, Database, Row
-from ucan.registry.separation import MARGIN, RIM, Vector, allowed_radius, check_kind, outer_radius, size_bounds
+from ucan.registry.separation import (
+    MARGIN,
+    Vector,
+    allowed_radius,
+    check_kind,
+    may_contain,
+    outer_radius,
+    size_bounds,
+)
 from ucan.registry.sketch import LARGEST, Cells, Index
 from ucan.scales import Scalar, Scale
 from ucan.sidecar import input_hash
@@ -248,7 +256,7 @@ class Registry:
                 return self._entry(int(ids[i]), row)
             if np.linalg.norm(offset) > reaches[i] * (1 + MARGIN):  # outside the ball around it: no need for Σ
                 continue
-            if size_bounds(self._scale(row.scale), self._metric, offset)[0] < row.radius * (1 + RIM):
+            if may_contain(self._scale(row.scale), self._metric, row.radius, offset):
                 return self._entry(int(ids[i]), row)
         return None
 

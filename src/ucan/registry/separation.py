@@ -21,7 +21,8 @@ import torch
 
 from ucan.errors import UnsupportedNorm
 from ucan.laws import norm_name
-from ucan.scales import Scalar, Scale
+from ucan.scales import Basis, Scalar, Scale
+from ucan.scales.base import exact
 from ucan.scales.matrix import MAX_FORMED
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
@@ -77,6 +78,17 @@ def size_bounds(scale: Scale, norm: float, offset: Vector) -> tuple[float, float
         left = float(torch.linalg.vector_norm(scale.apply(z) - delta))
         error += inverse * (left + len(offset) * 2.0**-50 * forward * size)
     return size - error, size + error
+
+
+def may_contain(scale: Scale, norm: float, radius: float, offset: Vector) -> bool:
+    """Whether Δ lies in {‖Σ⁻¹δ‖ₚ < R}; in doubt, which is a matter of the last digits, it does."""
+    if isinstance(scale, Basis):  # one product decides all but close cases: ‖QᵀΔ − Q⁻¹Δ‖₂ ≤ ‖QᵀQ − I‖₂‖Q⁻¹Δ‖₂
+        z = (torch.from_numpy(offset) @ exact(scale.basis)) / exact(scale.s)
+        size = float(torch.linalg.vector_norm(z))
+        doubt = 2 * (ORTHONORMAL - 1) * stretches(scale, len(offset))[0] * float(np.linalg.norm(offset))
+        if abs(size - radius) > doubt:
+            return size < radius
+    return size_bounds(scale, norm, offset)[0] < radius * (1 + RIM)
 
 
 def stretches(scale: Scale, dim: int) -> tuple[float, float]:
