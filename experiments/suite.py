@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import functools
+import itertools
 import json
 import math
 import platform
@@ -106,9 +107,13 @@ def reached(sizes: Sizes, levels: tuple[float, ...], p: float) -> int:
 
 def within(p0: np.ndarray, cap: int) -> np.ndarray:
     """The probabilities, rising; those that ``cap`` votes could not certify even if all agreed are NaN, hence decided."""
-    best = anytime_lower_bound(cap, cap, ALPHA)
     rising = np.unique(p0[~np.isnan(p0)])
-    return np.where(rising <= best, rising, np.nan)
+    return np.where(rising <= _most(cap), rising, np.nan)
+
+
+@functools.cache
+def _most(cap: int) -> float:
+    return anytime_lower_bound(cap, cap, ALPHA)
 
 
 def in_order(count: int) -> list[int]:
@@ -498,7 +503,9 @@ def main() -> None:
     parser.add_argument("--passes", nargs="*", default=["1000:10000", "10000:10000", "10000:100000"])
     parser.add_argument("--backend", default="eager", choices=("eager", "compile", "tuned"))
     parser.add_argument("--set", nargs="*", default=[], help="settings to change in every run, key=value")
-    parser.add_argument("--list", action="store_true", help="the rows with their estimated seconds, and nothing more")
+    parser.add_argument(
+        "--list", action="store_true", help="the rows with the seconds of training and of each pass, estimated"
+    )
     args = parser.parse_args()
     suite = Suite(args)
     rows = chosen_rows(ROWS, args.only, args.shard, args.out)
@@ -513,10 +520,10 @@ def main() -> None:
     if args.list:
         for row in rows:
             settings = settings_of(row.preset, [*changes_of(row, args.out), *args.set])
-            costs = [
-                estimate(row, settings, k > 0, min(i, row.inputs), min(n, row.n)) for k, (i, n) in enumerate(passes)
-            ]
-            print(f"{row.name:42} {row.feeds:40}", *(f"{cost:6.0f} s" for cost in costs))
+            totals = [estimate(row, settings, True, min(i, row.inputs), min(n, row.n)) for i, n in passes]
+            training = estimate(row, settings, False, 0, 1)
+            further = [max(0.0, after - before) for before, after in itertools.pairwise([0.0, *totals])]
+            print(f"{row.name:42} {row.feeds:40} {training:6.0f} s +", *(f"{cost:6.0f} s" for cost in further))
         return
     failed = set()
     for inputs, cap in passes:

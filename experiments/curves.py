@@ -1,0 +1,60 @@
+"""Draws docs/images/versus-DATA-BY.png: certified accuracy of every kind of noise, by radius and by ALM.
+
+    python experiments/curves.py
+
+From the records of the suite, or from the older ones while there are none. Between two levels a curve (and its band) is
+that of the next level, so it is never above the truth; beyond the last level nothing was asked.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from results import RECORDED, Measured, Recorded, matching
+from sheets import draw
+
+from ucan.report.curves import Curve
+from ucan.report.figures import Line, accuracy_chart
+from ucan.results.metrics import clopper_pearson
+
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
+
+
+def curve(measured: Measured, key: str) -> Curve | None:
+    """The recorded levels as steps, with the 95 % band of the inputs; None where fewer than four were asked."""
+    levels = sorted(measured.shares.get(key, {}))
+    if len(levels) < 4:
+        return None
+    percent = np.array([float(measured.shares[key][level]) for level in levels] + [0.0])
+    low, high = clopper_pearson(np.round(percent / 100 * measured.inputs), measured.inputs)
+    return Curve(np.array([*levels, math.inf]), percent, np.floor(low * 1000) / 10, np.ceil(high * 1000) / 10)
+
+
+def chart(rows: list[Measured], by: str, data: str) -> str:
+    """All rows of one data set, by radius or by ALM."""
+    found = [(row, made) for row in rows if (made := curve(row, f"l2 {by}")) is not None]
+    lines = [
+        Line(row.name.removeprefix(f"{data}-versus-"), row.scope, i, made, _cap(row) if by == "alm" else "")
+        for i, (row, made) in enumerate(found)
+    ]
+    axis = "ℓ2 radius" if by == "radius" else "ALM under each row's cap on σ"
+    return accuracy_chart(lines, axis, f"Certified accuracy of {len(lines)} kinds of noise on {data} by {by}")
+
+
+def _cap(row: Measured) -> str:
+    return "" if row.cap is None else f"σ ≤ {math.ceil(round(row.cap * 100, 6)) / 100:g}"
+
+
+def main() -> None:
+    """Two figures for each data set."""
+    recorded = Recorded(RECORDED)
+    for data in ("mnist", "cifar10"):
+        rows = matching(recorded, [f"{data}-versus-*"]) or list(recorded.kinds[data].values())
+        for by in ("radius", "alm"):
+            draw(chart(rows, by, data), IMAGES / f"versus-{data}-{by}.png")
+
+
+if __name__ == "__main__":
+    main()
