@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -320,3 +321,48 @@ def test_the_formulas_agree_with_the_printed_page() -> None:
     for entry in recorded["lines"]:
         assert max(entry["isotropic"]["difference"], entry["alm_difference"]) < 1e-12
         assert entry["radius_over_printed"][0] > 1 - 1e-12
+
+
+# --- the runner, end to end on digits ---
+
+
+def arguments(tmp_path: Path, seconds: float = INF) -> Namespace:
+    return Namespace(out=tmp_path / "out", runs=tmp_path / "runs", seconds=seconds, set=["epochs=1"], backend="eager")
+
+
+def test_a_row_is_trained_once_recorded_and_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = rows.Row("toy", "", "digits-certification", (), (rows.radius(0.1, 0.3), rows.alm(0.2)), 30, 512)
+    suite.Suite(arguments(tmp_path, seconds=1.0)).row(row, 10, 256)
+    assert "left for later" in capsys.readouterr().out and not (tmp_path / "out").exists()
+    runner = suite.Suite(arguments(tmp_path))
+    runner.row(row, 10, 256)
+    (weights,) = (tmp_path / "runs").glob("*/weights.safetensors")
+    made, path = weights.stat().st_mtime_ns, tmp_path / "out" / "toy.json"
+    first = json.loads(path.read_text())
+    assert first["inputs"] == 10 and first["scope"] == "frozen" and first["changes"] == ["epochs=1"]
+    runner.row(row, 30, 512)
+    last = json.loads(path.read_text())
+    assert weights.stat().st_mtime_ns == made and last["inputs"] == 30 and last["complete"]
+    assert last["train_seconds"] == first["train_seconds"] and last["samples"] > first["samples"]
+    assert last["accuracy"]["l2 radius"].keys() == {"0", "0.1", "0.3"}
+    before = path.read_text()
+    runner.row(row, 30, 512)
+    assert path.read_text() == before
+    path.write_text(before.replace('"complete": true', '"complete": false').replace('"inputs": 30', '"inputs": 20'))
+    weights.unlink()
+    capsys.readouterr()
+    runner.row(row, 30, 512)
+    assert "its weights are not in" in capsys.readouterr().out  # other weights would be another classifier
+
+
+def test_a_choice_is_made_on_held_out_inputs_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = (("law.scale=3.0",), ("law.scale=0.25",))
+    choice = rows.Choice("toy", "digits-isotropic", (), options, rows.radius(0.1), inputs=20, n=256)
+    monkeypatch.setattr(suite, "CHOICES", [choice])
+    row = rows.Row("row", "", "digits-isotropic", ("epochs=3",), (rows.radius(0.1),), choice="toy")
+    assert suite.changes_of(row, tmp_path / "out") == ["epochs=3", "law.scale=3.0"]
+    suite.Suite(arguments(tmp_path)).choose(choice)
+    found = json.loads((tmp_path / "out" / "choice-toy.json").read_text())
+    assert found["complete"] and [o["inputs"] for o in found["options"]] == [20, 20]
+    assert found["chosen"] == ["law.scale=0.25"]  # under noise of 3 a digit cannot be told
+    assert suite.changes_of(row, tmp_path / "out") == ["epochs=3", "law.scale=0.25"]
