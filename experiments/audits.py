@@ -44,7 +44,7 @@ RUNS: dict[str, dict[str, tuple[str, list[str], float]]] = {
         "isotropic-l1": ("digits-isotropic", DIGITS, 1),
         "laplace-l1": ("digits-isotropic", LAPLACE, 1),
         "uniform-l1": ("digits-isotropic", UNIFORM, 1),
-        "expinf-linf": ("digits-isotropic", ["law.kind=expinf", "law.std=0.5"], math.inf),
+        "expinf-linf": ("digits-isotropic", ['law={kind="expinf", std=0.5}'], math.inf),
     },
     "mnist": {
         "isotropic": ("mnist-isotropic-fast", ["law.scale=0.5"], 2),
