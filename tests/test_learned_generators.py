@@ -464,6 +464,21 @@ def test_a_generator_of_ones_own_needs_a_forward_and_a_scope():
     assert c.scope == "frozen" and torch.allclose(c.region.scale.sigma, 0.1 + x.abs()) and g.M.cap() is None
 
 
+class Boasting(Loud):
+    """The same noise, which looks at its input, under a scope that it does not have."""
+
+    scope = "pipeline"
+
+
+def test_a_scope_that_the_noise_does_not_have_is_refused():
+    g = SmoothedClassifier(lambda b: (b.sum(1) > 0).long(), Gaussian(scale=0.3), Boasting(), 2)
+    with pytest.raises(InvalidInput, match="depends on the input"):
+        g.certify(torch.tensor([[0.5, -1.0, 2.0]]), n=100)
+    Boasting.scope = "registry"  # that is what a registry gives
+    with pytest.raises(InvalidInput, match="pipeline or frozen"):
+        SmoothedClassifier(lambda b: (b.sum(1) > 0).long(), Gaussian(scale=0.3), Boasting(), 2)
+
+
 class Broken(ucan.Generator):
     scope = "pipeline"
 

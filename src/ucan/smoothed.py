@@ -18,10 +18,11 @@ from ucan.bounds import (
     top_two_p_value,
     upper_bound,
 )
-from ucan.certificate import SCOPES, Abstention, Certificate, Evidence, Prediction
+from ucan.certificate import Abstention, Certificate, Evidence, Prediction
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput, ModelError, UcanError
 from ucan.generators import Generator, Isotropic
+from ucan.generators.base import check_scope
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, PredictPlan, Test
 from ucan.region import Region
@@ -51,8 +52,8 @@ class SmoothedClassifier:
             raise InvalidInput(f"law must be a noise law such as ucan.Gaussian(scale=0.5), got {law!r}.")
         if generator is not None and not isinstance(generator, Generator):
             raise InvalidInput(f"generator must be a ucan.Generator such as ucan.Fixed(scale), got {generator!r}.")
-        if generator is not None and getattr(generator, "scope", None) not in SCOPES:
-            raise InvalidInput(f"{type(generator).__name__} must declare its scope, one of {', '.join(SCOPES)}.")
+        if generator is not None and getattr(generator, "scope", None) not in ("pipeline", "frozen"):
+            raise InvalidInput(f"{type(generator).__name__} must declare its scope, pipeline or frozen.")
         self.f = Classifier(model, num_classes)
         self.law = law
         self.M = (Isotropic() if generator is None else generator).eval()
@@ -301,10 +302,15 @@ class SmoothedClassifier:
         return inputs
 
     def _check_answer(self, x: torch.Tensor) -> None:
-        """A model that cannot answer inputs like x (1, *event) says so before any work, the first time it sees such."""
+        """A model that cannot answer inputs like x (1, *event) says so before any work, the first time it sees such.
+
+        So does a generator whose noise is not what its scope says.
+        """
         kind = (x.shape, x.dtype, x.device)
         if kind in self._answered:
             return
+        self.M.at(x)  # refuses noise that does not fit
+        check_scope(self.M, x)
         try:
             with torch.inference_mode():
                 self.f(self.M.view(x.clone()))

@@ -203,6 +203,24 @@ def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale:
         raise InvalidInput(f"{name}: μ of shape {tuple(mean.shape)} does not fit inputs of {tuple(x.shape[1:])}.")
 
 
+@torch.no_grad()
+def check_scope(generator: Generator, x: torch.Tensor) -> None:
+    """Refuse a generator that claims the pipeline although its noise at x (1, *event) is another than elsewhere."""
+    if generator.scope != "pipeline":
+        return
+    rng = torch.Generator(x.device).manual_seed(0)
+    z, elsewhere = (torch.randn(x.shape, generator=rng, device=x.device, dtype=x.dtype) for _ in range(2))
+    (mu, scale), (other_mu, other) = ((m, as_scale(s)) for m, s in (generator(x), generator(elsewhere)))
+    if not all(
+        torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+        for a, b in ((mu.expand_as(x), other_mu.expand_as(x)), (scale.apply(z), other.apply(z)))
+    ):
+        raise InvalidInput(
+            f"{generator.describe()} declares the scope pipeline, but its μ or Σ depends on the input: its certificates "
+            "hold for noise that is frozen at each input. Declare the scope frozen (docs/scopes.md)."
+        )
+
+
 def _rebuild(module: Fixed, keys: Any) -> None:
     """After loading a state: a function of the module, since a lambda could not be pickled."""
     module._rebuild()
