@@ -32,14 +32,15 @@ UNIFORM = ["law.kind=uniform", "law.scale=1.0"]
 EXPINF = ["law.kind=expinf", "law.scale=0.002"]
 COMPOSED = ["generator.kind=composed", "generator.share=0.25", "generator_lr=0.002"]
 DIGITS = ["law.scale=0.5"]
+SMALL = ["generator.features=4", "generator.growth=4"]
 RUNS: dict[str, dict[str, tuple[str, list[str], float]]] = {
     "digits": {
         "isotropic": ("digits-isotropic", DIGITS, 2),
         "pattern": ("digits-pattern", DIGITS, 2),
         "dataset-wise": ("digits-dataset", [], 2),
         "basis-wise": ("digits-basis", [], 2),
-        "composed-linf": ("digits-isotropic", [*DIGITS, *COMPOSED, "generator.norm=inf"], math.inf),
-        "composed-l2": ("digits-isotropic", [*DIGITS, *COMPOSED, "generator.norm=2"], 2),
+        "composed-linf": ("digits-isotropic", [*DIGITS, *COMPOSED, *SMALL, "generator.norm=inf"], math.inf),
+        "composed-l2": ("digits-isotropic", [*DIGITS, *COMPOSED, *SMALL, "generator.norm=2"], 2),
         "isotropic-linf": ("digits-isotropic", DIGITS, math.inf),
         "isotropic-l1": ("digits-isotropic", DIGITS, 1),
         "laplace-l1": ("digits-isotropic", LAPLACE, 1),
