@@ -710,7 +710,7 @@ def test_a_memory_keeps_to_its_answers_and_the_audit_leaves_it_alone(tmp_path):
     before = (tmp_path / "r").read_bytes()
     out = audit_all(g, some, Ledger(tmp_path / "audit", {}), budget=QUICK, registry=registry)
     assert len(registry) == len(some) - 1 and (tmp_path / "r").read_bytes() == before
-    assert {(a.mode, a.attack) for a in out} == {("live", "gradient, stateful"), ("frozen", "gradient")}
+    assert {(a.mode, a.attack) for a in out} == {("live", "stateful gradient"), ("frozen", "gradient")}
     assert not any(a.broken or a.bug for a in out) and all(a.covered for a in out)
     assert min(a.size for a in out if a.mode == "live" and a.factor == 0.999) > 0.99
     words = " ".join(in_words(summarise(out)))

@@ -32,7 +32,7 @@ MODES: tuple[Mode, ...] = ("live", "frozen")
 FACTORS = (0.5, 0.9, 0.999)
 # A break is certified again with ten times the samples, up to this many.
 RECERTIFY, MOST = 10, 1_000_000
-STATEFUL = ", stateful"  # what the name of an attack on a classifier with a memory ends with
+STATEFUL = "stateful "  # what the name of an attack on a classifier with a memory begins with
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _audit_group(
         for attempt, delta in found:
             if attempt.broken and delta is not None:
                 path = ledger.keep(attempt.to_dict(), made[attempt.idx].x, delta)
-                if memory is not None and attempt.attack.endswith(STATEFUL):
+                if memory is not None and attempt.attack.startswith(STATEFUL):
                     memory.copy(path.with_suffix(".sqlite")).close()
             _finish(attempt, known[attempt.idx], ledger, on_attempt)
     for idx, *_ in members:
@@ -332,7 +332,7 @@ class _Trial:
             certificate.evidence.alpha,
             **asdict(decision),
             size=size,
-            attack=attack + STATEFUL if self.stateful else attack,
+            attack=STATEFUL + attack if self.stateful else attack,
             seed=self.seed,
             votes_seed=self.votes_seed,
             recertified=None if again is None else again.radius,
