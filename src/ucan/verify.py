@@ -116,7 +116,7 @@ def _scope(
             )
         found = registry.issuer(x, certificate)
         issued = "the registry holds this region" if found else "the registry holds no such region around this input"
-        return Check("scope", found is not None, issued), x if found is None else found.centre[None]
+        return Check("scope", found is not None, issued), x if found is None else found.centre[None].to(x)
     learned = certificate.evidence.generator.startswith(CertificationWise.__name__)
     honest = certificate.scope == "frozen" or (g.M.scope == "pipeline" and not learned)
     detail = SCOPES[certificate.scope] if honest else "noise computed from the input: the scope is frozen, not pipeline"

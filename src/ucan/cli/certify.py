@@ -257,6 +257,7 @@ def _summary(store: Store, folder: Path, tsv: Path, scope: str) -> dict[str, Any
         "abstained": int(columns["abstained"].sum()),
         "median_radius": float(torch.tensor(certified).median()) if len(certified) else None,
         "scope": scope,
+        "guarantee": SCOPES[scope],
     }
 
 
