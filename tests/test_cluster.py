@@ -411,6 +411,13 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch):
         pass
 
 
+@pytest.mark.parametrize("address", ("127.0.0.1:1", "ray://127.0.0.1:1", "nowhere:port"))
+def test_an_address_at_which_nobody_listens_is_refused_at_once(address, fake):
+    fake().is_initialized = lambda: False
+    with pytest.raises(ClusterError, match="nothing answers"), spread(smoothed(), address):
+        pass
+
+
 @pytest.mark.parametrize("workers", (0, -1, 2.5, True))
 def test_a_wrong_number_of_workers_is_refused(workers, fake):
     fake()

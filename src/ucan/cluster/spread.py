@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -69,6 +70,7 @@ def _connected(address: str, cores: int | None) -> Iterator[Any]:
     if ray.is_initialized():  # the caller's own connection: used, and left as it is
         yield ray
         return
+    _check_address(address)
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -84,3 +86,16 @@ def _connected(address: str, cores: int | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Refuse host:port where nobody listens: Ray itself would go on trying for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise ClusterError(
+            f"nothing answers at {address!r} ({error}): check host and port; `ray start --head` prints them."
+        ) from error
