@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from typer.testing import CliRunner
@@ -128,6 +128,7 @@ def test_so_they_are_under_every_kind_of_noise(name, fake):
 ONE_PROCESS = {plan: outcomes(smoothed().certify(XS, **options)) for plan, options in PLANS.items()}
 
 
+@settings(max_examples=30)
 @given(
     plan=st.sampled_from(list(PLANS)), workers=st.integers(1, 5), seed=st.integers(0, 10**6), rate=st.floats(0.0, 0.3)
 )
@@ -266,6 +267,18 @@ def test_what_a_worker_has_is_not_sent_again(name):
         assert found.dtype == sent.dtype and torch.equal(found, sent)
 
 
+@pytest.mark.parametrize("plan", ("fixed", "radii"))
+def test_references_are_kept_only_while_an_input_is_under_way(plan, fake, monkeypatch):
+    fake()
+    with spread(smoothed()) as h:
+        assert outcomes(h.certify(XS, **PLANS[plan])) == ONE_PROCESS[plan]
+        assert not h.engine.setup(XS[:1], CertifyPlan(**{**PLANS[plan], "stop": None})).counter.refs
+    monkeypatch.setattr(cluster_engine, "AT_HAND", 2)
+    fake()
+    with spread(smoothed()) as h:
+        assert outcomes(h.certify(XS, **PLANS[plan])) == ONE_PROCESS[plan]
+
+
 def test_a_worker_forgets_what_it_has_no_room_for(fake, monkeypatch):
     monkeypatch.setattr("ucan.cluster.worker.REMEMBERED", 1000)
     ray = fake(cpus=1)
@@ -386,10 +399,10 @@ def test_a_forward_pass_that_does_not_fit_names_one_that_may(fake, monkeypatch):
             h.certify(XS, **{**OPTIONS, "batch_size": 64})
 
 
-def test_the_backend_is_chosen_once_for_all_workers(fake):
+def test_the_backend_is_chosen_once_for_all_workers(fake, monkeypatch):
+    monkeypatch.setattr("ucan.backends._compiled", lambda vote, *_: vote)  # a compiler takes its time
     ray = fake()
-    with spread(smoothed(backend="auto")) as h, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with spread(smoothed(backend="auto")) as h:
         h.certify(XS[:1], **OPTIONS)
     assert len({actor.process.engine.backend for actor in ray.actors}) == 1
     assert ray.actors[0].process.engine.backend in ("eager", "compile")

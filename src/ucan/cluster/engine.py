@@ -27,8 +27,8 @@ from ucan.votes import Job, Request, Stream, VoteCounter, Votes
 UNIT_SECONDS = 0.5
 # Units that the driver asks for in a second, at most: with very many workers units grow longer instead.
 UNITS_PER_SECOND = 200
-# Inputs whose references are kept at hand; one that is needed again is put into the object store again.
-AT_HAND = 1024
+# Inputs under way whose references are kept, at most; one that is needed again is put into the object store again.
+AT_HAND = 4096
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,10 @@ class RemoteCounter(VoteCounter):
                 self.refs.popitem(last=False)
         self.refs.move_to_end(id(run.x))
         return self.refs[id(run.x)][1:]
+
+    def finished(self, x: torch.Tensor) -> None:
+        """No more votes on this input: the object store may forget it."""
+        self.refs.pop(id(x), None)
 
 
 @dataclass
@@ -154,6 +158,8 @@ class ClusterEngine(Engine):
                 return
             while order and order[0].left == 0:
                 one = order.popleft()
+                if not one.urgent:
+                    counter.finished(one.request.x)
                 yield one.request, [Votes.of(tally) for tally in one.tallies]
             if order:
                 self.pool.step()
@@ -248,6 +254,7 @@ class _Table:
                 done = candidate.add(early.pop(number), take, stop, self.cap, alpha)
             if done:
                 del self.active[index], self.early[index]
+                self.counter.finished(candidate.x)
                 yield candidate
             elif self.asked[index] == 0:
                 self.free.append(index)

@@ -148,7 +148,8 @@ class Pool:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
         if ticket is not None:
             self.lost_in_a_row = 0
-            member.asked -= 1
+            if asked.life == member.lost:
+                member.asked -= 1
             if current:
                 ticket.then(*answer)
         elif current:

@@ -33,7 +33,8 @@ def spread(
     ``address`` is a running cluster's ("auto": the one of this machine), or "local", which starts one here and ends it
     afterwards. A worker is a GPU or a core of a CPU, as ``device`` says ("cuda", "cpu"; by default where g's classifier
     is), and by default there are as many as the cluster has. ``tell`` hears, in words, of workers that are lost and
-    that come back; by default it is a logger.
+    that come back; by default it is a logger. A process that is connected to Ray already uses that connection, whatever
+    the address, and keeps it.
     """
     tell = tell or logging.getLogger("ucan.cluster").info
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
