@@ -5,10 +5,12 @@ Two things are measured, in turn and several times, since a shared machine is ne
 - `processes`: as many independent processes as there are workers, one thread each, every one certifying inputs of its own;
 - `cluster`: one local cluster with as many workers, certifying the same number of inputs.
 
-Both are warm when the clock starts, and the ratio of a round is of two measurements seconds apart. `busy` is the part of
-the time in which a worker counted votes, which other work on the machine does not change. Then what a work unit costs:
-how long a worker waits for the next one, and the driver's own time for it; and what an ImageNet-size input costs the
-driver, and the network. `scale_cost.py` makes an estimate of these.
+Both are warm when the clock starts, and the ratio of a round is of two measurements seconds apart. Two further numbers
+depend less on what else the machine does: `busy`, the part of the time in which workers counted votes, and
+`per_cpu_second`, the ratio of samples per second of processor time, everything that Ray runs included (Linux).
+
+Then what a work unit costs: how long a worker waits for the next one, and the driver's own time for it; and what an
+ImageNet-size input costs the driver, and the network. `scale_cost.py` makes an estimate of these.
 """
 
 from __future__ import annotations
@@ -58,9 +60,26 @@ def independent(pipe: Connection, model: str, count: int, n: int, seed: int) -> 
     g, xs = smoothed(model), inputs(model, count, seed)
     g.certify(xs[:1], n=n, **OPTIONS)
     while pipe.recv():
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         g.certify(xs, n=n, **OPTIONS)
-        pipe.send(time.perf_counter() - start)
+        pipe.send((time.perf_counter() - start, time.process_time() - cpu))
+
+
+def processor_seconds(without: set[int]) -> float:
+    """What this process and all below it have used so far, except some."""
+    parents, used = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has just ended
+                continue
+            parents[int(entry.name)] = int(fields[1])
+            used[int(entry.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    below = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below - without:
+        below |= more
+    return sum(used[pid] for pid in below)
 
 
 def certify_samples(count: int, n: int) -> int:
@@ -76,6 +95,7 @@ def throughput(model: str, workers: int, count: int, n: int, rounds: int) -> lis
         processes[-1].start()
         pipes.append(ours)
     samples, found = workers * certify_samples(count, n), []
+    others = {process.pid or 0 for process in processes}
     xs = inputs(model, workers * count, 9)
     with spread(smoothed(model), "local", workers=workers) as h:
         counted = watched(h)
@@ -84,17 +104,20 @@ def throughput(model: str, workers: int, count: int, n: int, rounds: int) -> lis
             load = os.getloadavg()[0]
             for pipe in pipes:
                 pipe.send(True)
-            apart = max(pipe.recv() for pipe in pipes)
+            answers = [pipe.recv() for pipe in pipes]
+            apart, apart_cpu = max(wall for wall, _ in answers), sum(cpu for _, cpu in answers)
+            cpu = processor_seconds(others)
             counted.clear()
             start = time.perf_counter()
             h.certify(xs, n=n, **OPTIONS)
-            together = time.perf_counter() - start
+            together, together_cpu = time.perf_counter() - start, processor_seconds(others) - cpu
             found.append(
                 {
                     "load": round(load, 2),
                     "processes": samples / apart,
                     "cluster": samples / together,
                     "ratio": apart / together,
+                    "per_cpu_second": apart_cpu / together_cpu,
                     "busy": sum(counted) / (workers * together),
                 }
             )
@@ -221,7 +244,8 @@ def main() -> None:
         "n": words.n,
         "rounds": throughput(words.model, words.workers, words.inputs, words.n, words.rounds),
     }
-    record["median_ratio"] = statistics.median(one["ratio"] for one in record["rounds"])
+    for what in ("ratio", "per_cpu_second", "busy"):
+        record[f"median_{what}"] = statistics.median(one[what] for one in record["rounds"])
     record["units"] = unit_costs(words.model, words.workers, words.inputs, words.n)
     record["imagenet_input"] = input_costs(words.workers)
     record["rule_cpu_seconds_per_block"] = rule_costs()

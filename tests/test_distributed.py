@@ -101,9 +101,9 @@ def test_how_many_were_launched(monkeypatch):
         monkeypatch.delenv(name)
     assert launched() == (1, 1)
     monkeypatch.setenv("SLURM_NTASKS", "8")
-    assert launched() == (1, 1)  # an interactive session with room for eight, but no srun
-    monkeypatch.setenv("SLURM_PROCID", "3")
-    monkeypatch.setenv("SLURM_NNODES", "2")
+    assert launched() == (1, 1)  # a job with room for eight, but no srun
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "2")
     assert launched() == (4, 2)
     monkeypatch.setenv("WORLD_SIZE", "6")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -294,6 +294,8 @@ def test_slurm_starts_them_as_well(tmp_path):
         "SLURM_NTASKS": "2",
         "SLURM_NTASKS_PER_NODE": "2",
         "SLURM_NNODES": "1",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NUM_NODES": "1",
         "SLURM_NODEID": "0",
         "SLURM_NODELIST": "localhost",
         "MASTER_ADDR": "127.0.0.1",

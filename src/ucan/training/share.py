@@ -65,9 +65,9 @@ def launched() -> tuple[int, int]:
     if int(env.get("WORLD_SIZE", "1")) > 1:
         local = int(env.get("LOCAL_WORLD_SIZE", env["WORLD_SIZE"]))
         return local, int(env["WORLD_SIZE"]) // local
-    if int(env.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in env:
-        nodes = int(env.get("SLURM_NNODES", "1"))
-        return int(env["SLURM_NTASKS"]) // nodes, nodes
+    if int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1:  # what srun starts; the job's own script has no such number
+        nodes = int(env.get("SLURM_STEP_NUM_NODES", "1"))
+        return int(env["SLURM_STEP_NUM_TASKS"]) // nodes, nodes
     return 1, 1
 
 
