@@ -1,10 +1,11 @@
 """Adversaries against the deployed pipeline: does a claimed guarantee survive one?"""
 
-from ucan.audit.auditor import FACTORS, Attempt, attack, audit, audit_all, frozen_at, modes_of, replay
+from ucan.audit.auditor import FACTORS, attack, audit, audit_all, modes_of, replay
 from ucan.audit.decide import Decision, allowed_breaks, decide
 from ucan.audit.judge import Budget
 from ucan.audit.ledger import Ledger, load_break
 from ucan.audit.summary import Summary, in_words, read_attempts, summarise
+from ucan.audit.trials import Attempt, frozen_at
 
 __all__ = [
     "FACTORS",

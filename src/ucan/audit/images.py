@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from ucan.audit.auditor import Attempt
 from ucan.audit.ledger import Ledger, load_break
+from ucan.audit.trials import Attempt
 
 SIDE = 160  # pixels that the smaller side of a panel has at least
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ucan.audit.auditor import MODES, Attempt
 from ucan.audit.decide import allowed_breaks
 from ucan.audit.ledger import ATTEMPTS
+from ucan.audit.trials import MODES, Attempt
 from ucan.errors import StoreError
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.certificate import Abstention, Certificate, Evidence, law_to_json
+from ucan.certificate import Abstention, Certificate, Evidence
 from ucan.errors import InvalidInput, UnsupportedNorm
-from ucan.fingerprint import weights_hash
 from ucan.laws import norm_name
 from ucan.plan import CertifyPlan
 from ucan.region import Region
 from ucan.registry.database import ABSTAINED, Database, Row
+from ucan.registry.identity import known_by, region_norm, told_by
 from ucan.registry.separation import (
     MARGIN,
     Vector,
@@ -101,7 +101,7 @@ class Registry:
             found = self.lookup(x)
             if found is None:
                 ((_, outcome),) = g.certify_each([x], plan)
-                yield i, self._enrol(x, outcome, {**classifier, **_classifier_of(outcome.evidence)})
+                yield i, self._enrol(x, outcome, {**classifier, **told_by(outcome.evidence)})
             else:
                 with self._store.storage():
                     answer = self._given(found, x, plan.norm)
@@ -118,16 +118,7 @@ class Registry:
                 f"this registry holds {norm_name(self._metric)} regions; {type(g.law).__name__} noise against "
                 f"{norm_name(plan.norm)} makes {norm_name(made)} ones. Use another file: Registry(path, norm=…)."
             )
-        setup = g.engine.setup(x, plan)
-        classifier = {
-            "weights": setup.weights,
-            "classes": g.f.num_classes,
-            "law": law_to_json(g.law),
-            "noise": g.M.describe(),
-            "noise weights": weights_hash(g.M),
-            "alpha": plan.alpha,
-            "precision": setup.backend.precision,
-        }
+        classifier = known_by(g, x, plan)
         with self._store.storage():
             self._store.check_classifier(classifier)
         return classifier
@@ -138,7 +129,7 @@ class Registry:
         If x lies inside a stored region, that one's answer stands and nothing is stored. When this returns, the answer
         is on disk.
         """
-        return self._enrol(x, outcome, _classifier_of(outcome.evidence))
+        return self._enrol(x, outcome, told_by(outcome.evidence))
 
     def _enrol(
         self, x: torch.Tensor, outcome: Certificate | Abstention, classifier: dict[str, Any]
@@ -349,25 +340,6 @@ class Registry:
             mean=row.tensors.get("mean"),
         )
         return _resized(stored, max(0.0, entry.radius - used))
-
-
-def region_norm(g: SmoothedClassifier, x: torch.Tensor, norm: float) -> float:
-    """The norm of the regions that g makes against ``norm`` at inputs like x (1, *event); refuses what cannot be kept."""
-    region = g.M.at(x).region(g.law, 0.75, norm, x)
-    check_kind(region.scale, region.norm)
-    return region.norm
-
-
-def _classifier_of(evidence: Evidence) -> dict[str, Any]:
-    """What evidence tells of the classifier that it is about."""
-    return {
-        "weights": evidence.weights_hash,
-        "classes": len(evidence.counts),
-        "law": law_to_json(evidence.law),
-        "noise": evidence.generator,
-        "alpha": evidence.alpha,
-        "precision": evidence.precision,
-    }
 
 
 def _resized(certificate: Certificate, radius: float) -> Certificate:

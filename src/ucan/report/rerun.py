@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ucan.audit.auditor import MODES
 from ucan.audit.ledger import CONFIG
+from ucan.audit.trials import MODES
 from ucan.config import read_config
 from ucan.errors import UcanError
 from ucan.report.runs import AUDIT, Run

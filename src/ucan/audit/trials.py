@@ -1,0 +1,216 @@
+"""One attempt on one certificate: who is attacked, who judges, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+
+from ucan.audit.attacks import Aim, black_box_attack, gradient_attack, has_gradient
+from ucan.audit.balls import Ball
+from ucan.audit.judge import Budget, Judge, derived_seed
+from ucan.audit.stateful import Witness, enrolled
+from ucan.backends import PRECISIONS
+from ucan.certificate import Certificate
+from ucan.errors import InvalidInput
+from ucan.fingerprint import weights_hash
+from ucan.registry import Registry
+from ucan.scales import Scalar, Scale
+from ucan.sidecar import input_hash
+from ucan.smoothed import SmoothedClassifier
+from ucan.verify import same_noise
+from ucan.votes import Stream
+
+Mode = Literal["live", "frozen"]
+MODES: tuple[Mode, ...] = ("live", "frozen")
+# A break is certified again with ten times the samples, up to this many.
+RECERTIFY, MOST = 10, 1_000_000
+STATEFUL = "stateful "  # what the name of an attack on a classifier with a memory begins with
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One certificate attacked inside ``factor`` of its region, in one mode, and what came of it.
+
+    ``size`` is ‖Σ⁻¹δ‖ₚ/R of the point that was tested. ``covered``: the guarantee speaks of this mode and of this point,
+    so a break matters; ``bug``: it broke, and certified again with a fresh seed and ten times the samples it still claims
+    that point.
+    ``same_as`` names the smaller factor whose δ broke this one as well. Seeds are those of the attack and of the votes.
+    ``claim`` is the hash of the input that the evidence is about: certificates that share one stand or fall together.
+    For a live attack on scope ``registry`` there are no votes: ``hits`` of ``total`` is 0 or 1 of 1, what its memory says.
+    """
+
+    idx: int
+    factor: float
+    mode: Mode
+    scope: str
+    covered: bool
+    prediction: int
+    radius: float
+    alpha: float
+    broken: bool
+    answer: int
+    hits: int
+    total: int
+    p_value: float
+    size: float
+    attack: str
+    seed: int
+    votes_seed: int
+    same_as: float | None = None
+    recertified: float | None = None
+    bug: bool = False
+    claim: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One certificate to attack. ``origin`` is the input its evidence is about: x, or the enrolled one whose region has x."""
+
+    idx: int
+    x: torch.Tensor
+    origin: torch.Tensor
+    certificate: Certificate
+
+
+class _Trial:
+    """One attempt on one case: who is attacked, who judges, and the search's own randomness."""
+
+    def __init__(
+        self, g: SmoothedClassifier, case: Case, mode: Mode, factor: float, budget: Budget, memory: Registry | None
+    ) -> None:
+        self.g, self.case, self.mode, self.factor, self.budget = g, case, mode, factor, budget
+        self.seed, self.votes_seed = (
+            derived_seed(budget.seed, case.idx, factor, mode, what) for what in ("attack", "votes")
+        )
+        self.attacked = g if mode == "live" else frozen_at(g, case.origin)
+        self.stateful = mode == "live" and memory is not None
+        self.judge: Judge | Witness
+        if mode == "live" and memory is not None:
+            self.judge = Witness(g, memory, case.x, case.certificate, factor, budget)
+        else:
+            self.judge = Judge(self.attacked, case.x, case.certificate, factor, budget, self.votes_seed)
+        self.rng = Stream(self.seed, input_hash(case.x), "attack").block(0, case.x.device)
+
+    def aims(self) -> list[Aim]:
+        """The whole region, and the ball of the requested norm in it where that is another one."""
+        x, certificate, region = self.case.x, self.case.certificate, self.case.certificate.region
+        balls = [Ball(_on(region.scale, x.device), region.norm, self.factor * region.radius, region.shape)]
+        if certificate.norm is not None and certificate.norm != region.norm:
+            balls.append(Ball(Scalar(1.0), certificate.norm, self.factor * certificate.radius, region.shape))
+        pair, judge = certificate.p_upper is not None, self.judge
+        return [Aim(self.attacked, x, certificate.prediction, pair, ball, self.rng, judge.enough) for ball in balls]
+
+    def finish(self, attack: str) -> tuple[Attempt, torch.Tensor | None]:
+        """The verdict; a break where the guarantee holds is certified again."""
+        case, certificate = self.case, self.case.certificate
+        if isinstance(self.judge, Witness):
+            self.judge.crowd()
+        decision, delta = self.judge.verdict()
+        size = 0.0 if delta is None else float(certificate.region.size(delta)[0]) / certificate.region.radius
+        covered = (certificate.scope != "frozen" or self.mode == "frozen") and size < 1
+        again = None
+        if decision.broken and covered and not self.stateful:
+            again = _recertify(self.g, case.origin, certificate, self.budget, case.idx)
+        stays = (
+            again is not None
+            and delta is not None
+            and bool(again.region.contains(case.x.double() + delta.to(case.x.device) - case.origin.double())[0])
+        )
+        attempt = Attempt(
+            case.idx,
+            self.factor,
+            self.mode,
+            certificate.scope,
+            covered,
+            certificate.prediction,
+            certificate.radius,
+            certificate.evidence.alpha,
+            **asdict(decision),
+            size=size,
+            attack=STATEFUL + attack if self.stateful else attack,
+            seed=self.seed,
+            votes_seed=self.votes_seed,
+            recertified=None if again is None else again.radius,
+            # A memory is not a matter of chance: if it does not keep to its answer, α is no excuse.
+            bug=(stays and again is not None and again.prediction == certificate.prediction)
+            or (self.stateful and covered and decision.broken),
+            claim=certificate.evidence.input_hash,
+        )
+        return attempt, delta
+
+
+def attempts_on(
+    g: SmoothedClassifier, cases: Sequence[Case], mode: Mode, factor: float, budget: Budget, memory: Registry | None
+) -> list[tuple[Attempt, torch.Tensor | None]]:
+    """An attempt on each of the cases, side by side; every judge is shown all its candidates."""
+    trials = [_Trial(g, case, mode, factor, budget, memory) for case in cases]
+    first = trials[0]
+    name = "gradient" if has_gradient(first.attacked, first.case.x, torch.Generator(first.rng.device)) else "black-box"
+    aims = [trial.aims() for trial in trials]
+    if name == "black-box":
+        for trial, (whole, *_) in zip(trials, aims, strict=True):
+            trial.judge.look(black_box_attack(whole, budget.steps, budget.draws))
+    else:
+        for kind in range(max(map(len, aims))):
+            some = [(trial, own[kind]) for trial, own in zip(trials, aims, strict=True) if kind < len(own)]
+            found = gradient_attack([aim for _, aim in some], budget.steps, budget.draws, budget.restarts)
+            for (trial, _), candidates in zip(some, found, strict=True):
+                trial.judge.look(candidates)
+    return [trial.finish(name) for trial in trials]
+
+
+def _recertify(
+    g: SmoothedClassifier, x: torch.Tensor, certificate: Certificate, budget: Budget, idx: int
+) -> Certificate | None:
+    """The certificate of the same input with a fresh seed and ten times the samples; None if it abstains."""
+    evidence = certificate.evidence
+    (again,) = g.certify(
+        x,
+        n0=evidence.n0,
+        n=max(evidence.n, min(RECERTIFY * evidence.n, MOST)),
+        alpha=evidence.alpha,
+        norm=certificate.norm if certificate.norm is not None else certificate.region.norm,
+        seed=derived_seed(budget.seed, idx, "recertify"),
+        bound="two-class" if evidence.bound == "two-class" else "binary",
+        precision=evidence.precision if evidence.precision in PRECISIONS else None,
+    )
+    return again if isinstance(again, Certificate) else None
+
+
+def frozen_at(g: SmoothedClassifier, x: torch.Tensor) -> SmoothedClassifier:
+    """The classifier that a frozen certificate speaks of: g with its noise computed at x and held there."""
+    return SmoothedClassifier(g.f.model, g.law, g.M.at(x), g.f.num_classes)
+
+
+def _on(scale: Scale, device: torch.device) -> Scale:
+    there = all(tensor.device == device for tensor in scale.tensors().values())
+    return scale if there else scale.to(device)
+
+
+def case_of(
+    g: SmoothedClassifier, idx: int, x: torch.Tensor, certificate: Certificate, memory: Registry | None
+) -> Case:
+    """What is to be attacked; a certificate that is about another input, weights, law or noise is refused."""
+    x = x.to(g.f.device or x.device)
+    evidence, weights = certificate.evidence, weights_hash(g.f.model)
+    g.check_inputs(x)
+    if None not in (weights, evidence.weights_hash) and weights != evidence.weights_hash:
+        raise InvalidInput("this certificate is about other weights: give the model that was certified.")
+    if g.law != evidence.law:
+        raise InvalidInput(f"this certificate is about {evidence.law} noise, the classifier has {g.law}.")
+    if certificate.scope == "registry":
+        origin = enrolled(memory, x, certificate)
+    else:
+        origin = x
+        if input_hash(x) != evidence.input_hash:
+            raise InvalidInput("this certificate is about another input: are these the data that were certified?")
+    if not same_noise(certificate, g, origin, tolerance=1e-2):
+        raise InvalidInput("this certificate is about other noise: the generator's μ or Σ at its input is another one.")
+    return Case(idx, x, origin, certificate)
