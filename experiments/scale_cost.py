@@ -25,6 +25,7 @@ import numpy as np
 INPUTS, N0, N = 50_000, 100, 100_000
 GPUS, PER_MACHINE = (8, 64, 512), 8
 UNIT_SECONDS, UNITS_PER_SECOND = 0.5, 200
+BLOCK = 64  # votes of a block at 224 px
 
 
 def fit(record: dict[str, Any]) -> dict[str, float]:
@@ -55,23 +56,25 @@ def estimate(gpus: int, r: float, costs: dict[str, float], sizes: dict[str, floa
     copies = min(machines, 1 + units / INPUTS)
     traffic = INPUTS * copies * sizes["bytes_per_input"]
     traffic += units * (sizes["bytes_out_per_unit"] + sizes["bytes_back_per_unit"])
-    hours = max(workers, driver)
+    seconds = max(workers, driver)
     return {
         "gpus": gpus,
         "unit": u,
         "units per input": units / INPUTS,
         "workers": workers,
         "driver": driver,
-        "seconds": hours,
+        "seconds": seconds,
         "bytes per certificate": traffic / INPUTS,
-        "bytes per second": traffic / hours,
+        "bytes per second": traffic / seconds,
     }
 
 
 def main() -> None:
     local, h200 = (json.loads(Path(path).read_text()) for path in sys.argv[1:3])
     costs, r = fit(local), rate(h200)
+    follows = BLOCK / local["rule_cpu_seconds_per_block"] / r
     print(f"r = {r:,.0f} samples/s; fitted: {json.dumps({k: round(v, 5) for k, v in costs.items()})}")
+    print(f"Under a stopping rule that looks at every block, one driver can follow about {follows:.0f} such GPUs.")
     print(
         "| GPUs | a unit | units an input | workers' time | driver's time | the run | a certificate moves | network |"
     )

@@ -221,6 +221,16 @@ def rule_costs(draws: int = 20_000, block: int = 64) -> float:
     return (time.process_time() - cpu) / (draws // block)
 
 
+def processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
@@ -233,7 +243,7 @@ def main() -> None:
     torch.set_num_threads(1)
     record = {
         "machine": {
-            "cpu": platform.processor() or platform.machine(),
+            "cpu": processor(),
             "cores": os.cpu_count(),
             "torch": torch.__version__,
         },
