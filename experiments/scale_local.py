@@ -5,7 +5,8 @@ Two things are measured, in turn and several times, since a shared machine is ne
 - `processes`: as many independent processes as there are workers, one thread each, every one certifying inputs of its own;
 - `cluster`: one local cluster with as many workers, certifying the same number of inputs.
 
-Both are warm when the clock starts, and the ratio of a round is of two measurements seconds apart. Two further numbers
+Both are warm when the clock starts; which is first changes from round to round, and the ratio of a round is of two
+measurements seconds apart. Two further numbers
 depend less on what else the machine does: `busy`, the part of the time in which workers counted votes, and
 `per_cpu_second`, the ratio of samples per second of processor time, everything that Ray runs included (Linux).
 
@@ -100,17 +101,20 @@ def throughput(model: str, workers: int, count: int, n: int, rounds: int) -> lis
     with spread(smoothed(model), "local", workers=workers) as h:
         counted = watched(h)
         h.certify(xs, n=n, **OPTIONS)  # warm, and units of the right length
-        for _ in range(rounds):
+        for number in range(rounds):
             load = os.getloadavg()[0]
-            for pipe in pipes:
-                pipe.send(True)
-            answers = [pipe.recv() for pipe in pipes]
-            apart, apart_cpu = max(wall for wall, _ in answers), sum(cpu for _, cpu in answers)
-            cpu = processor_seconds(others)
-            counted.clear()
-            start = time.perf_counter()
-            h.certify(xs, n=n, **OPTIONS)
-            together, together_cpu = time.perf_counter() - start, processor_seconds(others) - cpu
+            for turn in ("apart", "together") if number % 2 == 0 else ("together", "apart"):
+                if turn == "apart":
+                    for pipe in pipes:
+                        pipe.send(True)
+                    answers = [pipe.recv() for pipe in pipes]
+                    apart, apart_cpu = max(wall for wall, _ in answers), sum(cpu for _, cpu in answers)
+                else:
+                    cpu = processor_seconds(others)
+                    counted.clear()
+                    start = time.perf_counter()
+                    h.certify(xs, n=n, **OPTIONS)
+                    together, together_cpu = time.perf_counter() - start, processor_seconds(others) - cpu
             found.append(
                 {
                     "load": round(load, 2),
@@ -254,6 +258,8 @@ def main() -> None:
         "n": words.n,
         "rounds": throughput(words.model, words.workers, words.inputs, words.n, words.rounds),
     }
+    apart, together = (sum(1 / one[what] for one in record["rounds"]) for what in ("processes", "cluster"))
+    record["ratio_of_all_rounds"] = apart / together
     for what in ("ratio", "per_cpu_second", "busy"):
         record[f"median_{what}"] = statistics.median(one[what] for one in record["rounds"])
     record["units"] = unit_costs(words.model, words.workers, words.inputs, words.n)
