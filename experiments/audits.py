@@ -2,10 +2,12 @@
 
     python experiments/audits.py mnist --out OUT --certificates 500
     python experiments/audits.py cifar10 --out OUT --only certification-wise --certificates 150 --min-radius 0.5
+    python experiments/audits.py rows --runs runs/suite --only cifar10-basis cifar10-isotropic-1 --certificates 100
 
-Each run is recorded in a file of its own, OUT/DATA-NAME.json: the settings, how many certificates were attacked at which
-shares of their regions, how many broke, and whether that is a bug by the auditor's rule. A recorded run is not run again,
-so several processes can share the list (--only).
+The last form attacks rows of the suite with the weights that it trained. Each run is recorded in a file of its own,
+OUT/DATA-NAME.json (a row's in OUT/NAME.json): the settings, how many certificates were attacked at which shares of their
+regions, how many broke, and whether that is a bug by the auditor's rule. A recorded run is not run again, so several
+processes can share the list (--only).
 """
 
 from __future__ import annotations
@@ -16,17 +18,24 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from rows import ROWS
+from suite import changes_of, runs_of, smoothed
 
 from ucan import Certificate, SmoothedClassifier, __version__, data
 from ucan.audit import Attempt, Budget, Ledger, audit_all, summarise
 from ucan.cli.train import changed
+from ucan.data import Labelled
+from ucan.fingerprint import weights_hash
 from ucan.models.cnn import CNN
 from ucan.plan import CertifyPlan
 from ucan.training import Trainer, build_classifier, read_settings
 
+HERE = Path(__file__).parent
 LAPLACE = ["law.kind=laplace", "law.scale=0.5"]
 UNIFORM = ["law.kind=uniform", "law.scale=1.0"]
 EXPINF = ["law.kind=expinf", "law.scale=0.002"]
@@ -68,8 +77,19 @@ RUNS: dict[str, dict[str, tuple[str, list[str], float]]] = {
 }
 
 
-def run(source: str, name: str, args: argparse.Namespace, path: Path) -> None:
-    """Train one kind, certify test inputs and attack what was certified; the record is kept as it grows."""
+@dataclass(frozen=True)
+class Target:
+    """A trained classifier under its noise, and what its record says of it."""
+
+    g: SmoothedClassifier
+    norm: float
+    about: dict[str, Any]
+    test_set: Labelled
+    train_set: Labelled
+
+
+def trained_here(source: str, name: str, args: argparse.Namespace) -> Target:
+    """One of ``RUNS``, trained now."""
     preset, changes, norm = RUNS[source][name]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = changed(read_settings(preset), changes + args.set)
@@ -83,14 +103,33 @@ def run(source: str, name: str, args: argparse.Namespace, path: Path) -> None:
     trainer.run()
     trainer.joint.load_state_dict(trainer.final_state())
     joint = trainer.joint.eval()
-    trained = time.perf_counter() - start
+    about = {"preset": preset, "changes": changes + args.set, "seed": settings.seed,
+             "train_seconds": round(time.perf_counter() - start, 1)}  # fmt: skip
     g = SmoothedClassifier(joint.classifier, trainer.law, joint.generator, train_set.num_classes)
+    return Target(g, norm, about, test_set, train_set)
+
+
+def of_suite(name: str, args: argparse.Namespace) -> Target:
+    """A row of the suite, with the weights in its folder."""
+    row = next(row for row in ROWS if row.name == name)
+    members = runs_of(row, args.suite, args.runs, args.set)
+    settings = next(iter(members.values()))
+    g = smoothed(tuple(members), "eager")
+    about = {"preset": row.preset, "changes": [*changes_of(row, args.suite), *args.set], "seed": settings.seed,
+             "members": row.members, "weights": weights_hash(g.f.model)}  # fmt: skip
+    return Target(g, row.claims[0].norm, about, data.load(settings.data, "test"), data.load(settings.data, "train"))
+
+
+def run(target: Target, name: str, args: argparse.Namespace, path: Path) -> None:
+    """Certify test inputs and attack what was certified; the record is kept as it grows."""
+    g, norm, test_set = target.g, target.norm, target.test_set
+    device = g.f.device or torch.device("cpu")
     plan, budget = CertifyPlan(n=args.n, norm=norm), Budget()
     g.check_inputs(test_set[0][0][None].to(device), norm)
-    ledger = Ledger(args.runs / f"{source}-{name}-audit", {"kind": "audit", "n": args.n, **vars(budget)})
+    ledger = Ledger(args.runs / f"{path.stem}-audit", {"kind": "audit", "n": args.n, **vars(budget)})
     inputs = [*(test_set[i][0] for i in range(min(len(test_set), 4 * args.certificates)))]
-    more = min(len(train_set), 4 * args.certificates - len(inputs))  # a small test set is soon used up
-    inputs += [train_set[i][0] for i in range(more)]
+    more = min(len(target.train_set), 4 * args.certificates - len(inputs))  # a small test set is soon used up
+    inputs += [target.train_set[i][0] for i in range(more)]
     start = time.perf_counter()
 
     def cases() -> Iterator[tuple[int, torch.Tensor, Certificate]]:
@@ -101,11 +140,10 @@ def run(source: str, name: str, args: argparse.Namespace, path: Path) -> None:
     def record(attempts: list[Attempt], complete: bool) -> None:
         summary = summarise(attempts).to_dict()
         kept = {
-            "complete": complete, "preset": preset, "changes": changes + args.set, "seed": settings.seed,
-            "norm": str(norm), "n": args.n, "alpha": plan.alpha, "min_radius": args.min_radius, "budget": vars(budget),
-            "summary": summary, "train_seconds": round(trained, 1),
+            "complete": complete, **target.about, "norm": str(norm), "n": args.n, "alpha": plan.alpha,
+            "min_radius": args.min_radius, "budget": vars(budget), "summary": summary,
             "audit_seconds": round(time.perf_counter() - start, 1), "ucan": __version__, "torch": torch.__version__,
-            "hardware": torch.cuda.get_device_name() if device == "cuda" else "CPU",
+            "hardware": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         }  # fmt: skip
         path.write_text(json.dumps(kept, indent=1) + "\n")
         print(f"{name}: {summary['attacked']} attacked, broken {summary['broken']}, bug {summary['bug']}, "
@@ -121,8 +159,9 @@ def run(source: str, name: str, args: argparse.Namespace, path: Path) -> None:
 def main() -> None:
     """Run what is asked for and not yet recorded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", choices=sorted(RUNS))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("data", choices=[*sorted(RUNS), "rows"])
+    parser.add_argument("--out", type=Path, default=HERE / "recorded" / "audits")
+    parser.add_argument("--suite", type=Path, default=HERE / "recorded" / "suite", help="the records of the suite")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the trained weights go")
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--certificates", type=int, default=500)
@@ -131,10 +170,11 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="settings to change in every run, key=value")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for name in args.only or RUNS[args.data]:
-        path = args.out / f"{args.data}-{name}.json"
+    rows = args.data == "rows"
+    for name in args.only or ([row.name for row in ROWS] if rows else RUNS[args.data]):
+        path = args.out / (f"{name}.json" if rows else f"{args.data}-{name}.json")
         if not path.exists() or not json.loads(path.read_text())["complete"]:
-            run(args.data, name, args, path)
+            run(of_suite(name, args) if rows else trained_here(args.data, name, args), name, args, path)
 
 
 if __name__ == "__main__":

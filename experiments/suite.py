@@ -13,8 +13,8 @@ more votes for those that are still open. What is undecided counts as not certif
 Inputs come in a fixed order whose beginnings are even parts of the test set (every 20th, every 10th, …). n₀ = 100 votes
 choose the class; where that is wrong, nothing can be certified and no more votes are cast. The others vote until every
 level is decided at α = 0.001 by bounds that hold whenever one looks (ucan.stopping), or the pass's votes are used up; a
-later pass goes on where the vote stopped, with the same noise stream. No row is begun that will not fit into the
-seconds left, by the estimates of rows.py and the pace measured so far.
+later pass goes on where the vote stopped, with the same noise stream. No training is begun that will not fit into
+the seconds left, by the estimates of rows.py and the pace measured so far; votes are cast until the last second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 from rows import CHOICES, ROWS, START, Choice, Claim, Row, certify_seconds, expected_samples, run_name, train_seconds
+from torch import nn
 
 from ucan import Generator, Region, SmoothedClassifier, __version__, data
 from ucan.bench import machine
@@ -242,6 +243,13 @@ def changes_of(row: Row, out: Path) -> list[str]:
     return [*row.changes, *chosen]
 
 
+def runs_of(row: Row, out: Path, runs: Path, more: list[str]) -> dict[Path, TrainSettings]:
+    """The training runs that a row is made of, by their folders; the first has the preset's seed, 0."""
+    changes = [*changes_of(row, out), *more]
+    each = [changes, *([*changes, f"seed={k}"] for k in range(1, row.members))]
+    return {runs / run_name(row.preset, one): settings_of(row.preset, one) for one in each}
+
+
 def trained(folder: Path, settings: TrainSettings) -> float:
     """Train into the folder unless that is done; the seconds it took."""
     if is_trained_run(folder):
@@ -256,12 +264,29 @@ def trained(folder: Path, settings: TrainSettings) -> float:
     return time.monotonic() - start
 
 
+class Ensemble(nn.Module):
+    """Several classifiers as one, by the mean of their logits: fewer chance votes, so larger p."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean logits."""
+        return torch.stack([member(x) for member in self.members]).mean(0)
+
+
 @functools.cache
-def smoothed(folder: Path, backend: str) -> SmoothedClassifier:
-    """The trained classifier under its noise, on the device; made, and compiled, once for all passes."""
-    run = load_run(folder)
+def smoothed(folders: tuple[Path, ...], backend: str) -> SmoothedClassifier:
+    """The trained classifier under its noise, on the device; made, and compiled, once for all passes.
+
+    Of several networks together, trained alike: their noise is the same.
+    """
+    runs = [load_run(folder) for folder in folders]
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return SmoothedClassifier(run.classifier.to(device), run.law, run.generator.to(device), run.num_classes, backend)
+    first, classifiers = runs[0], [run.classifier for run in runs]
+    classifier = classifiers[0] if len(runs) == 1 else Ensemble(classifiers).eval()
+    return SmoothedClassifier(classifier.to(device), first.law, first.generator.to(device), first.num_classes, backend)
 
 
 def certify(
@@ -343,26 +368,20 @@ def radius_of(sizes: list[Sizes], claims: tuple[Claim, ...], cap: int) -> Radius
     return Radius(of=sizes[0].of, probability=lambda k: float(p0[k]) if k < len(p0) else math.nan)
 
 
-def estimate(
-    row: Row, settings: TrainSettings, trained_already: bool, inputs: int, cap: int, missing: float = 0
-) -> float:
-    """Seconds that training (if need be) and so many further inputs should take; Σ counts as 1 here.
+def estimate(row: Row, settings: TrainSettings, untrained: int, inputs: int, cap: int, missing: float = 0) -> float:
+    """Seconds that training so many networks and so many further inputs should take; Σ counts as 1 here.
 
     ``missing`` are the votes that inputs left open by an earlier pass may still use; about two thirds will be.
     """
     dim = math.prod(loaded(settings.data, "test").event_shape)
     law = settings.build_law(dim)
     p0 = np.concatenate([np.asarray(law.probability(np.array(c.levels), c.norm, dim)) for c in row.claims])
-    training = 0.0
-    if not trained_already:
-        training = train_seconds(
-            settings.model, settings.generator["kind"], settings.epochs, settings.build_recipe().draws
-        )
+    draws = settings.build_recipe().draws
+    training = untrained * train_seconds(settings.model, settings.generator["kind"], settings.epochs, draws)
     p0 = within(p0, cap)
     samples = expected_samples(p0[~np.isnan(p0)], cap)
-    return (
-        training + certify_seconds(settings.model, inputs, samples) + certify_seconds(settings.model, 1, missing / 1.5)
-    )
+    certifying = certify_seconds(settings.model, inputs, samples) + certify_seconds(settings.model, 1, missing / 1.5)
+    return training + row.members * certifying
 
 
 # --- the runner ---
@@ -392,23 +411,26 @@ class Suite:
     def row(self, row: Row, inputs: int, cap: int) -> None:
         """One row in one pass, if anything is left to do and it fits."""
         args, path = self.args, self.args.out / f"{row.name}.json"
-        settings = settings_of(row.preset, [*changes_of(row, args.out), *args.set])
-        folder = args.runs / run_name(row.preset, [*changes_of(row, args.out), *args.set])
+        members = runs_of(row, args.out, args.runs, args.set)
+        settings = next(iter(members.values()))
         test_set = loaded(settings.data, "test")
         old = json.loads(path.read_text()) if path.exists() else {"inputs": 0, "open": {}, "complete": False}
         further = max(0, min(inputs, row.inputs, len(test_set)) - old["inputs"])
         missing = sum(max(0, min(cap, row.n) - 128 - n) for _, n in old["open"].values())
         if old["complete"] or further + missing == 0:
             return
-        if path.exists() and not is_trained_run(folder):
-            print(f"{row.name}: its weights are not in {folder}; remove {path} to begin anew", flush=True)
+        untrained = [folder for folder in members if not is_trained_run(folder)]
+        if path.exists() and untrained:
+            print(f"{row.name}: its weights are not in {untrained[0]}; remove {path} to begin anew", flush=True)
             return
-        cost = estimate(row, settings, is_trained_run(folder), further, min(cap, row.n), missing)
-        if not self.fits(row.name, cost):
+        cost = estimate(row, settings, len(untrained), further, min(cap, row.n), missing)
+        certifying = cost if not untrained else estimate(row, settings, 0, further, min(cap, row.n), missing)
+        # A vote that is cut short is of use, a training that is cut short is not.
+        if not self.fits(row.name, cost - certifying + min(certifying, 20)):
             return
         start = time.monotonic()
-        training = trained(folder, settings)
-        g = smoothed(folder, args.backend)
+        training = sum(trained(folder, one) for folder, one in members.items())
+        g = smoothed(tuple(members), args.backend)
         record = Record.of(path, self.about(row, settings, g, training), row.claims, len(test_set))
         certify(g, test_set, record, row, inputs, cap, self.deadline)
         self.expected, self.spent = self.expected + cost, self.spent + time.monotonic() - start
@@ -426,7 +448,7 @@ class Suite:
             "law": repr(g.law), "generator": g.M.describe(), "scope": g.M.scope,
             "cap": None if largest is None else g.law.scale * largest,
             "mean_scale": region.mean_scale if g.M.scope == "pipeline" else None,
-            "n0": N0, "n": row.n, "alpha": ALPHA, "weights": weights_hash(g.f.model),
+            "members": row.members, "n0": N0, "n": row.n, "alpha": ALPHA, "weights": weights_hash(g.f.model),
             "precision": "bf16" if torch.cuda.is_available() else "fp32", "backend": self.args.backend,
             "train_seconds": round(training, 1), "ucan": __version__, "torch": torch.__version__,
             "python": platform.python_version(), "hardware": machine(g.f.device or torch.device("cpu"))["device"],
@@ -443,13 +465,13 @@ class Suite:
             changes = [*choice.changes, *option, f"held_out={choice.held_out}", *self.args.set]
             settings = settings_of(choice.preset, changes)
             folder = self.args.runs / run_name(choice.preset, changes)
-            cost = estimate(row, settings, is_trained_run(folder), choice.inputs, choice.n)
+            cost = estimate(row, settings, 0 if is_trained_run(folder) else 1, choice.inputs, choice.n)
             if not self.fits(f"{choice.name} {option}", cost):
                 return
             start = time.monotonic()
             training = trained(folder, settings)
             _, held = data.held_out(loaded(settings.data, "train"), choice.held_out, settings.seed)
-            g = smoothed(folder, self.args.backend)
+            g = smoothed((folder,), "eager")  # few votes: compiling would take longer
             record = Record.of(folder / "held-out.json", self.about(row, settings, g, training), row.claims, len(held))
             certify(g, held, record, row, choice.inputs, choice.n, math.inf)
             self.expected, self.spent = self.expected + cost, self.spent + time.monotonic() - start
@@ -497,10 +519,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "recorded" / "suite")
     parser.add_argument("--runs", type=Path, default=Path("runs/suite"), help="where the trained weights go")
     parser.add_argument("--only", nargs="*", default=[], help="names of rows, with wildcards")
-    parser.add_argument("--choose", nargs="*", help="decide these choices, with wildcards, instead of running rows")
+    parser.add_argument(
+        "--choose", nargs="*", help="first decide these choices, with wildcards; then rows only with --only"
+    )
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--shard", default="1/1", help="this process's part of the rows, such as 2/3")
-    parser.add_argument("--passes", nargs="*", default=["1000:10000", "10000:10000", "10000:100000"])
+    parser.add_argument("--passes", nargs="*", default=["10000:2000", "10000:10000", "10000:100000"])
     parser.add_argument("--backend", default="eager", choices=("eager", "compile", "tuned"))
     parser.add_argument("--set", nargs="*", default=[], help="settings to change in every run, key=value")
     parser.add_argument(
@@ -516,12 +540,13 @@ def main() -> None:
         for choice in CHOICES:
             if any(fnmatch.fnmatch(choice.name, glob) for glob in args.choose or ["*"]):
                 suite.choose(choice)
-        return
+        if not args.only:
+            return
     if args.list:
         for row in rows:
             settings = settings_of(row.preset, [*changes_of(row, args.out), *args.set])
-            totals = [estimate(row, settings, True, min(i, row.inputs), min(n, row.n)) for i, n in passes]
-            training = estimate(row, settings, False, 0, 1)
+            totals = [estimate(row, settings, 0, min(i, row.inputs), min(n, row.n)) for i, n in passes]
+            training = estimate(row, settings, row.members, 0, 1)
             further = [max(0.0, after - before) for before, after in itertools.pairwise([0.0, *totals])]
             print(f"{row.name:42} {row.feeds:40} {training:6.0f} s +", *(f"{cost:6.0f} s" for cost in further))
         return

@@ -21,6 +21,7 @@ from ucan.plan import CertifyPlan
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "experiments"))
 
+import audits  # noqa: E402
 import results  # noqa: E402
 import rows  # noqa: E402
 import suite  # noqa: E402
@@ -228,9 +229,9 @@ def test_more_levels_inputs_and_votes_cost_more() -> None:
     row = replace(rows.ROWS[0], preset="digits-isotropic", claims=(rows.radius(0.5),))
     settings = suite.settings_of("digits-isotropic", [])
     fresh, again, open_ones = (
-        suite.estimate(row, settings, False, 100, 1000),
-        suite.estimate(row, settings, True, 100, 1000),
-        suite.estimate(row, settings, True, 100, 1000, missing=1e6),
+        suite.estimate(row, settings, 1, 100, 1000),
+        suite.estimate(row, settings, 0, 100, 1000),
+        suite.estimate(row, settings, 0, 100, 1000, missing=1e6),
     )
     assert again < open_ones and again < fresh
 
@@ -366,3 +367,35 @@ def test_a_choice_is_made_on_held_out_inputs_and_used(tmp_path: Path, monkeypatc
     assert found["complete"] and [o["inputs"] for o in found["options"]] == [20, 20]
     assert found["chosen"] == ["law.scale=0.25"]  # under noise of 3 a digit cannot be told
     assert suite.changes_of(row, tmp_path / "out") == ["epochs=3", "law.scale=0.25"]
+
+
+def test_an_ensemble_averages_logits_and_shares_its_first_member(tmp_path: Path) -> None:
+    row = rows.Row("single", "", "digits-basis", (), (rows.radius(0.1),), 10, 256)
+    both, args = replace(row, name="both", members=2), arguments(tmp_path)
+    runner = suite.Suite(args)
+    runner.row(row, 10, 256)
+    runner.row(both, 10, 256)
+    members = list(suite.runs_of(both, args.out, args.runs, args.set))
+    assert len(members) == 2 and len(list((tmp_path / "runs").iterdir())) == 2  # seed 0 was there
+    first, second, together = (
+        suite.smoothed(folders, "eager") for folders in ((members[0],), (members[1],), (*members,))
+    )
+    x = data.load("digits").batch(range(5))[0]
+    with torch.no_grad():
+        mean = (first.f.model(x) + second.f.model(x)) / 2
+        assert torch.allclose(together.f.model(x), mean) and not torch.equal(first.f.model(x), second.f.model(x))
+    found = [json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("single", "both")]
+    assert found[0]["weights"] != found[1]["weights"] and [f["members"] for f in found] == [1, 2]
+
+
+def test_a_row_of_the_suite_is_attacked_with_its_own_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = rows.Row("toy", "", "digits-isotropic", (), (rows.radius(0.1),), 10, 256)
+    monkeypatch.setattr(audits, "ROWS", [row])
+    args = arguments(tmp_path)
+    suite.Suite(args).row(row, 10, 256)
+    given = ["audits.py", "rows", "--suite", args.out, "--runs", args.runs, "--out", tmp_path, "--set", "epochs=1"]
+    monkeypatch.setattr(sys, "argv", [*map(str, given), "--certificates", "3", "--n", "256"])
+    audits.main()
+    found = json.loads((tmp_path / "toy.json").read_text())
+    assert found["complete"] and found["summary"]["attacked"] == 3 and not found["summary"]["bug"]
+    assert found["weights"] == json.loads((args.out / "toy.json").read_text())["weights"]
