@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Choice:
-    """Options between which a held-out part of the training set decides, by mean certified accuracy over the levels.
+    """Options between which a held-out part of the training set decides, by mean certified accuracy over the levels above 0.
 
     Trained on the rest of the training set with fewer epochs; the first option is used until it is decided.
     """

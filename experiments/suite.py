@@ -196,6 +196,15 @@ class Record:
         write_whole(self.path, (json.dumps(self.to_dict(row), ensure_ascii=False) + "\n").encode())
 
 
+def close(path: Path) -> None:
+    """Forget which inputs are open, and keep how many there are: without the weights no vote can be added to theirs."""
+    found = json.loads(path.read_text())
+    if found.get("open"):
+        votes = max(n for _, n in found["open"].values())
+        found |= {"undecided": {"inputs": len(found["open"]), "votes": votes}, "open": {}}
+        write_whole(path, (json.dumps(found, ensure_ascii=False) + "\n").encode())
+
+
 def packed(digits: list[str]) -> str:
     """One digit an input, in the order of ``in_order``, as far as it was looked at."""
     return "".join(digits[i] for i in in_order(len(digits))).rstrip(".")
@@ -417,7 +426,7 @@ class Suite:
         old = json.loads(path.read_text()) if path.exists() else {"inputs": 0, "open": {}, "complete": False}
         further = max(0, min(inputs, row.inputs, len(test_set)) - old["inputs"])
         missing = sum(max(0, min(cap, row.n) - 128 - n) for _, n in old["open"].values())
-        if old["complete"] or further + missing == 0:
+        if old["complete"] or "undecided" in old or further + missing == 0:
             return
         untrained = [folder for folder in members if not is_trained_run(folder)]
         if path.exists() and untrained:
@@ -458,11 +467,12 @@ class Suite:
         """Train every option on a part of the training set and certify the held-out rest; record who does best."""
         path = self.args.out / f"choice-{choice.name}.json"
         known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"options": []}
-        row = Row(choice.name, "choice", choice.preset, choice.changes, (choice.claim,), choice.inputs, choice.n)
         for option in choice.options:
             if any(o["changes"] == list(option) for o in known["options"]):
                 continue
-            changes = [*choice.changes, *option, f"held_out={choice.held_out}", *self.args.set]
+            asked = (*choice.changes, *option, f"held_out={choice.held_out}")
+            row = Row(choice.name, "choice", choice.preset, asked, (choice.claim,), choice.inputs, choice.n)
+            changes = [*asked, *self.args.set]
             settings = settings_of(choice.preset, changes)
             folder = self.args.runs / run_name(choice.preset, changes)
             cost = estimate(row, settings, 0 if is_trained_run(folder) else 1, choice.inputs, choice.n)
@@ -487,8 +497,8 @@ class Suite:
 
 
 def best_option(options: list[dict[str, Any]]) -> list[str]:
-    """The changes of the option with the largest mean certified accuracy over the levels; the first of equals."""
-    best = max(options, key=lambda o: sum(map(float, o["accuracy"].values())) / len(o["accuracy"]))
+    """The changes of the option with the largest mean certified accuracy over the levels above 0; the first of equals."""
+    best = max(options, key=lambda o: sum(float(share) for level, share in o["accuracy"].items() if float(level) > 0))
     changes: list[str] = best["changes"]
     return changes
 
@@ -530,7 +540,12 @@ def main() -> None:
     parser.add_argument(
         "--list", action="store_true", help="the rows with the seconds of training and of each pass, estimated"
     )
+    parser.add_argument("--close", action="store_true", help="make the records small, for good: see `close`")
     args = parser.parse_args()
+    if args.close:
+        for path in sorted(args.out.glob("*.json")):
+            close(path)
+        return
     suite = Suite(args)
     rows = chosen_rows(ROWS, args.only, args.shard, args.out)
     passes = [tuple(map(int, one.split(":"))) for one in args.passes]

@@ -128,7 +128,7 @@ def free_port() -> int:
 def torchrun(place: Path, processes: int, *words: str, **options) -> subprocess.Popen:
     head = [sys.executable]
     if processes > 1:
-        head += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", str(free_port())]
+        head += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     return subprocess.Popen(
         [*head, *words],
         cwd=place,

@@ -174,6 +174,23 @@ def test_every_beginning_is_an_even_part() -> None:
     assert order[:50] == list(range(0, 1000, 20)) and sorted(order[:100]) == list(range(0, 1000, 10))
 
 
+def test_a_closed_record_keeps_how_many_are_undecided(tmp_path: Path) -> None:
+    path = tmp_path / "suite" / "cifar10-isotropic-0.5.json"
+    path.parent.mkdir()
+    made = record_of("cifar10-isotropic-0.5", open={"3": [10, 1920], "7": [99, 128]})
+    made["accuracy"]["l2 radius"]["1"] = "0.0"  # type: ignore[index]
+    path.write_text(json.dumps(made))
+    before = results.Recorded(tmp_path).rows["cifar10-isotropic-0.5"]
+    suite.close(path)
+    suite.close(path)
+    assert (
+        results.Recorded(tmp_path).rows["cifar10-isotropic-0.5"] == before
+        and json.loads(path.read_text())["open"] == {}
+    )
+    assert (before.open, before.n) == (2, 1920)
+    assert before.at("l2 radius", 1.0) is None and before.at("l2 radius", 0.5) == "90.5"  # undecided is not refuted
+
+
 def test_shares_round_down_and_count_what_was_seen() -> None:
     assert suite.shares("0123..3", [0.0, 0.5, 1.0]) == {"0": "80.0", "0.5": "60.0", "1": "40.0"}
     assert suite.shares("110", [0.0]) == {"0": "66.6"}
@@ -183,9 +200,9 @@ def test_shares_round_down_and_count_what_was_seen() -> None:
 
 
 def test_the_best_option_has_the_largest_mean() -> None:
-    options = [{"changes": ["a"], "accuracy": {"0": "50.0", "1": "10.0"}},
-               {"changes": ["b"], "accuracy": {"0": "40.0", "1": "30.0"}},
-               {"changes": ["c"], "accuracy": {"0": "30.0", "1": "40.0"}}]  # fmt: skip
+    options = [{"changes": ["a"], "accuracy": {"0": "90.0", "0.5": "50.0", "1": "10.0"}},
+               {"changes": ["b"], "accuracy": {"0": "70.0", "0.5": "40.0", "1": "30.0"}},
+               {"changes": ["c"], "accuracy": {"0": "70.0", "0.5": "30.0", "1": "40.0"}}]  # fmt: skip
     assert suite.best_option(options) == ["b"]
 
 

@@ -167,7 +167,10 @@ class Trainer:
             optimiser.step()
             optimiser.zero_grad()
         if self.ema is not None:
-            _update_average(self.ema, self.joint.state_dict(), settings.ema)
+            steps = self.epoch * len(self.batches) + self.step
+            # A young average forgets faster: one that remembers how training began has batch statistics that fit no
+            # weights, and answers with nonsense.
+            _update_average(self.ema, self.joint.state_dict(), min(settings.ema, (1 + steps) / (10 + steps)))
         return {name: value.detach() for name, value in metrics.items()}
 
     def _sums(self) -> dict[str, torch.Tensor]:
