@@ -99,7 +99,7 @@ REACH = [
     Row("cifar10-certification", "CIFAR-10 ℓ2, ℓ1, ℓ∞", "cifar10-certification-fast", (),
         (radius(0.5, 1.0, 1.5, 2.25), radius(0.5, 2.0, norm=1), radius(2 / 255, 8 / 255, norm=INF))),
     Row("cifar10-basis", "CIFAR-10 ℓ2", "cifar10-basis", (), (alm(0.5, 1.0, 1.5, 2.25), radius(0.25, 0.5, 0.75))),
-    Row("cifar10-alm", "CIFAR-10 ℓ2", "cifar10-basis", (*PLAIN, "epochs=40", "batch=512", "lr=0.2"),
+    Row("cifar10-alm", "CIFAR-10 ℓ2", "cifar10-basis", (*PLAIN, "epochs=40", "batch=512", "lr=0.2", "ema=0.99"),
         (alm(0.5, 1.0, 1.5, 2.25), radius(0.1, 0.25)), choice="cifar10-alm"),
     Row("mnist-certification", "MNIST ℓ2", "mnist-certification-fast",
         (*MNIST_GPU, "generator.features=16", "generator.growth=16"), (radius(1.0, 2.25),), choice="mnist-certification"),
@@ -110,7 +110,7 @@ REACH = [
         (radius(0.5, 1.0, 1.5, norm=1),)),
     Row("cifar10-isotropic-0.25", "CIFAR-10 ℓ2", "cifar10-isotropic-fast", ("law.scale=0.25",), (radius(0.25, 0.5),)),
     Row("cifar10-isotropic-0.5", "CIFAR-10 ℓ2", "cifar10-isotropic-fast", ("law.scale=0.5",), (radius(0.5, 1.0),)),
-    Row("cifar10-isotropic-1", "CIFAR-10 ℓ2", "cifar10-isotropic-fast", ("epochs=60", "ema=0.999"), (radius(0.5, 1.0),)),
+    Row("cifar10-isotropic-1", "CIFAR-10 ℓ2", "cifar10-isotropic-fast", ("epochs=60", "ema=0.99"), (radius(0.5, 1.0),)),
     Row("cifar10-consistency-0.35", "CIFAR-10 ℓ2", "cifar10-consistency", ("law.scale=0.35",), (radius(0.5, 0.75, 1.0),)),
     Row("cifar10-ensemble-0.25", "CIFAR-10 ℓ2", "cifar10-basis", (), (radius(0.25, 0.5, 0.75),), members=2),
     Row("cifar10-ensemble-0.35", "CIFAR-10 ℓ2", "cifar10-consistency", ("law.scale=0.35",), (radius(0.5, 0.75, 1.0),),
@@ -190,7 +190,7 @@ UNIVERSAL = _universal()
 
 BEYOND = [
     Row("cifar10-bands", "beyond", "cifar10-basis",
-        (*PLAIN, "epochs=40", "batch=512", "lr=0.2", "generator.leading=256", "generator.scale=[0.1, 1.0]",
+        (*PLAIN, "epochs=40", "batch=512", "lr=0.2", "ema=0.99", "generator.leading=256", "generator.scale=[0.1, 1.0]",
          "generator.bands=8", "generator_lr=0.002", "variance_term=logmean", "variance_weight=0.3"),
         (alm(0.5, 1.0, 1.5, 2.25), radius(0.1, 0.25))),
 ]  # fmt: skip

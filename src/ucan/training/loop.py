@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import signal
@@ -21,7 +22,7 @@ from ucan.training.batches import Batches, epoch_seed, flip_and_crop
 from ucan.training.checkpoint import CHECKPOINT, read_checkpoint, save_run, write_checkpoint
 from ucan.training.joint import Joint
 from ucan.training.settings import TrainSettings
-from ucan.training.share import launched, share_statistics
+from ucan.training.share import launched, leave_in_order, share_statistics
 
 # Steps between two looks at the loss: looking makes the device wait.
 LOOK_EVERY = 25
@@ -82,6 +83,8 @@ class Trainer:
         self.on_progress = on_progress
         self.fabric = _fabric(accelerator, settings.precision)
         self.fabric.launch()
+        if self.fabric.world_size > 1:
+            atexit.register(leave_in_order)
         if not isinstance(dataset, Labelled):
             dataset = InMemory.of(dataset)
         if settings.held_out:

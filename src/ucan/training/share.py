@@ -71,6 +71,12 @@ def launched() -> tuple[int, int]:
     return 1, 1
 
 
+def leave_in_order() -> None:
+    """End the processes' connection before Python ends: its threads, left running, abort the process now and then."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def share_statistics(model: nn.Module, device: torch.device) -> nn.Module:
     """The model with batch norm over the whole batch instead of each process's share; same weights, same names."""
     if device.type == "cuda":
