@@ -235,6 +235,69 @@ def test_a_module_that_answers_with_classes_can_be_run_in_another_precision():
     assert c.evidence.precision == "bf16" and sum(c.evidence.counts) == 600
 
 
+class OnTheEdge(nn.Module):
+    """Classes by a number that bf16 cannot tell from its neighbour."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return ((1000 + x.flatten(1).mean(1) * self.weight) > 1000.49).long()
+
+
+def test_classes_that_another_precision_changes_are_refused():
+    g = SmoothedClassifier(OnTheEdge().eval(), Gaussian(0.1), num_classes=2)
+    x = torch.full((1, 1, 8, 8), 0.6)
+    assert g.certify(x, n=200)[0].prediction == 1
+    with pytest.raises(ModelError, match="disagrees with the model in"):
+        g.certify(x, n=200, precision="bf16")
+
+
+class Switched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.flipped = linear(), False
+
+    def forward(self, x):
+        return -self.inner(x) if self.flipped else self.inner(x)
+
+
+@pytest.mark.parametrize("precision", (None, "bf16"))
+def test_votes_follow_a_switch_inside_the_model(precision):
+    model = Switched().eval()
+    g = smoothed(model, classes=2)
+    before = counts(certify(g, precision=precision))
+    model.flipped = True
+    now = counts(certify(g, precision=precision))
+    assert now == counts(certify(smoothed(model, classes=2), precision=precision)) != before
+    for k in range(10):
+        model.scale = k
+        certify(g, precision=precision)
+    assert len(g.engine.prepared) <= 4  # copies of the model are not kept for ever
+
+
+class Stubborn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x):
+        return self.inner(x.float())
+
+
+def test_a_model_that_insists_on_its_dtype_is_told_so():
+    with pytest.raises(ModelError, match=r"cannot run in bf16 .*leave precision out"):
+        certify(smoothed(Stubborn().eval(), classes=2), precision="bf16")
+
+
+def test_a_model_that_cannot_be_copied_is_told_so():
+    model = linear()
+    model.held = (i for i in range(3))
+    with pytest.raises(ModelError, match="cannot be copied"):
+        certify(smoothed(model, classes=2), precision="bf16")
+
+
 def test_the_view_is_part_of_every_backend():
     g = smoothed(cnn(), generator=BasisWise.dct(SHAPE, leading=10))
     full, half = certify(g), certify(g, precision="bf16")

@@ -19,9 +19,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 import ucan
+from ucan.bench import Bench
 from ucan.cli import app, main
 from ucan.cli.progress import Progress, duration
 from ucan.errors import InvalidInput, TrainingError
+from ucan.models import build_model
 from ucan.results import Store
 from ucan.training import is_trained_run
 
@@ -765,3 +767,31 @@ def test_other_data_under_the_same_name_are_refused(
     np.savez(place / "data.npz", **changed)
     words = ("certify", "--model", "tiny:net", "--data", "data.npz", "-o", "run", *SMALL)
     assert "data_hash" in refused(capsys, monkeypatch, *words)
+
+
+# --- bench ---
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--out", "nowhere/there.json"], "a folder that is there"),
+        (["--out", "."], "takes a file"),
+        (["--backend", "eager,auto"], "got auto"),
+        (["--shape", "3,x"], "--shape takes numbers"),
+    ],
+)
+def test_bench_refuses_before_it_measures(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["bench", *words])
+    assert isinstance(result.exception, InvalidInput) and said in str(result.exception)
+
+
+def test_bench_leaves_out_what_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr("ucan.backends._compiled", lambda vote, options: refuse)
+    bench = Bench(build_model("cnn", (1, 28, 28), 10), (1, 28, 28), 10, n=1000, repeats=1)
+    with pytest.warns(RuntimeWarning, match="cannot be compiled"):
+        bench.ours("compile", None)
+    assert bench.rows == []

@@ -418,3 +418,11 @@ def test_a_wrong_norm_or_law_is_refused_before_any_vote():
     with pytest.raises(ucan.UcanError, match="Gaussian"):
         SmoothedClassifier(model_, Laplace(scale=1.0), made(), 2).certify(rand(1, *SHAPE), norm=1)
     assert not calls
+
+
+@pytest.mark.parametrize("norm", (2, math.inf))
+def test_a_prediction_that_stops_early_needs_no_norm(norm):
+    g = SmoothedClassifier(lambda y: (y.flatten(1).mean(1) > 0).long(), Gaussian(0.25), made(norm=norm), 2)
+    x = torch.full((1, 2, 6, 6), 0.5)
+    (early,), (whole,) = g.predict(x, n=2000, stop=True), g.predict(x, n=2000)
+    assert early.prediction == whole.prediction == 1 and early.evidence.n < 2000

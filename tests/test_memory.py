@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import ucan
-from ucan import BasisWise, Fixed, Gaussian, SmoothedClassifier
+from ucan import BasisWise, Fixed, Gaussian, ModelError, SmoothedClassifier
 from ucan.generators import Isotropic
 from ucan.scales import Dense
 from ucan.sequential import Candidate, settle
@@ -75,9 +75,41 @@ def test_it_halves_until_it_fits(limit):
 
 
 def test_a_single_block_that_does_not_fit_is_an_error():
-    with pytest.raises(torch.OutOfMemoryError), warnings.catch_warnings():
+    with pytest.raises(ModelError, match="pass of 16 fits"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         votes(counter(Small(limit=8), 64))
+
+
+class SmallModule(torch.nn.Module):
+    def __init__(self, limit):
+        super().__init__()
+        self.limit, self.inner = limit, torch.nn.Linear(3, 2)
+
+    def forward(self, batch):
+        if len(batch) > self.limit:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return self.inner(batch)
+
+
+@pytest.mark.parametrize(("backend", "precision"), [("eager", "bf16"), ("auto", None), ("auto", "bf16")])
+def test_a_backend_that_is_prepared_where_memory_is_short_takes_smaller_passes(backend, precision, monkeypatch):
+    monkeypatch.setattr("ucan.backends._compiled", lambda vote, options: vote)  # compiling itself is not the point
+    torch.manual_seed(0)
+    model = SmallModule(limit=200).eval()
+    g = SmoothedClassifier(model, LAW, None, 2, backend)
+    with pytest.warns(RuntimeWarning, match="out of memory: going on with forward passes of") as seen:
+        (c,) = g.certify(X, n=500, precision=precision)
+    assert sum("out of memory" in str(w.message) for w in seen) == 2 and c.evidence.batch_size == 128  # 512, 256, 128
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (again,) = g.certify(X, n=500, precision=precision)  # remembered
+    model.limit = 10**9
+    (whole,) = SmoothedClassifier(model, LAW, None, 2, backend).certify(X, n=500, precision=precision)
+    assert again.evidence.counts == c.evidence.counts == whole.evidence.counts
+    model.limit = 8
+    with pytest.raises(ModelError, match="not even a forward pass"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        SmoothedClassifier(model, LAW, None, 2, backend).certify(X, n=500, precision=precision)
 
 
 def test_inputs_that_share_a_pass_keep_their_votes_when_memory_runs_out():

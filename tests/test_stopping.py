@@ -26,6 +26,21 @@ def rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.mark.parametrize("radius", (1.0, 1.25, (0.5, 1.25)))
+def test_what_no_votes_could_reach_is_not_waited_for(radius):
+    g = SmoothedClassifier(lambda y: torch.zeros(len(y), dtype=torch.int64), Gaussian(0.25), num_classes=2)
+    (c,) = g.certify(torch.zeros(1, 4), n=100_000, stop=radius)  # all of them reach 0.94
+    assert c.evidence.n < 2_000
+
+
+def test_hope_is_given_up_only_where_the_rest_of_the_votes_would_not_do():
+    rule, radius, cap = AtRadii((0.0,)), Radius(of=float, probability=lambda r: 0.9), 512
+    most = next(k for k in range(cap, 0, -1) if log_wealth(k, cap, 0.9) < math.log(1000))  # one more would do
+    drawn = 256
+    assert rule.settled(most - (cap - drawn), drawn, cap, 0.001, radius)
+    assert not rule.settled(most + 1 - (cap - drawn), drawn, cap, 0.001, radius)
+
+
 # --- the bettor: an exact account of every stopping rule at once ---
 
 

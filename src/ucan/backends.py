@@ -24,6 +24,9 @@ BACKENDS = ("eager", "compile", "tuned", "auto")
 # The largest difference to the given model's logits, relative to their spread, that a backend may show.
 TOLERANCE = {"fp32": 2e-3, "tf32": 3e-2, "bf16": 0.15}
 
+# Of a model that answers with class numbers, the share of votes that another way of running it may change.
+DIFFERING = 0.02
+
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 # Weights become constants, so that batch norm folds into convolutions and layouts are chosen once. ``tuned`` also times
 # several kernels for each layer: a minute or more at the start, and much faster where channels are few.
@@ -87,7 +90,13 @@ def _module_backend(
     """One module backend, checked; None where it cannot be compiled."""
     model: nn.Module = f.model  # type: ignore[assignment]
     dtype = DTYPES.get(precision, f.dtype or torch.float32)
-    twin = copy.deepcopy(model).to(dtype=dtype).eval().requires_grad_(False)
+    try:
+        twin = copy.deepcopy(model).to(dtype=dtype).eval().requires_grad_(False)
+    except Exception as error:  # whatever a module of the user's holds
+        raise ModelError(
+            f"the model cannot be copied ({error}), which another precision and compiling need: leave precision out and "
+            "use backend='eager'."
+        ) from error
     images = example.ndim == 4
     if images:
         twin = twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -106,13 +115,23 @@ def _module_backend(
                 with torch.inference_mode(), warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # the compiler's own, about itself
                     run(example)
+            except torch.OutOfMemoryError:
+                raise  # smaller passes may fit
             except Exception as error:  # whatever the compiler could not digest
                 reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 warnings.warn(
                     f"the model cannot be compiled ({reason}); it runs eagerly.", RuntimeWarning, stacklevel=3
                 )
                 return None
-        _check(f, view, example, logits, run, precision, kind)
+        try:
+            _check(f, view, example, logits, run, precision, kind)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise ModelError(
+                f"the model cannot run in {precision} ({str(error).strip().splitlines()[0]}): leave precision out, or let "
+                "its forward keep the dtype that it is given."
+            ) from error
 
     return Backend(_in_precision(run, precision), kind, precision)
 
@@ -145,7 +164,14 @@ def _check(f: Classifier, view: Any, example: torch.Tensor, logits: Any, run: Vo
     """Refuse a backend that does not answer as the given model does, on this batch, within the precision's tolerance."""
     with _matmul("fp32"):
         truth = f.model(view(example) if f.dtype is None else view(example).to(f.dtype))
-    if not isinstance(truth, torch.Tensor) or truth.ndim != 2:
+    if not isinstance(truth, torch.Tensor) or truth.ndim != 2:  # class numbers, which have no margins to compare
+        votes, ours = f.to_votes(truth, len(example)), run(example)
+        differing = int((votes != ours).sum())
+        if differing > DIFFERING * len(votes):
+            raise ModelError(
+                f"the {kind} backend in {precision} disagrees with the model in {differing} of {len(votes)} votes. Use "
+                "backend='eager' and precision=None."
+            )
         return
     valid = ~truth.isnan().any(1)  # a vote that is invalid anyway has no logits to compare
     if not valid.any():

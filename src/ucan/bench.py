@@ -117,7 +117,10 @@ class Bench:
         """The bare network on inputs that are ready for it, and our certificates, with this backend and precision."""
         g = self.smoothed(backend=backend)
         name = f"{backend}, {precision or 'fp32'}"
-        counter = g.engine.setup(self.x, CertifyPlan(n=self.n, precision=precision)).counter
+        setup = g.engine.setup(self.x, CertifyPlan(n=self.n, precision=precision))
+        counter = setup.counter
+        if setup.backend.name != backend:  # it cannot be compiled here: the warning has been given
+            return
         passes = max(1, self.n // counter.size)
         network, batch = self._bare(backend, precision, counter.size)
 

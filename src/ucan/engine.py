@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from ucan.backends import Backend, prepare
 from ucan.certificate import Evidence
-from ucan.fingerprint import weights_hash
+from ucan.errors import ModelError
+from ucan.fingerprint import plain_state, weights_hash
 from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan
@@ -30,7 +33,11 @@ from ucan.votes import (
     count_requests,
     forward_size,
     running_tallies,
+    too_small,
 )
+
+# Ways of running f that are kept for when they are asked for again.
+KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -60,27 +67,41 @@ class Engine:
         self.backend = backend
         self.on_votes: Callable[[int], None] | None = None
         self.prepared: dict[Any, Backend] = {}
+        self._fitting: dict[Any, int] = {}
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
         """For inputs like x (1, *event): everything that does not depend on their pixels."""
         weights = weights_hash(self.f.model)
-        size = plan.batch_size or forward_size(x.numel(), x.device)
-        block = min(size, block_size(x.numel()))
-        backend = self._run(x, size // block * block, plan.precision, weights)
+        asked = plan.batch_size or forward_size(x.numel(), x.device)
+        block = min(asked, block_size(x.numel()))
+        place = (plan.precision, asked, x.shape, x.device)
+        size = self._fitting.get(place, asked // block * block)
+        while (backend := self._run(x, size, plan.precision, weights)) is None:
+            if size == block:
+                raise ModelError(too_small(block))
+            size = self._fitting[place] = max(block, size // 2 // block * block)
+            warnings.warn(f"out of memory: going on with forward passes of {size}.", RuntimeWarning, stacklevel=2)
         counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size)
         counter.on_votes = self.on_votes
         return Setup(counter, backend, weights)
 
-    def _run(self, x: torch.Tensor, size: int, precision: str | None, weights: str | None) -> Backend:
-        """How f is run on forward passes of this shape: prepared once per state of its weights."""
-        key = (self.backend, precision, size, x.shape, x.dtype, x.device, weights)
+    def _run(self, x: torch.Tensor, size: int, precision: str | None, weights: str | None) -> Backend | None:
+        """How f is run on forward passes of this shape: prepared once per state of f. None where they do not fit."""
+        state = plain_state(self.f.model) if isinstance(self.f.model, nn.Module) else None
+        key = (self.backend, precision, size, x.shape, x.dtype, x.device, weights, state)
         if key not in self.prepared:
             rng = torch.Generator(x.device).manual_seed(0)
-            example = (
-                x + self.law.sample(size, x.shape[1:], rng, x.dtype) if self.backend != "eager" or precision else x
-            )
-            self.prepared[key] = prepare(self.f, self.M.view, example, self.backend, precision)
+            try:
+                example = (
+                    x + self.law.sample(size, x.shape[1:], rng, x.dtype) if self.backend != "eager" or precision else x
+                )
+                backend = prepare(self.f, self.M.view, example, self.backend, precision)
+            except torch.OutOfMemoryError:
+                return None
+            for old in list(self.prepared)[: 1 - KEPT]:  # each may hold a copy of the network
+                del self.prepared[old]
+            self.prepared[key] = backend
         return self.prepared[key]
 
     def selected(

@@ -36,6 +36,16 @@ def weights_hash(model: Any) -> str | None:
     return known[1]
 
 
+def plain_state(model: nn.Module) -> tuple[Any, ...]:
+    """The switches and numbers that a module's parts keep beside their tensors: a copy made under others answers otherwise."""
+    return tuple(
+        (name, type(module), key, value)
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if value is None or isinstance(value, bool | int | float | str)
+    )
+
+
 def _sha256(state: dict[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in state.items():

@@ -31,6 +31,9 @@ from ucan.sidecar import input_hash
 from ucan.stopping import AtRadii, Radius, Stop, parse_stop
 from ucan.votes import Classifier, Stream, Votes
 
+# What a prediction asks: more than half of the votes, whatever the radius.
+MAJORITY = Radius(of=lambda p: p - 0.5, probability=lambda r: 0.5 + r)
+
 
 class SmoothedClassifier:
     """g(x) = the most probable answer of the classifier f under noise, argmax_c P(f(x + μ + Σε) = c).
@@ -249,8 +252,7 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, stop: Stop
     ) -> Iterator[tuple[Setup, Candidate]]:
         """Each input's class, chosen from samples of their own, and its votes until the rule is satisfied."""
-        n0, norm = (plan.n0, plan.norm) if isinstance(plan, CertifyPlan) else (100, self.law.norms[0])
-        selected = self.engine.selected(inputs, plan, n0)
+        selected = self.engine.selected(inputs, plan, plan.n0 if isinstance(plan, CertifyPlan) else 100)
         for first in selected:  # none, or the first, to learn how votes are counted
             setup = first[0]
             candidates = (
@@ -260,7 +262,7 @@ class SmoothedClassifier:
                     M,
                     Stream(plan.seed, input_hash(x), "estimate"),
                     int(counts.argmax()),
-                    self._radius(M, x, norm),
+                    self._radius(M, x, plan.norm) if isinstance(plan, CertifyPlan) else MAJORITY,
                 )
                 for _, i, x, M, counts in itertools.chain([first], selected)
             )

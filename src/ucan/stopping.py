@@ -54,6 +54,8 @@ class AtRadii(Stop):
         ]  # a radius that no p below 1 reaches (NaN where none does at all) is decided before the first draw
         certified = log_wealth(hits, drawn, p0) >= math.log(1 / alpha)
         given_up = log_wealth(drawn - hits, drawn, 1 - p0) >= math.log(1 / GIVE_UP)
+        # Nor is there hope where the rest of the votes, all of them hits, would not do.
+        given_up |= log_wealth(hits + max(0, cap - drawn), max(cap, drawn), p0) < math.log(1 / alpha)
         # A larger radius counts as certified only if every smaller one is: only then do their errors not add up.
         certified = np.logical_and.accumulate(certified)
         return bool((certified | given_up).all())

@@ -143,6 +143,14 @@ def as_answer(output: Any) -> torch.Tensor:
         ) from error
 
 
+def too_small(block: int) -> str:
+    """What to say where no forward pass fits."""
+    return (
+        f"not even a forward pass of {block} fits into the device's memory: use a smaller batch size (--batch-size), or "
+        "another device."
+    )
+
+
 @dataclass(frozen=True)
 class Job:
     """One block of votes: input (1, *event) under the generator M held at it; of its copies the first ``take`` count."""
@@ -192,9 +200,9 @@ class VoteCounter:
         """The tallies, or None if a forward pass of this size does not fit and a smaller one may."""
         try:
             return torch.cat([self._forward(part) for part in _parts(jobs, self.slots)])
-        except torch.OutOfMemoryError:
+        except torch.OutOfMemoryError as error:
             if self.slots == 1:
-                raise
+                raise ModelError(too_small(self.block)) from error
             return None
 
     @torch.inference_mode()

@@ -35,6 +35,7 @@ def bench(
     from rich.console import Console
     from rich.table import Table
 
+    from ucan.backends import OPTIONS
     from ucan.bench import Bench, machine
     from ucan.models import build_model
 
@@ -42,6 +43,11 @@ def bench(
         event = tuple(int(part) for part in shape.split(","))
     except ValueError as error:
         raise InvalidInput(f"--shape takes numbers such as 3,32,32, got {shape!r}.") from error
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise InvalidInput(f"--out takes a file in a folder that is there, got {out}.")
+    unknown = sorted({name.strip() for name in backend.split(",")} - {"eager", *OPTIONS})
+    if unknown:
+        raise InvalidInput(f"--backend takes eager, {', '.join(OPTIONS)}, got {', '.join(unknown)}.")
     where = words.device_of(device)
     bench = Bench(build_model(model, event, 10).to(where), event, 10, n)
     console = Console(stderr=True)

@@ -281,6 +281,11 @@ def settle_backend(
     """Set how g runs its classifier, and say its name; ``known`` is what a run that exists already has settled on."""
     if known is not None and choice in ("auto", known):
         g.engine.backend = "eager" if known == "function" else known
+        if (found := g.backend_for(first, plan)) != known:
+            raise InvalidInput(
+                f"this run was begun with backend {known}, but here the model runs with {found}: start a new folder, or go "
+                "on where it was begun."
+            )
         return known
     g.engine.backend = choice.value
     if choice is BackendName.auto and not _worth_compiling(g, plan, first, inputs):
@@ -297,8 +302,11 @@ def _worth_compiling(g: SmoothedClassifier, plan: CertifyPlan | PredictPlan, fir
     batch = g.M.view(first.expand(size, *first.shape[1:]).contiguous())
     for _ in range(2):  # the first pass may owe its time to warming up
         start = time.perf_counter()
-        with torch.inference_mode():
-            int(g.f(batch)[0])  # waits for the device
+        try:
+            with torch.inference_mode():
+                int(g.f(batch)[0])  # waits for the device
+        except torch.OutOfMemoryError:  # smaller passes will be tried; they need no compiler
+            return False
         if (time.perf_counter() - start) * samples / size < WORTH_COMPILING:
             return False
     return True
