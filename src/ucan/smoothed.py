@@ -31,6 +31,8 @@ from ucan.sidecar import input_hash
 from ucan.stopping import AtRadii, Radius, Stop, parse_stop
 from ucan.votes import Classifier, Stream, Votes
 
+# Votes that name the class of a prediction that may stop early.
+NAMING = 100
 # What a prediction asks: more than half of the votes, whatever the radius.
 MAJORITY = Radius(of=lambda p: p - 0.5, probability=lambda r: 0.5 + r)
 
@@ -192,7 +194,7 @@ class SmoothedClassifier:
 
         An answer differs from g(x) with probability at most α. ``test="majority"`` is the paper's (one-sided, so that
         it holds for any number of classes); ``test="top-two"`` also answers where no class has a majority. With ``stop``
-        the first block of votes names the class, and the rest tests it, up to n votes or until it is clear.
+        100 votes name the class, and others test it, up to n votes or until it is clear.
         """
         plan = PredictPlan(n, alpha, seed, test, batch_size, stop, precision)
         outcomes = dict(self.predict_each(self.check_inputs(x), plan))
@@ -230,7 +232,9 @@ class SmoothedClassifier:
         for setup, candidate in self._settle(inputs, plan, AtRadii((0.0,))):
             hits, drawn, c_A = candidate.hits, candidate.drawn, candidate.c_A
             p_value = min(1.0, math.exp(-float(log_wealth(hits, drawn, 0.5))))
-            evidence = self.engine.evidence(setup, candidate.x, Votes.of(candidate.tally), 0, drawn, plan, "anytime")
+            evidence = self.engine.evidence(
+                setup, candidate.x, Votes.of(candidate.tally), NAMING, drawn, plan, "anytime"
+            )
             if p_value <= plan.alpha:
                 yield candidate.index, Prediction(None, candidate.M.scope, evidence, prediction=c_A, p_value=p_value)
             else:
@@ -252,7 +256,7 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, stop: Stop
     ) -> Iterator[tuple[Setup, Candidate]]:
         """Each input's class, chosen from samples of their own, and its votes until the rule is satisfied."""
-        selected = self.engine.selected(inputs, plan, plan.n0 if isinstance(plan, CertifyPlan) else 100)
+        selected = self.engine.selected(inputs, plan, plan.n0 if isinstance(plan, CertifyPlan) else NAMING)
         for first in selected:  # none, or the first, to learn how votes are counted
             setup = first[0]
             candidates = (
