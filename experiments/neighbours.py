@@ -1,0 +1,43 @@
+"""How near the next picture of another class is: what a radius would have to stay below to mean anything.
+
+    python experiments/neighbours.py
+
+Writes recorded/mnist-neighbours.json: the ℓ2 distance from every tenth MNIST test digit to the nearest training digit of
+another class, as shares of the digits that have one within each radius.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from ucan import data
+
+RADII = (2.25, 5.0, 10.0)
+
+
+def nearest_of_another_class(step: int = 10) -> torch.Tensor:
+    """One distance for every ``step``-th test digit."""
+    test, train = data.load("mnist", "test"), data.load("mnist", "train")
+    x, labels = test.batch(range(0, len(test), step))
+    pictures, classes = train.batch(range(len(train)))
+    nearest = torch.full((len(x),), torch.inf)
+    for some, theirs in zip(pictures.split(5_000), classes.split(5_000), strict=True):
+        distance = torch.cdist(x.flatten(1), some.flatten(1))
+        nearest = nearest.minimum(distance.masked_fill(labels[:, None] == theirs[None], torch.inf).amin(1))
+    return nearest
+
+
+def main() -> None:
+    """Measure and record."""
+    nearest = nearest_of_another_class()
+    record = {"digits": len(nearest), "median": round(float(nearest.median()), 2),
+              "within": {f"{r:g}": round(float((nearest <= r).float().mean()), 4) for r in RADII}}  # fmt: skip
+    (Path(__file__).parent / "recorded" / "mnist-neighbours.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(record)
+
+
+if __name__ == "__main__":
+    main()
