@@ -456,7 +456,8 @@ def page(folder: Path = RECORDED) -> str:
     filled = {
         "targets": targets(recorded, bench), "formulas": formulas(recorded), "universality": universality(recorded),
         "imagenet": imagenet(recorded, paper, bench), "canvas": canvas(recorded), "control": control(recorded),
-        "audits": audits(recorded), "choices": choices(recorded), "errata": [f"- *{e['where']}.* {e['text']}" for e in paper["erratum"]],
+        "audits": audits(recorded), "choices": choices(recorded),
+        "errata": [f"- *{e['where']}.* {e['text']}" for e in paper["erratum"]],
         **{f"table {key}": beside(table, recorded) for key, table in tables.items()},
     }  # fmt: skip
     text = (HERE / "results.template.md").read_text(encoding="utf-8")
