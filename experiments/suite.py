@@ -7,8 +7,8 @@
 
 Weights are kept under --runs and not trained again. Each row's record, OUT/NAME.json, is written as it grows: settings,
 seed, hardware, times, votes used, and for every input how many levels of each claim it reached. The work is done in
-passes INPUTS:VOTES, all rows in each before the next: first a part of the test set with few votes, then more inputs, then
-more votes for those that are still open. What is undecided counts as not certified, so every state of a record is true.
+passes INPUTS:VOTES, all rows in each before the next: first few votes for every input, then more for those that are
+still open. What is undecided counts as not certified, so every state of a record is true.
 
 Inputs come in a fixed order whose beginnings are even parts of the test set (every 20th, every 10th, …). n₀ = 100 votes
 choose the class; where that is wrong, nothing can be certified and no more votes are cast. The others vote until every
