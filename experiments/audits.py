@@ -114,9 +114,9 @@ def of_suite(name: str, args: argparse.Namespace) -> Target:
     row = next(row for row in ROWS if row.name == name)
     members = runs_of(row, args.suite, args.runs, args.set)
     settings = next(iter(members.values()))
-    g = smoothed(tuple(members), "eager")
+    g = smoothed(tuple(members), row.mirrored, "eager")
     about = {"preset": row.preset, "changes": [*changes_of(row, args.suite), *args.set], "seed": settings.seed,
-             "members": row.members, "weights": weights_hash(g.f.model)}  # fmt: skip
+             "members": row.members, "mirrored": row.mirrored, "weights": weights_hash(g.f.model)}  # fmt: skip
     return Target(g, row.claims[0].norm, about, data.load(settings.data, "test"), data.load(settings.data, "train"))
 
 

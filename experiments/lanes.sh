@@ -1,44 +1,57 @@
 #!/bin/bash
-# The suite on one GPU as five processes side by side, each with its own rows: while one compiles or looks at votes, the
+# The suite on one GPU as many processes side by side, each with its own rows: while one compiles or looks at votes, the
 # others keep the GPU busy.
 #
 #     experiments/lanes.sh SECONDS OUT RUNS     records go to OUT/suite and OUT/audits, logs to OUT, weights to RUNS
 set -u
 seconds=$1 out=$2 runs=$3
 here=$(cd "$(dirname "$0")" && pwd)
-export PYTHONPATH=$here/../src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=2 TORCHINDUCTOR_COMPILE_THREADS=4
-mkdir -p "$out/suite"
+export PYTHONPATH=$here/../src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=4
+mkdir -p "$out/suite" "$out/audits"
 cp -n "$here"/recorded/suite/choice-*.json "$out/suite"  # what was chosen on held-out data stays chosen
 SECONDS=0
 
-suite() { python "$here/suite.py" --out "$out/suite" --runs "$runs" --seconds $((seconds - SECONDS)) "$@"; }
-audit() { timeout $((seconds - SECONDS + 1)) python "$here/audits.py" rows --suite "$out/suite" --out "$out/audits" --runs "$runs" "$@"; }
+left() { echo $((seconds - SECONDS > 1 ? seconds - SECONDS : 1)); }
+suite() { timeout $(($(left) + 15)) python "$here/suite.py" --out "$out/suite" --runs "$runs" --seconds "$(left)" "$@"; }
+audit() { timeout "$(left)" python "$here/audits.py" rows --suite "$out/suite" --out "$out/audits" --runs "$runs" "$@"; }
+row() { suite --backend compile --only "$1" --passes "${@:2}"; }
 
-gaussian() {
-  suite --backend compile --passes 10000:10000 --only cifar10-certification cifar10-isotropic-1 cifar10-isotropic-0.5
-  audit --certificates 100 --only cifar10-isotropic-1 cifar10-isotropic-0.5
+certification() { row cifar10-certification 10000:10000 10000:100000; }
+laplace() { row cifar10-certification-laplace 10000:10000; }
+alm() {
+  row cifar10-alm 10000:10000
+  audit --certificates 50 --only cifar10-alm
+  row cifar10-bands 10000:10000
+  audit --certificates 50 --only cifar10-bands
 }
-basis() {
-  suite --backend compile --passes 10000:10000 --only cifar10-basis
-  audit --certificates 100 --only cifar10-basis
-  suite --backend compile --passes 10000:100000 --only cifar10-basis cifar10-ensemble-0.25
-}
-sizes() {
-  suite --backend compile --passes 10000:10000 --choose cifar10-alm \
-    --only cifar10-alm cifar10-certification-laplace cifar10-certification-uniform
-  audit --certificates 100 --only cifar10-alm
-  suite --backend compile --passes 10000:100000 --only cifar10-alm cifar10-certification-laplace cifar10-bands
-}
+isotropic() { row "cifar10-isotropic-$1" 10000:10000; audit --certificates 50 --only "cifar10-isotropic-$1"; }
 consistency() {
-  suite --backend compile --passes 10000:10000 10000:100000 --only cifar10-consistency-0.35
-  audit --certificates 100 --only cifar10-consistency-0.35
-  suite --backend compile --passes 10000:10000 10000:100000 --only cifar10-ensemble-0.35
+  row "cifar10-consistency-$1" "$2"
+  audit --certificates 50 --only "cifar10-consistency-$1"
+  row "cifar10-consistency-$1" 10000:10000
 }
-figures() {
-  suite --passes 500:4000 --choose 'mnist-*' cifar10-dataset --only 'cifar10-versus-*' 'cifar10-universal-*'
-  suite --backend compile --passes 10000:10000 --only mnist-certification mnist-basis
-  audit --certificates 100 --only mnist-basis
+versus() {
+  suite --passes 500:4000 --shard "$1" --only 'cifar10-versus-*' 'cifar10-universal-*-gaussian'
+  [ "$1" = 1/2 ] && audit --certificates 25 --only cifar10-versus-{pattern-2,dataset,basis}
 }
+universal() { suite --passes 500:4000 --shard "$1" --only cifar10-universal-*-{laplace,expinf,uniform,powerlaw}; }
 
-for name in gaussian basis sizes consistency figures; do $name > "$out/$name.log" 2>&1 & done
+while read -r lane arguments; do
+  # shellcheck disable=SC2086
+  $lane $arguments > "$out/$lane-${arguments//[ \/:]/-}.log" 2>&1 < /dev/null &
+done <<'LANES'
+certification
+laplace
+alm
+isotropic 1
+isotropic 0.5
+consistency 0.15 10000:10000
+consistency 0.25 10000:2000
+consistency 0.45 10000:10000
+versus 1/2
+versus 2/2
+universal 1/3
+universal 2/3
+universal 3/3
+LANES
 wait

@@ -123,7 +123,8 @@ class Target:
 
 
 FIFTHS = (0.0, 0.5, 1.0, 1.5, 2.25)
-CONSISTENT = ("cifar10-basis", "cifar10-consistency-0.35", "cifar10-ensemble-0.25", "cifar10-ensemble-0.35")
+CONSISTENT = (*(f"cifar10-consistency-{sigma}" for sigma in (0.15, 0.25, 0.35, 0.45)), "cifar10-basis",
+              "cifar10-ensemble-0.25", "cifar10-ensemble-0.35")  # fmt: skip
 TARGETS = (
     Target("CIFAR-10, ℓ2 radius 0 / 0.5 / 1.0 / 1.5 / 2.25, certification-wise, γ = λ = 1", "85 / 81 / 77 / 73 / 65",
            (85, 81, 77, 73, 65), "l2 radius", FIFTHS, ("cifar10-certification",), ("cifar10", ("certification-wise",))),

@@ -49,6 +49,7 @@ class Row:
     n: int = 100_000  # votes an input may use at most
     choice: str | None = None  # whose outcome adds to the changes
     members: int = 1  # networks whose logits are averaged, trained alike from the seeds 0, 1, …
+    mirrored: bool = False  # whether the logits at the picture and at its mirror image are averaged
 
     @property
     def data(self) -> str:
@@ -94,6 +95,7 @@ BOTH = (radius(*GRID), alm(*GRID))
 
 MNIST_GPU = ("model=resnet18", "epochs=12", "batch=256", "optimiser=sgd", "lr=0.1", "weight_decay=0.0005",
              "precision=bf16-mixed", "compile=true", "ema=0.99")  # fmt: skip
+LIGHTER = ("epochs=50", "ema=0.998", 'recipe={kind="consistency", weight=10.0}')
 PLAIN = ('recipe={kind="augmentation"}',)
 REACH = [
     Row("cifar10-certification", "CIFAR-10 ℓ2, ℓ1, ℓ∞", "cifar10-certification-fast", (),
@@ -112,6 +114,12 @@ REACH = [
     Row("cifar10-isotropic-0.5", "CIFAR-10 ℓ2", "cifar10-isotropic-fast", ("law.scale=0.5",), (radius(0.5, 1.0),)),
     Row("cifar10-isotropic-1", "CIFAR-10 ℓ2", "cifar10-isotropic-fast", ("epochs=60", "ema=0.99"), (radius(0.5, 1.0),)),
     Row("cifar10-consistency-0.35", "CIFAR-10 ℓ2", "cifar10-consistency", ("law.scale=0.35",), (radius(0.5, 0.75, 1.0),)),
+    Row("cifar10-consistency-0.15", "CIFAR-10 ℓ2", "cifar10-consistency", (*LIGHTER, "law.scale=0.15"), (radius(0.25),),
+        mirrored=True),
+    Row("cifar10-consistency-0.25", "CIFAR-10 ℓ2", "cifar10-consistency", ("epochs=50", "ema=0.998"), (radius(0.5, 0.75),),
+        mirrored=True),
+    Row("cifar10-consistency-0.45", "CIFAR-10 ℓ2", "cifar10-consistency", (*LIGHTER, "law.scale=0.45"), (radius(1.0),),
+        mirrored=True),
     Row("cifar10-ensemble-0.25", "CIFAR-10 ℓ2", "cifar10-basis", (), (radius(0.25, 0.5, 0.75),), members=2),
     Row("cifar10-ensemble-0.35", "CIFAR-10 ℓ2", "cifar10-consistency", ("law.scale=0.35",), (radius(0.5, 0.75, 1.0),),
         members=2),

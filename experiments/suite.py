@@ -274,19 +274,21 @@ def trained(folder: Path, settings: TrainSettings) -> float:
 
 
 class Ensemble(nn.Module):
-    """Several classifiers as one, by the mean of their logits: fewer chance votes, so larger p."""
+    """Several classifiers, or one at a picture and its mirror image, as one by the mean logits: fewer chance votes."""
 
-    def __init__(self, members: Sequence[nn.Module]) -> None:
+    def __init__(self, members: Sequence[nn.Module], mirrored: bool) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
+        self.mirrored = mirrored
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The mean logits."""
-        return torch.stack([member(x) for member in self.members]).mean(0)
+        views = (x, x.flip(-1)) if self.mirrored else (x,)
+        return torch.stack([member(view) for member in self.members for view in views]).mean(0)
 
 
 @functools.cache
-def smoothed(folders: tuple[Path, ...], backend: str) -> SmoothedClassifier:
+def smoothed(folders: tuple[Path, ...], mirrored: bool, backend: str) -> SmoothedClassifier:
     """The trained classifier under its noise, on the device; made, and compiled, once for all passes.
 
     Of several networks together, trained alike: their noise is the same.
@@ -294,7 +296,7 @@ def smoothed(folders: tuple[Path, ...], backend: str) -> SmoothedClassifier:
     runs = [load_run(folder) for folder in folders]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     first, classifiers = runs[0], [run.classifier for run in runs]
-    classifier = classifiers[0] if len(runs) == 1 else Ensemble(classifiers).eval()
+    classifier = Ensemble(classifiers, mirrored).eval() if mirrored or len(runs) > 1 else classifiers[0]
     return SmoothedClassifier(classifier.to(device), first.law, first.generator.to(device), first.num_classes, backend)
 
 
@@ -390,7 +392,7 @@ def estimate(row: Row, settings: TrainSettings, untrained: int, inputs: int, cap
     p0 = within(p0, cap)
     samples = expected_samples(p0[~np.isnan(p0)], cap)
     certifying = certify_seconds(settings.model, inputs, samples) + certify_seconds(settings.model, 1, missing / 1.5)
-    return training + row.members * certifying
+    return training + row.members * (1 + row.mirrored) * certifying
 
 
 # --- the runner ---
@@ -439,7 +441,7 @@ class Suite:
             return
         start = time.monotonic()
         training = sum(trained(folder, one) for folder, one in members.items())
-        g = smoothed(tuple(members), args.backend)
+        g = smoothed(tuple(members), row.mirrored, args.backend)
         record = Record.of(path, self.about(row, settings, g, training), row.claims, len(test_set))
         certify(g, test_set, record, row, inputs, cap, self.deadline)
         self.expected, self.spent = self.expected + cost, self.spent + time.monotonic() - start
@@ -457,7 +459,8 @@ class Suite:
             "law": repr(g.law), "generator": g.M.describe(), "scope": g.M.scope,
             "cap": None if largest is None else g.law.scale * largest,
             "mean_scale": region.mean_scale if g.M.scope == "pipeline" else None,
-            "members": row.members, "n0": N0, "n": row.n, "alpha": ALPHA, "weights": weights_hash(g.f.model),
+            "members": row.members, "mirrored": row.mirrored, "n0": N0, "n": row.n, "alpha": ALPHA,
+            "weights": weights_hash(g.f.model),
             "precision": "bf16" if torch.cuda.is_available() else "fp32", "backend": self.args.backend,
             "train_seconds": round(training, 1), "ucan": __version__, "torch": torch.__version__,
             "python": platform.python_version(), "hardware": machine(g.f.device or torch.device("cpu"))["device"],
@@ -481,7 +484,7 @@ class Suite:
             start = time.monotonic()
             training = trained(folder, settings)
             _, held = data.held_out(loaded(settings.data, "train"), choice.held_out, settings.seed)
-            g = smoothed((folder,), "eager")  # few votes: compiling would take longer
+            g = smoothed((folder,), False, "eager")  # few votes: compiling would take longer
             record = Record.of(folder / "held-out.json", self.about(row, settings, g, training), row.claims, len(held))
             certify(g, held, record, row, choice.inputs, choice.n, math.inf)
             self.expected, self.spent = self.expected + cost, self.spent + time.monotonic() - start

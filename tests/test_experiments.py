@@ -395,7 +395,7 @@ def test_an_ensemble_averages_logits_and_shares_its_first_member(tmp_path: Path)
     members = list(suite.runs_of(both, args.out, args.runs, args.set))
     assert len(members) == 2 and len(list((tmp_path / "runs").iterdir())) == 2  # seed 0 was there
     first, second, together = (
-        suite.smoothed(folders, "eager") for folders in ((members[0],), (members[1],), (*members,))
+        suite.smoothed(folders, False, "eager") for folders in ((members[0],), (members[1],), (*members,))
     )
     x = data.load("digits").batch(range(5))[0]
     with torch.no_grad():
@@ -403,6 +403,22 @@ def test_an_ensemble_averages_logits_and_shares_its_first_member(tmp_path: Path)
         assert torch.allclose(together.f.model(x), mean) and not torch.equal(first.f.model(x), second.f.model(x))
     found = [json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("single", "both")]
     assert found[0]["weights"] != found[1]["weights"] and [f["members"] for f in found] == [1, 2]
+
+
+def test_a_mirrored_row_averages_the_picture_and_its_mirror_image(tmp_path: Path) -> None:
+    row = rows.Row("plain", "", "digits-isotropic", (), (rows.radius(0.1),), 10, 256)
+    args = arguments(tmp_path)
+    for each in (row, replace(row, name="both", mirrored=True)):
+        suite.Suite(args).row(each, 10, 256)
+    (folder,) = suite.runs_of(row, args.out, args.runs, args.set)
+    plain, mirrored = (suite.smoothed((folder,), both, "eager") for both in (False, True))
+    x = data.load("digits").batch(range(5))[0]
+    with torch.no_grad():
+        mean = (plain.f.model(x) + plain.f.model(x.flip(3))) / 2
+        assert torch.allclose(mirrored.f.model(x), mean) and not torch.allclose(plain.f.model(x), mean)
+        assert torch.allclose(mirrored.f.model(x.flip(3)), mean)  # it no longer matters which of the two is given
+    found = [json.loads((tmp_path / "out" / f"{name}.json").read_text())["mirrored"] for name in ("plain", "both")]
+    assert found == [False, True]
 
 
 def test_a_row_of_the_suite_is_attacked_with_its_own_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
