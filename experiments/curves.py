@@ -1,4 +1,4 @@
-"""Draws docs/images/versus-DATA-BY.png: certified accuracy of every kind of noise, by radius and by ALM.
+"""Draws docs/images/versus-DATA-BY.png and universal-l1-BY.png: certified accuracy of every kind of noise and every law.
 
     python experiments/curves.py
 
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 from results import RECORDED, Measured, Recorded, matching
-from sheets import draw
+from rows import LAWS
+from sheets import draw, sheet
 
 from ucan.report.curves import Curve
 from ucan.report.figures import Line, accuracy_chart
@@ -21,6 +22,7 @@ from ucan.results.metrics import clopper_pearson
 
 # Ablations and the control have a section of their own; on one axis with γ = 5 the rest could not be seen.
 APART = ("no-offset", "gamma-5")
+PANEL = 390
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 
 
@@ -45,18 +47,37 @@ def chart(rows: list[Measured], by: str, data: str) -> str:
     return accuracy_chart(lines, axis, f"Certified accuracy of {len(lines)} kinds of noise on {data} by {by}")
 
 
+def universal(recorded: Recorded, by: str) -> str:
+    """Every law against ℓ1, one chart for each kind of noise; a law has the same colour in all of them."""
+    cells = []
+    for kind in ("isotropic", "pattern", "dataset", "certification"):
+        rows = {law: recorded.rows.get(f"cifar10-universal-{kind}-{law}") for law in LAWS}
+        lines = [
+            Line(law, row.scope, i, made)
+            for i, (law, row) in enumerate(rows.items())
+            if row is not None and (made := curve(row, f"l1 {by}")) is not None
+        ]
+        if lines:
+            axis = "ℓ1 radius" if by == "radius" else "ALM"
+            about = f"Certified accuracy under {kind} noise by {axis}, {len(lines)} laws"
+            cells.append((kind, accuracy_chart(lines, axis, about, width=PANEL)))
+    return sheet(cells, 2, PANEL)
+
+
 def _cap(row: Measured) -> str:
     return "" if row.cap is None else f"σ ≤ {math.ceil(round(row.cap * 100, 6)) / 100:g}"
 
 
 def main() -> None:
-    """Two figures for each data set."""
+    """Two figures for each data set, and two for all laws."""
     recorded = Recorded(RECORDED)
     for data in ("mnist", "cifar10"):
         rows = matching(recorded, [f"{data}-versus-*"]) or list(recorded.kinds[data].values())
         rows = [row for row in rows if not row.name.endswith(APART)]
         for by in ("radius", "alm"):
             draw(chart(rows, by, data), IMAGES / f"versus-{data}-{by}.png")
+    for by in ("radius", "alm"):
+        draw(universal(recorded, by), IMAGES / f"universal-l1-{by}.png")
 
 
 if __name__ == "__main__":

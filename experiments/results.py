@@ -11,7 +11,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,14 @@ class Recorded:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rows: dict[str, Measured] = {}
+        self.earlier: dict[str, Measured] = {}
         for row in ROWS:
             found = self.json(f"suite/{row.name}.json")
             if found is not None:
                 self.rows[row.name] = _of_suite(row, found)
+            before = self.json(f"suite/earlier/{row.name}.json")
+            if before is not None:
+                self.earlier[row.name] = replace(_of_suite(row, before), name=f"{row.name} (an earlier training)")
         self.kinds = {name: self._kinds(name) for name in ("mnist", "cifar10")}
 
     def json(self, path: str) -> Any:
@@ -222,7 +226,7 @@ SHOWN = {
 def matching(recorded: Recorded, globs: Iterable[str]) -> list[Measured]:
     """The recorded rows whose names match, in the order of the list."""
     names = [row.name for row in ROWS if any(fnmatch(row.name, glob) for glob in globs)]
-    return [recorded.rows[name] for name in names if name in recorded.rows]
+    return [found[name] for name in names for found in (recorded.rows, recorded.earlier) if name in found]
 
 
 def beside(table: dict[str, Any], recorded: Recorded) -> list[str]:

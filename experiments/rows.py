@@ -95,7 +95,7 @@ BOTH = (radius(*GRID), alm(*GRID))
 
 MNIST_GPU = ("model=resnet18", "epochs=12", "batch=256", "optimiser=sgd", "lr=0.1", "weight_decay=0.0005",
              "precision=bf16-mixed", "compile=true", "ema=0.99")  # fmt: skip
-LIGHTER = ("epochs=50", "ema=0.998", 'recipe={kind="consistency", weight=10.0}')
+LIGHTER = ("epochs=40", "ema=0.998", 'recipe={kind="consistency", weight=10.0}')
 PLAIN = ('recipe={kind="augmentation"}',)
 REACH = [
     Row("cifar10-certification", "CIFAR-10 ℓ2, ℓ1, ℓ∞", "cifar10-certification-fast", (),
@@ -116,7 +116,7 @@ REACH = [
     Row("cifar10-consistency-0.35", "CIFAR-10 ℓ2", "cifar10-consistency", ("law.scale=0.35",), (radius(0.5, 0.75, 1.0),)),
     Row("cifar10-consistency-0.15", "CIFAR-10 ℓ2", "cifar10-consistency", (*LIGHTER, "law.scale=0.15"), (radius(0.25),),
         mirrored=True),
-    Row("cifar10-consistency-0.25", "CIFAR-10 ℓ2", "cifar10-consistency", ("epochs=50", "ema=0.998"), (radius(0.5, 0.75),),
+    Row("cifar10-consistency-0.25", "CIFAR-10 ℓ2", "cifar10-consistency", ("epochs=40", "ema=0.998"), (radius(0.5, 0.75),),
         mirrored=True),
     Row("cifar10-consistency-0.45", "CIFAR-10 ℓ2", "cifar10-consistency", (*LIGHTER, "law.scale=0.45"), (radius(1.0),),
         mirrored=True),

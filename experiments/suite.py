@@ -5,10 +5,12 @@
     python experiments/suite.py --seconds 1400 --shard 1/3 &      (and 2/3, 3/3: three processes share one GPU)
     python experiments/suite.py --only 'mnist-*' --passes 10000:100000
 
-Weights are kept under --runs and not trained again. Each row's record, OUT/NAME.json, is written as it grows: settings,
-seed, hardware, times, votes used, and for every input how many levels of each claim it reached. The work is done in
-passes INPUTS:VOTES, all rows in each before the next: first few votes for every input, then more for those that are
-still open. What is undecided counts as not certified, so every state of a record is true.
+Weights are kept under --runs and not trained again. Where they are gone, the row is trained once more: if that gives the
+same weights bit for bit, as it often does on the same kind of GPU, the record is gone on with. Each row's record,
+OUT/NAME.json, is written as it grows: settings, seed, hardware, times, votes used, and for every input how many levels of
+each claim it reached. The work is done in passes INPUTS:VOTES, all rows in each before the next: first few votes for every
+input, then more for those that are still open. What is undecided counts as not certified, so every state of a record is
+true.
 
 Inputs come in a fixed order whose beginnings are even parts of the test set (every 20th, every 10th, …). n₀ = 100 votes
 choose the class; where that is wrong, nothing can be certified and no more votes are cast. The others vote until every
@@ -431,9 +433,6 @@ class Suite:
         if old["complete"] or "undecided" in old or further + missing == 0:
             return
         untrained = [folder for folder in members if not is_trained_run(folder)]
-        if path.exists() and untrained:
-            print(f"{row.name}: its weights are not in {untrained[0]}; remove {path} to begin anew", flush=True)
-            return
         cost = estimate(row, settings, len(untrained), further, min(cap, row.n), missing)
         certifying = cost if not untrained else estimate(row, settings, 0, further, min(cap, row.n), missing)
         # A vote that is cut short is of use, a training that is cut short is not.
@@ -442,11 +441,25 @@ class Suite:
         start = time.monotonic()
         training = sum(trained(folder, one) for folder, one in members.items())
         g = smoothed(tuple(members), row.mirrored, args.backend)
-        record = Record.of(path, self.about(row, settings, g, training), row.claims, len(test_set))
+        record = self.record(row, self.about(row, settings, g, training), len(test_set))
         certify(g, test_set, record, row, inputs, cap, self.deadline)
         self.expected, self.spent = self.expected + cost, self.spent + time.monotonic() - start
         print(f"{row.name}: {record.seen} inputs, {len(record.open)} open, trained in {training:.0f} s, "
               f"certified in {record.seconds:.0f} s, {record.to_dict(row)['accuracy']}", flush=True)  # fmt: skip
+
+    def record(self, row: Row, about: dict[str, Any], total: int) -> Record:
+        """As far as it is known, of these very weights; a record of others is put into OUT/earlier, and a new one begun."""
+        path = self.args.out / f"{row.name}.json"
+        try:
+            return Record.of(path, about, row.claims, total)
+        except InvalidInput:
+            aside = path.parent / "earlier" / path.name
+            if aside.exists():
+                raise
+            aside.parent.mkdir(exist_ok=True)
+            path.rename(aside)
+            print(f"{row.name}: other weights or levels than recorded, now in {aside}; begun anew", flush=True)
+            return Record.of(path, about, row.claims, total)
 
     def about(self, row: Row, settings: TrainSettings, g: SmoothedClassifier, training: float) -> dict[str, Any]:
         """What a record says besides its numbers."""
