@@ -12,7 +12,7 @@ import math
 from pathlib import Path
 
 import numpy as np
-from results import RECORDED, Measured, Recorded, matching
+from results import KINDS, RECORDED, Measured, Recorded, matching, universal_row
 from rows import LAWS
 from sheets import draw, sheet
 
@@ -27,9 +27,9 @@ IMAGES = Path(__file__).parent.parent / "docs" / "images"
 
 
 def curve(measured: Measured, key: str) -> Curve | None:
-    """The recorded levels as steps, with the 95 % band of the inputs; None where fewer than four were asked."""
+    """The recorded levels as steps, with the 95 % band of the inputs; None where fewer than three are known."""
     levels = sorted(measured.shares.get(key, {}))
-    if len(levels) < 4:
+    if len(levels) < 3:
         return None
     percent = np.array([float(measured.shares[key][level]) for level in levels] + [0.0])
     low, high = clopper_pearson(np.round(percent / 100 * measured.inputs), measured.inputs)
@@ -50,8 +50,8 @@ def chart(rows: list[Measured], by: str, data: str) -> str:
 def universal(recorded: Recorded, by: str) -> str:
     """Every law against ℓ1, one chart for each kind of noise; a law has the same colour in all of them."""
     cells = []
-    for kind in ("isotropic", "pattern", "dataset", "certification"):
-        rows = {law: recorded.rows.get(f"cifar10-universal-{kind}-{law}") for law in LAWS}
+    for kind in KINDS:
+        rows = {law: universal_row(recorded, kind, law) for law in LAWS}
         lines = [
             Line(law, row.scope, i, made)
             for i, (law, row) in enumerate(rows.items())

@@ -25,11 +25,7 @@ alm() {
   audit --certificates 50 --only cifar10-bands
 }
 isotropic() { row "cifar10-isotropic-$1" 10000:10000; audit --certificates 50 --only "cifar10-isotropic-$1"; }
-consistency() {
-  row "cifar10-consistency-$1" "$2"
-  audit --certificates 50 --only "cifar10-consistency-$1"
-  row "cifar10-consistency-$1" 10000:10000
-}
+consistency() { row "cifar10-consistency-$1" 10000:10000; audit --certificates 50 --only "cifar10-consistency-$1"; }
 versus() {
   suite --passes 500:4000 --shard "$1" --only 'cifar10-versus-*' 'cifar10-universal-*-gaussian'
   [ "$1" = 1/2 ] && audit --certificates 25 --only cifar10-versus-{pattern-2,dataset,basis}
@@ -45,9 +41,10 @@ laplace
 alm
 isotropic 1
 isotropic 0.5
-consistency 0.15 10000:10000
-consistency 0.25 10000:2000
-consistency 0.45 10000:10000
+consistency 0.15
+consistency 0.21
+consistency 0.32
+consistency 0.42
 versus 1/2
 versus 2/2
 universal 1/3
