@@ -8,7 +8,7 @@ seconds=$1 out=$2 runs=$3
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH=$here/../src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=4
 mkdir -p "$out/suite" "$out/audits"
-cp -n "$here"/recorded/suite/choice-*.json "$out/suite"  # what was chosen on held-out data stays chosen
+cp -rn "$here/recorded/suite/." "$out/suite"  # choices stay, and what is open is gone on with if training repeats
 SECONDS=0
 
 left() { echo $((seconds - SECONDS > 1 ? seconds - SECONDS : 1)); }
