@@ -55,6 +55,8 @@ RUNS: dict[str, dict[str, tuple[str, list[str], float]]] = {
         "laplace-l1": ("digits-isotropic", LAPLACE, 1),
         "uniform-l1": ("digits-isotropic", UNIFORM, 1),
         "expinf-linf": ("digits-isotropic", ['law={kind="expinf", std=0.5}'], math.inf),
+        "certification-laplace-l1": ("digits-certification", ['law={kind="laplace", std=1.0}', *SMALL], 1),
+        "certification-uniform-l1": ("digits-certification", ['law={kind="uniform", std=1.0}', *SMALL], 1),
     },
     "mnist": {
         "isotropic": ("mnist-isotropic-fast", ["law.scale=0.5"], 2),

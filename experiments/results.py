@@ -25,8 +25,13 @@ RECORDED = HERE / "recorded"
 PAGE = HERE.parent / "docs" / "results.md"
 MISSING = "not measured yet"
 TEST_SET = 10_000
-# Records of the same noise under an earlier, shorter training.
-SAME_NOISE = {"cifar10-certification": "cifar10-certification-wise"}
+# Audits of the same noise in another, shorter training.
+SAME_NOISE = {
+    "cifar10-certification": "cifar10-certification-wise",
+    "cifar10-certification-laplace": "digits-certification-laplace-l1",
+    "cifar10-certification-uniform": "digits-certification-uniform-l1",
+    "mnist-certification": "mnist-versus-certification",
+}
 
 
 @dataclass(frozen=True)
@@ -76,15 +81,16 @@ class Recorded:
     def audit(self, rows: Sequence[str]) -> str:
         """The auditor's verdict on the first of these rows that it attacked, in a few words."""
         names = [name for row in rows for name in (row, SAME_NOISE.get(row)) if name is not None]
-        found = next((found for name in names if (found := self.json(f"audits/{name}.json"))), None)
-        if found is None:
+        attacked = next((name for name in names if self.json(f"audits/{name}.json")), None)
+        if attacked is None:
             return MISSING
-        summary = found["summary"]
+        summary = self.json(f"audits/{attacked}.json")["summary"]
         broken = summary["broken"]
         words = [f"{broken['live']} of {summary['attacked']} broken live"]
         if "frozen" in broken:
             words.append(f"{broken['frozen']} with frozen noise")
-        return f"{', '.join(words)}: {'BUG' if summary['bug'] else 'no bug'}"
+        where = "" if attacked in rows else f" ({attacked})"
+        return f"{', '.join(words)}: {'BUG' if summary['bug'] else 'no bug'}{where}"
 
     def _kinds(self, name: str) -> dict[str, Measured]:
         found = self.json(f"{name}-kinds.json") or {"runs": {}}
