@@ -29,6 +29,7 @@ from suite import changes_of, runs_of, smoothed
 from ucan import Certificate, SmoothedClassifier, __version__, data
 from ucan.audit import Attempt, Budget, Ledger, audit_all, summarise
 from ucan.cli.train import changed
+from ucan.config import write_whole
 from ucan.data import Labelled
 from ucan.fingerprint import weights_hash
 from ucan.models.cnn import CNN
@@ -147,7 +148,7 @@ def run(target: Target, name: str, args: argparse.Namespace, path: Path) -> None
             "audit_seconds": round(time.perf_counter() - start, 1), "ucan": __version__, "torch": torch.__version__,
             "hardware": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         }  # fmt: skip
-        path.write_text(json.dumps(kept, indent=1) + "\n")
+        write_whole(path, (json.dumps(kept, indent=1) + "\n").encode())
         print(f"{name}: {summary['attacked']} attacked, broken {summary['broken']}, bug {summary['bug']}, "
               f"{time.perf_counter() - start:.0f} s", flush=True)  # fmt: skip
 

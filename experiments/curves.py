@@ -1,9 +1,9 @@
-"""Draws docs/images/versus-DATA-BY.png and universal-l1-BY.png: certified accuracy of every kind of noise and every law.
+"""Draws docs/images/versus-DATA-BY.png and universal-NORM-BY.png: certified accuracy of every kind of noise and every law.
 
     python experiments/curves.py
 
-From the records of the suite, or from the older ones while there are none. Between two levels a curve (and its band) is
-that of the next level, so it is never above the truth; beyond the last level nothing was asked.
+From the records of the suite. Between two levels a curve (and its band) is
+that of the next level, so it is never above the truth; it ends where nothing more was asked or decided.
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ IMAGES = Path(__file__).parent.parent / "docs" / "images"
 
 
 def curve(measured: Measured, key: str) -> Curve | None:
-    """The recorded levels as steps, with the 95 % band of the inputs; None where fewer than three are known."""
+    """The recorded levels as steps, with the 95 % band of the inputs; None where fewer than three are known.
+
+    Behind the last level nothing is known: the curve ends there, unless it has come down to 0.
+    """
     levels = sorted(measured.shares.get(key, {}))
     if len(levels) < 3:
         return None
-    percent = np.array([float(measured.shares[key][level]) for level in levels] + [0.0])
+    shares = [float(measured.shares[key][level]) for level in levels]
+    percent = np.array([*shares, shares[-1]])
     low, high = clopper_pearson(np.round(percent / 100 * measured.inputs), measured.inputs)
-    return Curve(np.array([*levels, math.inf]), percent, np.floor(low * 1000) / 10, np.ceil(high * 1000) / 10)
+    at = np.array([*levels, levels[-1] if shares[-1] else math.inf])
+    return Curve(at, percent, np.floor(low * 1000) / 10, np.ceil(high * 1000) / 10)
 
 
 def chart(rows: list[Measured], by: str, data: str) -> str:
@@ -47,18 +52,18 @@ def chart(rows: list[Measured], by: str, data: str) -> str:
     return accuracy_chart(lines, axis, f"Certified accuracy of {len(lines)} kinds of noise on {data} by {by}")
 
 
-def universal(recorded: Recorded, by: str) -> str:
-    """Every law against ℓ1, one chart for each kind of noise; a law has the same colour in all of them."""
+def universal(recorded: Recorded, norm: str, by: str) -> str:
+    """Every law against one norm, one chart for each kind of noise; a law has the same colour in all of them."""
     cells = []
     for kind in KINDS:
         rows = {law: universal_row(recorded, kind, law) for law in LAWS}
         lines = [
             Line(law, row.scope, i, made)
             for i, (law, row) in enumerate(rows.items())
-            if row is not None and (made := curve(row, f"l1 {by}")) is not None
+            if row is not None and (made := curve(row, f"{norm} {by}")) is not None
         ]
         if lines:
-            axis = "ℓ1 radius" if by == "radius" else "ALM"
+            axis = f"{'ℓ1' if norm == 'l1' else 'ℓ∞'} radius" if by == "radius" else "ALM"
             about = f"Certified accuracy under {kind} noise by {axis}, {len(lines)} laws"
             cells.append((kind, accuracy_chart(lines, axis, about, width=PANEL)))
     return sheet(cells, 2, PANEL)
@@ -69,15 +74,14 @@ def _cap(row: Measured) -> str:
 
 
 def main() -> None:
-    """Two figures for each data set, and two for all laws."""
+    """Two figures for each data set, and three for all laws."""
     recorded = Recorded(RECORDED)
     for data in ("mnist", "cifar10"):
-        rows = matching(recorded, [f"{data}-versus-*"]) or list(recorded.kinds[data].values())
-        rows = [row for row in rows if not row.name.endswith(APART)]
+        rows = [row for row in matching(recorded, [f"{data}-versus-*"]) if not row.name.endswith(APART)]
         for by in ("radius", "alm"):
             draw(chart(rows, by, data), IMAGES / f"versus-{data}-{by}.png")
-    for by in ("radius", "alm"):
-        draw(universal(recorded, by), IMAGES / f"universal-l1-{by}.png")
+    for norm, by in (("l1", "radius"), ("l1", "alm"), ("linf", "radius")):
+        draw(universal(recorded, norm, by), IMAGES / f"universal-{norm}-{by}.png")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from rows import CHOICES, LAWS, ROWS, Row
+from rows import CHOICES, LAWS, ROWS
+from suite import DIGITS, looked_at, undecided
 
 from ucan.results.metrics import floor_digits
 
@@ -58,7 +59,7 @@ class Measured:
 
 
 class Recorded:
-    """All that is recorded, by name: rows of the suite, else the older runs of the same preset (n = 10,000, fixed)."""
+    """All that is recorded: rows of the suite by name, and what they were recorded as earlier."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -67,11 +68,12 @@ class Recorded:
         for row in ROWS:
             found = self.json(f"suite/{row.name}.json")
             if found is not None:
-                self.rows[row.name] = _of_suite(row, found)
-            before = self.json(f"suite/earlier/{row.name}.json")
-            if before is not None:
-                self.earlier[row.name] = replace(_of_suite(row, before), name=f"{row.name} (an earlier training)")
-        self.kinds = {name: self._kinds(name) for name in ("mnist", "cifar10")}
+                self.rows[row.name] = _of_suite(row.name, found)
+        for path in sorted((folder / "suite" / "earlier").glob("*.json")):
+            before = json.loads(path.read_text())
+            now = self.json(f"suite/{before['row']}.json") or {}
+            why = "with fewer votes" if before["weights"] == now.get("weights") else "an earlier training"
+            self.earlier[before["row"]] = _of_suite(f"{before['row']} ({why})", before)
 
     def json(self, path: str) -> Any:
         """A file's content, or None where it is not there."""
@@ -79,9 +81,14 @@ class Recorded:
         return json.loads(file.read_text()) if file.exists() else None
 
     def audit(self, rows: Sequence[str]) -> str:
-        """The auditor's verdict on the first of these rows that it attacked, in a few words."""
-        names = [name for row in rows for name in (row, SAME_NOISE.get(row)) if name is not None]
-        attacked = next((name for name in names if self.json(f"audits/{name}.json")), None)
+        """The auditor's verdict on each of these rows, in a few words."""
+        words = {row: self._verdict(row) for row in rows}
+        if len(set(words.values())) == 1:
+            return next(iter(words.values()))
+        return "; ".join(f"{row}: {said}" for row, said in words.items()) or MISSING
+
+    def _verdict(self, row: str) -> str:
+        attacked = next((n for n in (row, SAME_NOISE.get(row)) if n and self.json(f"audits/{n}.json")), None)
         if attacked is None:
             return MISSING
         summary = self.json(f"audits/{attacked}.json")["summary"]
@@ -89,30 +96,24 @@ class Recorded:
         words = [f"{broken['live']} of {summary['attacked']} broken live"]
         if "frozen" in broken:
             words.append(f"{broken['frozen']} with frozen noise")
-        where = "" if attacked in rows else f" ({attacked})"
+        where = "" if attacked == row else f" ({attacked})"
         return f"{', '.join(words)}: {'BUG' if summary['bug'] else 'no bug'}{where}"
 
-    def _kinds(self, name: str) -> dict[str, Measured]:
-        found = self.json(f"{name}-kinds.json") or {"runs": {}}
-        return {
-            key: Measured(
-                f"{key} (older run)", run["scope"], run["cap"], run["inputs"], run["n"],
-                {f"l2 {by}": {float(r): floor_digits(v, 1) for r, v in run[by].items()} for by in ("radius", "alm")},
-            )
-            for key, run in found["runs"].items()
-        }  # fmt: skip
+    def reaches(self, name: str, key: str, level: float) -> list[bool]:
+        """Whether each input reached a level, in the suite's order."""
+        claim = self.json(f"suite/{name}.json")["claims"][key]
+        return [DIGITS.index(c) > claim["levels"].index(level) for c in looked_at(claim["reached"])]
 
 
-def _of_suite(row: Row, found: dict[str, Any]) -> Measured:
-    votes = max((n for _, n in found["open"].values()), default=found["n"])
-    undecided = found.get("undecided", {"inputs": len(found["open"]), "votes": votes})
+def _of_suite(name: str, found: dict[str, Any]) -> Measured:
+    left = undecided(found)
+    many = 4 * left["inputs"] > found["inputs"]
     shares = {
-        # Where nothing is certified while inputs are undecided, there were too few votes for this level: nothing is known.
-        key: {float(r): s for r, s in claim.items() if s != "0.0" or not undecided["inputs"]}
+        # Where nothing is certified and much is undecided there were too few votes for this level: nothing is known.
+        key: {float(r): s for r, s in claim.items() if s != "0.0" or not many}
         for key, claim in found["accuracy"].items()
     }
-    count, votes = undecided["inputs"], undecided["votes"]
-    return Measured(row.name, found["scope"], found["cap"], found["inputs"], votes, shares, count)
+    return Measured(name, found["scope"], found["cap"], found["inputs"], left["votes"], shares, left["inputs"])
 
 
 # --- what was to be reached ---
@@ -120,7 +121,7 @@ def _of_suite(row: Row, found: dict[str, Any]) -> Measured:
 
 @dataclass(frozen=True)
 class Target:
-    """One line of what must be reached: by these rows (the best of them at each level), else by an older run."""
+    """One line of what must be reached: by these rows, the best of them at each level."""
 
     what: str
     paper: str
@@ -128,7 +129,6 @@ class Target:
     key: str
     levels: tuple[float, ...]
     rows: tuple[str, ...]
-    older: tuple[str, tuple[str, ...]] = ("cifar10", ())
     above: bool = False  # the goal is to be passed, not only reached
 
 
@@ -137,14 +137,13 @@ CONSISTENT = (*(f"cifar10-consistency-{sigma}" for sigma in (0.15, 0.21, 0.32, 0
               "cifar10-ensemble-0.25", "cifar10-ensemble-0.35")  # fmt: skip
 TARGETS = (
     Target("CIFAR-10, ℓ2 radius 0 / 0.5 / 1.0 / 1.5 / 2.25, certification-wise, γ = λ = 1", "85 / 81 / 77 / 73 / 65",
-           (85, 81, 77, 73, 65), "l2 radius", FIFTHS, ("cifar10-certification",), ("cifar10", ("certification-wise",))),
+           (85, 81, 77, 73, 65), "l2 radius", FIFTHS, ("cifar10-certification",)),
     Target("CIFAR-10, ALM (σ ≤ 1) 0.5 / 1.0 / 1.5 / 2.25, basis-wise", "82 / 74 / 68 / 57 (`frozen`)",
-           (69, 62, 57, 47), "l2 alm", FIFTHS[1:], ("cifar10-alm", "cifar10-basis", "cifar10-bands"),
-           ("cifar10", ("basis-wise, consistency",)), above=True),
+           (69, 62, 57, 47), "l2 alm", FIFTHS[1:], ("cifar10-alm", "cifar10-basis", "cifar10-bands"), above=True),
     Target("MNIST, ℓ2 radius 1.0 / 2.25, certification-wise", "99 / 97", (99, 97), "l2 radius", (1.0, 2.25),
-           ("mnist-certification",), ("mnist", ("certification-wise",))),
+           ("mnist-certification",)),
     Target("MNIST, ALM (σ ≤ 1) 1.0 / 2.25, basis-wise", "97 / 94 (`frozen`)", (97, 94), "l2 alm", (1.0, 2.25),
-           ("mnist-basis",), ("mnist", ("basis-wise",))),
+           ("mnist-basis",)),
     Target("CIFAR-10, ℓ∞ 2/255 / 8/255, Gaussian, certification-wise", "81 / 70", (78, 67), "linf radius",
            (2 / 255, 8 / 255), ("cifar10-certification",)),
     Target("CIFAR-10, ℓ1 0.5, Uniform, certification-wise", "84", (81,), "l1 radius", (0.5,),
@@ -157,11 +156,10 @@ TARGETS = (
     Target("CIFAR-10, isotropic σ = 0.5, ℓ2 0.5 / 1.0", "41 / 23 (Cohen)", (41, 23), "l2 radius", (0.5, 1.0),
            ("cifar10-isotropic-0.5",)),
     Target("CIFAR-10, isotropic σ = 1.0, ℓ2 0.5 / 1.0", "34 / 22 (Cohen)", (34, 22), "l2 radius", (0.5, 1.0),
-           ("cifar10-isotropic-1",), ("cifar10", ("isotropic, 1",))),
+           ("cifar10-isotropic-1",)),
     Target("CIFAR-10, ℓ2 0.25 / 0.5 / 0.75 / 1.0, scope `pipeline`, best over σ, no extra data",
-           "71 / 60 / 52 / 40 (best published without a denoiser)", (71, 60, 52, 40), "l2 radius", (0.25, 0.5, 0.75, 1.0),
-           CONSISTENT, ("cifar10", ("basis-wise, consistency", "isotropic, 0.25, consistency", "isotropic, 0.5, consistency",
-                                    "isotropic, 1"))),
+           "71 / 60 / 52 / 40 (best published with fixed noise, no extra data)", (71, 60, 52, 40), "l2 radius",
+           (0.25, 0.5, 0.75, 1.0), CONSISTENT),
 )  # fmt: skip
 
 
@@ -190,9 +188,6 @@ def targets(recorded: Recorded, bench: Any) -> list[str]:
     lines = ["| what | paper | to reach | ours | scope | on | verdict | audit |", "|---|---|---|---|---|---|---|---|"]
     for target in TARGETS:
         rows = [recorded.rows[name] for name in target.rows if name in recorded.rows]
-        if not rows:
-            source, names = target.older
-            rows = [recorded.kinds[source][name] for name in names if name in recorded.kinds[source]]
         ours = [best_of(rows, target.key, level) for level in target.levels]
         best = [(level, share) for level, share in zip(target.levels, ours, strict=True) if share is not None]
         rows = [row for row in rows if any(row.at(target.key, level) == share for level, share in best)]
@@ -209,7 +204,8 @@ def targets(recorded: Recorded, bench: Any) -> list[str]:
     held = [summary for summary in found if summary["scope"] == "pipeline"]
     bugs = f"{sum(s['bug'] for s in held)} of {len(held)} audits" if held else MISSING
     lines.append(
-        f"| every `pipeline` row: bugs by the audit's rule | – | 0 | {bugs} | `pipeline` | – | see below | – |"
+        f"| every `pipeline` row: bugs by the audit's rule | – | 0 | {bugs} | `pipeline` | – | "
+        f"{len(unattacked(recorded))} rows not attacked yet | see below |"
     )
     own, _, where = certificate_seconds(recorded, bench)
     reached = MISSING if own is None else "reached" if own < 5 else "too slow"
@@ -231,17 +227,37 @@ def tried(recorded: Recorded) -> list[str]:
             shares = " | ".join(row.at("l2 radius", r) or "–" for r in levels)
             mirrored = "yes" if found.get("mirrored") else "no"
             lines.append(f"| {name} | {found.get('members', 1)} | {mirrored} | {shares} | {row.part} |")
+    pair = ("cifar10-basis", "cifar10-ensemble-0.25")
+    if all(name in recorded.rows for name in pair):
+        reached = [recorded.reaches(name, "l2 radius", 0.5) for name in pair]
+        both = min(map(len, reached))
+        at = [floor_digits(100 * sum(inputs[:both]) / both, 1) for inputs in reached]
+        lines += ["", f"On the {both:,} inputs that {pair[0]} and {pair[1]} share, with the same number of votes, the second "
+                  f"network takes the share at 0.5 from {at[0]} to {at[1]}."]  # fmt: skip
     return lines if len(lines) > 2 else [MISSING]
+
+
+def unattacked(recorded: Recorded) -> list[str]:
+    """The rows of scope pipeline that no audit has attacked."""
+    held = [name for name, row in recorded.rows.items() if row.scope == "pipeline"]
+    return [name for name in held if not recorded.json(f"audits/{name}.json")]
+
+
+def missing(recorded: Recorded) -> list[str]:
+    """The rows of the list that have no record, and the pipeline rows that were not attacked."""
+    unknown = [row.name for row in ROWS if row.name not in recorded.rows]
+    parts = [("Not measured yet", unknown), ("Scope `pipeline`, certified and not attacked yet", unattacked(recorded))]
+    return [f"- {what}: {', '.join(f'`{name}`' for name in names) or 'none'}." for what, names in parts]
 
 
 # --- tables beside the paper's ---
 
 SHOWN = {
-    "mnist-l2": (("mnist-certification", "mnist-basis", "mnist-versus-*"), "mnist"),
-    "cifar10-l2": (("cifar10-certification", "cifar10-basis", "cifar10-alm", "cifar10-bands", "cifar10-ensemble-*",
-                    "cifar10-consistency-*", "cifar10-isotropic-*", "cifar10-versus-*"), "cifar10"),
-    "cifar10-l1": (("cifar10-certification*",), None),
-    "cifar10-linf": (("cifar10-certification",), None),
+    "mnist-l2": ("mnist-certification", "mnist-basis", "mnist-versus-*"),
+    "cifar10-l2": ("cifar10-certification", "cifar10-basis", "cifar10-alm", "cifar10-bands", "cifar10-ensemble-*",
+                   "cifar10-consistency-*", "cifar10-isotropic-*", "cifar10-versus-*"),
+    "cifar10-l1": ("cifar10-certification*",),
+    "cifar10-linf": ("cifar10-certification",),
 }  # fmt: skip
 
 
@@ -266,10 +282,7 @@ def beside(table: dict[str, Any], recorded: Recorded) -> list[str]:
         by = "ALM" if row["by"] == "alm" else "radius"
         name = f"the paper's method, by {by}" + (f", {row['law']}" if "law" in row else "")
         lines.append(f"| **{name}** | `frozen` | " + " | ".join(map(_printed, row["values"])) + " | paper |")
-    globs, older = SHOWN.get(table["id"], ((), None))
-    rows = matching(recorded, globs)
-    if older is not None:
-        rows += list(recorded.kinds[older].values())
+    rows = matching(recorded, SHOWN.get(table["id"], ()))
     before = len(lines)
     for measured in rows:
         for by in ("radius", "alm"):
@@ -306,15 +319,22 @@ def universal_row(recorded: Recorded, kind: str, law: str) -> Measured | None:
     same = recorded.rows.get(f"cifar10-versus-{KINDS[kind]}")
     if name in recorded.rows or law != "gaussian" or same is None:
         return recorded.rows.get(name)
-    asked = {f"l1 {by}": {r: s for r, s in same.shares[f"l2 {by}"].items() if r % 0.5 == 0} for by in ("radius", "alm")}
+    asked = {}
+    for by in ("radius", "alm"):
+        known = same.shares[f"l2 {by}"]
+        asked[f"l1 {by}"] = {r: share for r, share in known.items() if r % 0.5 == 0}
+        if kind == "isotropic":  # one scale: the largest cube in the ℓ2 ball
+            asked[f"linf {by}"] = {r / math.sqrt(3072): share for r, share in known.items()}
     return replace(same, name=name, shares=asked)
 
 
 def universality(recorded: Recorded) -> list[str]:
     """Every law under every generator, by norm."""
     found = {(kind, law): universal_row(recorded, kind, law) for kind in KINDS for law in LAWS}
-    missing = [f"{kind} with {law}" for (kind, law), row in found.items() if row is None]
-    about = f"{MISSING[0].upper()}{MISSING[1:]}: {', '.join(missing)} (`suite.py --only 'cifar10-universal-*'`)."
+    unknown = [f"{kind} with {law}" for (kind, law), row in found.items() if row is None]
+    about = (
+        f"{MISSING[0].upper()}{MISSING[1:]}: {', '.join(unknown)}, and Gaussian noise against ℓ∞ but for the isotropic."
+    )
     lines = [
         "| noise | law | scope | claim | certified accuracy in % at each level | on |",
         "|---|---|---|---|---|---|",
@@ -326,7 +346,7 @@ def universality(recorded: Recorded) -> list[str]:
             claims.setdefault(cells, []).append(key.replace("linf", "ℓ∞").replace("l1", "ℓ1").replace("alm", "ALM"))
         for cells, keys in claims.items():
             lines.append(f"| {kind} | {law} | `{row.scope}` | {', '.join(keys)} | {cells} | {row.part} |")
-    return [*(lines if len(lines) > 2 else []), *(["", about] if missing else [])]
+    return [*(lines if len(lines) > 2 else []), *(["", about] if unknown else [])]
 
 
 # --- the formulas, ImageNet's size, and the rest ---
@@ -445,6 +465,16 @@ def control(recorded: Recorded) -> list[str]:
     ]  # fmt: skip
 
 
+def beside_alm(recorded: Recorded) -> list[str]:
+    """The radii of the rows that are made for ALM."""
+    said = []
+    for name in ("mnist-basis", "cifar10-alm"):
+        if name in recorded.rows:
+            radii = recorded.rows[name].shares["l2 radius"]
+            said.append(f"`{name}` " + ", ".join(f"{share} at {r:g}" for r, share in radii.items() if r))
+    return [f"By radius: {'; '.join(said)}."] if said else [MISSING]
+
+
 def canvas(recorded: Recorded) -> list[str]:
     """Composed noise."""
     found = recorded.json("canvas.json")
@@ -464,15 +494,17 @@ def canvas(recorded: Recorded) -> list[str]:
 
 def audits(recorded: Recorded) -> list[str]:
     """Every recorded audit."""
-    lines = ["| run | scope | changes | attacked | broken | bug by the audit's rule |", "|---|---|---|--:|---|---|"]
+    lines = ["| run | scope | against | changes | attacked | broken | bug by the audit's rule |",
+             "|---|---|---|---|--:|---|---|"]  # fmt: skip
     for path in sorted((recorded.folder / "audits").glob("*.json")):
         found = json.loads(path.read_text())
         summary = found["summary"]
         broken = ", ".join(f"{count} {mode}" for mode, count in summary["broken"].items())
         partly = "" if found["complete"] else " (stopped early)"
+        against = "ℓ" + found["norm"].removesuffix(".0").replace("inf", "∞")
         lines.append(
-            f"| {path.stem} | `{summary['scope']}` | {', '.join(found['changes']) or '–'} | {summary['attacked']}{partly} | "
-            f"{broken} | {'YES' if summary['bug'] else 'no'} |"
+            f"| {path.stem} | `{summary['scope']}` | {against} | {', '.join(found['changes']) or '–'} | "
+            f"{summary['attacked']}{partly} | {broken} | {'YES' if summary['bug'] else 'no'} |"
         )
     return lines if len(lines) > 2 else [MISSING]
 
@@ -502,8 +534,8 @@ def page(folder: Path = RECORDED) -> str:
     file = HERE.parent / "benchmarks" / "2026-11-15-h200-packed.json"
     bench = json.loads(file.read_text()) if file.exists() else None
     filled = {
-        "targets": targets(recorded, bench), "tried": tried(recorded), "formulas": formulas(recorded),
-        "universality": universality(recorded),
+        "targets": targets(recorded, bench), "tried": tried(recorded), "missing": missing(recorded),
+        "formulas": formulas(recorded), "universality": universality(recorded), "beside alm": beside_alm(recorded),
         "imagenet": imagenet(recorded, paper, bench), "canvas": canvas(recorded), "control": control(recorded),
         "audits": audits(recorded), "choices": choices(recorded),
         "errata": [f"- *{e['where']}.* {e['text']}" for e in paper["erratum"]],

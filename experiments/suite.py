@@ -148,7 +148,8 @@ class Record:
         if not path.exists():
             return fresh
         old = json.loads(path.read_text())
-        same = all(old.get(k) == about[k] for k in ("weights", "preset", "changes", "precision", "backend", "seed"))
+        alike = ("weights", "noise", "members", "mirrored", "preset", "changes", "precision", "backend", "seed")
+        same = all(old[k] == about[k] for k in alike if k in old)
         asked = {key: claim["levels"] for key, claim in old["claims"].items()}
         if not same or old["of"] != total or asked != {claim.key: list(claim.levels) for claim in claims}:
             raise InvalidInput(f"{path} is about another classifier or other levels: remove it to begin anew.")
@@ -164,12 +165,16 @@ class Record:
     @property
     def seen(self) -> int:
         """How many inputs were looked at."""
-        return sum(c != "." for c in next(iter(self.found.values())))
+        return len(looked_at(packed(next(iter(self.found.values())))))
 
     def put(self, index: int, levels: list[int], state: tuple[int, int] | None) -> None:
-        """What one input reached of each claim; with (hits, votes) if more votes may yet decide more."""
+        """What one input reached of each claim; with (hits, votes) if more votes may yet decide more.
+
+        What was once certified stays so: the bounds hold all together, whenever one looks.
+        """
         for digits, count in zip(self.found.values(), levels, strict=True):
-            digits[index] = DIGITS[count]
+            before = 0 if digits[index] == "." else DIGITS.index(digits[index])
+            digits[index] = DIGITS[max(before, count)]
         self.open.pop(index, None)
         if state is not None:
             self.open[index] = state
@@ -184,7 +189,7 @@ class Record:
             "complete": seen >= min(row.inputs, self.total) and not self.open,
             "samples": self.samples,
             "certify_seconds": round(self.seconds, 1),
-            "accuracy": {claim.key: shares(self.found[claim.key], claim.levels) for claim in self.claims},
+            "accuracy": {claim.key: shares(packed(self.found[claim.key]), claim.levels) for claim in self.claims},
             "claims": {
                 claim.key: {"levels": list(claim.levels), "reached": packed(self.found[claim.key])}
                 for claim in self.claims
@@ -202,9 +207,17 @@ def close(path: Path) -> None:
     """Forget which inputs are open, and keep how many there are: without the weights no vote can be added to theirs."""
     found = json.loads(path.read_text())
     if found.get("open"):
-        votes = max(n for _, n in found["open"].values())
-        found |= {"undecided": {"inputs": len(found["open"]), "votes": votes}, "open": {}}
+        found |= {"undecided": undecided(found), "open": {}}
         write_whole(path, (json.dumps(found, ensure_ascii=False) + "\n").encode())
+
+
+def undecided(found: dict[str, Any]) -> dict[str, int]:
+    """Of a record's inputs, how many are undecided, and the most votes that one of those has."""
+    if "undecided" in found:
+        return {**found["undecided"]}
+    among = set(in_order(found["of"])[: found["inputs"]])
+    votes = [n for i, (_, n) in found["open"].items() if int(i) in among]
+    return {"inputs": len(votes), "votes": max(votes, default=found["n"])}
 
 
 def packed(digits: list[str]) -> str:
@@ -220,9 +233,17 @@ def unpacked(text: str, total: int) -> list[str]:
     return digits
 
 
-def shares(digits: list[str] | str, levels: tuple[float, ...] | list[float]) -> dict[str, str]:
-    """Certified accuracy in percent at each level, rounded down to a tenth."""
-    counts = [DIGITS.index(c) for c in digits if c != "."]
+def looked_at(text: str) -> str:
+    """The digits before the first input that was not looked at.
+
+    Those behind a gap are left out: a gap is where a vote took long, so without it they would look better than they are.
+    """
+    return text.partition(".")[0]
+
+
+def shares(text: str, levels: tuple[float, ...] | list[float]) -> dict[str, str]:
+    """Certified accuracy in percent at each level, rounded down to a tenth, of the inputs looked at (``packed``)."""
+    counts = [DIGITS.index(c) for c in looked_at(text)]
     return {
         f"{level:.6g}": floor_percent(sum(c > i for c in counts) / len(counts)) if counts else "–"
         for i, level in enumerate(levels)
@@ -364,6 +385,8 @@ def certify(
             record.samples += candidate.drawn
             now = time.monotonic()
             if now - saved > SAVE_EVERY:
+                for other, its in active.values():  # under way: open, with the votes they have
+                    finish(other, its)
                 record.seconds, saved = before + now - start, now
                 record.save(row)
             if now > deadline:
@@ -453,9 +476,7 @@ class Suite:
         try:
             return Record.of(path, about, row.claims, total)
         except InvalidInput:
-            aside = path.parent / "earlier" / path.name
-            if aside.exists():
-                raise
+            aside = path.parent / "earlier" / f"{row.name}-{json.loads(path.read_text())['weights'][:8]}.json"
             aside.parent.mkdir(exist_ok=True)
             path.rename(aside)
             print(f"{row.name}: other weights or levels than recorded, now in {aside}; begun anew", flush=True)
@@ -473,7 +494,7 @@ class Suite:
             "cap": None if largest is None else g.law.scale * largest,
             "mean_scale": region.mean_scale if g.M.scope == "pipeline" else None,
             "members": row.members, "mirrored": row.mirrored, "n0": N0, "n": row.n, "alpha": ALPHA,
-            "weights": weights_hash(g.f.model),
+            "weights": weights_hash(g.f.model), "noise": weights_hash(g.M),
             "precision": "bf16" if torch.cuda.is_available() else "fp32", "backend": self.args.backend,
             "train_seconds": round(training, 1), "ucan": __version__, "torch": torch.__version__,
             "python": platform.python_version(), "hardware": machine(g.f.device or torch.device("cpu"))["device"],
@@ -501,7 +522,7 @@ class Suite:
             record = Record.of(folder / "held-out.json", self.about(row, settings, g, training), row.claims, len(held))
             certify(g, held, record, row, choice.inputs, choice.n, math.inf)
             self.expected, self.spent = self.expected + cost, self.spent + time.monotonic() - start
-            accuracy = shares(record.found[choice.claim.key], choice.claim.levels)
+            accuracy = shares(packed(record.found[choice.claim.key]), choice.claim.levels)
             known["options"].append({"changes": list(option), "accuracy": accuracy, "inputs": record.seen,
                                      "train_seconds": round(training, 1)})  # fmt: skip
             known |= {"preset": choice.preset, "base": list(choice.changes), "held_out": choice.held_out,
