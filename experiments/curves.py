@@ -43,10 +43,10 @@ def curve(measured: Measured, key: str) -> Curve | None:
 
 def chart(rows: list[Measured], by: str, data: str) -> str:
     """All rows of one data set, by radius or by ALM."""
-    found = [(row, made) for row in rows if (made := curve(row, f"l2 {by}")) is not None]
     lines = [
         Line(row.name.removeprefix(f"{data}-versus-"), row.scope, i, made, _cap(row) if by == "alm" else "")
-        for i, (row, made) in enumerate(found)
+        for i, row in enumerate(rows)  # a row has the same colour in both figures
+        if (made := curve(row, f"l2 {by}")) is not None
     ]
     axis = "ℓ2 radius" if by == "radius" else "ALM under each row's cap on σ"
     return accuracy_chart(lines, axis, f"Certified accuracy of {len(lines)} kinds of noise on {data} by {by}")

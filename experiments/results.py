@@ -107,7 +107,7 @@ class Recorded:
 
 def _of_suite(name: str, found: dict[str, Any]) -> Measured:
     left = undecided(found)
-    many = 4 * left["inputs"] > found["inputs"]
+    many = 8 * left["inputs"] > found["inputs"]
     shares = {
         # Where nothing is certified and much is undecided there were too few votes for this level: nothing is known.
         key: {float(r): s for r, s in claim.items() if s != "0.0" or not many}

@@ -223,7 +223,7 @@ def test_a_closed_record_keeps_how_many_are_undecided(tmp_path: Path) -> None:
     )
     assert (before.open, before.n) == (300, 1920)
     assert before.at("l2 radius", 1.0) is None and before.at("l2 radius", 0.5) == "90.5"  # undecided is not refuted
-    made |= {"open": {}, "undecided": {"inputs": 250, "votes": 1920}}
+    made |= {"open": {}, "undecided": {"inputs": 125, "votes": 1920}}
     path.write_text(json.dumps(made))
     assert (
         results.Recorded(tmp_path).rows["cifar10-isotropic-0.5"].at("l2 radius", 1.0) == "0.0"
