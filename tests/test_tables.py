@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 from ucan.cli.compare import compare
 from ucan.cli.exchange import export_run, import_results
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, StoreError
+from ucan.report.evidence import overview_section
 from ucan.report.render import latex, markdown, render, terminal
+from ucan.report.runs import read_runs
 from ucan.report.tables import Table, comparison
 from ucan.results import Store
 from ucan.results.imports import complete
@@ -19,13 +21,13 @@ from ucan.results.imports import complete
 AT = (0.0, 0.5, 1.0)
 
 
-def make(folder: Path, radii: list[float], rows: int, **config: object) -> Path:
+def make(folder: Path, radii: list[float], rows: int, idx: np.ndarray | None = None, **config: object) -> Path:
     """A run of ``rows`` inputs that is right with these radii, and wrong with a large one on the rest."""
     radius = np.array(radii + [9.0] * (rows - len(radii)))
     right = np.arange(rows) < len(radii)
     settings = {"kind": "imported", "norm": 2, **config}
     columns = complete(
-        idx=np.arange(rows),
+        idx=np.arange(rows) if idx is None else idx,
         label=np.zeros(rows, np.int64),
         prediction=np.where(right, 0, 1),
         abstained=np.zeros(rows, bool),
@@ -73,6 +75,27 @@ def test_shares_by_hand(ours: Path, cohen: Path, wide: Path) -> None:
 def test_shares_round_down(tmp_path: Path) -> None:
     run = make(tmp_path / "run", [1.0, 1.0], 3)
     assert cells(comparison([run], [0], digits=0))[0][3] == "66" and cells(comparison([run], [0]))[0][3] == "66.6"
+
+
+@pytest.mark.parametrize("skip", [1, 20])
+def test_an_interrupted_run_counts_up_to_the_first_gap(tmp_path: Path, skip: int) -> None:
+    """Sure inputs finish early: with those behind the gap the share at 1 would be 9 of 12."""
+    radii = [1.2, 1.2, 0.2, 1.2] + [1.2] * 6 + [0.2]
+    places = skip * np.array([0, 1, 2, 3, 5, 6, 7, 9, 10, 11, 12, 14])
+    stopped = make(tmp_path / "stopped", radii, 12, idx=places, scope="pipeline", skip=skip)
+    with Store.open(stopped) as store:
+        assert store.behind_gap == 8 and store.gapless()["idx"].tolist() == (skip * np.arange(4)).tolist()
+        assert len(store.columns()["idx"]) == 12  # nothing is lost
+    table = comparison([stopped], AT)
+    assert cells(table) == [("stopped", "pipeline", "–", "100.0", "75.0", "75.0")] and table.rows[0].inputs == 4
+    assert "stopped was interrupted: 8 results behind an unfinished input are left out" in table.notes[0]
+    (run,) = read_runs([stopped])
+    assert (run.inputs, run.left_out) == (4, 8) and "8 results behind an unfinished input" in overview_section([run])
+    whole = make(tmp_path / "whole", radii, 12, idx=skip * np.arange(12), scope="pipeline", skip=skip)
+    assert not comparison([whole], AT).notes and read_runs([whole])[0].left_out == 0
+    first = make(tmp_path / "first", radii, 12, idx=skip * np.arange(1, 13), scope="pipeline", skip=skip)
+    with pytest.raises(StoreError, match="no certificates yet"):
+        read_runs([first])
 
 
 def test_the_best_is_marked_within_a_scope(ours: Path, cohen: Path, wide: Path) -> None:

@@ -246,7 +246,7 @@ def _places(out: Path | None, model: str, norm: float) -> tuple[Path, Path]:
 
 
 def _summary(store: Store, folder: Path, tsv: Path, scope: str) -> dict[str, Any]:
-    columns = store.columns()
+    columns = store.gapless()
     count = len(columns["idx"])
     certified = columns["radius"][columns["correct"]]
     return {

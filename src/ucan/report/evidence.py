@@ -31,10 +31,16 @@ def overview_section(runs: Sequence[Run]) -> str:
         )
         numbers = "".join(f'<td class="n">{cell}</td>' for cell in cells)
         rows.append(f"<tr>{row_head(run, runs)}<td>{escape(_noise(run))}</td>{numbers}</tr>")
+    stopped = "".join(
+        f"<p>{escape(run.label)} was interrupted: {run.left_out:,} results behind an unfinished input are left out of every "
+        "figure. The command below goes on with it.</p>"
+        for run in runs
+        if run.left_out
+    )
     return (
         '<section id="runs"><h2>The runs</h2><p>Radii count 0 for wrong answers and abstentions. Each guarantee is false '
         "with probability at most α over the noise drawn; n is the number of noisy copies asked about each input, "
-        "Gaussian ones unless another law is named.</p>"
+        f"Gaussian ones unless another law is named.</p>{stopped}"
         f"{table(names, rows, 'Each run in figures', ('noise',))}</section>\n"
     )
 

@@ -51,7 +51,7 @@ def _certify(run: Run, model: str) -> str:
         "batch_size": config.get("batch_size"),
         "registry": config.get("registry"),
         "skip": _unless(config.get("skip"), 1),
-        "max": run.inputs,
+        "max": run.inputs + run.left_out,
         "o": run.folder,
     }
     return _line("certify", **options)

@@ -44,6 +44,7 @@ class Row:
     bands: tuple[tuple[float, float], ...] = ()
     inputs: int = 0
     norm: float | None = None
+    left_out: int = 0
 
     def cells(self, digits: int) -> tuple[str, ...]:
         """What is shown: percent, rounded down; a band's upper limit rounded up; "–" for unknown."""
@@ -116,14 +117,15 @@ def _row(run: Store | str | Path, radii: tuple[float, ...], metric: Measure, ban
     if not isinstance(run, Store):
         with Store.open(run) as store:
             return _row(store, radii, metric, bands)
-    columns = run.columns(("correct", "abstained", metric))
+    columns = run.gapless(("correct", "abstained", metric))
     shares = tuple(map(float, certified_accuracy(columns, radii, metric)))
     limits: tuple[tuple[float, float], ...] = ()
     if bands:
         low, high = certified_band(columns, radii, metric)
         limits = tuple(zip(map(float, low), map(float, high), strict=True))
     cap = run.config.get("alm_cap")
-    return Row(run.name, run.scope, cap, shares, bands=limits, inputs=len(columns["correct"]), norm=run.norm)
+    inputs = len(columns["correct"])
+    return Row(run.name, run.scope, cap, shares, bands=limits, inputs=inputs, norm=run.norm, left_out=run.behind_gap)
 
 
 def _envelope(name: str, runs: Sequence[Store | str | Path], radii: tuple[float, ...], metric: Measure) -> Row:
@@ -218,6 +220,11 @@ def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]
     if len({row.inputs for row in shares}) > 1:
         counts = (f"{row.name} {row.inputs or 'different numbers'}" for row in shares)
         notes.append("not the same number of inputs: " + ", ".join(counts))
+    notes += [
+        f"{row.name} was interrupted: {row.left_out} results behind an unfinished input are left out; `ucan certify` goes on"
+        for row in shares
+        if row.left_out
+    ]
     if bands:
         notes.append("in brackets: 95 % Clopper–Pearson limits over the inputs")
     return tuple(notes)
