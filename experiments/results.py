@@ -415,10 +415,12 @@ def imagenet(recorded: Recorded, paper: dict[str, Any], bench: Any) -> list[str]
     function = recorded.json("imagenet-function.json")
     if function is None:
         return [*lines, f"Every generator at 224 px: {MISSING}."]
-    slow = "" if "NVIDIA" in function["device"] else " (a busy CPU: its seconds say little)"
+    slow = f" ({function['note']})" if "note" in function else ""
     lines += [
         f"{function['model']}, clean-trained, under {function['law']}, n = {function['n']:,}, {function['device']}{slow}. The "
-        "generators are untrained: this shows that each works at this size and what it costs, nothing about accuracy.",
+        "generators are untrained: this shows that each works at this size and what it costs, nothing about accuracy. "
+        "Regions hold if a random change just inside the certified radius lies in the region and a hundred times as large a "
+        "one does not.",
         "", "| noise | scope | norm | pictures | with a certificate | regions hold | seconds a picture |",
         "|---|---|---|--:|--:|---|--:|",
     ]  # fmt: skip
