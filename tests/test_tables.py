@@ -1,5 +1,6 @@
 """Comparison tables by hand: shares, best within a scope, improvement, envelope, notes, and the three looks."""
 
+import json
 import math
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ucan.report.render import latex, markdown, render, terminal
 from ucan.report.runs import read_runs
 from ucan.report.tables import Table, comparison
 from ucan.results import Store
+from ucan.results.formats import write
 from ucan.results.imports import complete
 
 AT = (0.0, 0.5, 1.0)
@@ -84,11 +86,18 @@ def test_an_interrupted_run_counts_up_to_the_first_gap(tmp_path: Path, skip: int
     places = skip * np.array([0, 1, 2, 3, 5, 6, 7, 9, 10, 11, 12, 14])
     stopped = make(tmp_path / "stopped", radii, 12, idx=places, scope="pipeline", skip=skip)
     with Store.open(stopped) as store:
-        assert store.behind_gap == 8 and store.gapless()["idx"].tolist() == (skip * np.arange(4)).tolist()
+        columns, behind = store.gapless(("idx",))
+        assert behind == 8 and columns["idx"].tolist() == (skip * np.arange(4)).tolist()
         assert len(store.columns()["idx"]) == 12  # nothing is lost
     table = comparison([stopped], AT)
     assert cells(table) == [("stopped", "pipeline", "–", "100.0", "75.0", "75.0")] and table.rows[0].inputs == 4
     assert "stopped was interrupted: 8 results behind an unfinished input are left out" in table.notes[0]
+    with Store.open(stopped) as store:
+        write(store, tmp_path / "s.tsv")
+        write(store, tmp_path / "s.json", "json")
+    assert len((tmp_path / "s.tsv").read_text().splitlines()) == 1 + 4
+    assert json.loads((tmp_path / "s.tsv.json").read_text())["left_out"] == 8
+    assert [row["idx"] for row in json.loads((tmp_path / "s.json").read_text())["rows"]] == [0, skip, 2 * skip, 3 * skip]
     (run,) = read_runs([stopped])
     assert (run.inputs, run.left_out) == (4, 8) and "8 results behind an unfinished input" in overview_section([run])
     whole = make(tmp_path / "whole", radii, 12, idx=skip * np.arange(12), scope="pipeline", skip=skip)

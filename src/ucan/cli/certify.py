@@ -129,6 +129,8 @@ def certify(
     )
     g.check_inputs(first, plan.norm)
     selection.check(g.f.num_classes)
+    if selection.lopsided and not quiet:
+        print(f"warning: {selection.lopsided}", file=sys.stderr)
     folder, tsv = _places(out, model, plan.norm)
     if tsv.exists() and not (folder / "config.toml").exists():
         raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
@@ -164,7 +166,8 @@ def certify(
         finally:
             if len(store):
                 write(store, tsv, overwrite=True)
-        summary = {**_summary(store, folder, tsv, scope), "norm": "inf" if plan.norm == math.inf else plan.norm}
+        summary = _summary(store, selection, folder, tsv, scope)
+        summary["norm"] = "inf" if plan.norm == math.inf else plan.norm
     print(json.dumps(summary) if as_json else _in_words(summary))
 
 
@@ -198,7 +201,8 @@ def _certify_all(
         (store.folder / "certificates").mkdir(exist_ok=True)
     if not todo:
         return
-    right = 0
+    earlier = store.columns(("correct",))["correct"]
+    right = int(earlier.sum())
     with Progress("certifying", len(todo), plan.n0 + plan.n, quiet) as progress, placed(progress) as g:
         g.engine.on_votes = progress.sampled
         last = time.perf_counter()
@@ -211,7 +215,9 @@ def _certify_all(
             if certificates:
                 save_json(outcome, store.folder / "certificates" / f"{index}.json")
             right += outcome.prediction == label
-            progress.finished(f"accuracy {floor_percent(right / (progress.items + 1))} %")
+            share = floor_percent(right / (len(earlier) + progress.items + 1))
+            # Under a stopping rule the sure inputs come first: a share of those would promise too much.
+            progress.finished("" if plan.stop is not None else f"accuracy {share} %")
 
 
 @contextmanager
@@ -245,8 +251,9 @@ def _places(out: Path | None, model: str, norm: float) -> tuple[Path, Path]:
     return out, out / "results.tsv"
 
 
-def _summary(store: Store, folder: Path, tsv: Path, scope: str) -> dict[str, Any]:
-    columns = store.gapless()
+def _summary(store: Store, selection: words.Selection, folder: Path, tsv: Path, scope: str) -> dict[str, Any]:
+    """Of the inputs asked for; an earlier, longer call may have left more."""
+    columns = {name: column[: len(selection.indices)] for name, column in store.gapless()[0].items()}
     count = len(columns["idx"])
     certified = columns["radius"][columns["correct"]]
     return {

@@ -88,7 +88,9 @@ def _answers(g: SmoothedClassifier, selection: words.Selection, plan: PredictPla
             right += correct
             lines[number] = f"{index}\t{label}\t{-1 if answer is None else answer}\t{correct}\t{now - last:.3f}"
             last = now
-            progress.finished(f"accuracy {floor_percent(right / (progress.items + 1))} %")
+            share = floor_percent(right / (progress.items + 1))
+            # Sampling that stops early finishes the sure inputs first: a share of those would promise too much.
+            progress.finished("" if plan.stop else f"accuracy {share} %")
     return lines
 
 

@@ -203,6 +203,19 @@ class Selection:
         """One input (1, *event), to learn shapes from."""
         return self.dataset[self.indices[0]][0][None]
 
+    @property
+    def lopsided(self) -> str:
+        """A warning where the first inputs are of few classes, as in a folder sorted by class; else nothing."""
+        labels = self.dataset.labels
+        chosen = labels[torch.tensor(self.indices)]
+        there, all_there = len(chosen.unique()), len(labels.unique())
+        if there == all_there or len(chosen) < 2 or bool((chosen.diff() < 0).any()):
+            return ""
+        return (
+            f"the {len(chosen)} inputs chosen are of {there} of the {all_there} classes, since the data are sorted by class: "
+            f"their shares say little of the rest. --skip {max(2, len(labels) // len(chosen))} takes inputs from all over."
+        )
+
     def check(self, num_classes: int) -> None:
         """Refuse, before any work, inputs that cannot be read and labels that the model does not know."""
         labels = self.dataset.labels[torch.tensor(self.indices)]

@@ -96,10 +96,10 @@ def _read(folder: Path) -> Run:
     if not folder.is_dir():
         raise StoreError(f"{folder} is no folder: name the folder of a `ucan certify` run.")
     with Store.open(folder) as store:
-        left_out = store.behind_gap
-        if len(store) == left_out:
+        columns, left_out = store.gapless()
+        if not len(columns["idx"]):
             raise StoreError(f"{folder} has no certificates yet: let `ucan certify` finish at least one input first.")
         scope = store.scope if store.scope in SCOPES else "unknown"
         cap = store.config.get("alm_cap")
         attempts = tuple(read_attempts(folder / AUDIT))
-        return Run(store.name, folder, scope, store.norm, cap, store.config, store.gapless(), attempts, left_out)
+        return Run(store.name, folder, scope, store.norm, cap, store.config, columns, attempts, left_out)

@@ -117,7 +117,7 @@ def _row(run: Store | str | Path, radii: tuple[float, ...], metric: Measure, ban
     if not isinstance(run, Store):
         with Store.open(run) as store:
             return _row(store, radii, metric, bands)
-    columns = run.gapless(("correct", "abstained", metric))
+    columns, left_out = run.gapless(("correct", "abstained", metric))
     shares = tuple(map(float, certified_accuracy(columns, radii, metric)))
     limits: tuple[tuple[float, float], ...] = ()
     if bands:
@@ -125,7 +125,7 @@ def _row(run: Store | str | Path, radii: tuple[float, ...], metric: Measure, ban
         limits = tuple(zip(map(float, low), map(float, high), strict=True))
     cap = run.config.get("alm_cap")
     inputs = len(columns["correct"])
-    return Row(run.name, run.scope, cap, shares, bands=limits, inputs=inputs, norm=run.norm, left_out=run.behind_gap)
+    return Row(run.name, run.scope, cap, shares, bands=limits, inputs=inputs, norm=run.norm, left_out=left_out)
 
 
 def _envelope(name: str, runs: Sequence[Store | str | Path], radii: tuple[float, ...], metric: Measure) -> Row:

@@ -1,7 +1,8 @@
 """Results as files for others: the field's TSV, CSV, Parquet and JSON, with the scope never left behind.
 
 A table of numbers cannot say whose guarantee they are. So beside a TSV or a CSV stands ``NAME.json`` with the scope in
-words, the norm, the ALM cap and the config; Parquet and JSON carry the same inside.
+words, the norm, the ALM cap and the config; Parquet and JSON carry the same inside. Of an interrupted run the rows end before
+the first unfinished input (``Store.gapless``), and ``left_out`` says how many more the run has.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def description(store: Store) -> dict[str, Any]:
             "guarantee": guarantee(store.scope),
             "norm": "inf" if store.norm == math.inf else store.norm,
             "alm_cap": store.config.get("alm_cap"),
+            "left_out": store.gapless(("idx",))[1],
             "config": store.config,
         }
     )
@@ -105,7 +107,7 @@ def _describe(store: Store, out: IO[bytes]) -> None:
 
 def _tsv(store: Store, out: IO[bytes]) -> None:
     """Cohen's table. Radii keep six significant digits, rounded down, so that radius >= r is never overstated."""
-    c = store.columns()
+    c, _ = store.gapless()
     if np.isnan(c["radius"]).any():
         raise InvalidInput(
             f"{store.folder} has no radius for some inputs (its file gave ALM only): export CSV or JSON."
@@ -119,7 +121,7 @@ def _tsv(store: Store, out: IO[bytes]) -> None:
 
 def _csv(store: Store, out: IO[bytes]) -> None:
     """Every column at full precision, and the scope in every row."""
-    columns = store.columns()
+    columns, _ = store.gapless()
     scope = store.scope
     out.write((",".join([*COLUMNS, "scope"]) + "\r\n").encode())
     for row in zip(*(columns[name].tolist() for name in COLUMNS), strict=True):
@@ -133,7 +135,7 @@ def _parquet(store: Store, out: IO[bytes]) -> None:
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtra("Parquet needs pyarrow: pip install 'ucan[results]'.") from error
-    columns = store.columns()
+    columns, _ = store.gapless()
     table = pyarrow.table({**columns, "scope": [store.scope] * len(columns["idx"])})
     about = json.dumps(description(store), ensure_ascii=False, allow_nan=False)
     schema = table.schema.with_metadata({**(table.schema.metadata or {}), "ucan": about})
@@ -152,7 +154,7 @@ def _json(store: Store, out: IO[bytes]) -> None:
 
 
 def _rows(store: Store) -> Iterator[dict[str, Any]]:
-    columns = store.columns()
+    columns, _ = store.gapless()
     for row in zip(*(columns[name].tolist() for name in COLUMNS), strict=True):
         plain = dict(zip(COLUMNS, row, strict=True))
         yield _strict({**plain, "record": store.record(plain["idx"])})

@@ -141,25 +141,17 @@ class Store:
             table = np.fromiter(cursor, np.dtype([(name, COLUMNS[name]) for name in names]))
         return {name: np.ascontiguousarray(table[name]) for name in names}
 
-    def gapless(self, names: Sequence[str] = tuple(COLUMNS)) -> dict[str, np.ndarray]:
-        """The columns of which shares are taken: up to the first input that is missing.
+    def gapless(self, names: Sequence[str] = tuple(COLUMNS)) -> tuple[dict[str, np.ndarray], int]:
+        """The columns of which shares are taken: up to the first input that is missing; and how many rows stand behind it.
 
         Under a stopping rule sure inputs finish early. Of a run that was interrupted, the rows behind a gap would
-        make its classifier look better than it is.
+        make its classifier look better than it is. A finished run has none, and of an imported one nobody knows.
         """
-        columns = self.columns(names)
-        count = len(self) - self.behind_gap
-        return {name: column[:count] for name, column in columns.items()}
-
-    @property
-    def behind_gap(self) -> int:
-        """How many results stand behind an input that has none yet; 0 of a finished run, and of an imported one."""
-        skip = self.config.get("skip")
-        if skip is None:
-            return 0
-        idx = self.columns(("idx",))["idx"]
-        apart = np.flatnonzero(idx != int(skip) * np.arange(len(idx)))
-        return len(idx) - int(apart[0]) if len(apart) else 0
+        columns = self.columns(tuple(dict.fromkeys(("idx", *names))))  # in one query: the run may be growing
+        idx, skip = columns["idx"], self.config.get("skip")
+        apart = np.flatnonzero(idx != int(skip) * np.arange(len(idx))) if skip is not None else idx[:0]
+        count = int(apart[0]) if len(apart) else len(idx)
+        return {name: columns[name][:count] for name in names}, len(idx) - count
 
     def outcome(self, idx: int) -> Certificate | Abstention:
         """The full record of one input, as it was certified."""
