@@ -131,6 +131,34 @@ def test_certify_writes_the_fields_table(place: Path) -> None:
     assert "Scope pipeline" in said
 
 
+def test_inputs_without_labels_are_neither_right_nor_wrong(place: Path) -> None:
+    x = np.load("data.npz")["x"]
+    np.savez("unlabelled.npz", x=x, y=np.full(6, -1))
+    said = ok("certify", "--model", "tiny:net", "--data", "unlabelled.npz", "--scale", 0.1, "--n", 500, "--quiet")
+    assert "6 inputs: 5 with a certificate, right or wrong (the labels are unknown); 1 abstentions." in said
+
+
+def test_the_first_inputs_of_sorted_data_are_no_sample(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    level = np.repeat(np.linspace(0.1, 0.9, 2, dtype=np.float32), 10)
+    np.savez("sorted.npz", x=np.broadcast_to(level[:, None, None, None], (20, 1, 4, 4)), y=np.repeat([0, 1], 10))
+    common = ("certify", "--model", "tiny:net", "--data", "sorted.npz", "--scale", 0.1, "--n", 200)
+    for more, warned in ((("--max", 5), True), (("--skip", 4), False), ((), False)):
+        result = CliRunner().invoke(app, [*map(str, common), *map(str, more), "-o", f"run{len(more)}{warned}"])
+        assert result.exit_code == 0, result.output
+        assert ("the 5 inputs chosen are of 1 of the 2 classes" in result.stderr) == warned
+        assert ("--skip 4 takes inputs from all over" in result.stderr) == warned
+
+
+def test_the_progress_of_early_stopping_promises_no_accuracy(place: Path) -> None:
+    common = ["certify", "--model", "tiny:net", "--data", "data.npz", "--scale", "0.1", "--n", "2000"]
+    fixed, stopped = (
+        CliRunner().invoke(app, [*common, *more]) for more in (["-o", "a"], ["-o", "b", "--stop", "0.05"])
+    )
+    assert "accuracy 66.6 %" in fixed.stderr and "accuracy" not in stopped.stderr
+    again = CliRunner().invoke(app, [*common, "-o", "a", "--max", "3"])  # fewer than are there
+    assert "3 inputs: 66.6 % certified correctly" in again.stdout
+
+
 def test_certify_with_a_registry_keeps_to_what_it_has_said(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,13 +254,13 @@ def _places(out: Path | None, model: str, norm: float) -> tuple[Path, Path]:
 def _summary(store: Store, selection: words.Selection, folder: Path, tsv: Path, scope: str) -> dict[str, Any]:
     """Of the inputs asked for; an earlier, longer call may have left more."""
     columns = {name: column[: len(selection.indices)] for name, column in store.gapless()[0].items()}
-    count = len(columns["idx"])
+    count, known = len(columns["idx"]), columns["label"] >= 0
     certified = columns["radius"][columns["correct"]]
     return {
         "run": str(folder),
         "tsv": str(tsv),
         "inputs": count,
-        "accuracy": math.floor(1e6 * columns["correct"].mean()) / 1e6 if count else None,
+        "accuracy": math.floor(1e6 * columns["correct"][known].mean()) / 1e6 if known.any() else None,
         "abstained": int(columns["abstained"].sum()),
         "median_radius": float(torch.tensor(certified).median()) if len(certified) else None,
         "scope": scope,
@@ -278,9 +278,13 @@ def _in_words(summary: dict[str, Any]) -> str:
         if radius is not None
         else ""
     )
+    share = (
+        f"{summary['inputs'] - summary['abstained']} with a certificate, right or wrong (the labels are unknown)"
+        if summary["accuracy"] is None
+        else f"{math.floor(1000 * summary['accuracy']) / 10} % certified correctly{middle}"
+    )
     return (
-        f"{summary['inputs']} inputs: {math.floor(1000 * summary['accuracy']) / 10} % certified correctly{middle}; "
-        f"{summary['abstained']} abstentions.\n"
+        f"{summary['inputs']} inputs: {share}; {summary['abstained']} abstentions.\n"
         f"Scope {summary['scope']}: the guarantee is about {SCOPES[summary['scope']]}.\n"
         f"Results: {summary['tsv']} (run folder {summary['run']})"
     )
