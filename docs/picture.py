@@ -11,7 +11,7 @@ import torch
 from matplotlib.patches import Ellipse
 
 import ucan
-from ucan.results.metrics import floor_digits
+from ucan.rounding import floor_digits
 
 SCALE = 0.5
 STRETCH = torch.tensor([4.0, 1.0])

@@ -19,7 +19,7 @@ from typing import Any
 from rows import CHOICES, LAWS, ROWS
 from suite import DIGITS, looked_at, undecided
 
-from ucan.results.metrics import floor_digits
+from ucan.rounding import floor_digits
 
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded"

@@ -49,7 +49,7 @@ from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
 from ucan.laws import Law
 from ucan.plan import CertifyPlan
-from ucan.results.metrics import floor_percent
+from ucan.rounding import floor_percent
 from ucan.sequential import Candidate
 from ucan.sidecar import input_hash
 from ucan.stopping import AtRadii, Radius

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import ucan
 from ucan.app.session import Session
 from ucan.cli import app
-from ucan.results.metrics import floor_digits
+from ucan.rounding import floor_digits
 
 pytest.importorskip("gradio")
 pytest.importorskip("sklearn")

@@ -292,3 +292,4 @@ def test_whatever_is_in_the_inscribed_ball_is_in_the_region(sigma, radius, delta
 
 def test_repr_says_what_it_is():
     assert repr(Region(torch.ones(2, 2), 1.25, INF)) == "Region(Diagonal Σ in R^4, ℓ∞ radius 1.25)"
+    assert repr(Region(1.0, 0.99999999, 2, (2,))).endswith("radius 0.999999)")  # never more than was proved

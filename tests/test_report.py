@@ -33,7 +33,8 @@ from ucan.report.sentences import most_trusted, sentences
 from ucan.report.slices import cut
 from ucan.results import Store
 from ucan.results.imports import complete
-from ucan.results.metrics import certified_accuracy, certified_band, floor_percent
+from ucan.results.metrics import certified_accuracy, certified_band
+from ucan.rounding import floor_percent
 
 SHAPE = (1, 4, 4)
 

@@ -11,6 +11,7 @@ from scipy.special import gammaln
 
 from ucan.errors import InvalidInput
 from ucan.laws import norm_name
+from ucan.rounding import floor_significant
 from ucan.scales import Scale, as_scale
 from ucan.scales.induced import NORMS
 
@@ -52,7 +53,8 @@ class Region:
         self.shape, self.dim = shape, math.prod(shape)
 
     def __repr__(self) -> str:
-        return f"Region({type(self.scale).__name__} Σ in R^{self.dim}, {norm_name(self.norm)} radius {self.radius:.6g})"
+        radius = floor_significant(self.radius)
+        return f"Region({type(self.scale).__name__} Σ in R^{self.dim}, {norm_name(self.norm)} radius {radius})"
 
     def contains(self, delta: torch.Tensor) -> torch.Tensor:
         """Which of the perturbations, shape (batch, *event), lie inside: a bool tensor of shape (batch,)."""

@@ -13,7 +13,7 @@ from ucan.app.session import Attacked, Session
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.laws import norm_name
 from ucan.report.pictures import DIVERGING, as_map, as_picture
-from ucan.results.metrics import floor_digits, floor_percent
+from ucan.rounding import floor_digits, floor_percent
 from ucan.scales import Scalar
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Votes

@@ -30,7 +30,7 @@ from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.results import Store
 from ucan.results.formats import write
-from ucan.results.metrics import floor_percent
+from ucan.rounding import floor_percent
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import parse_stop
 

@@ -14,7 +14,7 @@ from ucan.cli.progress import Progress
 from ucan.config import write_whole
 from ucan.errors import InvalidInput
 from ucan.plan import PredictPlan
-from ucan.results.metrics import floor_percent
+from ucan.rounding import floor_percent
 from ucan.smoothed import SmoothedClassifier
 
 

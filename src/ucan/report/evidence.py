@@ -11,7 +11,8 @@ from ucan.report.figures import PAGE, PAPER, Paint, slice_chart, votes_chart
 from ucan.report.gallery import Exhibit, Gallery
 from ucan.report.markup import chip, row_head, slug, strong, swatch, table, unbroken
 from ucan.report.runs import Run
-from ucan.results.metrics import floor_percent, floor_significant, summary
+from ucan.results.metrics import summary
+from ucan.rounding import floor_percent, floor_significant
 
 
 def overview_section(runs: Sequence[Run]) -> str:

@@ -22,9 +22,9 @@ from ucan.report import pictures
 from ucan.report.noise import Noise, NoiseAt
 from ucan.report.runs import AUDIT, Run
 from ucan.report.slices import Slice, cut
-from ucan.results.metrics import floor_digits, floor_significant
 from ucan.results.rebuild import data_of
 from ucan.results.store import Store
+from ucan.rounding import floor_digits, floor_significant
 from ucan.sidecar import input_hash
 
 DATA_KEYS = ("data", "split", "size", "channels")

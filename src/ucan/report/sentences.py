@@ -15,14 +15,12 @@ from ucan.laws import norm_name
 from ucan.report.runs import Run, by_norm
 from ucan.results.metrics import (
     average_radius,
-    ceil_percent,
     certified_accuracy,
     certified_band,
     clean_accuracy,
-    floor_digits,
-    floor_percent,
     median_radius,
 )
+from ucan.rounding import ceil_percent, floor_digits, floor_percent
 
 
 @dataclass(frozen=True)

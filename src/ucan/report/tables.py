@@ -19,8 +19,9 @@ import numpy as np
 from ucan.errors import InvalidInput
 from ucan.laws import norm_name
 from ucan.results.formats import UNKNOWN_SCOPE, guarantee
-from ucan.results.metrics import Measure, ceil_percent, certified_accuracy, certified_band, floor_percent
+from ucan.results.metrics import Measure, certified_accuracy, certified_band
 from ucan.results.store import Store
+from ucan.rounding import ceil_percent, floor_percent
 
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
 SCOPE_NOTES = {

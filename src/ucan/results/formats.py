@@ -20,8 +20,8 @@ import numpy as np
 from ucan.certificate import SCOPES
 from ucan.config import sync_folder
 from ucan.errors import InvalidInput, MissingExtra, StoreError
-from ucan.results.metrics import floor_significant
 from ucan.results.store import COLUMNS, Store
+from ucan.rounding import floor_significant
 
 Format = Literal["tsv", "csv", "parquet", "json"]
 COHEN = ("idx", "label", "predict", "radius", "correct", "time")

@@ -1,0 +1,50 @@
+"""Numbers for display that stay true: what is at least so much is rounded down, what is at most so much is rounded up."""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+_EXACT = Context(prec=800)  # enough for any float64 written out
+
+
+def floor_digits(value: float, digits: int) -> str:
+    """A number for display with so many decimals, rounded down (towards −∞); "–" for NaN.
+
+    It rounds the number that Python prints, so 0.57 shows as 0.57 although its binary neighbour is a little less.
+
+    >>> floor_digits(0.99951, 3), floor_digits(0.57, 2)
+    ('0.999', '0.57')
+    """
+    return _round(Decimal(repr(float(value))), digits, ROUND_FLOOR)
+
+
+def ceil_digits(value: float, digits: int) -> str:
+    """The same, rounded up: for an upper bound, which rounding down would make untrue."""
+    return _round(Decimal(repr(float(value))), digits, ROUND_CEILING)
+
+
+def floor_percent(share: float, digits: int = 1) -> str:
+    """A share in percent, rounded down: the product is taken in decimals, where 0.57 · 100 is 57."""
+    return _round(Decimal(repr(float(share))) * 100, digits, ROUND_FLOOR)
+
+
+def ceil_percent(share: float, digits: int = 1) -> str:
+    """A share in percent, rounded up: for the upper limit of a band, which rounding down would make untrue."""
+    return _round(Decimal(repr(float(share))) * 100, digits, ROUND_CEILING)
+
+
+def floor_significant(value: float, digits: int = 6) -> str:
+    """A number for a file with at most so many significant digits, rounded down. So r ≤ value stays true when read."""
+    exact = Decimal(repr(float(value)))
+    if not exact.is_finite() or len(exact.as_tuple().digits) <= digits:
+        return repr(float(value))
+    return repr(float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_FLOOR, _EXACT)))
+
+
+def _round(exact: Decimal, digits: int, rounding: str) -> str:
+    if exact.is_nan():
+        return "–"
+    if exact.is_infinite():
+        return "∞" if exact > 0 else "-∞"
+    shown = exact.quantize(Decimal(1).scaleb(-digits), rounding, _EXACT)
+    return f"{abs(shown) if shown == 0 else shown:f}"
