@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 from ucan import Certificate, CertificationWise, Fixed, Gaussian, InvalidInput, Region, Registry, SmoothedClassifier
-from ucan.bounds import lower_bound
+from ucan.bounds import lower_bound, upper_bound
 from ucan.certificate import from_dict
-from ucan.verify import noise_of, verify
+from ucan.verify import fresh_checks, noise_of, verify
+from ucan.votes import Votes
 
 DIM = 6
 LAW = Gaussian(scale=0.5)
@@ -148,7 +151,58 @@ def test_the_certificates_own_seed_and_another_shape_are_refused():
         verify(c, smoothed(), torch.rand(1, DIM + 1))
 
 
-# --- lies that verify does not yet notice ---
+# --- what was tested is said ---
+
+SEEN = set()
+
+
+class Watched(nn.Linear):
+    """Tells in which precision it was asked."""
+
+    def forward(self, batch):
+        SEEN.add(batch.dtype)
+        return super().forward(batch)
+
+
+def test_a_claim_is_tested_in_its_own_precision():
+    net = Watched(DIM, 3).eval()
+    net.load_state_dict(model().state_dict())
+    g = SmoothedClassifier(net, LAW, Fixed(SIGMA), 3)
+    for precision, dtype in (("bf16", torch.bfloat16), (None, torch.float32)):
+        (c,) = g.certify(X, n=2000, alpha=0.01, precision=precision)
+        fresh = SmoothedClassifier(net, LAW, Fixed(SIGMA), 3)
+        SEEN.clear()
+        verdict = verify(c, fresh, X)
+        assert verdict.stands and dtype in SEEN and (torch.bfloat16 in SEEN) == (precision == "bf16")
+        assert any(f"in {precision or 'fp32'}" in check.detail for check in verdict.checks)
+
+
+def test_a_precision_that_cannot_be_had_gives_no_verdict():
+    c = certificate()
+    function = SmoothedClassifier(lambda b: model()(b), LAW, Fixed(SIGMA), 3)
+    for precision, g in (("bf16", function), ("float64", smoothed())):
+        other = replace(c, evidence=replace(c.evidence, precision=precision))
+        with pytest.raises(InvalidInput, match=f"ran in {precision}.*as it was run"):
+            verify(other, g, X)
+
+
+def test_shown_bounds_promise_no_more_than_was_claimed():
+    c = certificate(bound="two-class")
+    high = replace(c, p_lower=0.9999999, p_upper=1e-9, region=Region(SIGMA, 0.99999999, 2))
+    said = " ".join(check.detail for check in verify(high, smoothed(), X).checks)
+    assert "0.999999" in said and "1.000000" not in said and "at most 0.000001" in said and "radius 0.999999 " in said
+
+
+def test_a_verdict_names_its_votes_and_its_level():
+    verdict = verify(certificate(bound="two-class"), smoothed(), X, n=1500, alpha=0.002)
+    assert (verdict.n, verdict.alpha) == (1500, 0.002)
+    votes = {check.name: check.detail for check in verdict.checks}
+    assert all("of 1,500 fresh votes" in votes[name] and "0.001" in votes[name] for name in ("votes", "runner-up"))
+    (single,) = (k.detail for k in verify(certificate(), smoothed(), X, alpha=0.002).checks if k.name == "votes")
+    assert "0.002" in single
+
+
+# --- other lies ---
 
 
 def test_a_deflated_runner_up_falls():
@@ -157,6 +211,55 @@ def test_a_deflated_runner_up_falls():
     region = Region(c.region.scale, LAW.radius(c.p_lower, p_b=p_b), 2)
     assert region.radius > 1.3 * c.region.radius
     assert not verify(replace(c, p_upper=p_b, region=region), smoothed(), X).stands
+
+
+def test_a_runner_up_whose_votes_were_given_to_others_falls():
+    """The counts fit the claim, and so does the class's own probability: only fresh votes for the runner-up tell."""
+    n, x = 10_000, torch.zeros(1, 2)
+    g = SmoothedClassifier(lambda y: (y[:, 0] <= -0.25).long(), Gaussian(scale=1.0), num_classes=10)
+    (c,) = g.certify(x, n=n, bound="two-class")
+    assert verify(c, g, x).stands and c.radius < 0.25
+    hits = c.evidence.counts[0]
+    counts = (hits, *((n - hits) // 9 + (i < (n - hits) % 9) for i in range(9)))
+    p_b = upper_bound(max(counts[1:]), n, 0.0005)
+    radius = g.law.radius(c.p_lower, 2, 2, p_b)
+    assert radius > 0.9  # the answer changes at 0.25
+    forged = replace(
+        c,
+        p_upper=p_b,
+        region=Region(1.0, radius, 2, (2,)),
+        alm=radius,
+        evidence=replace(c.evidence, counts=counts),
+    )
+    assert failed(verify(forged, g, x)) == {"runner-up"}
+
+
+def fallen(c, truth, n, alpha, times=4000):
+    """How often fresh votes of a classifier with these probabilities speak against the certificate."""
+    counts = np.random.default_rng(0).multinomial(n, truth, times)
+    return sum(not all(k.passed for k in fresh_checks(c, Votes(torch.tensor(row), 0), n, alpha)) for row in counts)
+
+
+@pytest.mark.parametrize("alpha", (0.05, 0.2))
+@pytest.mark.parametrize(
+    ("truth", "p_upper"),
+    [
+        ((0.4, *[0.15] * 4), 0.15),  # everything at its limit
+        ((0.4, 0.3, *[0.1] * 3), 0.3),
+        ((0.5, 0.5), 0.5),
+        ((0.98, *[0.001] * 20), 0.001),  # counts of a few: far from a normal law
+        ((0.4, *[0.15] * 4), None),
+    ],
+)
+def test_a_claim_at_its_limits_falls_no_more_often_than_alpha(truth, p_upper, alpha):
+    c = replace(certificate(bound="two-class"), prediction=0, p_lower=truth[0], p_upper=p_upper)
+    assert fallen(c, truth, 300, alpha) <= stats.binom.ppf(0.9999, 4000, alpha)
+
+
+@pytest.mark.parametrize(("p_lower", "p_upper"), [(0.6, 0.22), (0.68, 0.3)])
+def test_a_claim_beyond_its_limits_falls(p_lower, p_upper):
+    c = replace(certificate(bound="two-class"), prediction=1, p_lower=p_lower, p_upper=p_upper)
+    assert fallen(c, (0.3, 0.6, 0.05, 0.05), 2000, 0.001, 200) == 200
 
 
 def test_a_runner_up_nobody_counted_falls():

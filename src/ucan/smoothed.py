@@ -241,10 +241,11 @@ class SmoothedClassifier:
                 reason = f"class {c_A} has {hits} of {drawn} votes, too few to be sure of a majority"
                 yield candidate.index, Abstention(None, candidate.M.scope, evidence, reason)
 
-    def votes(self, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
+    def votes(self, x: torch.Tensor, n: int, seed: int, phase: str, precision: str | None = None) -> Votes:
         """n votes on one input (1, *event), from a stream of noise of their own (``phase`` names it)."""
         (x1,) = self.check_inputs(x)
-        return self.engine.setup(x1, PredictPlan(n=n, seed=seed)).classify_samples(self.M.at(x1), x1, n, seed, phase)
+        setup = self.engine.setup(x1, PredictPlan(n=n, seed=seed, precision=precision))
+        return setup.classify_samples(self.M.at(x1), x1, n, seed, phase)
 
     def backend_for(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> str:
         """The name of the backend that will run f on inputs like x (1, *event): what ``auto`` comes to."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
-from ucan.bounds import anytime_lower_bound, at_most_p_value, lower_bound, upper_bound
+from ucan.backends import PRECISIONS, precision_name
+from ucan.bounds import anytime_lower_bound, at_most_p_value, check_alpha, lower_bound, upper_bound
 from ucan.certificate import SCOPES, Certificate
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.generators import BasisWise, CertificationWise, Composed, Fixed, Generator
 from ucan.generators.base import Held
 from ucan.registry import Registry
+from ucan.rounding import ceil_digits, floor_digits, floor_significant
 from ucan.scales import as_scale
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
+from ucan.votes import Votes
 
 # What rounding may add to a recomputed number.
 SLACK = 1 + 1e-9
@@ -32,9 +36,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All that was looked at; the claim stands if nothing failed."""
+    """All that was looked at, with n fresh votes at level α. A claim stands if nothing spoke against it: that is no proof."""
 
     checks: tuple[Check, ...]
+    n: int
+    alpha: float
 
     @property
     def stands(self) -> bool:
@@ -53,10 +59,12 @@ def verify(
 ) -> Verdict:
     """Whether the certificate's claim about input x (1, *event) stands.
 
-    Its numbers are recomputed from its own evidence, and n fresh samples are drawn with another seed. A true claim is
-    rejected with probability at most α; a claimed probability that is too high by much more than 1/√n is rejected.
-    A claim of scope ``registry`` is checked against its registry, and its samples are about the enrolled input.
+    Its numbers are recomputed from its own evidence, and n fresh samples are drawn with another seed, in the precision
+    that the evidence names. A true claim is rejected with probability at most α; a claimed probability that is wrong by
+    much more than 1/√n is rejected. A claim of scope ``registry`` is checked against its registry, and its samples are
+    about the enrolled input.
     """
+    check_alpha(alpha)
     if seed == certificate.evidence.seed:
         raise InvalidInput(f"seed {seed} is the certificate's own: fresh samples need another one.")
     evidence, region = certificate.evidence, certificate.region
@@ -67,13 +75,12 @@ def verify(
     scope, x = _scope(certificate, g, x, registry)
     n = evidence.n if n is None else n
     device = g.f.device or x.device
-    votes = g.votes(x.to(device), n, seed, "verify")
-    hits = int(votes.counts[certificate.prediction])
-    surprise = at_most_p_value(hits, n, certificate.p_lower)
+    votes = g.votes(x.to(device), n, seed, "verify", _precision(certificate, g, x))
     p_a, p_b = certificate.p_lower, certificate.p_upper
     expected = g.law.radius(p_a, region.norm, region.dim, p_b)
     alm = region.mean_scale * g.law.radius(p_a, certificate.norm or region.norm, region.dim, p_b)
     claimable, rival = _claimable(certificate)
+    shown = f"p = {floor_digits(p_a, 6)}" + ("" if p_b is None else f" and {ceil_digits(p_b, 6)} for every other class")
     weights = weights_hash(g.f.model)
     return Verdict(
         (
@@ -88,21 +95,64 @@ def verify(
             Check(
                 "radius",
                 region.radius <= expected * SLACK and certificate.alm <= alm * SLACK,
-                f"the region's radius {region.radius:.6g} follows from p = {p_a:.6f} ({expected:.6g})",
+                f"the region's radius {floor_significant(region.radius)} follows from {shown} ({floor_significant(expected)})",
             ),
             Check(
                 "bound",
                 p_a <= claimable * SLACK and (p_b is None or (rival is not None and p_b * SLACK >= rival)),
-                f"p = {p_a:.6f} follows from the counts",
+                f"{shown} follows from the counts",
             ),
-            Check(
-                "votes",
-                surprise > alpha,
-                f"{hits} of {n} fresh votes for class {certificate.prediction} (claimed: at least "
-                f"{certificate.p_lower:.6f}; p-value {surprise:.3g})",
-            ),
-        )
+            *fresh_checks(certificate, votes, n, alpha),
+        ),
+        n,
+        alpha,
     )
+
+
+def fresh_checks(certificate: Certificate, votes: Votes, n: int, alpha: float) -> tuple[Check, ...]:
+    """Whether n fresh votes speak against the claimed probabilities; against true ones with probability at most α.
+
+    A two-class claim has two parts, tested at α/2 each: the class has at least p_lower, and every other class has at most
+    p_upper. The most voted of the others has the smallest p-value of them, so it may be chosen on these very votes if
+    that p-value is multiplied by the number of the others.
+    """
+    c_A, p_a, p_b = certificate.prediction, certificate.p_lower, certificate.p_upper
+    level, precision = alpha if p_b is None else alpha / 2, certificate.evidence.precision
+    hits = int(votes.counts[c_A])
+    surprise = at_most_p_value(hits, n, p_a)
+    own = Check(
+        "votes",
+        surprise > level,
+        f"{hits:,} of {n:,} fresh votes in {precision} for class {c_A}; claimed: p of at least {floor_digits(p_a, 6)} "
+        f"(p-value {surprise:.3g}, rejected if at most {level:g})",
+    )
+    if p_b is None:
+        return (own,)
+    others = votes.counts.clone()
+    others[c_A] = -1
+    rival, rivals = int(others.argmax()), len(others) - 1
+    count = int(votes.counts[rival])
+    surprise = min(1.0, rivals * at_most_p_value(n - count, n, 1 - p_b))
+    runner_up = Check(
+        "runner-up",
+        surprise > level,
+        f"{count:,} of {n:,} fresh votes in {precision} for class {rival}, the most of the others; claimed: p of at most "
+        f"{ceil_digits(p_b, 6)} for each (p-value {surprise:.3g} over {rivals}, rejected if at most {level:g})",
+    )
+    return own, runner_up
+
+
+def _precision(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> str | None:
+    """The precision to run g's classifier in, so that it is the one that the certificate is about; None: its own."""
+    claimed, own = certificate.evidence.precision, precision_name(g.f.dtype or x.dtype)
+    if claimed == own:
+        return None
+    if claimed not in PRECISIONS or not isinstance(g.f.model, nn.Module):
+        raise InvalidInput(
+            f"the certificate's classifier ran in {claimed}; this one runs in {own} and cannot be run otherwise, so its "
+            "votes say nothing about the claim: give the classifier as it was run."
+        )
+    return claimed
 
 
 def _scope(

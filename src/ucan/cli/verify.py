@@ -40,7 +40,8 @@ def verify(
 ) -> None:
     """Recompute what a certificate claims, and draw fresh samples against it.
 
-    Exit code 0: the claim stands. 1: it does not. 2: it could not be checked.
+    Exit code 0: nothing speaks against the claim, which is no proof of it. 1: something does. 2: it could not be checked.
+    Fresh samples speak against a true claim with probability at most α.
 
     Example: `ucan verify 17.json --model mymodels:resnet --input digit.png`
     """
@@ -59,10 +60,15 @@ def verify(
         verdict = verification.verify(record, g, x, n, alpha, seed, memory)
     for check in verdict.checks:
         typer.echo(f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}")
+    tested = f"{verdict.n:,} fresh votes at level {verdict.alpha:g}"
     if verdict.stands:
-        typer.echo(f"The claim stands: class {record.prediction} on the whole region, scope {record.scope}.")
+        typer.echo(
+            f"The claim stands against {tested}: class {record.prediction} on the whole region, scope {record.scope}. That "
+            "is no proof: claims that are false by little can stand, too."
+        )
     else:
-        typer.echo("The claim does not stand.")
+        failed = ", ".join(check.name for check in verdict.checks if not check.passed)
+        typer.echo(f"The claim does not stand ({failed}), tested with {tested}.")
         raise typer.Exit(1)
 
 
