@@ -513,3 +513,14 @@ def test_predictions_that_stop_are_the_same_in_any_company():
     together = [c.evidence for c in g.predict(numbered(6), n=3000, stop=True)]
     assert together == [g.predict(numbered(6)[i : i + 1], n=3000, stop=True)[0].evidence for i in range(6)]
     assert len({e.n for e in together}) > 1
+
+
+def test_predictions_that_stop_have_votes_of_their_own():
+    """With certify's votes they would confirm nothing."""
+    g = SmoothedClassifier(lambda y: (y[:, 0] > 0.02).long(), Gaussian(1.0), num_classes=2)
+    x = torch.zeros(1, 4)
+    (p,) = g.predict(x, n=1024, stop=True)
+    (fixed,) = g.predict(x, n=p.evidence.n)
+    assert p.evidence.counts == fixed.evidence.counts  # the stream of every prediction
+    (c,) = g.certify(x, n=p.evidence.n)
+    assert c.evidence.counts != p.evidence.counts

@@ -82,7 +82,8 @@ class SmoothedClassifier:
 
         With probability at least 1 − α, independently for each input, a certificate is true: the answer is its
         prediction at every x + δ with ‖Σ⁻¹δ‖ₚ < R. Whose answer, its scope says. ``bound="two-class"`` bounds the top
-        class and its runner-up at α/2 each, instead of giving all the rest to the runner-up.
+        class and its runner-up at α/2 each, instead of giving all the rest to the runner-up. ``bound="anytime"`` is a little
+        lower than the binary one and holds for every n at once: with it one may look, and ask again with more votes.
 
         ``stop`` ends sampling before n: a radius or several ("is the radius at least r?"; stop when each is decided), or
         "5%" (stop when the radius is within 5% of what n samples could still give). The bound is then one that holds at
@@ -140,6 +141,8 @@ class SmoothedClassifier:
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
         if plan.bound == "binary":
             p_A, p_B = lower_bound(n_A, n, alpha), None
+        elif plan.bound == "anytime":
+            p_A, p_B = anytime_lower_bound(n_A, n, alpha), None
         else:
             p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
         evidence = self.engine.evidence(setup, x, votes, plan.n0, n, plan, plan.bound)
@@ -265,7 +268,7 @@ class SmoothedClassifier:
                     i,
                     x,
                     M,
-                    Stream(plan.seed, input_hash(x), "estimate"),
+                    Stream(plan.seed, input_hash(x), "estimate" if isinstance(plan, CertifyPlan) else "predict"),
                     int(counts.argmax()),
                     self._radius(M, x, plan.norm) if isinstance(plan, CertifyPlan) else MAJORITY,
                 )
