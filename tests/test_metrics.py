@@ -13,6 +13,7 @@ from ucan.results import metrics
 def columns() -> dict[str, np.ndarray]:
     """Eight inputs: right at 0.25, 0.5, 0.5, 1.0 and 2.0, wrong at 3.0, and two abstentions."""
     return {
+        "label": np.zeros(8, np.int64),
         "correct": np.array([1, 1, 1, 1, 1, 0, 0, 0], bool),
         "abstained": np.array([0, 0, 0, 0, 0, 0, 1, 1], bool),
         "radius": np.array([0.25, 0.5, 0.5, 1.0, 2.0, 3.0, 0.0, 0.0]),
@@ -72,6 +73,22 @@ def test_unknown_sizes_stay_unknown() -> None:
     c = columns()
     c["radius"][5] = math.nan  # of a wrong answer: nobody needs it
     assert metrics.certified_accuracy(c, [0.25])[0] == 5 / 8
+
+
+def test_shares_are_over_the_rows_with_a_label() -> None:
+    c = columns()
+    c["label"][5:] = -1  # the wrong answer and both abstentions
+    found = metrics.summary(c)
+    assert (found.inputs, found.clean_accuracy, found.abstention_rate) == (8, 1.0, 2 / 8)
+    assert (found.average_radius, found.median_radius) == (4.25 / 5, 0.5)
+    assert metrics.certified_accuracy(c, [1.0])[0] == 2 / 5
+    assert float(metrics.certified_band(c, 1.0)[0]) == float(metrics.clopper_pearson(2, 5)[0])
+    c["label"][:], c["correct"][:] = -1, False
+    found = metrics.summary(c)
+    assert math.isnan(found.clean_accuracy) and math.isnan(found.average_radius) and math.isnan(found.median_radius)
+    assert np.isnan(metrics.certified_band(c, [0.0])).all() and found.abstention_rate == 2 / 8
+    c["label"][:], c["correct"][:2] = -2, True  # an import without labels that tells which rows are right
+    assert metrics.clean_accuracy(c) == 2 / 8
 
 
 def test_no_rows() -> None:

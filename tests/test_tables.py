@@ -18,22 +18,24 @@ from ucan.report.runs import read_runs
 from ucan.report.tables import Table, comparison
 from ucan.results import Store
 from ucan.results.formats import write
-from ucan.results.imports import complete
+from ucan.results.imports import ROUNDED, complete, import_run
 
 AT = (0.0, 0.5, 1.0)
 
 
-def make(folder: Path, radii: list[float], rows: int, idx: np.ndarray | None = None, **config: object) -> Path:
-    """A run of ``rows`` inputs that is right with these radii, and wrong with a large one on the rest."""
+def make(
+    folder: Path, radii: list[float], rows: int, idx: np.ndarray | None = None, unlabelled: int = 0, **config: object
+) -> Path:
+    """A run of ``rows`` inputs, right with these radii and wrong with a large one on the rest; the last have no label."""
     radius = np.array(radii + [9.0] * (rows - len(radii)))
-    right = np.arange(rows) < len(radii)
+    right, known = np.arange(rows) < len(radii), np.arange(rows) < rows - unlabelled
     settings = {"kind": "imported", "norm": 2, **config}
     columns = complete(
         idx=np.arange(rows) if idx is None else idx,
-        label=np.zeros(rows, np.int64),
+        label=np.where(known, 0, -1),
         prediction=np.where(right, 0, 1),
         abstained=np.zeros(rows, bool),
-        correct=right,
+        correct=right & known,
         radius=radius,
         alm=2 * radius,
     )
@@ -97,7 +99,12 @@ def test_an_interrupted_run_counts_up_to_the_first_gap(tmp_path: Path, skip: int
         write(store, tmp_path / "s.json", "json")
     assert len((tmp_path / "s.tsv").read_text().splitlines()) == 1 + 4
     assert json.loads((tmp_path / "s.tsv.json").read_text())["left_out"] == 8
-    assert [row["idx"] for row in json.loads((tmp_path / "s.json").read_text())["rows"]] == [0, skip, 2 * skip, 3 * skip]
+    assert [row["idx"] for row in json.loads((tmp_path / "s.json").read_text())["rows"]] == [
+        0,
+        skip,
+        2 * skip,
+        3 * skip,
+    ]
     (run,) = read_runs([stopped])
     assert (run.inputs, run.left_out) == (4, 8) and "8 results behind an unfinished input" in overview_section([run])
     whole = make(tmp_path / "whole", radii, 12, idx=skip * np.arange(12), scope="pipeline", skip=skip)
@@ -142,6 +149,83 @@ def test_the_envelope_is_a_row_of_its_own(ours: Path, cohen: Path, wide: Path) -
     assert row.values == (0.5, 0.29, 0.09) and row.scope == "pipeline"
     with pytest.raises(InvalidInput, match="mixes the scopes frozen, pipeline"):
         comparison([], AT, envelopes={"all": [ours, cohen]})
+
+
+def test_an_envelope_says_that_its_runs_were_interrupted(tmp_path: Path) -> None:
+    places = np.array([0, 1, 3])
+    cut = [make(tmp_path / name, [1.0] * 3, 3, idx=places, scope="pipeline", skip=1) for name in "ab"]
+    notes = comparison([], AT, envelopes={"both": cut}).notes
+    assert notes == (
+        "both (best of a, b) was interrupted: 2 results behind an unfinished input are left out; `ucan certify` goes on",
+    )
+
+
+def test_where_sampling_stopped_shares_are_lower_bounds(tmp_path: Path) -> None:
+    """The stopped run leads where its rule decided, and elsewhere can only deny the mark."""
+    full = make(tmp_path / "full", [0.2] * 20 + [0.7] * 40 + [1.2] * 10, 100, scope="pipeline", alm_cap=1.0)
+    early = make(tmp_path / "early", [0.5] * 48 + [1.2] * 15, 100, scope="pipeline", alm_cap=1.0, stop="0.5")
+    table = comparison([full, early], AT)
+    assert cells(table)[1][3:] == ("63.0", "63.0", "15.0")
+    assert [row.best for row in table.rows] == [(True, False, False), (False, True, False)]
+    said = "early: sampling stopped once radius 0.5 was decided: elsewhere these are lower bounds"
+    assert table.notes == (said,) and said in markdown(table)
+    by_alm = comparison([full, early], (1.0,), "alm")
+    assert [row.best for row in by_alm.rows] == [(False,), (False,)]
+    assert "decided: by ALM these are lower bounds" in by_alm.notes[-1]
+    improved = comparison([full], AT, baselines=[early]).rows[2]
+    assert [math.isnan(v) for v in improved.values] == [True, False, True]
+    within = make(tmp_path / "within", [9.0] * 90, 100, scope="pipeline", stop="5%")
+    table = comparison([within, early], AT)
+    assert not any(any(row.best) for row in table.rows)
+    assert "sampling stopped within 5% of the radius that more samples could give" in table.notes[0]
+    both = comparison([], AT, envelopes={"E": [full, early]})
+    assert both.rows[0].best == (False, True, False) and "E (best of full, early): sampling stopped" in both.notes[0]
+    two = make(tmp_path / "two", [1.0], 1, scope="pipeline", stop="0.5,1.0")
+    assert "once the radii 0.5 and 1 were decided" in comparison([two], AT).notes[0]
+
+
+def test_what_stopped_or_was_rounded_stays_so_through_a_file(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", [0.5], 2, scope="pipeline", stop="0.5", notes=["its radii are odd"])
+    with Store.open(run) as store:
+        write(store, tmp_path / "r.tsv")
+    import_run(tmp_path / "r.tsv", tmp_path / "back", name="run")
+    assert comparison([tmp_path / "back"], AT).notes == comparison([run], AT).notes
+    assert comparison([run], AT).notes[1] == "run: its radii are odd"
+    (tmp_path / "r.tsv.json").unlink()
+    import_run(tmp_path / "r.tsv", tmp_path / "bare", name="bare", scope="pipeline")
+    assert comparison([tmp_path / "bare"], AT).notes == (f"bare: {ROUNDED}",)
+
+
+def test_without_labels_there_are_no_shares(tmp_path: Path) -> None:
+    none = make(tmp_path / "none", [1.2] * 10, 40, unlabelled=40, scope="pipeline")
+    some = make(tmp_path / "some", [1.2] * 10, 40, unlabelled=20, scope="pipeline")
+    table = comparison([none, some], AT, bands=True)
+    assert cells(table)[0][3:] == ("–", "–", "–") and cells(table)[1][3].startswith("50.0 [")
+    assert table.notes[:2] == (
+        "none: the labels are unknown: 40 of 40 inputs have a certificate, right or wrong",
+        "some: the labels of 20 of 40 inputs are unknown: shares are over the other 20",
+    )
+
+
+def test_the_best_is_marked_among_runs_on_the_same_inputs(tmp_path: Path) -> None:
+    def on(name: str, right: int, rows: int = 10, **config: object) -> Path:
+        return make(tmp_path / name, [1.0] * right, rows, scope="pipeline", **config)
+
+    a, b = on("a", 5, data="digits", data_hash="1"), on("b", 4, data="digits", data_hash="1")
+    other = on("other", 9, data="mnist", split="test", data_hash="2")
+    table = comparison([a, b, other], (0.0,))
+    assert [row.best for row in table.rows] == [(True,), (False,), (True,)]
+    said = "not the same inputs: a 10 of digits, b 10 of digits, other 10 of mnist, test; only rows on the same ones compare"
+    assert table.notes == (said,) and comparison([a, b], (0.0,)).notes == ()
+    fewer = on("fewer", 5, 6, data="digits", data_hash="1", skip=1)
+    table = comparison([a, fewer], (0.0,), baselines=[fewer])
+    assert [row.best for row in table.rows[:2]] == [(True,), (True,)] and "6 of digits" in table.notes[0]
+    assert "on other inputs" in table.rows[2].name
+    theirs = on("theirs", 8)  # nobody knows of what
+    table = comparison([a, other, theirs], (0.0,))
+    assert [row.best for row in table.rows] == [(False,), (True,), (False,)]
+    mixed = comparison([a], (0.0,), envelopes={"E": [a, other]})
+    assert mixed.rows[0].best == (True,) and "E (best of a, other) 10 of digits and 10 of mnist" in mixed.notes[0]
 
 
 def test_scopes_in_words(ours: Path, cohen: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ucan.results.metrics import Columns, Measure, certified_count, clopper_pearson
+from ucan.results.metrics import Columns, Measure, certified_count, clopper_pearson, labelled
 
 MOST = 300  # points of a curve: about as many as a chart has pixels to tell apart
 
@@ -35,16 +35,16 @@ class Curve:
 
 
 def certified_curve(columns: Columns, by: Measure = "radius", most: int = MOST) -> Curve | None:
-    """The certified accuracy in percent with its 95 % band; None where a file does not tell the sizes.
+    """The certified accuracy in percent with its 95 % band; None where a file tells no sizes or no labels.
 
     With fewer than ``most`` different sizes every step is there. With more, some are left out: each stretch between two
     kept ones then shows the lowest value in it, and the widest band.
     """
     right = columns["correct"] & ~columns["abstained"]
     sizes = np.unique(columns[by][right])
-    if np.isnan(sizes).any():
+    rows = int(labelled(columns).sum())
+    if np.isnan(sizes).any() or not rows:
         return None
-    rows = len(columns["correct"])
     steps = np.union1d([0.0], sizes[np.isfinite(sizes)])
     counts = np.append(certified_count(columns, steps, by), np.isinf(columns[by][right]).sum())
     kept = np.unique(np.linspace(0, len(steps) - 1, min(most - 1, len(steps))).round().astype(int))

@@ -1,13 +1,13 @@
 """The field's comparison table: certified accuracy by radius or by ALM, for any set of runs.
 
 Every row names its scope and its ALM cap. The best of a column is marked among rows that claim the same: within one
-scope and, by ALM, under one cap. Shares are rounded down.
+scope, on the same inputs and, by ALM, under one cap; and only where sampling decided it. Shares are rounded down.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -18,8 +18,16 @@ import numpy as np
 
 from ucan.errors import InvalidInput
 from ucan.laws import norm_name
+from ucan.report.basis import (
+    decided,
+    inputs_in_words,
+    inputs_of,
+    same_inputs,
+    stopped_in_words,
+    unlabelled_in_words,
+)
 from ucan.results.formats import UNKNOWN_SCOPE, guarantee
-from ucan.results.metrics import Measure, certified_accuracy, certified_band
+from ucan.results.metrics import Measure, certified_accuracy, certified_band, labelled
 from ucan.results.store import Store
 from ucan.rounding import ceil_percent, floor_percent
 
@@ -34,7 +42,11 @@ SCOPE_NOTES = {
 
 @dataclass(frozen=True)
 class Row:
-    """One line: shares of certified inputs, or (``kind`` "improvement") changes relative to the best baseline."""
+    """One line: shares of certified inputs, or (``kind`` "improvement") changes relative to the best baseline.
+
+    ``data`` tells its inputs from others (None: unknown); ``decided`` are the columns in which sampling did not stop before
+    the share was known; ``remarks`` are what must be said of it.
+    """
 
     name: str
     scope: str
@@ -46,6 +58,10 @@ class Row:
     inputs: int = 0
     norm: float | None = None
     left_out: int = 0
+    data: Hashable | None = None
+    data_words: str = ""
+    decided: tuple[bool, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def cells(self, digits: int) -> tuple[str, ...]:
         """What is shown: percent, rounded down; a band's upper limit rounded up; "–" for unknown."""
@@ -118,15 +134,29 @@ def _row(run: Store | str | Path, radii: tuple[float, ...], metric: Measure, ban
     if not isinstance(run, Store):
         with Store.open(run) as store:
             return _row(store, radii, metric, bands)
-    columns, left_out = run.gapless(("correct", "abstained", metric))
+    columns, left_out = run.gapless(("label", "correct", "abstained", metric))
     shares = tuple(map(float, certified_accuracy(columns, radii, metric)))
     limits: tuple[tuple[float, float], ...] = ()
     if bands:
         low, high = certified_band(columns, radii, metric)
         limits = tuple(zip(map(float, low), map(float, high), strict=True))
-    cap = run.config.get("alm_cap")
-    inputs = len(columns["correct"])
-    return Row(run.name, run.scope, cap, shares, bands=limits, inputs=inputs, norm=run.norm, left_out=left_out)
+    config, inputs = run.config, len(columns["correct"])
+    unlabelled = unlabelled_in_words(labelled(columns), columns["abstained"])
+    remarks = (stopped_in_words(config, metric), unlabelled, *config.get("notes", ()))
+    return Row(
+        run.name,
+        run.scope,
+        config.get("alm_cap"),
+        shares,
+        bands=limits,
+        inputs=inputs,
+        norm=run.norm,
+        left_out=left_out,
+        data=inputs_of(config, inputs),
+        data_words=inputs_in_words(config, inputs),
+        decided=tuple(decided(config, r, metric) for r in radii),
+        remarks=tuple(filter(None, remarks)),
+    )
 
 
 def _envelope(name: str, runs: Sequence[Store | str | Path], radii: tuple[float, ...], metric: Measure) -> Row:
@@ -146,12 +176,28 @@ def _envelope(name: str, runs: Sequence[Store | str | Path], radii: tuple[float,
     label = f"{name} (best of {', '.join(r.name for r in rows)})"
     cap = caps.pop() if len(caps) == 1 else None
     sizes = {r.inputs for r in rows}
-    inputs = sizes.pop() if len(sizes) == 1 else 0
-    return Row(label, scopes[0], cap, tuple(best.tolist()), "envelope", inputs=inputs, norm=norm)
+    data = {r.data for r in rows} - {None}
+    return Row(
+        label,
+        scopes[0],
+        cap,
+        tuple(best.tolist()),
+        "envelope",
+        inputs=sizes.pop() if len(sizes) == 1 else 0,
+        norm=norm,
+        left_out=sum(r.left_out for r in rows),
+        data=frozenset(data) if len(data) > 1 else next(iter(data), None),  # several are like no other row's
+        data_words=" and ".join(dict.fromkeys(r.data_words for r in rows)),
+        decided=tuple(map(all, zip(*(r.decided for r in rows), strict=True))),
+        remarks=tuple(dict.fromkeys(remark for r in rows for remark in r.remarks)),
+    )
 
 
 def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
-    """The rows with their best cells marked; equal as shown is equally best, and 0 % is nobody's best."""
+    """The rows with their best cells marked; equal as shown is equally best, and 0 % is nobody's best.
+
+    Where a stopping rule left a share undecided, that cell is a lower bound: it is not marked, but it can deny the mark.
+    """
 
     def group(row: Row) -> tuple[str, float | None]:
         return row.scope, row.alm_cap if metric == "alm" else None
@@ -161,10 +207,13 @@ def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
 
     marked = []
     for row in rows:
-        rivals = [r for r in rows if group(r) == group(row)]
+        rivals = [r for r in rows if group(r) == group(row) and same_inputs(r.data, row.data)]
         tops = [max(shown(r.values[i]) for r in rivals) for i in range(len(row.values))]
         comparable = metric == "radius" or row.alm_cap is not None
-        best = tuple(comparable and shown(v) == t and t > 0 for v, t in zip(row.values, tops, strict=True))
+        best = tuple(
+            comparable and known and shown(v) == t and t > 0
+            for v, t, known in zip(row.values, tops, row.decided, strict=True)
+        )
         marked.append(replace(row, best=best))
     return marked
 
@@ -172,9 +221,12 @@ def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
 def _improvement(row: Row, baselines: Sequence[Row]) -> Row:
     values = np.array([r.values for r in baselines])
     best = np.max(np.where(np.isnan(values), -np.inf, values), axis=0)
-    change = [_relative(v, b) for v, b in zip(row.values, best.tolist(), strict=True)]
-    across = "" if {r.scope for r in baselines} == {row.scope} else ", across scopes"
-    return Row(f"  improvement over the best baseline (relative{across})", "", None, tuple(change), "improvement")
+    known = map(all, zip(*(r.decided for r in baselines), strict=True))  # over a lower bound nothing is known
+    change = [_relative(v, b) if k else math.nan for v, b, k in zip(row.values, best.tolist(), known, strict=True)]
+    across = ["across scopes"] if {r.scope for r in baselines} != {row.scope} else []
+    across += ["on other inputs"] if not all(same_inputs(r.data, row.data) for r in baselines) else []
+    kind = ", ".join(["relative", *across])
+    return Row(f"  improvement over the best baseline ({kind})", "", None, tuple(change), "improvement")
 
 
 def _relative(ours: float, best: float) -> float:
@@ -218,7 +270,10 @@ def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]
         notes.append("ALM is a size, not a radius; it compares only under a common cap on the scales of the noise")
     if any(row.norm is None for row in shares):
         notes.append("norm not stated: " + ", ".join(row.name for row in shares if row.norm is None))
-    if len({row.inputs for row in shares}) > 1:
+    if len({row.data for row in shares} - {None}) > 1 or any(isinstance(row.data, frozenset) for row in shares):
+        which = ", ".join(f"{row.name} {row.data_words}" for row in shares)
+        notes.append(f"not the same inputs: {which}; only rows on the same ones compare")
+    elif len({row.inputs for row in shares}) > 1:
         counts = (f"{row.name} {row.inputs or 'different numbers'}" for row in shares)
         notes.append("not the same number of inputs: " + ", ".join(counts))
     notes += [
@@ -226,6 +281,9 @@ def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]
         for row in shares
         if row.left_out
     ]
+    for remark in dict.fromkeys(remark for row in shares for remark in row.remarks):
+        notes.append(f"{', '.join(row.name for row in shares if remark in row.remarks)}: {remark}")
     if bands:
-        notes.append("in brackets: 95 % Clopper–Pearson limits over the inputs")
+        kept = "; of scope registry, whose inputs depend on each other, they are only a guide"
+        notes.append(f"in brackets: 95 % Clopper–Pearson limits over the inputs{kept if 'registry' in scopes else ''}")
     return tuple(notes)

@@ -37,6 +37,7 @@ class Imported:
     norm: float | None = None
     scope: str = "unknown"
     alm_cap: float | None = None
+    stop: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -112,6 +113,7 @@ def import_run(
         "alm_cap": found.alm_cap,
         "isotropic": isotropic,
         "certified_at": certified_at,
+        "stop": found.stop,
         "notes": list(found.notes),
     }
     with Store.create(folder, config) as store:
@@ -176,7 +178,10 @@ def _with_sidecar(found: Imported) -> Imported:
     if not isinstance(about, dict) or "ucan_export" not in about or about.get("scope") not in SCOPE_NAMES:
         return found
     norm = math.inf if about.get("norm") == "inf" else about.get("norm")
-    return replace(found, norm=norm, scope=about["scope"], alm_cap=about.get("alm_cap"), notes=())
+    config = about.get("config", {})
+    notes = tuple(config.get("notes", ()))  # what was said of the exported run stays true of it
+    cap, stop = about.get("alm_cap"), config.get("stop")
+    return replace(found, norm=norm, scope=about["scope"], alm_cap=cap, stop=stop, notes=notes)
 
 
 def _read_arrays(path: Path, norm: float | None) -> Imported:

@@ -1,8 +1,8 @@
 """What a run's columns say, as pure functions of arrays. The definitions are those of docs/metrics.md.
 
 Columns are those of ``Store.columns``. A row is *certified at r* if its prediction is the label, it did not abstain,
-and its radius (or ALM) is at least r. Shares are over all rows: an abstention counts as a failure. A share that needs a
-number which an imported file does not tell is NaN, never a guess.
+and its radius (or ALM) is at least r. Shares are over the rows whose label is known: an abstention counts as a failure.
+A share that needs a number which an imported file does not tell is NaN, never a guess.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from ucan.errors import InvalidInput
 
 Columns = dict[str, np.ndarray]
 Measure = Literal["radius", "alm"]
+NO_LABEL = (
+    -1
+)  # in the column label; an import's −2 is another thing: no label either, but it tells which rows are right
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,11 @@ class Summary:
     mean_log_volume: float
     samples: int
     seconds: float
+
+
+def labelled(columns: Columns) -> np.ndarray:
+    """The rows of which it is known whether they are right: a mask."""
+    return columns["label"] != NO_LABEL
 
 
 def certified_count(columns: Columns, at: Any, by: Measure = "radius") -> np.ndarray:
@@ -52,8 +60,8 @@ def certified_count(columns: Columns, at: Any, by: Measure = "radius") -> np.nda
 
 
 def certified_accuracy(columns: Columns, at: Any, by: Measure = "radius") -> np.ndarray:
-    """The share of rows with correct ∧ ¬abstained ∧ (radius ≥ r), for each r of ``at``; NaN without rows."""
-    count, rows = certified_count(columns, at, by), len(columns["correct"])
+    """The share of labelled rows with correct ∧ ¬abstained ∧ (radius ≥ r), for each r of ``at``; NaN without any."""
+    count, rows = certified_count(columns, at, by), int(labelled(columns).sum())
     return count / rows if rows else np.full_like(count, np.nan)
 
 
@@ -62,7 +70,7 @@ def certified_band(columns: Columns, at: Any, by: Measure = "radius", alpha: flo
 
     They speak of the inputs as a sample from their distribution, not of the randomness of the noise.
     """
-    return clopper_pearson(certified_count(columns, at, by), len(columns["correct"]), alpha)
+    return clopper_pearson(certified_count(columns, at, by), int(labelled(columns).sum()), alpha)
 
 
 def clopper_pearson(count: Any, rows: int, alpha: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
@@ -76,27 +84,27 @@ def clopper_pearson(count: Any, rows: int, alpha: float = 0.05) -> tuple[np.ndar
 
 
 def clean_accuracy(columns: Columns) -> float:
-    """The share of rows answered with the label; an abstention is no answer. Equals the certified accuracy at 0."""
+    """The share of labelled rows answered so; an abstention is no answer. Equals the certified accuracy at 0."""
     return float(certified_accuracy(columns, 0.0))
 
 
 def abstention_rate(columns: Columns) -> float:
-    """The share of rows without a claim."""
+    """The share of rows without a claim; it needs no labels."""
     return _mean(columns["abstained"])
 
 
 def credited(columns: Columns, by: Measure = "radius") -> np.ndarray:
-    """Each row's radius (or ALM) where it is certified, 0 where it is wrong or abstains."""
-    return np.where(columns["correct"] & ~columns["abstained"], columns[by], 0.0)
+    """Each labelled row's radius (or ALM) where it is certified, 0 where it is wrong or abstains."""
+    return np.where(columns["correct"] & ~columns["abstained"], columns[by], 0.0)[labelled(columns)]
 
 
 def average_radius(columns: Columns, by: Measure = "radius") -> float:
-    """The average certified radius: the mean of correct · radius over all rows."""
+    """The average certified radius: the mean of correct · radius over the labelled rows."""
     return _mean(credited(columns, by))
 
 
 def median_radius(columns: Columns, by: Measure = "radius") -> float:
-    """The median of correct · radius over all rows; the mean of the middle two for an even number."""
+    """The median of correct · radius over the labelled rows; the mean of the middle two for an even number."""
     sizes = credited(columns, by)
     return float(np.median(sizes)) if sizes.size else math.nan
 

@@ -1,0 +1,65 @@
+"""On what a run's numbers rest: which inputs, with which labels, and how long each was sampled.
+
+Two runs compare where these agree; where they do not, tables and sentences say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from ucan.results.metrics import Measure
+from ucan.stopping import AtRadii, parse_stop
+
+
+def inputs_of(config: dict[str, Any], count: int) -> Hashable | None:
+    """What tells the inputs of a run from others; None where nobody knows, as of an imported file."""
+    if "data_hash" not in config:
+        return None
+    return (*(config.get(name) for name in ("data_hash", "size", "channels", "skip")), count)
+
+
+def same_inputs(one: Hashable | None, other: Hashable | None) -> bool:
+    """Whether nothing speaks against it that two runs are on the same inputs."""
+    return one is None or other is None or one == other
+
+
+def inputs_in_words(config: dict[str, Any], count: int) -> str:
+    """How many inputs, of what."""
+    parts = [str(config[name]) for name in ("data", "split") if name in config]
+    parts += [f"one in {config['skip']}"] if config.get("skip", 1) > 1 else []
+    parts += [f"size {config['size']}"] if "size" in config else []
+    return f"{count:,} of {', '.join(parts)}" if parts else f"{count:,}"
+
+
+def decided(config: dict[str, Any], at: float, by: Measure = "radius") -> bool:
+    """Whether the share at this size is what all samples would give: a stopping rule decides only the radii it names."""
+    rule = parse_stop(config.get("stop"))
+    return rule is None or (isinstance(rule, AtRadii) and by == "radius" and at in rule.radii)
+
+
+def stopped_in_words(config: dict[str, Any], by: Measure = "radius") -> str:
+    """What a stopping rule makes of the numbers; nothing where there was none."""
+    rule = parse_stop(config.get("stop"))
+    if rule is None:
+        return ""
+    if not isinstance(rule, AtRadii):
+        return f"sampling stopped within {rule} of the radius that more samples could give: these are lower bounds"
+    radii = " and ".join(f"{r:g}" for r in rule.radii)
+    what = f"radius {radii} was" if len(rule.radii) == 1 else f"the radii {radii} were"
+    return f"sampling stopped once {what} decided: {'elsewhere' if by == 'radius' else 'by ALM'} these are lower bounds"
+
+
+def unlabelled_in_words(known: np.ndarray, abstained: np.ndarray) -> str:
+    """How many inputs have no label, and what is left to say of them; nothing where all have one."""
+    count, missing = len(known), int((~known).sum())
+    if not missing:
+        return ""
+    if missing < count:
+        return (
+            f"the labels of {missing:,} of {count:,} inputs are unknown: shares are over the other {count - missing:,}"
+        )
+    certified = count - int(abstained.sum())
+    return f"the labels are unknown: {certified:,} of {count:,} inputs have a certificate, right or wrong"
