@@ -98,6 +98,8 @@ def audit_all(
 ) -> list[Attempt]:
     """Attack many certificates (number, input, certificate); what the ledger has already is not done again.
 
+    Except for breaks of an older ledger that were not tested a second time: these are attacked anew.
+
     Certificates are attacked side by side, as many as fill the device, at the smallest factor first; every attempt is in
     the ledger before the next ones begin, a break with its input, its δ, and the registry as it was.
     """
@@ -156,14 +158,14 @@ def _audit_group(
 def _known(
     ledger: Ledger, idx: int, factors: Iterable[float], mode: Mode, certificate: Certificate
 ) -> dict[float, Attempt]:
-    """The attempts on this certificate that are finished; those on another one are not mistaken for them."""
+    """The attempts on this certificate that need not be made again; those on another one are not mistaken for them."""
     known = {f: Attempt(**record) for f in factors if (record := ledger.get(idx, f, mode)) is not None}
     claim = certificate.prediction, certificate.radius, certificate.scope, certificate.evidence.input_hash
     if any((a.prediction, a.radius, a.scope, a.claim) != claim for a in known.values()):
         raise InvalidInput(
             f"{ledger.folder} holds attacks on another certificate of input {idx}: name another folder with --out."
         )
-    return known
+    return {factor: attempt for factor, attempt in known.items() if not attempt.tested_once}
 
 
 def _smallest_broken(known: dict[float, Attempt]) -> float:

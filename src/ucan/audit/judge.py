@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ucan.audit.attacks import reachable
-from ucan.audit.decide import Decision, decide, rival_of
+from ucan.audit.decide import SURE, Decision, decide, rival_of
 from ucan.backends import PRECISIONS
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
@@ -17,6 +17,7 @@ from ucan.smoothed import SmoothedClassifier
 
 # Votes that choose among candidates, and the share of the class above which a point is not worth testing.
 SCREEN, HOPELESS = 256, 0.6
+AGAIN = 10  # a break is tested again on so many times the votes
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,25 @@ class Judge:
 
     def verdict(self) -> tuple[Decision, torch.Tensor | None]:
         """The decision on the best point, by fresh votes; hopeless points are decided by the screening alone."""
-        c_A, level = self.c.prediction, self.budget.level
+        c_A = self.c.prediction
         if self.best is None:  # a region too thin for the input's precision: nothing but x itself is inside
             return Decision(False, c_A, 0, 0, 1.0), None
         share, z, delta, counts, invalid = self.best
         if share > HOPELESS:
-            seen = decide(counts, invalid, c_A, level)
+            seen = decide(counts, invalid, c_A, self.budget.level)
             return Decision(False, seen.answer, seen.hits, seen.total, seen.p_value), delta
-        rival = None if self.c.p_upper is None else rival_of(counts, c_A)
-        ((fresh, unfit),) = self._votes(z, self.budget.check, "check")
-        return decide(fresh, unfit, c_A, level, rival), delta
+        return self._test(z, counts, self.budget.check, self.budget.level, "check"), delta
+
+    def again(self) -> Decision:
+        """The decision on the same point by ten times as many votes of another stream, beyond all doubt."""
+        assert self.best is not None, "there was a verdict to test again"
+        _, z, _, counts, _ = self.best
+        return self._test(z, counts, AGAIN * self.budget.check, min(self.budget.level, SURE), "again")
+
+    def _test(self, z: torch.Tensor, screened: list[int], n: int, level: float, purpose: str) -> Decision:
+        rival = None if self.c.p_upper is None else rival_of(screened, self.c.prediction)
+        ((fresh, unfit),) = self._votes(z, n, purpose)
+        return decide(fresh, unfit, self.c.prediction, level, rival)
 
     def _votes(self, z: torch.Tensor, n: int, purpose: str) -> list[tuple[list[int], int]]:
         outcomes = self.g.predict(z, n=n, seed=derived_seed(self.seed, purpose), precision=self.precision)

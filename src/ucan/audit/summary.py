@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ucan.audit.decide import allowed_breaks
+from ucan.audit.decide import SURE, allowed_breaks
 from ucan.audit.ledger import ATTEMPTS
 from ucan.audit.trials import MODES, Attempt
 from ucan.errors import StoreError
@@ -28,9 +29,9 @@ class Tally:
 class Summary:
     """``attacked`` certificates; ``broken`` of them by mode, at any factor.
 
-    ``covered_breaks`` are those in a mode that the guarantee covers; α allows ``allowed`` of them (the 99.9% quantile of
-    Binomial(attacked, α)). Certificates on the same evidence, as a registry gives them, count once in both. ``bugs`` are
-    breaks that were certified again, and answers that a memory did not keep to.
+    ``covered_breaks`` are those in a mode that the guarantee covers, twice tested; chance allows ``allowed`` of them.
+    Certificates on the same evidence, as a registry gives them, count once. ``bugs`` are breaks that were certified again,
+    and answers that a memory did not keep to.
     """
 
     scope: str
@@ -43,7 +44,7 @@ class Summary:
 
     @property
     def is_bug(self) -> bool:
-        """A break still certifies, or there are more of them than α can explain."""
+        """A break still certifies, or there are more of them than chance can explain."""
         return bool(self.bugs) or self.covered_breaks > self.allowed
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,11 +73,18 @@ def read_attempts(folder: str | Path) -> list[Attempt]:
     return list({(a.idx, a.factor, a.mode): a for a in made}.values())  # the last line of an attempt counts
 
 
-def summarise(attempts: Sequence[Attempt]) -> Summary:
-    """Counts over all attempts of one run."""
+def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:
+    """Counts over all attempts of one run, which certified every ``skip``-th input.
+
+    A claim is false with probability at most α for each input that was certified, abstentions included. Among
+    certificates chosen by their radius the share of false ones may be larger; their number is not. So the number that
+    chance allows is reckoned over all inputs up to the last one attacked.
+    """
     covered = [a for a in attempts if a.covered]
-    attacked = {a.claim or a.idx for a in covered}  # certificates on one piece of evidence are true or false together
-    breaks = {a.claim or a.idx for a in covered if a.broken}
+    tests = Counter(a.claim or a.idx for a in covered)  # certificates on one piece of evidence stand or fall together
+    breaks = {a.claim or a.idx for a in covered if a.refuted}
+    inputs = max(len(tests), max((a.idx for a in covered), default=0) // skip + 1)
+    alpha = max((a.alpha for a in covered), default=0.001)
     modes = [mode for mode in MODES if any(a.mode == mode for a in attempts)]
     return Summary(
         scope=attempts[0].scope if attempts else "unknown",
@@ -89,8 +97,8 @@ def summarise(attempts: Sequence[Attempt]) -> Summary:
             if (some := [a for a in attempts if (a.mode, a.factor) == (mode, factor)])
         ),
         covered_breaks=len(breaks),
-        allowed=allowed_breaks(len(attacked), max((a.alpha for a in covered), default=0.001)),
-        bugs=tuple(a for a in covered if a.bug and a.same_as is None),
+        allowed=allowed_breaks(inputs, alpha + SURE * max(tests.values(), default=0)),
+        bugs=tuple(a for a in covered if a.bug and a.refuted and a.same_as is None),
     )
 
 
@@ -120,12 +128,12 @@ def in_words(summary: Summary) -> list[str]:
         why = f"{len(summary.bugs) - kept} breaks were certified again with a fresh seed and ten times the samples"
         why += f"; {kept} answers changed inside a stored region" if kept else ""
         lines.append(
-            f"BUG: {why}; {summary.covered_breaks} claims broke where the guarantee covers them, and α explains at "
+            f"BUG: {why}; {summary.covered_breaks} claims broke where the guarantee covers them, and chance explains at "
             f"most {summary.allowed}. Either the radius, the noise, the votes or the memory are wrong (docs/audit.md)."
         )
     elif summary.covered_breaks:
         lines.append(
-            f"{summary.covered_breaks} broke where the guarantee covers them; none certified again, and α allows up to "
+            f"{summary.covered_breaks} broke where the guarantee covers them; none certified again, and chance allows up to "
             f"{summary.allowed}: no bug."
         )
     elif any(tally.mode == "frozen" or summary.scope != "frozen" for tally in summary.tallies):

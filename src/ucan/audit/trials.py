@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
 
 from ucan.audit.attacks import Aim, black_box_attack, gradient_attack, has_gradient
 from ucan.audit.balls import Ball
+from ucan.audit.decide import SURE
 from ucan.audit.judge import Budget, Judge, derived_seed
 from ucan.audit.stateful import Witness, enrolled
 from ucan.backends import PRECISIONS
@@ -25,8 +26,7 @@ from ucan.votes import Stream
 
 Mode = Literal["live", "frozen"]
 MODES: tuple[Mode, ...] = ("live", "frozen")
-# A break is certified again with ten times the samples, up to this many.
-RECERTIFY, MOST = 10, 1_000_000
+RECERTIFY = 10  # a break is certified again with so many times the samples
 STATEFUL = "stateful "  # what the name of an attack on a classifier with a memory begins with
 
 
@@ -35,8 +35,8 @@ class Attempt:
     """One certificate attacked inside ``factor`` of its region, in one mode, and what came of it.
 
     ``size`` is ‖Σ⁻¹δ‖ₚ/R of the point that was tested. ``covered``: the guarantee speaks of this mode and of this point,
-    so a break matters; ``bug``: it broke, and certified again with a fresh seed and ten times the samples it still claims
-    that point.
+    so a break matters: it is ``broken`` only if a second test, in which ``again_hits`` of ``again_total`` votes were for
+    the class, says so too. ``bug``: certified again with a fresh seed and ten times the samples it still claims that point.
     ``same_as`` names the smaller factor whose δ broke this one as well. Seeds are those of the attack and of the votes.
     ``claim`` is the hash of the input that the evidence is about: certificates that share one stand or fall together.
     For a live attack on scope ``registry`` there are no votes: ``hits`` of ``total`` is 0 or 1 of 1, what its memory says.
@@ -63,6 +63,18 @@ class Attempt:
     recertified: float | None = None
     bug: bool = False
     claim: str = ""
+    again_hits: int = 0
+    again_total: int = 0
+
+    @property
+    def tested_once(self) -> bool:
+        """A break that the guarantee covers, of an older ledger, which knew no second test."""
+        return self.broken and self.covered and not self.again_total and not self.attack.startswith(STATEFUL)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether this is a break by the auditor's rule: where the guarantee holds, and beyond all doubt."""
+        return self.broken and self.covered and (not self.tested_once or self.p_value <= SURE)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -108,16 +120,19 @@ class _Trial:
         return [Aim(self.attacked, x, certificate.prediction, pair, ball, self.rng, judge.enough) for ball in balls]
 
     def finish(self, attack: str) -> tuple[Attempt, torch.Tensor | None]:
-        """The verdict; a break where the guarantee holds is certified again."""
+        """The verdict; a break where the guarantee holds is tested again, and if that confirms it, certified again."""
         case, certificate = self.case, self.case.certificate
         if isinstance(self.judge, Witness):
             self.judge.crowd()
         decision, delta = self.judge.verdict()
         size = 0.0 if delta is None else float(certificate.region.size(delta)[0]) / certificate.region.radius
         covered = (certificate.scope != "frozen" or self.mode == "frozen") and size < 1
-        again = None
-        if decision.broken and covered and not self.stateful:
-            again = _recertify(self.g, case.origin, certificate, self.budget, case.idx)
+        second, again = None, None
+        if decision.broken and covered and isinstance(self.judge, Judge):
+            second = self.judge.again()
+            decision = replace(decision, broken=second.broken)
+            if second.broken:
+                again = _recertify(self.g, case.origin, certificate, self.budget, case.idx)
         stays = (
             again is not None
             and delta is not None
@@ -142,6 +157,8 @@ class _Trial:
             bug=(stays and again is not None and again.prediction == certificate.prediction)
             or (self.stateful and covered and decision.broken),
             claim=certificate.evidence.input_hash,
+            again_hits=0 if second is None else second.hits,
+            again_total=0 if second is None else second.total,
         )
         return attempt, delta
 
@@ -169,13 +186,16 @@ def attempts_on(
 def _recertify(
     g: SmoothedClassifier, x: torch.Tensor, certificate: Certificate, budget: Budget, idx: int
 ) -> Certificate | None:
-    """The certificate of the same input with a fresh seed and ten times the samples; None if it abstains."""
+    """The certificate of the same input with a fresh seed and ten times the samples; None if it abstains.
+
+    Its α is so small that a claim which was false by chance does not come back by chance, in an audit of any size.
+    """
     evidence = certificate.evidence
     (again,) = g.certify(
         x,
         n0=evidence.n0,
-        n=max(evidence.n, min(RECERTIFY * evidence.n, MOST)),
-        alpha=evidence.alpha,
+        n=RECERTIFY * evidence.n,
+        alpha=min(evidence.alpha, SURE),
         norm=certificate.norm if certificate.norm is not None else certificate.region.norm,
         seed=derived_seed(budget.seed, idx, "recertify"),
         bound="two-class" if evidence.bound == "two-class" else "binary",

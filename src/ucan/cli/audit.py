@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from ucan.registry import Registry
 from ucan.results import Store
 from ucan.results.lock import WriterLock
 from ucan.results.rebuild import data_of, pipeline_of
+from ucan.rounding import ceil_percent
 from ucan.smoothed import SmoothedClassifier
 
 
@@ -62,7 +62,10 @@ def audit(
     draws: Annotated[int, typer.Option(help="Noise draws that each step averages over.")] = Budget.draws,
     restarts: Annotated[int, typer.Option(help="Starting points of an attack.")] = Budget.restarts,
     check: Annotated[int, typer.Option(help="Fresh votes that decide whether a certificate is broken.")] = Budget.check,
-    level: Annotated[float, typer.Option(help="Probability of calling a true claim broken.")] = Budget.level,
+    level: Annotated[
+        float,
+        typer.Option(help="Probability of calling a true claim broken, in the first test."),
+    ] = Budget.level,
     seed: words.SeedOption = 0,
     device: words.DeviceOption = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -91,11 +94,11 @@ def audit(
         with _locked(out or run / "audit") as folder, _memory(registry or settings.get("registry"), first) as memory:
             ledger = Ledger(folder, config)
             cases = ((idx, dataset[idx][0][None].to(where), c) for idx, c in _outcomes(store, certificates))
-            todo = sum(ledger.get(i, f, m) is None for i in certificates for m in modes for f in shares)
+            todo = sum(_open(ledger.get(i, f, m)) for i in certificates for m in modes for f in shares)
             attempts = _attack(g, cases, ledger, mode.value, shares, budget, memory, todo, quiet)
             pictures = save_images(ledger, attempts)
         certified = len(_chosen(store, 0.0, None))
-    summary = summarise(attempts)
+    summary = summarise(attempts, settings.get("skip") or 1)
     places = {"audit": str(folder), "pictures": [str(path) for path in pictures]}
     if as_json:
         print(json.dumps({"certified": certified, **summary.to_dict(), "attack": attempts[0].attack, **places}))
@@ -125,7 +128,7 @@ def _attack(
         def finished(attempt: Attempt) -> None:
             nonlocal broken
             broken += attempt.broken
-            progress.sampled(attempt.total)
+            progress.sampled(attempt.total + attempt.again_total)
             progress.finished(f"{broken} broken")
 
         try:
@@ -133,6 +136,11 @@ def _attack(
         except KeyboardInterrupt:
             print(f"\nStopped; {len(ledger)} attempts are kept. The same command goes on from there.", file=sys.stderr)
             raise
+
+
+def _open(record: dict[str, Any] | None) -> bool:
+    """Whether an attempt has yet to be made, or to be made again."""
+    return record is None or Attempt(**record).tested_once
 
 
 @contextmanager
@@ -209,8 +217,8 @@ def _show(summary: Summary, attempts: list[Attempt], budget: Budget, ledger: Led
     for name in ("pipeline", "share of the region", "attacked", "broken", "broken, %"):
         table.add_column(name, justify="left" if name == "pipeline" else "right")
     for tally in summary.tallies:
-        percent = math.floor(1000 * tally.broken / tally.attacked) / 10
-        table.add_row(tally.mode, f"{tally.factor:g}", str(tally.attacked), str(tally.broken), f"{percent}")
+        percent = ceil_percent(tally.broken / tally.attacked)
+        table.add_row(tally.mode, f"{tally.factor:g}", str(tally.attacked), str(tally.broken), percent)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table)
     for line in in_words(summary):

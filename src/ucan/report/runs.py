@@ -60,7 +60,7 @@ class Run:
     @cached_property
     def audit(self) -> Summary | None:
         """What the audit found; None if there was none."""
-        return summarise(self.attempts) if self.attempts else None
+        return summarise(self.attempts, self.config.get("skip") or 1) if self.attempts else None
 
     @property
     def measure(self) -> str:
