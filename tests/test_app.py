@@ -1,5 +1,6 @@
 """Exploring a run, without a browser: the same numbers as certify, uploads that are refused, attacks put into words."""
 
+import itertools
 import math
 import re
 import shutil
@@ -23,6 +24,7 @@ from ucan.app import panels
 from ucan.app.noise import noise_maps
 from ucan.app.session import INSIDE, MOST_BYTES, MOST_PIXELS, Attacked, Session
 from ucan.audit import Attempt, Budget
+from ucan.bounds import anytime_lower_bound
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.cli import app, main
 from ucan.cli.explore import _is_loopback
@@ -136,6 +138,43 @@ def test_an_undecided_picture_abstains_and_says_why():
     assert isinstance(outcome, Abstention)
     text = panels.outcome(some, outcome, 0)
     assert "It abstains" in text and "not above 1/2" in text and "radius" not in text
+
+
+def test_a_further_try_has_the_bound_that_allows_for_it():
+    """Clopper–Pearson is about an n fixed before looking: raising n until it certifies would spend α each time."""
+    some = session()
+    x, label = some.item(1)
+    first = certified(some, 1, n=500)
+    assert first.evidence.bound == "binary" and "Try" not in panels.outcome(some, first, label)
+    for tries, n in enumerate((1000, 4000, 300), 2):
+        again = certified(some, 1, n=n)
+        (wanted,) = some.g.certify(x, n=n, bound="anytime")
+        assert again.to_dict() == wanted.to_dict() and again.evidence.bound == "anytime"
+        text = " ".join(panels.outcome(some, again, label).split())
+        assert f"Try {tries} on this picture" in text and "at most 0.0020:" in text and "bound anytime." in text
+    assert certified(some, 1, n=500).to_dict() == first.to_dict()  # no further look: the same votes, the same answer
+    assert some.risk(first.evidence.input_hash) == (4, pytest.approx(0.002))
+
+    certified(some, 1, scale=0.25, alpha=0.01)  # another λ is another claim
+    certified(some, 1, alpha=0.02)
+    assert some.risk(first.evidence.input_hash) == (6, pytest.approx(0.001 + 0.02 + 0.01))
+    assert certified(some, 0).evidence.bound == "binary"  # another picture, another claim
+
+
+def test_a_try_that_was_broken_off_counts():
+    some = session()
+    x, _ = some.item(0)
+    next(some.certify(x, some.scale, 1000, 0.001))
+    again = certified(some, 0, n=2000)
+    assert again.evidence.bound == "anytime"
+    assert again.p_lower == anytime_lower_bound(int(again.counts[1]), 2000, 0.001)
+
+
+def test_more_votes_of_one_seed_begin_with_the_fewer():
+    """What the bound for every n is about: one sequence of votes, seen to different lengths."""
+    some = session()
+    seen = [torch.as_tensor(certified(some, 1, n=n).counts) for n in (100, 101, 1000, 1030, 5000)]
+    assert all((later >= earlier).all() for earlier, later in itertools.pairwise(seen))
 
 
 def test_trained_runs_open_with_every_noise(digits):

@@ -515,7 +515,7 @@ WRONG = {
     "noise file": (("--noise", "nowhere.npy"), "nowhere.npy cannot be read"),
     "noise shape": (("--noise", "short.npy"), "short.npy has shape (5,)"),
     "noise singular": (("--noise", "zero.npy"), "regularised"),
-    "bound": (("--bound", "ternary"), 'bound must be "binary" or "two-class"'),
+    "bound": (("--bound", "ternary"), 'bound must be "binary", "two-class" or "anytime"'),
     "stop": (("--stop", "soon"), "stop takes radii such as 0.5,1.0 or a percentage"),
     "stop and bound": (("--stop", "0.5", "--bound", "two-class"), "stopping early needs the binary bound"),
     "backend": (("--backend", "quick"), "quick"),

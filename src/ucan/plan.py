@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput
 from ucan.region import check_norm
 from ucan.stopping import Stop
 
-Bound = Literal["binary", "two-class"]
+Bound = Literal["binary", "two-class", "anytime"]
 Test = Literal["majority", "top-two"]
 
 
@@ -36,8 +36,8 @@ class CertifyPlan:
         check_seed(self.seed)
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
-        if self.bound not in ("binary", "two-class"):
-            raise InvalidInput(f'bound must be "binary" or "two-class", got {self.bound!r}.')
+        if self.bound not in get_args(Bound):
+            raise InvalidInput(f'bound must be "binary", "two-class" or "anytime", got {self.bound!r}.')
         if self.stop is not None and self.bound != "binary":
             raise InvalidInput("stopping early needs the binary bound: leave bound= out, or stop=.")
 

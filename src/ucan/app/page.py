@@ -107,7 +107,7 @@ class Page:
                 plan.n,
                 step=100,
                 label="n, the number of votes",
-                info="More votes take longer and certify more.",
+                info="More votes take longer and certify more. Choose before you look: further tries have a stricter bound.",
                 elem_id="votes",
             )
             self.alpha = gr.Slider(

@@ -13,7 +13,7 @@ from ucan.app.session import Attacked, Session
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.laws import norm_name
 from ucan.report.pictures import DIVERGING, as_map, as_picture
-from ucan.rounding import floor_digits, floor_percent
+from ucan.rounding import ceil_digits, floor_digits, floor_percent
 from ucan.scales import Scalar
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Votes
@@ -113,9 +113,10 @@ def outcome(session: Session, result: Certificate | Abstention, label: int) -> s
         else ""
     )
     return f"""{card}
+{_tries(*session.risk(evidence.input_hash))}
 <p class="u-quiet">n = {evidence.n:,} votes, and {evidence.n0:,} others that chose the class · α = {evidence.alpha:g} ·
-λ = {evidence.law.scale:g} · seed {evidence.seed}. The same numbers as <code>g.certify</code> gives with these
-settings.{escape(other_scale)}</p>"""
+λ = {evidence.law.scale:g} · seed {evidence.seed} · bound {evidence.bound}. The same numbers as <code>g.certify</code>
+gives with these settings.{escape(other_scale)}</p>"""
 
 
 def adversary(session: Session) -> str:
@@ -222,9 +223,19 @@ def _abstention(result: Abstention) -> str:
     return f"""
 <article class="u-card u-abstained" aria-live="polite">
   <div class="u-answer"><span>answer</span><b>none</b></div>
-  <p><b>It abstains:</b> {escape(result.reason)}. Nothing is claimed about this picture; more votes may help, another
-  noise, or nothing.</p>
+  <p><b>It abstains:</b> {escape(result.reason)}. Nothing is claimed about this picture; more votes may help (by a bound
+  that allows for the further try), another noise, or nothing.</p>
 </article>"""
+
+
+def _tries(count: int, risk: float) -> str:
+    """What certifying one picture again costs; nothing to say of the first try."""
+    if count < 2:
+        return ""
+    at_most = ceil_digits(round(risk, 9), 4)  # sums of α are off by a last bit
+    return f"""<p class="u-quiet"><b>Try {count} on this picture.</b> The risk that any of the {count} answers is false is at
+  most {at_most}: at each λ α once for the first try, whose n was fixed before looking, and α once for all others
+  together, whose bound holds for every n at once and is a little lower.</p>"""
 
 
 def _scope(scope: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from ucan.data.single import load_picture_or_array
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
 from ucan.generators import Composed
-from ucan.plan import CertifyPlan
+from ucan.plan import Bound, CertifyPlan
 from ucan.report.pictures import is_picture
 from ucan.results import Store
 from ucan.results.rebuild import data_of, pipeline_of
+from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
 from ucan.votes import Votes
@@ -60,6 +61,8 @@ class Session:
     dataset: Labelled | None
     numbers: tuple[int, ...]
     notes: tuple[str, ...]
+    # Of each input, by its hash: the settings (λ, n, α) it was certified with, and by which bound.
+    tries: dict[str, dict[tuple[float, int, float], Bound]] = field(default_factory=dict)
 
     @classmethod
     def open(
@@ -150,9 +153,29 @@ class Session:
     def certify(
         self, x: torch.Tensor, scale: float, n: int, alpha: float
     ) -> Iterator[Votes | Certificate | Abstention]:
-        """The votes on x (1, *event) as they come, which certify nothing yet, then what ``g.certify`` gives."""
-        plan = replace(self.plan, n=int(n), alpha=float(alpha))
-        return self.smoothed(scale).certify_watched(x, plan)
+        """The votes on x (1, *event) as they come, which certify nothing yet, then what ``g.certify`` gives.
+
+        The seed is the run's, so whoever asks again with another n sees the same votes and more or fewer of them. The
+        usual bound is about an n fixed before looking: each further try has the bound that holds for every n at once.
+        """
+        plan, g = replace(self.plan, n=int(n), alpha=float(alpha)), self.smoothed(scale)
+        tries = self.tries.setdefault(input_hash(x), {})
+        first = all(law_scale != g.law.scale for law_scale, _, _ in tries)
+        bound = tries.setdefault((g.law.scale, plan.n, plan.alpha), plan.bound if first else "anytime")
+        return g.certify_watched(x, replace(plan, bound=bound))
+
+    def risk(self, name: str) -> tuple[int, float]:
+        """How often the input of this hash was tried, and how probable it is at most that any of the answers is false.
+
+        Each λ is another claim. At one λ the first try has a risk of α, and all others together have one.
+        """
+        tries = self.tries.get(name, {})
+        fixed = sum(alpha for (_, _, alpha), bound in tries.items() if bound != "anytime")
+        later: dict[float, float] = {}
+        for (scale, _, alpha), bound in tries.items():
+            if bound == "anytime":
+                later[scale] = max(alpha, later.get(scale, 0.0))
+        return len(tries), min(1.0, fixed + sum(later.values()))
 
     def attack(
         self,
@@ -200,7 +223,7 @@ def _open_certified(
         # A certificate tells Σ, an abstention only the law: prefer the former.
         first = store.outcome(int(columns["idx"][columns["abstained"].argmin()]))
     g = pipeline_of(model or config.get("model"), weights, first, device)
-    known = {field.name for field in fields(CertifyPlan)} - {"stop"}
+    known = {known.name for known in fields(CertifyPlan)} - {"stop"}
     plan = CertifyPlan(**{key: value for key, value in config.items() if key in known})
     dataset, notes = _data(config, source)
     if isinstance(first, Certificate):

@@ -55,7 +55,11 @@ def certify(
     n: Annotated[int, typer.Option(help="Samples that bound its probability.")] = 100_000,
     alpha: words.AlphaOption = 0.001,
     bound: Annotated[
-        str, typer.Option(help="`binary`, or `two-class`, which bounds the runner-up as well.")
+        str,
+        typer.Option(
+            help="`binary`; `two-class`, which bounds the runner-up as well; or `anytime`, which holds for every n at once, "
+            "so that one may certify an input again with more samples."
+        ),
     ] = "binary",
     stop: Annotated[
         str | None,
