@@ -21,8 +21,9 @@ from ucan.audit import Attempt, Ledger, read_attempts
 from ucan.cli import app, main
 from ucan.errors import InvalidInput, StoreError
 from ucan.plan import CertifyPlan
-from ucan.report.accuracy import lines_of
+from ucan.report.accuracy import accuracy_section, lines_of
 from ucan.report.curves import certified_curve
+from ucan.report.evidence import audit_section, overview_section
 from ucan.report.figures import DASHES, PAPER, Line, accuracy_chart, slice_chart, ticks, votes_chart
 from ucan.report.gallery import chosen, exhibit_run
 from ucan.report.noise import pixel_scale
@@ -32,7 +33,7 @@ from ucan.report.runs import Run, by_norm, read_runs
 from ucan.report.sentences import most_trusted, sentences
 from ucan.report.slices import cut
 from ucan.results import Store
-from ucan.results.imports import complete
+from ucan.results.imports import ROUNDED, complete, import_run
 from ucan.results.metrics import certified_accuracy, certified_band
 from ucan.rounding import floor_percent
 
@@ -191,6 +192,82 @@ def test_sentences_where_little_is_certified_or_known():
     untold.columns["radius"][:] = math.nan
     assert "100.0 % right)" in words([untold])[1]
     assert "pixels" not in words([run(data="x.npz")])[0] and "pixels" in words([run()])[0]
+
+
+def unlabelled(one, count=None):
+    """The run with so many labels fewer: all, or the last ones."""
+    rows = slice(None) if count is None else slice(-count, None)
+    one.columns["label"][rows], one.columns["correct"][rows] = -1, False
+    return one
+
+
+def test_without_labels_the_certificates_are_counted_and_nothing_is_called_right_or_wrong():
+    trust, _, sure = words([unlabelled(run(radii=[0.5] * 36 + [0.0] * 4))])
+    assert "labels are unknown" in trust and "36 of 40 inputs have a certificate" in trust and "%" not in trust
+    assert sure.endswith("region.")
+    assert words([unlabelled(run()), run("known")])[0].startswith("Trust known: it")
+    assert words([unlabelled(run("f", "frozen"))])[0].startswith("None of these runs")
+    assert (
+        "(the labels are unknown: 4 of 4 inputs have a certificate, right or wrong)"
+        in words([unlabelled(run("f", "frozen"))])[1]
+    )
+    some = words([unlabelled(run(radii=[0.5] * 8), 4)])
+    assert "100.0 % of 4 inputs whose label is known" in some[0] and "since 4 inputs are a sample" in some[2]
+
+
+def test_a_page_without_labels():
+    bare, half = unlabelled(run("bare")), unlabelled(run("half"), 2)
+    assert set(chosen(bare).values()) == {"largest radius", "smallest radius"}
+    section = accuracy_section([bare])
+    assert "bare has no curve: the labels are unknown: 4 of 4 inputs have a certificate" in section
+    assert "<table>" not in section and lines_of([bare], [bare], "radius") == []
+    overview = overview_section([bare, half])
+    assert 'class="n">–</td><td class="n">0.0</td><td class="n">–</td>' in overview
+    assert "half: the labels of 2 of 4 inputs are unknown: shares are over the other 2." in overview
+
+
+def test_runs_on_other_inputs_are_not_ranked():
+    here = [run("a", data_hash="1"), run("b", radii=[0.1] * 4, data_hash="1")]
+    there = run("c", radii=[9.0] * 4, data_hash="2")
+    trust = words([*here, there])[0]
+    assert trust.startswith("Trust a, which of the 2 runs") and trust.endswith("not to be compared with it: c.")
+    assert "reaches furthest" not in words([here[0], there])[0]
+    assert words([here[0], run("imported", radii=[9.0] * 4)])[0].startswith("Trust imported, which of the 2 runs")
+    frozen = run("f", "frozen", [9.0] * 4, data_hash="2")
+    assert "whatever its numbers" in words([here[0], frozen])[1]
+
+
+def test_a_run_that_stopped_early_is_not_said_to_be_behind():
+    early = run("early", radii=[0.1] * 4, stop="0.1")
+    assert "reaches furthest" not in words([run(), early])[0]
+    assert "which of the 2 runs" in words([run(), run("low", radii=[0.1] * 4), early])[0]
+    ahead = words([run("early", radii=[9.0] * 4, stop="0.5"), run()])[0]
+    assert "Trust early, which of the 2 runs" in ahead and ahead.endswith(
+        "Sampling stopped once radius 0.5 was decided: elsewhere these are lower bounds."
+    )
+
+
+def test_the_overview_under_a_stopping_rule_and_its_rounding():
+    early = run("early", radii=[0.5] * 3, stop="0.25,0.5")
+    early.columns["n"], early.columns["abstained"] = np.array([100, 300, 8000]), np.array([False, False, True])
+    section = overview_section([early])
+    assert "up to 8,000, mean 2,800" in section and "asked about each input" not in section
+    assert "early: sampling stopped once the radii 0.25 and 0.5 were decided. Its radii" in section
+    assert '<td class="n">33.4</td>' in section  # a third, and no less, abstained
+    early.columns["n"][:] = 300
+    assert '<td class="n">300</td>' in overview_section([early])
+
+
+def test_a_band_needs_a_sample():
+    assert "are a sample" in words([run()])[2]
+    assert "sample" not in words([run(scope="registry")])[2]
+    first = run(radii=[0.2] * 6)
+    first.columns["label"][:] = first.columns["prediction"][:] = [0, 0, 0, 1, 1, 1]
+    assert "are a sample" in words([first])[2]
+    first.columns["prediction"][5], first.columns["correct"][5] = 7, False  # there is a class 7, and no input of it
+    assert "sample" not in words([first])[2]
+    first.columns["label"][:] = [1, 0, 0, 1, 0, 1]  # a small sample may lack a class
+    assert "are a sample" in words([first])[2]
 
 
 # --- slices ---
@@ -396,6 +473,30 @@ def test_the_gallery_shows_the_broken_the_best_the_worst_and_the_abstained(place
     assert [p.name for p in broken.panels][-2:] == ["the change δ", "changed input"]
     assert "at 70.0 % of the way" in broken.words[-1] and "if the noise stays" in broken.words[1]
     assert first.typical is not None and first.typical.slice is not None and first.missing == ()
+
+
+def test_an_audit_behind_a_gap_is_counted_and_shown(place, tmp_path):
+    """Six results, the fourth not finished: what stands behind it is left out of shares, but can be attacked."""
+    with Store.open(place / "plain") as whole, Store.create(tmp_path / "cut", {**whole.config, "skip": 1}) as store:
+        labels = whole.columns(("label",))["label"]
+        for idx in (0, 1, 2, 4, 5):
+            store.add(idx, labels[idx], whole.outcome(idx), 0.1)
+    ledger = Ledger(tmp_path / "cut" / "audit", {"kind": "audit"})
+    for idx in (0, 1, 4, 5):
+        ledger.add(attempt(idx, idx == 5, scope="pipeline").to_dict())
+    (cut_off,) = read_runs([tmp_path / "cut"])
+    assert (cut_off.inputs, cut_off.left_out, cut_off.certificates, cut_off.certificates_left_out) == (3, 2, 2, 2)
+    assert '<td class="n">4</td><td class="n">4</td>' in audit_section([cut_off])
+    assert "every figure but those of the audit" in overview_section([cut_off])
+    shown = exhibit_run(cut_off, {}).exhibits[0]
+    assert (shown.idx, shown.truth, shown.why) == (5, 0, "broken by the audit")
+
+
+def test_an_import_s_caveat_stands_on_the_page(tmp_path):
+    (tmp_path / "r.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t0\t0\t0.5\t1\t0:00:01\n")
+    import_run(tmp_path / "r.tsv", tmp_path / "theirs")
+    runs = read_runs([tmp_path / "theirs"])
+    assert f"theirs: {ROUNDED}" in build_page(runs, galleries_of(runs))
 
 
 def test_the_noise_of_a_frozen_abstention_is_not_guessed(place):

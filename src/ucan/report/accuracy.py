@@ -20,7 +20,11 @@ MEASURES: tuple[Measure, ...] = ("radius", "alm")
 
 def accuracy_section(runs: Sequence[Run]) -> str:
     """Every chart with its table below."""
-    parts = []
+    parts = [
+        f'<p class="missing">{escape(run.label)} has no curve: {escape(run.unlabelled)}.</p>'
+        for run in runs
+        if not run.labelled
+    ]
     for group in by_norm(runs):
         for by in MEASURES:
             lines = lines_of(runs, group, by)
@@ -47,7 +51,7 @@ def accuracy_figures(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Line]:
-    """The curves of a group of one norm, each in its run's colour; runs that do not tell the sizes are left out."""
+    """The curves of a group of one norm, each in its run's colour; runs that tell no sizes or no labels are left out."""
     caps = {run.cap for run in group}
     lines = []
     for run in group:
@@ -87,6 +91,8 @@ def _chart(lines: Sequence[Line], group: Sequence[Run], by: Measure) -> str:
         if by == "alm"
         else "Shaded: 95 % confidence limits over the inputs, for each radius on its own."
     )
+    if any(line.scope == "registry" for line in lines):
+        note += " Answers of a registry depend on each other: there the limits are only a guide."
     data = {
         "unit": "ALM" if by == "alm" else "radius",
         "digits": max(0, 2 - math.floor(math.log10(most))) if most > 0 else 3,
@@ -129,5 +135,5 @@ def _table(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> str:
         )
         rows.append(f"<tr>{row_head(run, runs)}{rest}</tr>")
     notes = "".join(f"<li>{escape(note.replace('; see docs/scopes.md', ''))}</li>" for note in compared.notes)
-    shown = table(compared.header, rows, f"{compared.title}; the best of each scope in bold")
+    shown = table(compared.header, rows, f"{compared.title}; the best of each scope in bold, where runs compare")
     return shown + (f'<ul class="notes">{notes}</ul>' if notes else "")

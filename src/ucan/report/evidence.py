@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from html import escape
 
 from ucan.audit import in_words
+from ucan.report.basis import stopped_in_words
 from ucan.report.figures import PAGE, PAPER, Paint, slice_chart, votes_chart
 from ucan.report.gallery import Exhibit, Gallery
 from ucan.report.markup import chip, row_head, slug, strong, swatch, table, unbroken
 from ucan.report.runs import Run
 from ucan.results.metrics import summary
-from ucan.rounding import floor_percent, floor_significant
+from ucan.rounding import ceil_percent, floor_percent, floor_significant
 
 
 def overview_section(runs: Sequence[Run]) -> str:
@@ -20,30 +21,50 @@ def overview_section(runs: Sequence[Run]) -> str:
     names = ("run", "scope", "noise", "inputs", "right, %", "abstained, %", "mean radius", "median radius", "α", "n")
     rows = []
     for run in runs:
-        figure, n = summary(run.columns), int(run.columns["n"].max())
+        figure = summary(run.columns)
         cells = (
             f"{run.inputs:,}",
             floor_percent(figure.clean_accuracy),
-            floor_percent(figure.abstention_rate),
+            ceil_percent(figure.abstention_rate),
             _size(figure.average_radius),
             _size(figure.median_radius),
             "–" if run.alpha is None else f"{run.alpha:g}",
-            f"{n:,}" if n else "–",
+            _copies(run),
         )
         numbers = "".join(f'<td class="n">{cell}</td>' for cell in cells)
         rows.append(f"<tr>{row_head(run, runs)}<td>{escape(_noise(run))}</td>{numbers}</tr>")
-    stopped = "".join(
-        f"<p>{escape(run.label)} was interrupted: {run.left_out:,} results behind an unfinished input are left out of every "
-        "figure. The command below goes on with it.</p>"
-        for run in runs
-        if run.left_out
-    )
+    remarks = "".join(f"<p>{escape(words)}</p>" for run in runs for words in _remarks(run))
     return (
         '<section id="runs"><h2>The runs</h2><p>Radii count 0 for wrong answers and abstentions. Each guarantee is false '
-        "with probability at most α over the noise drawn; n is the number of noisy copies asked about each input, "
-        f"Gaussian ones unless another law is named.</p>{stopped}"
+        "with probability at most α over the noise drawn; n is the number of noisy copies that the guarantee of an input "
+        f"rests on, Gaussian ones unless another law is named.</p>{remarks}"
         f"{table(names, rows, 'Each run in figures', ('noise',))}</section>\n"
     )
+
+
+def _remarks(run: Run) -> list[str]:
+    """What one must know to read a run's figures."""
+    said = []
+    if run.left_out:
+        said.append(
+            f"{run.label} was interrupted: {run.left_out:,} results behind an unfinished input are left out of every figure "
+            "but those of the audit. The command below goes on with it."
+        )
+    stopped = stopped_in_words(run.config).partition(":")[0]
+    if stopped:
+        said.append(
+            f"{run.label}: {stopped}. Its radii and its share of right answers are lower bounds: with more samples it may "
+            "abstain on fewer inputs and reach further."
+        )
+    return said + ([f"{run.label}: {run.unlabelled}."] if run.unlabelled else [])
+
+
+def _copies(run: Run) -> str:
+    """The number of noisy copies; where it differs between inputs, the most and the mean."""
+    n = run.columns["n"]
+    if n.min() == n.max():
+        return f"{n.max():,}" if n.max() else "–"
+    return f"up to {n.max():,}, mean {n.mean():,.0f}"
 
 
 def _size(value: float) -> str:
@@ -75,7 +96,7 @@ def audit_section(runs: Sequence[Run]) -> str:
 
 
 def _audit_row(run: Run, runs: Sequence[Run]) -> str:
-    first = f'{row_head(run, runs)}<td class="n">{run.certificates:,}</td>'
+    first = f'{row_head(run, runs)}<td class="n">{run.certificates + run.certificates_left_out:,}</td>'
     audit = run.audit
     if audit is None:
         how = f"not audited: <code>ucan audit {escape(str(run.folder))}</code>"

@@ -22,6 +22,7 @@ from ucan.report import pictures
 from ucan.report.noise import Noise, NoiseAt
 from ucan.report.runs import AUDIT, Run
 from ucan.report.slices import Slice, cut
+from ucan.results.metrics import labelled
 from ucan.results.rebuild import data_of
 from ucan.results.store import Store
 from ucan.rounding import floor_digits, floor_significant
@@ -54,7 +55,7 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Typical:
-    """The certificate of median radius among the right ones, and the slice through its region."""
+    """The certificate of median radius among those not known to be wrong, and the slice through its region."""
 
     idx: int
     certificate: Certificate
@@ -75,7 +76,8 @@ def chosen(run: Run) -> dict[int, str]:
     c = run.columns
     idx, radius = c["idx"], c["radius"]
     claimed = ~c["abstained"] & (radius > 0)
-    right, wrong = claimed & c["correct"], claimed & ~c["correct"]
+    wrong = claimed & ~c["correct"] & labelled(c)
+    right = claimed & ~wrong  # or without a label
     picks: list[tuple[str, int]] = []
     broken = worst_break(run)
     if broken is not None:
@@ -141,7 +143,9 @@ def _exhibit(
     if record is None:
         raise InvalidInput("it carries no evidence.")
     evidence = Evidence.from_dict(record["evidence"])
-    truth = int(run.columns["label"][np.searchsorted(run.columns["idx"], number)])
+    within = number <= run.columns["idx"][-1]  # else the audit broke a result behind an unfinished input
+    rows = run.columns if within else store.columns(("idx", "label"))
+    truth = int(rows["label"][np.searchsorted(rows["idx"], number)])
     said = in_words(record, truth)
     panels: list[Panel] = []
     x = None if dataset is None else _input(dataset, number, missing)
@@ -183,7 +187,7 @@ def _noise_panels(noise: NoiseAt) -> list[Panel]:
 
 def _typical(run: Run, store: Store, missing: list[str]) -> Typical | None:
     c = run.columns
-    right = c["correct"] & ~c["abstained"] & (c["radius"] > 0)
+    right = (c["correct"] | ~labelled(c)) & ~c["abstained"] & (c["radius"] > 0)
     if not right.any():
         return None
     order = np.argsort(c["radius"][right], kind="stable")

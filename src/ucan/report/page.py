@@ -90,7 +90,7 @@ def build_page(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
         f"<style>\n{_themes()}\n{style}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#summary">To the summary</a>\n'
         f"{_header(runs, galleries)}\n<main>\n{body}</main>\n"
-        "<footer><p>Numbers round down, upper ends of bands round up. A certificate holds in real arithmetic; "
+        "<footer><p>Numbers round down, abstentions and upper ends of bands round up. A certificate holds in real arithmetic; "
         "floating-point rounding is not accounted for. Made by <code>ucan report</code> from the runs’ own records; "
         "this page asks nothing of the network.</p></footer>\n"
         f"<script>\n{script}</script>\n</body>\n</html>\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,8 @@ from ucan.audit import Attempt, Summary, read_attempts, summarise
 from ucan.certificate import SCOPES
 from ucan.errors import InvalidInput, StoreError
 from ucan.laws import norm_name
-from ucan.results.metrics import Columns
+from ucan.report.basis import inputs_of, unlabelled_in_words
+from ucan.results.metrics import Columns, labelled
 from ucan.results.store import Store
 
 AUDIT = "audit"  # the folder of a run's audit, inside the run's
@@ -32,11 +33,27 @@ class Run:
     columns: Columns
     attempts: tuple[Attempt, ...] = ()
     left_out: int = 0  # results behind an input that the interrupted run has not finished
+    certificates_left_out: int = 0  # how many of those are certificates; an audit attacks them as well
 
     @property
     def inputs(self) -> int:
         """How many inputs were certified or abstained on."""
         return len(self.columns["idx"])
+
+    @property
+    def labelled(self) -> int:
+        """How many of them have a label: those that shares are over."""
+        return int(labelled(self.columns).sum())
+
+    @property
+    def unlabelled(self) -> str:
+        """What unknown labels leave to say; nothing where all are known."""
+        return unlabelled_in_words(labelled(self.columns), self.columns["abstained"])
+
+    @property
+    def data(self) -> Hashable | None:
+        """What tells its inputs from others; None where nobody knows."""
+        return inputs_of(self.config, self.inputs)
 
     @property
     def alpha(self) -> float | None:
@@ -46,7 +63,7 @@ class Run:
     @property
     def certificates(self) -> int:
         """How many inputs have a certificate of a positive radius: what an audit can attack."""
-        return int((~self.columns["abstained"] & (self.columns["radius"] > 0)).sum())
+        return _certificates(self.columns)
 
     def attacked(self, mode: str) -> int:
         """How many certificates the audit attacked in this mode."""
@@ -102,4 +119,9 @@ def _read(folder: Path) -> Run:
         scope = store.scope if store.scope in SCOPES else "unknown"
         cap = store.config.get("alm_cap")
         attempts = tuple(read_attempts(folder / AUDIT))
-        return Run(store.name, folder, scope, store.norm, cap, store.config, columns, attempts, left_out)
+        behind = _certificates(store.columns(("abstained", "radius"))) - _certificates(columns) if left_out else 0
+        return Run(store.name, folder, scope, store.norm, cap, store.config, columns, attempts, left_out, behind)
+
+
+def _certificates(columns: Columns) -> int:
+    return int((~columns["abstained"] & (columns["radius"] > 0)).sum())

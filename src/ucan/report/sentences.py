@@ -10,8 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ucan.audit import Summary
 from ucan.laws import norm_name
+from ucan.report.basis import same_inputs, stopped_in_words
 from ucan.report.runs import Run, by_norm
 from ucan.results.metrics import (
     average_radius,
@@ -40,8 +43,9 @@ def sentences(runs: Sequence[Run]) -> list[Sentence]:
 def most_trusted(runs: Sequence[Run]) -> Run | None:
     """The run with the largest average radius whose guarantee covers what is deployed; None if there is none.
 
-    Scope `pipeline` comes before `registry`, which needs its memory kept. Radii compare within one norm, so it is the
-    best of the first norm that has any. A run whose audit found a bug is out, and so is one that certifies nothing.
+    Scope `pipeline` comes before `registry`, which needs its memory kept. Radii compare within one norm and on the same
+    inputs, so it is the best of the first that have any. A run whose audit found a bug is out, and so is one that
+    certifies nothing.
     """
     for scope in ("pipeline", "registry"):
         for group in by_norm(runs):
@@ -49,7 +53,9 @@ def most_trusted(runs: Sequence[Run]) -> Run | None:
                 run for run in group if run.scope == scope and not _is_bug(run) and average_radius(run.columns) > 0
             ]
             if sound:
-                return max(sound, key=lambda run: average_radius(run.columns))
+                first = next((run for run in sound if run.data is not None), sound[0])
+                alike = [run for run in sound if same_inputs(run.data, first.data)]
+                return max(alike, key=lambda run: average_radius(run.columns))
     return None
 
 
@@ -64,18 +70,46 @@ def typical_size(run: Run) -> float:
 def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
     heading = "Which run to trust"
     if run is None:
-        return Sentence(heading, "None of these runs proves anything about a classifier as it would be deployed.")
+        return Sentence(heading, _unlabelled(runs))
     size = typical_size(run)
     share = floor_percent(float(certified_accuracy(run.columns, size)))
     memory = " together with its registry" if run.scope == "registry" else ""
-    rivals = sum(other.scope == run.scope and other.norm == run.norm for other in runs)
+    peers = [other for other in runs if (other.scope, other.norm) == (run.scope, run.norm) and not _is_bug(other)]
+    peers = [other for other in peers if not math.isnan(average_radius(other.columns))]
+    alike = [other for other in peers if same_inputs(other.data, run.data)]
+    # What a stopping rule leaves is a lower bound: it can lead, but nobody can be said to be ahead of it.
+    rivals = sum(other is run or not stopped_in_words(other.config) for other in alike)
     best = f", which of the {rivals} runs with a guarantee for the classifier as deployed reaches furthest on average"
-    return Sentence(
-        heading,
+    known = f"{run.labelled:,} inputs{'' if run.labelled == run.inputs else ' whose label is known'}"
+    text = (
         f"Trust {run.label}{memory}{best if rivals > 1 else ''}: it answers {floor_percent(clean_accuracy(run.columns))} % of "
-        f"{run.inputs:,} inputs correctly, and for {share} % it is proved that no change of {_length(run)} below "
-        f"{size:g}, whoever makes it, alters the right answer.",
+        f"{known} correctly, and for {share} % it is proved that no change of {_length(run)} below {size:g}, whoever makes "
+        "it, alters the right answer."
     )
+    stopped = stopped_in_words(run.config)
+    text += f" {stopped[0].upper()}{stopped[1:]}." if stopped else ""
+    others = [other.label for other in peers if other not in alike]
+    return Sentence(
+        heading, f"{text} On other inputs, and not to be compared with it: {_and(others)}." if others else text
+    )
+
+
+def _unlabelled(runs: Sequence[Run]) -> str:
+    """What there is to say where no run is known to be right: that of one without labels, or that nothing is proved."""
+    run = _claiming(runs)
+    if run is None:
+        return "None of these runs proves anything about a classifier as it would be deployed."
+    memory = ", together with its registry," if run.scope == "registry" else ""
+    return (
+        f"The labels are unknown, so nobody can say how often {run.label} is right: {run.certificates:,} of {run.inputs:,} "
+        f"inputs have a certificate, which proves{memory} that no change of {_length(run)} below its radius alters the answer."
+    )
+
+
+def _claiming(runs: Sequence[Run]) -> Run | None:
+    """The first run with certificates for the classifier as deployed and without any label."""
+    sound = (run for run in runs if run.scope in ("pipeline", "registry") and not _is_bug(run))
+    return next((run for run in sound if run.certificates and not run.labelled), None)
 
 
 def _doubt(runs: Sequence[Run], trusted: Run | None) -> Sentence:
@@ -88,7 +122,7 @@ def _doubt(runs: Sequence[Run], trusted: Run | None) -> Sentence:
         )
     frozen = [run for run in runs if run.scope == "frozen"]
     if frozen:
-        run = max(frozen, key=lambda run: average_radius(run.columns))
+        run = max(frozen, key=lambda run: np.nan_to_num(average_radius(run.columns), nan=-1.0))
         return Sentence("What not to trust", _frozen(run, trusted))
     unknown = [run.label for run in runs if run.scope == "unknown"]
     if unknown:
@@ -99,11 +133,17 @@ def _doubt(runs: Sequence[Run], trusted: Run | None) -> Sentence:
 
 def _frozen(run: Run, trusted: Run | None) -> str:
     size = typical_size(run)
-    numbers = f"{floor_percent(clean_accuracy(run.columns))} % right"
+    numbers = f"{floor_percent(clean_accuracy(run.columns))} % right" if run.labelled else run.unlabelled
     if size > 0:
         numbers += f", {floor_percent(float(certified_accuracy(run.columns, size)))} % up to {size:g}"
-    other = trusted if trusted is not None and trusted.norm == run.norm else None
-    bigger = other is not None and average_radius(run.columns) > average_radius(other.columns)
+    other = (
+        trusted if trusted is not None and trusted.norm == run.norm and same_inputs(trusted.data, run.data) else None
+    )
+    bigger = (
+        other is not None
+        and not stopped_in_words(other.config)
+        and average_radius(run.columns) > average_radius(other.columns)
+    )
     which = "larger numbers" if bigger else "numbers"
     audit = run.audit
     if audit is not None and "live" in audit.broken:
@@ -136,19 +176,27 @@ def _attacked(runs: Sequence[Run]) -> str:
 
 def _certainty(runs: Sequence[Run], trusted: Run | None) -> Sentence:
     heading = "How sure that is"
-    run = trusted or runs[0]
+    run = trusted or _claiming(runs) or runs[0]
     alpha = "with a probability that was not stated" if run.alpha is None else f"with probability at most {run.alpha:g}"
     text = f"Each single guarantee is false {alpha} and ends at the edge of its region"
-    if trusted is None:
+    if trusted is None or not _is_sample(run):
         return Sentence(heading, f"{text}.")
     size = typical_size(run)
     low, high = certified_band(run.columns, size)
     return Sentence(
         heading,
-        f"{text}; and since {run.inputs:,} inputs are a sample, the share for {run.label} at {size:g} would lie between "
+        f"{text}; and since {run.labelled:,} inputs are a sample, the share for {run.label} at {size:g} would lie between "
         f"{floor_percent(float(low), 0)} and {ceil_percent(float(high), 0)} % on all inputs of this kind (95 % "
         "confidence).",
     )
+
+
+def _is_sample(run: Run) -> bool:
+    """Whether the rows may pass for independent draws: no registry's, nor the first of data that are sorted by class."""
+    labels, answers = run.columns["label"], run.columns["prediction"]
+    lacking = len(np.unique(labels[labels >= 0])) <= max(labels.max(), answers.max())
+    is_sorted = len(labels) > 1 and labels[0] >= 0 and bool((np.diff(labels) >= 0).all())
+    return run.scope != "registry" and not (lacking and is_sorted)
 
 
 def _length(run: Run) -> str:
