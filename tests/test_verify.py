@@ -64,7 +64,9 @@ def test_a_claim_at_the_very_probability_falls_no_more_often_than_alpha():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"bound": "two-class"}, {"stop": 0.1}, {"stop": "20%"}, {"norm": torch.inf}], ids=str
+    "settings",
+    [{"bound": "two-class"}, {"bound": "anytime"}, {"stop": 0.1}, {"stop": "20%"}, {"norm": torch.inf}],
+    ids=str,
 )
 def test_every_kind_of_certificate_can_be_verified(settings):
     c = certificate(**settings)
