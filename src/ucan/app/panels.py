@@ -234,7 +234,7 @@ def _tries(count: int, risk: float) -> str:
         return ""
     at_most = ceil_digits(round(risk, 9), 4)  # sums of α are off by a last bit
     return f"""<p class="u-quiet"><b>Try {count} on this picture.</b> The risk that any of the {count} answers is false is at
-  most {at_most}: at each λ α once for the first try, whose n was fixed before looking, and α once for all others
+  most {at_most}: at each λ, once α for the first try, whose n was fixed before looking, and once α for all others
   together, whose bound holds for every n at once and is a little lower.</p>"""
 
 
