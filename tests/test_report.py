@@ -256,6 +256,7 @@ def test_the_overview_under_a_stopping_rule_and_its_rounding():
     assert '<td class="n">33.4</td>' in section  # a third, and no less, abstained
     early.columns["n"][:] = 300
     assert '<td class="n">300</td>' in overview_section([early])
+    assert "sampling stopped early" in accuracy_chart(lines_of([early], [early], "radius"), "x", "about")
 
 
 def test_a_band_needs_a_sample():

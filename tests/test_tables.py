@@ -215,7 +215,7 @@ def test_the_best_is_marked_among_runs_on_the_same_inputs(tmp_path: Path) -> Non
     other = on("other", 9, data="mnist", split="test", data_hash="2")
     table = comparison([a, b, other], (0.0,))
     assert [row.best for row in table.rows] == [(True,), (False,), (True,)]
-    said = "not the same inputs: a 10 of digits, b 10 of digits, other 10 of mnist, test; only rows on the same ones compare"
+    said = "not the same inputs, so only rows on the same ones compare: a, b: 10 of digits; other: 10 of mnist (test)"
     assert table.notes == (said,) and comparison([a, b], (0.0,)).notes == ()
     fewer = on("fewer", 5, 6, data="digits", data_hash="1", skip=1)
     table = comparison([a, fewer], (0.0,), baselines=[fewer])
@@ -225,7 +225,7 @@ def test_the_best_is_marked_among_runs_on_the_same_inputs(tmp_path: Path) -> Non
     table = comparison([a, other, theirs], (0.0,))
     assert [row.best for row in table.rows] == [(False,), (True,), (False,)]
     mixed = comparison([a], (0.0,), envelopes={"E": [a, other]})
-    assert mixed.rows[0].best == (True,) and "E (best of a, other) 10 of digits and 10 of mnist" in mixed.notes[0]
+    assert mixed.rows[0].best == (True,) and "E (best of a, other): 10 of digits and 10 of mnist" in mixed.notes[0]
 
 
 def test_scopes_in_words(ours: Path, cohen: Path, tmp_path: Path) -> None:

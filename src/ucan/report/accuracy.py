@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 
+from ucan.report.basis import stopped_in_words
 from ucan.report.curves import certified_curve
 from ucan.report.figures import LIGHT, PAGE, PAPER, Line, accuracy_chart, ticks
 from ucan.report.markup import embedded, row_head, table
@@ -64,10 +65,11 @@ def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Lin
 
 
 def _found(run: Run) -> str:
-    """What an attack left of a claim that does not cover the live classifier, for the legend."""
-    if run.audit is None or not run.uncovered:
-        return ""
-    return f"{run.audit.broken['live']} of {run.attacked('live')} broken when attacked"
+    """For the legend: that sampling stopped, and what an attack left of a claim that does not cover the live classifier."""
+    notes = ["sampling stopped early"] if stopped_in_words(run.config) else []
+    if run.audit is not None and run.uncovered:
+        notes.append(f"{run.audit.broken['live']} of {run.attacked('live')} broken when attacked")
+    return ", ".join(notes)
 
 
 def _axis(group: Sequence[Run], by: Measure) -> tuple[str, str]:

@@ -28,10 +28,11 @@ def same_inputs(one: Hashable | None, other: Hashable | None) -> bool:
 
 def inputs_in_words(config: dict[str, Any], count: int) -> str:
     """How many inputs, of what."""
-    parts = [str(config[name]) for name in ("data", "split") if name in config]
-    parts += [f"one in {config['skip']}"] if config.get("skip", 1) > 1 else []
-    parts += [f"size {config['size']}"] if "size" in config else []
-    return f"{count:,} of {', '.join(parts)}" if parts else f"{count:,}"
+    how = [str(config["split"])] if "split" in config else []
+    how += [f"one in {config['skip']}"] if config.get("skip", 1) > 1 else []
+    how += [f"size {config['size']}"] if "size" in config else []
+    detail = f" ({', '.join(how)})" if how else ""
+    return f"{count:,} of {config.get('data', 'unknown data')}{detail}"
 
 
 def decided(config: dict[str, Any], at: float, by: Measure = "radius") -> bool:

@@ -271,8 +271,10 @@ def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]
     if any(row.norm is None for row in shares):
         notes.append("norm not stated: " + ", ".join(row.name for row in shares if row.norm is None))
     if len({row.data for row in shares} - {None}) > 1 or any(isinstance(row.data, frozenset) for row in shares):
-        which = ", ".join(f"{row.name} {row.data_words}" for row in shares)
-        notes.append(f"not the same inputs: {which}; only rows on the same ones compare")
+        sets = dict.fromkeys((row.data, row.data_words) for row in shares)
+        which = (", ".join(row.name for row in shares if (row.data, row.data_words) == one) for one in sets)
+        listed = "; ".join(f"{names}: {words}" for names, (_, words) in zip(which, sets, strict=True))
+        notes.append(f"not the same inputs, so only rows on the same ones compare: {listed}")
     elif len({row.inputs for row in shares}) > 1:
         counts = (f"{row.name} {row.inputs or 'different numbers'}" for row in shares)
         notes.append("not the same number of inputs: " + ", ".join(counts))
