@@ -48,8 +48,8 @@ def stopped_in_words(config: dict[str, Any], by: Measure = "radius") -> str:
         return ""
     if not isinstance(rule, AtRadii):
         return f"sampling stopped within {rule} of the radius that more samples could give: these are lower bounds"
-    radii = " and ".join(f"{r:g}" for r in rule.radii)
-    what = f"radius {radii} was" if len(rule.radii) == 1 else f"the radii {radii} were"
+    *others, last = (f"{r:g}" for r in rule.radii)
+    what = f"the radii {', '.join(others)} and {last} were" if others else f"radius {last} was"
     return f"sampling stopped once {what} decided: {'elsewhere' if by == 'radius' else 'by ALM'} these are lower bounds"
 
 

@@ -104,7 +104,7 @@ def _audit_row(run: Run, runs: Sequence[Run]) -> str:
         return f'<tr>{first}<td class="n">0</td><td>–</td><td>–</td><td class="words">{what}</td></tr>'
     meaning = {
         "bug": "<strong>a bug</strong>: more broke than chance allows, where the guarantee covers it",
-        "held": "held, as the proof says" if not audit.covered_breaks else "within what α allows",
+        "held": "held, as the proof says" if not audit.covered_breaks else "within what chance allows",
         "frozen": "allowed: the guarantee never covered the live classifier",
     }
     allowed = run.uncovered and audit.broken.get("live", 0)
