@@ -26,7 +26,7 @@ RECORDED = HERE / "recorded"
 PAGE = HERE.parent / "docs" / "results.md"
 MISSING = "not measured yet"
 TEST_SET = 10_000
-# Audits of the same noise in another, shorter training.
+# Audits of the same kind of noise in another training, some of a smaller network on other data.
 SAME_NOISE = {
     "cifar10-certification": "cifar10-certification-wise",
     "cifar10-certification-laplace": "digits-certification-laplace-l1",

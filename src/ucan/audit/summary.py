@@ -55,7 +55,7 @@ class Summary:
             "broken": self.broken,
             "by_factor": [vars(tally) for tally in self.tallies],
             "covered_breaks": self.covered_breaks,
-            "allowed_by_alpha": self.allowed,
+            "allowed_by_chance": self.allowed,
             "bug": self.is_bug,
             "bugs": [attempt.to_dict() for attempt in self.bugs],
         }

@@ -30,6 +30,7 @@ from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.results import Store
 from ucan.results.formats import write
+from ucan.results.metrics import NO_LABEL, labelled
 from ucan.rounding import floor_percent
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import parse_stop
@@ -221,7 +222,8 @@ def _certify_all(
             right += outcome.prediction == label
             share = floor_percent(right / (len(earlier) + progress.items + 1))
             # Under a stopping rule the sure inputs come first: a share of those would promise too much.
-            progress.finished("" if plan.stop is not None else f"accuracy {share} %")
+            unknown = plan.stop is not None or label == NO_LABEL
+            progress.finished("" if unknown else f"accuracy {share} %")
 
 
 @contextmanager
@@ -258,7 +260,7 @@ def _places(out: Path | None, model: str, norm: float) -> tuple[Path, Path]:
 def _summary(store: Store, selection: words.Selection, folder: Path, tsv: Path, scope: str) -> dict[str, Any]:
     """Of the inputs asked for; an earlier, longer call may have left more."""
     columns = {name: column[: len(selection.indices)] for name, column in store.gapless()[0].items()}
-    count, known = len(columns["idx"]), columns["label"] >= 0
+    count, known = len(columns["idx"]), labelled(columns)
     certified = columns["radius"][columns["correct"]]
     return {
         "run": str(folder),

@@ -18,9 +18,8 @@ from ucan.errors import InvalidInput
 
 Columns = dict[str, np.ndarray]
 Measure = Literal["radius", "alm"]
-NO_LABEL = (
-    -1
-)  # in the column label; an import's −2 is another thing: no label either, but it tells which rows are right
+# In the column label. An import's −2 is another thing: no label either, but its file tells which rows are right.
+NO_LABEL = -1
 
 
 @dataclass(frozen=True)
