@@ -133,8 +133,15 @@ ONE_PROCESS = {plan: outcomes(smoothed().certify(XS, **options)) for plan, optio
     plan=st.sampled_from(list(PLANS)), workers=st.integers(1, 5), seed=st.integers(0, 10**6), rate=st.floats(0.0, 0.3)
 )
 def test_whatever_the_workers_the_order_and_the_losses(plan, workers, seed, rate):
-    chance = random.Random(seed)
-    ray = FakeRay(seed, lambda actor, name: "lose" if chance.random() < rate else None)
+    chance, in_a_row = random.Random(seed), 0
+
+    def faults(actor, name):
+        nonlocal in_a_row
+        lost = in_a_row < 6 and chance.random() < rate  # more of them without an answer, and one worker gives up
+        in_a_row = in_a_row + 1 if lost else 0 if name == "count" else in_a_row
+        return "lose" if lost else None
+
+    ray = FakeRay(seed, faults)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "ray", ray)
         with spread(smoothed(), workers=workers) as h:
@@ -308,8 +315,8 @@ def test_counts_travel_in_the_fewest_bytes():
 
 
 def test_losses_and_returns_are_told(fake):
-    told, lost = [], iter([None, None, None, "lose"])
-    fake(faults=lambda actor, name: next(lost, None), cpus=2)
+    told, lost = [], iter([None, "lose"])
+    fake(faults=lambda actor, name: next(lost, None) if name == "count" else None, cpus=2)
     with spread(smoothed(), tell=told.append) as h:
         assert outcomes(h.certify(XS, **OPTIONS)) == ONE_PROCESS["fixed"]
     assert told[0] == "2 workers, a CPU core each, are being started."
@@ -318,8 +325,8 @@ def test_losses_and_returns_are_told(fake):
 
 
 def test_a_worker_that_is_gone_for_good_leaves_its_work_to_the_others(fake):
-    told, fate = [], iter([None, None, None, "gone"])
-    fake(faults=lambda actor, name: next(fate, None), cpus=2)
+    told, fate = [], iter([None, "gone"])
+    fake(faults=lambda actor, name: next(fate, None) if name == "count" else None, cpus=2)
     with spread(smoothed(), tell=told.append) as h:
         assert outcomes(h.certify(XS, **OPTIONS)) == ONE_PROCESS["fixed"]
     assert "gone for good (killed by signal 9); the others go on" in told[1]
@@ -331,8 +338,9 @@ def test_when_none_is_left_it_is_an_error(fake):
         h.certify(XS, **OPTIONS)
 
 
-def test_a_classifier_that_ends_every_worker_ends_the_run(fake):
-    fake(faults=lambda actor, name: "lose" if name == "count" else None)
+@pytest.mark.parametrize("deadly", ("prepare", "count"))
+def test_a_classifier_that_ends_every_worker_ends_the_run(deadly, fake):
+    fake(faults=lambda actor, name: "lose" if name == deadly else None)
     with spread(smoothed()) as h, pytest.raises(ClusterError, match="without one answer in between"):
         h.certify(XS, **OPTIONS)
 
@@ -347,7 +355,38 @@ def test_waiting_for_a_cluster_is_told(fake):
 
     with spread(smoothed(), tell=tell) as h:
         h.certify(XS[:1], **OPTIONS)
-    assert told[1] == told[2] == "no worker is ready: waiting for the cluster to give room to 3."
+    assert told[1] == told[2] == "no worker is ready yet: the cluster is to give room to 3."
+
+
+def test_waiting_for_a_classifier_that_takes_long_to_load_is_told(fake):
+    told = []
+
+    def slow(actor, name):
+        ray.stuck = len(told) == 1 and name == "wake"
+
+    def tell(line):
+        told.append(line)
+        ray.stuck = False
+
+    ray = fake(faults=slow)
+    with spread(smoothed(), tell=tell) as h:
+        h.certify(XS[:1], **OPTIONS)
+    assert told[1:] == ["no worker is ready yet: they load the classifier."]
+
+
+def test_a_worker_that_is_lost_while_it_waits_for_another_classifier_joins_once(fake):
+    model, told = classifier(), []
+    g = smoothed(model=model)
+    lost = iter(["lose"])
+    ray = fake(cpus=2)
+    with spread(g, tell=told.append) as h:
+        h.certify(XS, **OPTIONS)
+        ray.faults = lambda actor, name: next(lost, None) if name in ("wake", "prepare") else None
+        with torch.no_grad():
+            model[1].weight.neg_()
+        for _ in range(3):
+            assert outcomes(h.certify(XS, **OPTIONS)) == outcomes(g.certify(XS, **OPTIONS))
+    assert sum(line.endswith("is back.") for line in told) <= 1
 
 
 def test_an_error_of_the_classifier_is_raised_as_it_is(fake):

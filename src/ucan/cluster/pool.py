@@ -39,13 +39,14 @@ class _Member:
     actor: Any
     number: int
     asked: int = 0
+    awake: bool = False
     ready: bool = False
     lost: int = 0
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """Who was asked for what, in which life of theirs and under which package; no ticket: to prepare."""
+    """Who was asked for what, in which life of theirs and under which package; no ticket: to wake, then to prepare."""
 
     member: _Member
     life: int
@@ -99,7 +100,9 @@ class Pool:
         """Take in what has been answered, waiting for one answer at least, and hand out what is queued."""
         done, _ = self.ray.wait(list(self.flying), num_returns=1, timeout=PATIENCE)
         if not done and not any(member.ready for member in self.members):
-            self.tell(f"no worker is ready: waiting for the cluster to give room to {len(self.members)}.")
+            loading = any(member.awake for member in self.members)
+            waits = "they load the classifier" if loading else f"the cluster is to give room to {len(self.members)}"
+            self.tell(f"no worker is ready yet: {waits}.")
         if done:
             done, _ = self.ray.wait(list(self.flying), num_returns=len(self.flying), timeout=0)
         for ref in done:
@@ -118,9 +121,14 @@ class Pool:
     # --- who has what ---
 
     def _start(self, member: _Member) -> None:
-        member.ready = False
-        # This call alone is repeated by Ray until the worker is there, or there again.
-        ref = member.actor.prepare.options(max_task_retries=-1).remote(self.package, self.device)
+        member.awake = member.ready = False
+        # This call alone is repeated by Ray until the worker is there, or there again: it cannot be what ends a worker.
+        ref = member.actor.wake.options(max_task_retries=-1).remote()
+        self.flying[ref] = _Asked(member, member.lost, self.package, None)
+
+    def _prepare(self, member: _Member) -> None:
+        member.awake = True
+        ref = member.actor.prepare.remote(self.package, self.device)
         self.flying[ref] = _Asked(member, member.lost, self.package, None)
 
     def _feed(self) -> None:
@@ -152,8 +160,11 @@ class Pool:
                 member.asked -= 1
             if current:
                 ticket.then(*answer)
-        elif current:
-            self._joined(member, answer)
+        elif current and asked.life == member.lost:
+            if isinstance(answer, Report):
+                self._joined(member, answer)
+            else:
+                self._prepare(member)
 
     def _lost(self, member: _Member, error: Exception) -> None:
         member.lost += 1
