@@ -2,17 +2,18 @@
 
     python experiments/audits.py mnist --out OUT --certificates 500
     python experiments/audits.py cifar10 --out OUT --only certification-wise --certificates 150 --min-radius 0.5
-    python experiments/audits.py rows --runs runs/suite --only cifar10-basis cifar10-isotropic-1 --certificates 100
+    python experiments/audits.py rows --runs runs/suite --only cifar10-basis 'cifar10-isotropic-*' --certificates 100
 
-The last form attacks rows of the suite with the weights that it trained. Each run is recorded in a file of its own,
-OUT/DATA-NAME.json (a row's in OUT/NAME.json): the settings, how many certificates were attacked at which shares of their
-regions, how many broke, and whether that is a bug by the auditor's rule. A recorded run is not run again, so several
-processes can share the list (--only).
+The last form attacks rows of the suite with the weights that it trained, those that have some. Each run is recorded in a
+file of its own, OUT/DATA-NAME.json (a row's in OUT/NAME.json): the settings, how many certificates were attacked at which
+shares of their regions, how many broke, and whether that is a bug by the auditor's rule. A recorded run is not run again,
+so several processes can share the list (--only).
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import itertools
 import json
 import math
@@ -34,7 +35,7 @@ from ucan.data import Labelled
 from ucan.fingerprint import weights_hash
 from ucan.models.cnn import CNN
 from ucan.plan import CertifyPlan
-from ucan.training import Trainer, build_classifier, read_settings
+from ucan.training import Trainer, build_classifier, is_trained_run, read_settings
 
 HERE = Path(__file__).parent
 LAPLACE = ["law.kind=laplace", "law.scale=0.5"]
@@ -112,10 +113,12 @@ def trained_here(source: str, name: str, args: argparse.Namespace) -> Target:
     return Target(g, norm, about, test_set, train_set)
 
 
-def of_suite(name: str, args: argparse.Namespace) -> Target:
-    """A row of the suite, with the weights in its folder."""
+def of_suite(name: str, args: argparse.Namespace) -> Target | None:
+    """A row of the suite, with the weights in its folder; none where it is not trained."""
     row = next(row for row in ROWS if row.name == name)
     members = runs_of(row, args.suite, args.runs, args.set)
+    if not all(is_trained_run(folder) for folder in members):
+        return None
     settings = next(iter(members.values()))
     g = smoothed(tuple(members), row.mirrored, "eager")
     about = {"preset": row.preset, "changes": [*changes_of(row, args.suite), *args.set], "seed": settings.seed,
@@ -166,7 +169,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "recorded" / "audits")
     parser.add_argument("--suite", type=Path, default=HERE / "recorded" / "suite", help="the records of the suite")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the trained weights go")
-    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--only", nargs="*", default=["*"], help="names, with wildcards")
     parser.add_argument("--certificates", type=int, default=500)
     parser.add_argument("--min-radius", type=float, default=0.0)
     parser.add_argument("--n", type=int, default=10_000)
@@ -174,10 +177,16 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     rows = args.data == "rows"
-    for name in args.only or ([row.name for row in ROWS] if rows else RUNS[args.data]):
+    for name in [row.name for row in ROWS] if rows else RUNS[args.data]:
         path = args.out / (f"{name}.json" if rows else f"{args.data}-{name}.json")
-        if not path.exists() or not json.loads(path.read_text())["complete"]:
-            run(of_suite(name, args) if rows else trained_here(args.data, name, args), name, args, path)
+        if not any(fnmatch.fnmatch(name, glob) for glob in args.only):
+            continue
+        if path.exists() and json.loads(path.read_text())["complete"]:
+            continue
+        if target := of_suite(name, args) if rows else trained_here(args.data, name, args):
+            run(target, name, args, path)
+        else:
+            print(f"{name}: no weights under {args.runs}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 import json
 import math
+import os
 import shutil
+import subprocess
 import sys
 from argparse import Namespace
 from dataclasses import replace
@@ -276,16 +278,50 @@ def test_every_shard_has_its_part_and_shared_runs_stay_together(tmp_path: Path) 
     assert [row.name for row in suite.chosen_rows(rows.ROWS, ["*-bands"], "1/1", tmp_path)] == ["cifar10-bands"]
 
 
+def lanes_jobs(tmp_path: Path) -> list[list[tuple[str, list[rows.Row]]]]:
+    """The two lists of lanes.sh: what each job does, and the rows it does it to."""
+    lists = (ROOT / "experiments" / "lanes.sh").read_text().split("<<'JOBS'\n")[1:]
+    found: list[list[tuple[str, list[rows.Row]]]] = []
+    for text in lists:
+        found.append([])
+        for line in text.partition("\nJOBS")[0].splitlines():
+            kind, *names = line.split()
+            shard = names.pop(0) if kind == "figure" else "1/1"
+            found[-1].append((kind, suite.chosen_rows(rows.ROWS, names, shard, tmp_path)))
+    return found
+
+
 def test_the_lanes_have_every_row_once_and_no_training_run_twice(tmp_path: Path) -> None:
-    text = (ROOT / "experiments" / "lanes.sh").read_text().split("LANES'\n")[1].split("\nLANES")[0]
-    lanes = []
-    for line in text.splitlines():
-        lane, *names = line.split()
-        shard, only = (names[0], names[1:]) if lane == "figure" else ("1/1", names)
-        lanes.append(suite.chosen_rows(rows.ROWS, only, shard, tmp_path))
-    assert sorted(row.name for lane in lanes for row in lane) == sorted(row.name for row in rows.ROWS)
-    runs = [{folder for row in lane for folder in suite.runs_of(row, tmp_path, tmp_path, [])} for lane in lanes]
-    assert sum(map(len, runs)) == len(set().union(*runs))  # two processes would write one folder
+    for jobs in lanes_jobs(tmp_path):
+        writing = [each for kind, each in jobs if kind != "attack"]
+        names = [row.name for each in writing for row in each]
+        assert len(names) == len(set(names))
+        runs = [{folder for row in each for folder in suite.runs_of(row, tmp_path, tmp_path, [])} for each in writing]
+        assert sum(map(len, runs)) == len(set().union(*runs))  # two processes would write one folder
+    first, second = lanes_jobs(tmp_path)
+    assert {row.name for _, each in first for row in each} == {row.name for row in rows.ROWS}
+    figures = {row.name for kind, each in first for row in each if kind == "figure"}
+    assert {row.name for kind, each in second for row in each if kind == "deeper"} == {
+        r.name for r in rows.ROWS
+    } - figures
+
+
+def test_the_lanes_run_their_jobs_in_order_and_go_on_after_one_that_fails(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/calls\n[[ "$*" != *cifar10-alm ]]\n')
+    python.chmod(0o755)
+    words = ["bash", str(ROOT / "experiments" / "lanes.sh"), "100", str(tmp_path / "out"), str(tmp_path / "runs"), "1"]
+    env = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    subprocess.run(words, env=env, check=True, timeout=60, cwd=tmp_path)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls[0].endswith("--choose")
+    assert calls[1].endswith("--only cifar10-certification") and "suite.py" in calls[1]
+    assert calls[2].endswith("--only cifar10-certification") and "audits.py" in calls[2]
+    assert not any("audits.py" in call and "cifar10-alm" in call for call in calls)  # nothing to attack
+    assert any(call.endswith("--shard 6/6 --only cifar10-versus-* cifar10-universal-*") for call in calls)
+    assert calls[-1].endswith("--passes 10000:100000 --only mnist-certification mnist-basis")
+    assert (tmp_path / "out" / "logs" / "figure_1_6_cifar10-versus-__cifar10-universal-_.log").exists()
 
 
 def test_more_levels_inputs_and_votes_cost_more() -> None:
@@ -505,3 +541,23 @@ def test_a_row_of_the_suite_is_attacked_with_its_own_weights(tmp_path: Path, mon
     found = json.loads((tmp_path / "toy.json").read_text())
     assert found["complete"] and found["summary"]["attacked"] == 3 and not found["summary"]["bug"]
     assert found["weights"] == json.loads((args.out / "toy.json").read_text())["weights"]
+
+
+def test_a_row_without_weights_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        "audits.py",
+        "rows",
+        "--runs",
+        tmp_path / "none",
+        "--out",
+        tmp_path / "audits",
+        "--only",
+        "cifar10-isotropic-*",
+    ]
+    monkeypatch.setattr(sys, "argv", [*map(str, given)])
+    audits.main()
+    assert capsys.readouterr().out.splitlines() == [
+        f"cifar10-isotropic-{sigma}: no weights under {tmp_path / 'none'}" for sigma in ("0.25", "0.5", "1")
+    ]
