@@ -111,13 +111,6 @@ class Engine:
         for setup, i, request, (select,) in self.counted(inputs, plan, {"select": n0}):
             yield setup, i, request.x, request.M, select.counts
 
-    def sampled(
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
-    ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator, torch.Tensor, Votes]]:
-        """Each input with the generator held at it, its selection counts and, drawn apart, its estimation votes."""
-        for setup, i, request, votes in self.counted(inputs, plan, {"select": plan.n0, "estimate": plan.n}):
-            yield setup, i, request.x, request.M, votes[0].counts, votes[1]
-
     def counted(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
     ) -> Iterator[tuple[Setup, int, Request, list[Votes]]]:

@@ -60,7 +60,7 @@ class PredictPlan:
         check_seed(self.seed)
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
-        if self.test not in ("majority", "top-two"):
+        if self.test not in get_args(Test):
             raise InvalidInput(f'test must be "majority" or "top-two", got {self.test!r}.')
         if self.stop and self.test != "majority":
             raise InvalidInput("stopping early needs the majority test: leave test= out, or stop=.")

@@ -107,24 +107,11 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 in the paper's symbols: n0 samples choose the class, n others bound its probability."""
-        for setup, i, x, M, counts_select, votes in self.engine.sampled(inputs, plan):  # μ, Σ ← M
-            with self.engine.beside(x.device):
-                outcome = self._bound(setup, M, x, counts_select, votes, plan)
+        phases = {"select": plan.n0, "estimate": plan.n}
+        for setup, i, request, (select, votes) in self.engine.counted(inputs, plan, phases):  # μ, Σ ← M
+            with self.engine.beside(request.x.device):
+                outcome = self._bound(setup, request.M, request.x, select.counts, votes, plan)
             yield i, outcome
-
-    def certify_watched(self, x: torch.Tensor, plan: CertifyPlan) -> Iterator[Votes | Certificate | Abstention]:
-        """Algorithm 1 for one input (1, *event) before one's eyes: its votes so far, pass by pass, then its outcome.
-
-        The outcome is what ``certify`` gives. The votes on the way certify nothing: the bound is about n votes, a number
-        fixed before the first of them, and does not hold for whenever one happens to look.
-        """
-        if plan.stop is not None:
-            raise InvalidInput("sampling that stops early cannot be watched: leave stop= out.")
-        inputs = self.check_inputs(x, plan.norm)
-        for setup, _, x1, M, counts_select in self.engine.selected(inputs, plan, plan.n0):
-            for votes in setup.running_votes(M, x1, plan.n, plan.seed, "estimate"):
-                yield votes
-            yield self._bound(setup, M, x1, counts_select, votes, plan)
 
     def _bound(
         self,
@@ -148,18 +135,6 @@ class SmoothedClassifier:
         evidence = self.engine.evidence(setup, x, votes, plan.n0, n, plan, plan.bound)
         return self._conclude(M, x, c_A, p_A, p_B, evidence, plan.norm)
 
-    def _certify_stopping(
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
-    ) -> Iterator[tuple[int, Certificate | Abstention]]:
-        """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
-        for setup, candidate in self._settle(inputs, plan, stop):
-            votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
-            p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.alpha)
-            with self.engine.beside(x.device):
-                evidence = self.engine.evidence(setup, x, votes, plan.n0, candidate.drawn, plan, "anytime")
-                outcome = self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan.norm)
-            yield candidate.index, outcome
-
     def _conclude(
         self, M: Generator, x: torch.Tensor, c_A: int, p_A: float, p_B: float | None, evidence: Evidence, norm: float
     ) -> Certificate | Abstention:
@@ -181,6 +156,33 @@ class SmoothedClassifier:
             alm=region.mean_scale * R,
             mean=mu.detach().cpu() if mu.any() else None,
         )
+
+    def _certify_stopping(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
+    ) -> Iterator[tuple[int, Certificate | Abstention]]:
+        """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
+        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self._radius(M, x, plan.norm))
+        for setup, candidate in settled:
+            votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
+            p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.alpha)
+            with self.engine.beside(x.device):
+                evidence = self.engine.evidence(setup, x, votes, plan.n0, candidate.drawn, plan, "anytime")
+                outcome = self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan.norm)
+            yield candidate.index, outcome
+
+    def certify_watched(self, x: torch.Tensor, plan: CertifyPlan) -> Iterator[Votes | Certificate | Abstention]:
+        """Algorithm 1 for one input (1, *event) before one's eyes: its votes so far, pass by pass, then its outcome.
+
+        The outcome is what ``certify`` gives. The votes on the way certify nothing: the bound is about n votes, a number
+        fixed before the first of them, and does not hold for whenever one happens to look.
+        """
+        if plan.stop is not None:
+            raise InvalidInput("sampling that stops early cannot be watched: leave stop= out.")
+        inputs = self.check_inputs(x, plan.norm)
+        for setup, _, x1, M, counts_select in self.engine.selected(inputs, plan, plan.n0):
+            for votes in setup.running_votes(M, x1, plan.n, plan.seed, "estimate"):
+                yield votes
+            yield self._bound(setup, M, x1, counts_select, votes, plan)
 
     def predict(
         self,
@@ -232,7 +234,8 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan
     ) -> Iterator[tuple[int, Prediction | Abstention]]:
         """Algorithm 2 with a test that may look after every block."""
-        for setup, candidate in self._settle(inputs, plan, AtRadii((0.0,))):
+        settled = self._settle(inputs, plan, AtRadii((0.0,)), NAMING, "predict", lambda M, x: MAJORITY)
+        for setup, candidate in settled:
             hits, drawn, c_A = candidate.hits, candidate.drawn, candidate.c_A
             p_value = min(1.0, math.exp(-float(log_wealth(hits, drawn, 0.5))))
             evidence = self.engine.evidence(
@@ -257,21 +260,20 @@ class SmoothedClassifier:
     # --- what both algorithms stand on ---
 
     def _settle(
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, stop: Stop
+        self,
+        inputs: Iterable[torch.Tensor],
+        plan: CertifyPlan | PredictPlan,
+        stop: Stop,
+        n0: int,
+        phase: str,
+        radius: Callable[[Generator, torch.Tensor], Radius],
     ) -> Iterator[tuple[Setup, Candidate]]:
-        """Each input's class, chosen from samples of their own, and its votes until the rule is satisfied."""
-        selected = self.engine.selected(inputs, plan, plan.n0 if isinstance(plan, CertifyPlan) else NAMING)
+        """Each input's class, chosen from n0 samples of their own, and its votes until the rule is satisfied."""
+        selected = self.engine.selected(inputs, plan, n0)
         for first in selected:  # none, or the first, to learn how votes are counted
             setup = first[0]
             candidates = (
-                Candidate(
-                    i,
-                    x,
-                    M,
-                    Stream(plan.seed, input_hash(x), "estimate" if isinstance(plan, CertifyPlan) else "predict"),
-                    int(counts.argmax()),
-                    self._radius(M, x, plan.norm) if isinstance(plan, CertifyPlan) else MAJORITY,
-                )
+                Candidate(i, x, M, Stream(plan.seed, input_hash(x), phase), int(counts.argmax()), radius(M, x))
                 for _, i, x, M, counts in itertools.chain([first], selected)
             )
             for candidate in self.engine.settled(setup, candidates, stop, plan):
