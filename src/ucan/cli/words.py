@@ -141,13 +141,7 @@ def law_of(name: LawName | None, scale: float | None, exponent: float | None) ->
         return laws.PowerLaw(scale=scale, a=exponent)
     if exponent is not None:
         raise InvalidInput(f"--exponent belongs to the power law, not to {name.value} noise.")
-    kinds: dict[str, type[Any]] = {
-        "gaussian": laws.Gaussian,
-        "laplace": laws.Laplace,
-        "uniform": laws.Uniform,
-        "expinf": laws.ExpInf,
-    }
-    return kinds[name.value](scale=scale)
+    return laws.BY_NAME[name.value](scale=scale)
 
 
 def generator_of(noise: str | None, event: tuple[int, ...]) -> Generator:

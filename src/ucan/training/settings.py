@@ -19,13 +19,6 @@ from ucan.generators.basis import Cosines, PrincipalComponents
 from ucan.laws import Law
 from ucan.training.recipes import RECIPES, Recipe
 
-LAWS: dict[str, type[Law]] = {
-    "gaussian": laws.Gaussian,
-    "laplace": laws.Laplace,
-    "uniform": laws.Uniform,
-    "expinf": laws.ExpInf,
-    "powerlaw": laws.PowerLaw,
-}
 GENERATORS = ("isotropic", "pattern", "dataset-wise", "certification-wise", "basis-wise", "composed")
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 OPTIMISERS, SCHEDULES = ("adam", "sgd"), ("constant", "cosine", "one-cycle")
@@ -63,7 +56,7 @@ class TrainSettings:
         _one_of("optimiser", self.optimiser, OPTIMISERS)
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("precision", self.precision, PRECISIONS)
-        _one_of("law.kind", self.law.get("kind"), tuple(LAWS))
+        _one_of("law.kind", self.law.get("kind"), tuple(laws.BY_NAME))
         _one_of("generator.kind", self.generator.get("kind"), GENERATORS)
         _one_of("recipe.kind", self.recipe.get("kind"), tuple(RECIPES))
         for name in ("epochs", "batch"):
@@ -88,7 +81,7 @@ class TrainSettings:
     def build_law(self, dim: int) -> Law:
         """The noise law; ``std`` instead of ``scale`` asks for a per-coordinate standard deviation."""
         parameters = {k: v for k, v in self.law.items() if k != "kind"}
-        kind = LAWS[self.law["kind"]]
+        kind = laws.BY_NAME[self.law["kind"]]
         if "std" in parameters:
             return kind.from_std(parameters.pop("std"), dim, **parameters)
         return _made("law", kind, parameters)
