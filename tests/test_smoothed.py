@@ -1,6 +1,7 @@
 """The smoothed classifier: certificates against known truths, and every wrong argument refused before any work."""
 
 import math
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -237,8 +238,20 @@ def test_an_abstention_is_a_typed_outcome_with_its_reason():
     (c,) = SmoothedClassifier(coin, Gaussian(scale=1.0), num_classes=2).certify(torch.zeros(1, 3), n=1000)
     assert isinstance(c, Abstention) and c.abstained and c.prediction is None and c.region is None
     assert c.radius == 0.0 and c.alm == 0.0 and c.log_volume == -INF and 0 < c.p_lower <= 0.5
-    assert "1/2" in c.reason and f"{c.p_lower:.6f}" in c.reason
+    assert "1/2" in c.reason
     assert int(c.counts.sum()) == 1000 and c.norm == 2
+
+
+@pytest.mark.parametrize("bound", ["binary", "two-class"])
+def test_the_bounds_in_a_reason_are_rounded_to_the_side_that_is_true(bound):
+    g = SmoothedClassifier(coin, Gaussian(scale=1.0), num_classes=2)
+    for seed in range(8):
+        (c,) = g.certify(torch.zeros(1, 3), n=1000, bound=bound, seed=seed)
+        lower, *upper = (float(word) for word in re.findall(r"0\.\d{6}", c.reason))
+        assert 0 <= c.p_lower - lower < 1e-6
+        if bound == "two-class":
+            limits = [ucan.bounds.upper_bound(int(k), 1000, 0.001 / 2) for k in c.counts]
+            assert min(abs(upper[0] - limit) for limit in limits if upper[0] >= limit) < 1e-6
 
 
 def half_invalid(batch):

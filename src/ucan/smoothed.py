@@ -26,6 +26,7 @@ from ucan.generators.base import check_scope
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, PredictPlan, Test
 from ucan.region import Region
+from ucan.rounding import ceil_digits, floor_digits
 from ucan.sequential import Candidate
 from ucan.sidecar import input_hash
 from ucan.stopping import AtRadii, Radius, Stop, parse_stop
@@ -141,8 +142,8 @@ class SmoothedClassifier:
         """From bounds on the probabilities to a certificate, or to an abstention with its reason."""
         R = self.law.radius(p_A, norm, x.numel(), p_B)
         if R == 0:
-            rival = "1/2" if p_B is None else f"the runner-up's bound {p_B:.6f}"
-            reason = f"the probability of class {c_A} is bounded by {p_A:.6f}, which is not above {rival}"
+            rival = "1/2" if p_B is None else f"the runner-up's bound {ceil_digits(p_B, 6)}"
+            reason = f"the probability of class {c_A} is bounded by {floor_digits(p_A, 6)}, which is not above {rival}"
             return Abstention(norm, M.scope, evidence, reason, p_A)
         region, mu = M.region(self.law, p_A, norm, x, p_B), M(x)[0]
         return Certificate(
