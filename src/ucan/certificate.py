@@ -289,10 +289,7 @@ def _scale_from_json(entry: dict[str, Any], folder: Path | None) -> scales.Scale
     kind = _named(scales, entry["kind"])
     if "value" in entry:
         return kind(entry["value"])
-    tensors = tensors_from_json(entry["tensors"], folder)
-    return (
-        kind([tensors[f"blocks.{i}"] for i in range(len(tensors))]) if kind is scales.BlockDiagonal else kind(**tensors)
-    )
+    return kind.of_tensors(tensors_from_json(entry["tensors"], folder))
 
 
 def _named(module: Any, name: str) -> Any:

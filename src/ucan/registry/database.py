@@ -184,13 +184,10 @@ class Database:
             return Scalar(float(tensors["value"]))
         if kind not in scales.__all__:
             raise InvalidInput(f"{self.path} holds a Σ of the kind {kind!r}, which this version does not know.")
-        found: type[Any] = getattr(scales, kind)
+        found: type[Scale] = getattr(scales, kind)
         if not found.elementwise:
             tensors = {name: tensor.double() for name, tensor in tensors.items()}
-        if found is scales.BlockDiagonal:
-            return scales.BlockDiagonal([tensors[f"blocks.{i}"] for i in range(len(tensors))])
-        made: Scale = found(**tensors)
-        return made
+        return found.of_tensors(tensors)
 
     def add(self, row: Row, reach: float, sketch: bytes) -> int:
         """Store one enrolment; within a transaction."""

@@ -77,6 +77,11 @@ class Scale(ABC):
         """The defining tensors by field name, for saving."""
         return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), torch.Tensor)}
 
+    @classmethod
+    def of_tensors(cls, tensors: dict[str, torch.Tensor]) -> Self:
+        """A Σ of this kind from its defining tensors: the inverse of ``tensors``."""
+        return cls(**tensors)
+
     def with_tensors(self, tensors: dict[str, torch.Tensor]) -> Self:
         """The same kind of Σ made of other tensors, named as ``tensors`` names them."""
         return replace(self, **tensors)

@@ -266,9 +266,14 @@ class BlockDiagonal(Scale):
         """The blocks, numbered."""
         return {f"blocks.{i}": b for i, b in enumerate(self.blocks)}
 
+    @classmethod
+    def of_tensors(cls, tensors: dict[str, torch.Tensor]) -> Self:
+        """From numbered blocks."""
+        return cls(tuple(tensors[f"blocks.{i}"] for i in range(len(tensors))))
+
     def with_tensors(self, tensors: dict[str, torch.Tensor]) -> Self:
         """From numbered blocks."""
-        return type(self)(tuple(tensors[f"blocks.{i}"] for i in range(len(tensors))))
+        return self.of_tensors(tensors)
 
     def _slices(self, z: torch.Tensor) -> list[tuple[Dense, torch.Tensor]]:
         pieces = rows(z, self.dim).split([d.dim for d in self.parts], dim=1)
