@@ -263,11 +263,6 @@ def test_bands_round_outwards(cohen: Path) -> None:
     assert cells(comparison([cohen], [0, 1.0], bands=True))[0][3:] == ("50.0 [39.8, 60.2]", "0.0 [0.0, 3.7]")
 
 
-def test_stores_and_paths_give_the_same(cohen: Path) -> None:
-    with Store.open(cohen) as store:
-        assert comparison([store], AT) == comparison([cohen], AT) == comparison([str(cohen)], AT)
-
-
 # --- looks ---
 
 
@@ -291,14 +286,17 @@ def test_latex_is_escaped_and_balanced(ours: Path, cohen: Path, tmp_path: Path) 
     assert text.count(r"\begin{") == text.count(r"\end{") == 2
 
 
-def test_terminal_marks_the_best_with_and_without_bold(ours: Path, cohen: Path) -> None:
+def test_terminal_marks_the_best_with_and_without_bold(
+    ours: Path, cohen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = comparison([ours, cohen], AT)
-    plain = terminal(table, colour=False)
+    plain = terminal(table)
     assert "57.0*" in plain and "\x1b" not in plain and "0.0*" not in plain.replace("50.0*", "").replace("20.0*", "")
-    bold = terminal(table, colour=True)
-    assert "\x1b[1m57.0\x1b[0m" in bold and "*" not in bold
     assert "frozen: holds for the noise frozen at each input" in plain
-    assert max(map(len, terminal(table, width=60, colour=False).splitlines())) <= 60
+    assert max(map(len, terminal(table, width=60).splitlines())) <= 60
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    bold = terminal(table)
+    assert "\x1b[1m57.0\x1b[0m" in bold and "*" not in bold
     with pytest.raises(InvalidInput, match="terminal, markdown and latex"):
         render(table, "html")  # type: ignore[arg-type]
 

@@ -34,13 +34,13 @@ def render(table: Table, look: Look = "terminal", width: int | None = None) -> s
     return looks[look](table)
 
 
-def terminal(table: Table, width: int | None = None, colour: bool | None = None) -> str:
-    """A table of box lines; bold where the output is a terminal (or ``colour`` says so), else a star for the best."""
+def terminal(table: Table, width: int | None = None) -> str:
+    """A table of box lines; bold where the output is a terminal, else a star for the best."""
     from rich.console import Console
     from rich.table import Table as Grid
     from rich.text import Text
 
-    styled = sys.stdout.isatty() if colour is None else colour
+    styled = sys.stdout.isatty()
     grid = Grid(title=table.title, title_justify="left")
     for i, name in enumerate(table.header):
         grid.add_column(name, justify="left" if i < 2 else "right", no_wrap=i > 1, overflow="fold")

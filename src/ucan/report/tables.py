@@ -99,11 +99,11 @@ class Table:
 
 
 def comparison(
-    runs: Sequence[Store | str | Path],
+    runs: Sequence[str | Path],
     radii: Sequence[float] = RADII,
     metric: Measure = "radius",
-    baselines: Sequence[Store | str | Path] = (),
-    envelopes: Mapping[str, Sequence[Store | str | Path]] | None = None,
+    baselines: Sequence[str | Path] = (),
+    envelopes: Mapping[str, Sequence[str | Path]] | None = None,
     bands: bool = False,
     digits: int = 1,
 ) -> Table:
@@ -117,7 +117,8 @@ def comparison(
     if not points:
         raise InvalidInput("a comparison needs at least one radius.")
     base = [_row(run, points, metric, bands) for run in baselines]
-    ours = [_row(run, points, metric, bands) for run in runs if not _among(run, baselines)]
+    known = {Path(run).resolve() for run in baselines}
+    ours = [_row(run, points, metric, bands) for run in runs if Path(run).resolve() not in known]
     best_of = [_envelope(name, some, points, metric) for name, some in (envelopes or {}).items()]
     if not (base or ours or best_of):
         raise InvalidInput("there is nothing to compare: name at least one run.")
@@ -130,27 +131,26 @@ def comparison(
     return Table(f"Certified accuracy in % by {what}", points, tuple(rows), _notes(rows, metric, bands), digits)
 
 
-def _row(run: Store | str | Path, radii: tuple[float, ...], metric: Measure, bands: bool) -> Row:
-    if not isinstance(run, Store):
-        with Store.open(run) as store:
-            return _row(store, radii, metric, bands)
-    columns, left_out = run.gapless(("label", "correct", "abstained", metric))
+def _row(run: str | Path, radii: tuple[float, ...], metric: Measure, bands: bool) -> Row:
+    with Store.open(run) as store:
+        columns, left_out = store.gapless(("label", "correct", "abstained", metric))
+        name, scope, norm, config = store.name, store.scope, store.norm, store.config
     shares = tuple(map(float, certified_accuracy(columns, radii, metric)))
     limits: tuple[tuple[float, float], ...] = ()
     if bands:
         low, high = certified_band(columns, radii, metric)
         limits = tuple(zip(map(float, low), map(float, high), strict=True))
-    config, inputs = run.config, len(columns["correct"])
+    inputs = len(columns["correct"])
     unlabelled = unlabelled_in_words(labelled(columns), columns["abstained"])
     remarks = (stopped_in_words(config, metric), unlabelled, *config.get("notes", ()))
     return Row(
-        run.name,
-        run.scope,
+        name,
+        scope,
         config.get("alm_cap"),
         shares,
         bands=limits,
         inputs=inputs,
-        norm=run.norm,
+        norm=norm,
         left_out=left_out,
         data=inputs_of(config, inputs),
         data_words=inputs_in_words(config, inputs),
@@ -159,7 +159,7 @@ def _row(run: Store | str | Path, radii: tuple[float, ...], metric: Measure, ban
     )
 
 
-def _envelope(name: str, runs: Sequence[Store | str | Path], radii: tuple[float, ...], metric: Measure) -> Row:
+def _envelope(name: str, runs: Sequence[str | Path], radii: tuple[float, ...], metric: Measure) -> Row:
     """The best over several runs at each radius: what published rows usually are."""
     rows = [_row(run, radii, metric, bands=False) for run in runs]
     if not rows:
@@ -251,13 +251,6 @@ def _distinct(rows: list[Row]) -> list[Row]:
         replace(row, name=f"{row.name} ({names[: i + 1].count(row.name)})") if names.count(row.name) > 1 else row
         for i, row in enumerate(rows)
     ]
-
-
-def _among(run: Store | str | Path, others: Sequence[Store | str | Path]) -> bool:
-    def place(one: Store | str | Path) -> Path:
-        return (one.folder if isinstance(one, Store) else Path(one)).resolve()
-
-    return any(place(run) == place(other) for other in others)
 
 
 def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]:
