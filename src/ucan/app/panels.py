@@ -12,7 +12,7 @@ from ucan.app.noise import noise_maps, noisy_copies
 from ucan.app.session import Attacked, Session
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.laws import norm_name
-from ucan.report.pictures import DIVERGING, as_map, as_picture
+from ucan.report.pictures import as_delta, as_map, as_map_around_0, as_picture
 from ucan.rounding import ceil_digits, floor_digits, floor_percent
 from ucan.scales import Scalar
 from ucan.smoothed import SmoothedClassifier
@@ -74,7 +74,7 @@ def noise(g: SmoothedClassifier, x: torch.Tensor, title: str, seed: int) -> str:
     about = "" if exact else ", estimated"
     figures = [
         _figure(as_picture(x[0]), "the input", escape(title)),
-        _figure(_around_zero(mu), "μ, the noise's offset", _range(mu)),
+        _figure(as_map_around_0(mu), "μ, the noise's offset", _range(mu)),
         _figure(as_map(sigma, 0.0, float(sigma.max())), "σ, the noise's scale", _range(sigma) + about),
     ]
     parts = [f'<div class="u-figures">{"".join(figures)}</div>', _strip("noisy copies", noisy)]
@@ -259,7 +259,7 @@ def _attack(session: Session, certificate: Certificate, one: Attacked) -> str:
     length = float(torch.linalg.vector_norm(delta.double(), ord=certificate.norm or certificate.region.norm))
     norm = norm_name(certificate.norm or certificate.region.norm)
     answer = "no clear majority" if one.answer is None else session.class_name(one.answer)
-    change = _around_zero(delta[0].double().mean(0).cpu().numpy())
+    change = as_delta(delta[0])
     return f"""
 <article class="u-attack u-{tone}">
   <h3>{headline}</h3>
@@ -299,12 +299,6 @@ def _bars(session: Session, votes: Votes, n: int, chosen: int | None, most: int 
 
 def _figure(source: str, name: str, caption: str) -> str:
     return f'<figure><img src="{source}" alt="{name}"><figcaption><b>{name}</b><br>{caption}</figcaption></figure>'
-
-
-def _around_zero(values: np.ndarray) -> str:
-    """Numbers (height, width) in colours, 0 in the middle."""
-    most = max(float(np.abs(values).max()), 1e-12)
-    return as_map(values, -most, most, DIVERGING)
 
 
 def _strip(name: str, pictures: torch.Tensor) -> str:

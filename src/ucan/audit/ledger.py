@@ -68,9 +68,8 @@ class Ledger:
         return path
 
     def path_of(self, record: dict[str, Any]) -> Path:
-        """Where a break lies; one inherited from a smaller factor lies under that."""
-        factor = record["factor"] if record.get("same_as") is None else record["same_as"]
-        return self.folder / BREAKS / f"{record['idx']}-{record['mode']}-{factor:g}.safetensors"
+        """Where a break lies."""
+        return break_path(self.folder, record)
 
     def _read(self) -> list[dict[str, Any]]:
         path = self.folder / ATTEMPTS
@@ -93,6 +92,12 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error}. Name another folder with --out.") from error
+
+
+def break_path(folder: Path, record: dict[str, Any]) -> Path:
+    """Where the audit in a folder keeps a break; one inherited from a smaller factor lies under that."""
+    factor = record["factor"] if record.get("same_as") is None else record["same_as"]
+    return folder / BREAKS / f"{record['idx']}-{record['mode']}-{factor:g}.safetensors"
 
 
 def load_break(path: str | Path) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:

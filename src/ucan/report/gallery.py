@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ucan.audit import Attempt, load_break
-from ucan.audit.ledger import BREAKS
+from ucan.audit.ledger import break_path
 from ucan.certificate import Certificate, Evidence
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
@@ -172,9 +172,8 @@ def _exhibit(
 def _noise_panels(noise: NoiseAt) -> list[Panel]:
     """μ, λσ, and one noisy copy; where the classifier is shown less than that, what it sees."""
     low, high = float(noise.offset.min()), float(noise.offset.max())
-    most = max(-low, high, 1e-9)
     note = "0 everywhere" if low == high == 0 else f"{_signed(low)} to {_signed(high)}"
-    panels = [Panel("offset μ", note, pictures.as_map(noise.offset, -most, most, pictures.DIVERGING))]
+    panels = [Panel("offset μ", note, pictures.as_map_around_0(noise.offset))]
     if noise.scale is not None:
         low, high = float(noise.scale.min()), float(noise.scale.max())
         note = f"{high:.3g} everywhere" if high - low < 1e-3 * high else f"{low:.3g} to {high:.3g}"
@@ -243,9 +242,8 @@ def _break_in_words(attempt: Attempt) -> str:
 
 
 def _break_panels(run: Run, attempt: Attempt) -> list[Panel]:
-    path = run.folder / AUDIT / BREAKS / f"{attempt.idx}-{attempt.mode}-{attempt.factor:g}.safetensors"
     try:
-        _, x, delta = load_break(path)
+        _, x, delta = load_break(break_path(run.folder / AUDIT, attempt.to_dict()))
     except UcanError:
         return []
     if not pictures.is_picture(tuple(x.shape[1:])):

@@ -34,11 +34,15 @@ def as_map(values: np.ndarray, low: float, high: float, colours: tuple[str, ...]
     return _uri((stops[index] * (1 - part) + stops[index + 1] * part).round().astype(np.uint8))
 
 
+def as_map_around_0(values: np.ndarray) -> str:
+    """Numbers (H, W) as colours with 0 in the middle, as a data URI."""
+    most = max(float(np.abs(values).max()), 1e-12)
+    return as_map(values, -most, most, DIVERGING)
+
+
 def as_delta(delta: torch.Tensor) -> str:
     """A change (C, H, W), averaged over channels, around 0."""
-    values = delta.detach().cpu().double().mean(0).numpy()
-    most = float(np.abs(values).max())
-    return as_map(values, -most, most, DIVERGING)
+    return as_map_around_0(delta.detach().cpu().double().mean(0).numpy())
 
 
 def _uri(pixels: np.ndarray) -> str:
