@@ -173,7 +173,7 @@ def test_wrong_built_in_models(name: str, shape: tuple[int, ...] | None, classes
 # --- weights ---
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "pt", "state_dict", "parallel", "network"])
+@pytest.mark.parametrize("kind", ["safetensors", "pt", "state_dict", "model", "parallel", "network"])
 def test_weights_round_trip(tmp_path: Path, kind: str) -> None:
     trained = build_model("cnn", (3, 8, 8), seed=1).eval()
     state = {k: v.clone() for k, v in (trained.network if kind == "network" else trained).state_dict().items()}
@@ -182,8 +182,8 @@ def test_weights_round_trip(tmp_path: Path, kind: str) -> None:
         save_file(state, file)
     elif kind == "pt":
         torch.save(state, file)
-    elif kind == "state_dict":
-        torch.save({"epoch": 3, "state_dict": state}, file)
+    elif kind in ("state_dict", "model"):
+        torch.save({"epoch": 3, kind: state}, file)
     else:
         torch.save({f"module.{k}": v for k, v in state.items()}, file)
     model = load_model("cnn", file, 10, event_shape=(3, 8, 8))
@@ -228,6 +228,14 @@ def test_damaged_and_hostile_weights(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(ModelError, match=r"cannot be read as weights"):
         load_model("cnn", tmp_path / "w.pt")
     assert not (tmp_path / "executed").exists()
+    torch.save(_tiny(), tmp_path / "whole.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript is on its way out, its files are not
+        torch.jit.trace(_tiny(), _rand(1, 1, 8, 8)).save(tmp_path / "script.pt")
+    for name in ("whole.pt", "script.pt"):  # without PyTorch's advice to trust the file, and without its warnings
+        with pytest.raises(ModelError, match=r"cannot be read as weights: .*A file with a whole model") as caught:
+            load_model("cnn", tmp_path / name)
+        assert "weights_only" not in str(caught.value) and "\x1b" not in str(caught.value)
     torch.save({"epoch": 3, "lr": 0.1}, tmp_path / "w.pt")
     with pytest.raises(ModelError, match=r"holds a dict with epoch, lr, not weights by name"):
         load_model("cnn", tmp_path / "w.pt")
@@ -261,6 +269,14 @@ def first(x):
     return x.argmax(1)
 class Holder:
     inner = net
+def make(scale=1.0, **more):
+    return Net()
+def anything(*batch):
+    return batch[0].argmax(1)
+def seven():
+    return 7
+def fails():
+    raise OSError("no such weights")
 """
 
 
@@ -284,8 +300,11 @@ def test_models_by_name(probe: Path) -> None:
     made = load_model("probe:Net")
     assert isinstance(made, nn.Module) and not made.training and made(x).shape == (5, 3)
     assert load_model("probe:first")(x).tolist() == x.argmax(1).tolist()
+    assert load_model("probe:anything")(x).tolist() == x.argmax(1).tolist()
     save_file(net.state_dict(), probe / "w.safetensors")
     assert torch.equal(load_model("probe:Net", "w.safetensors")(x), net(x))
+    made = load_model("probe:make", "w.safetensors")  # a function that needs no argument makes the model
+    assert isinstance(made, nn.Module) and not made.training and torch.equal(made(x), net(x))
 
 
 @pytest.mark.parametrize(
@@ -293,7 +312,11 @@ def test_models_by_name(probe: Path) -> None:
     [
         ("nothing_here:net", "no module 'nothing_here'.*was searched"),
         ("probe.inner:net", "no module 'probe.inner'"),
-        ("probe:nett", r"probe has no 'nett'; it has .*Net.*net"),
+        ("probe:nett", r"probe has no 'nett'; it has net, Net, "),
+        ("probe:seven", "called to make the model, but what it gave is a int"),
+        ("probe:fails", "called to make the model, and failed: OSError: no such weights"),
+        ("model.pt", "the network as --model .* and this file as --weights"),
+        (".", "is a folder, but not of a finished `ucan train` run"),
         ("probe:number", "is a int, which cannot be called"),
         ("probe:Wide", "cannot be made without arguments"),
         ("probe:Plain", "no torch.nn.Module"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,8 +35,9 @@ def load_model(
 
     ``spec`` is one of
     - a built-in model's name, made for ``event_shape`` and ``num_classes`` with ``normalise`` as in build_model;
-    - ``package.module:attribute``, importable also from the current directory: a module as it is, a module's class
-      called without arguments, or any other callable, which then is the classifier itself;
+    - ``package.module:attribute``, importable also from the current directory: a module as it is, a module's class or
+      a function that needs no argument, either of which is called to make it, or any other callable, which then is the
+      classifier itself;
     - a ``.pt2`` file of torch.export, or an ``.onnx`` file.
 
     ``weights`` is a file for load_weights; the last kind carries its own.
@@ -52,10 +55,7 @@ def load_model(
     elif ":" in spec:
         model = _import_model(spec)
     else:
-        raise ModelError(
-            f"{spec!r} names no model: give package.module:attribute, a .pt2 or .onnx file, or one of "
-            f"{', '.join(BUILT_IN)}."
-        )
+        raise ModelError(_no_model(spec))
     if not isinstance(model, nn.Module):
         if weights is not None:
             raise ModelError(
@@ -65,6 +65,21 @@ def load_model(
     if weights is not None:
         load_weights(model, weights)
     return _ready(model, place)
+
+
+def _no_model(spec: str) -> str:
+    """What to say of a spec that is of no known kind."""
+    kinds = (
+        f"package.module:attribute, a .pt2 or .onnx file, the folder of a trained run, or one of {', '.join(BUILT_IN)}"
+    )
+    if Path(spec).suffix.lower() in (".pt", ".pth", ".ckpt", ".bin", ".safetensors"):
+        return (
+            f"{spec} may hold weights, but not the network that they belong to: give the network as --model "
+            f"package.module:name and this file as --weights, or write the whole model with torch.export.save (.pt2)."
+        )
+    if Path(spec).is_dir():
+        return f"{spec} is a folder, but not of a finished `ucan train` run: give that, or {kinds}."
+    return f"{spec!r} names no model: give {kinds}."
 
 
 def _check_device(device: str | torch.device) -> torch.device:
@@ -98,7 +113,7 @@ def _import_model(spec: str) -> Any:
     found: Any = _import_module(module_name)
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise ModelError(f"{module_name} has no {attribute!r}; it has {_public_names(found)}.")
+            raise ModelError(f"{module_name} has no {attribute!r}; it has {_public_names(found, name)}.")
         found = getattr(found, name)
     if isinstance(found, type):
         return _instantiate(found, spec)
@@ -106,7 +121,7 @@ def _import_model(spec: str) -> Any:
         raise ModelError(
             f"{spec} is a {type(found).__name__}, which cannot be called on a batch: name a torch.nn.Module or a function."
         )
-    return found
+    return _made_by(found, spec) if inspect.isfunction(found) and _needs_nothing(found) else found
 
 
 def _import_module(name: str) -> ModuleType:
@@ -139,9 +154,35 @@ def _instantiate(kind: type, spec: str) -> nn.Module:
         ) from error
 
 
-def _public_names(owner: object, limit: int = 8) -> str:
+def _needs_nothing(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called without arguments: one that is given a batch cannot."""
+    parameters = inspect.signature(function).parameters.values()
+    return all(
+        p.kind is p.VAR_KEYWORD or (p.default is not p.empty and p.kind is not p.VAR_POSITIONAL) for p in parameters
+    )
+
+
+def _made_by(function: Callable[..., Any], spec: str) -> Any:
+    """What a function that needs no argument makes."""
+    try:
+        made = function()
+    except Exception as error:
+        raise ModelError(
+            f"{spec} was called to make the model, and failed: {type(error).__name__}: {error}."
+        ) from error
+    if isinstance(made, type) or not callable(made):
+        raise ModelError(
+            f"{spec} needs no argument, so it was called to make the model, but what it gave is a {type(made).__name__}: "
+            "name a function that is given a batch, or one that makes a torch.nn.Module."
+        )
+    return made
+
+
+def _public_names(owner: object, sought: str, limit: int = 8) -> str:
+    """What there is instead: what is spelt like the name sought, then what the module defines, then its imports."""
     own = getattr(owner, "__name__", None)
     names = [n for n, value in vars(owner).items() if not n.startswith("_") and not isinstance(value, ModuleType)]
-    # What the module defines itself comes before what it imports.
-    names.sort(key=lambda n: getattr(vars(owner)[n], "__module__", own) != own)
+    similar = get_close_matches(sought, names, limit)
+    rest = sorted(set(names) - set(similar), key=names.index)
+    names = similar + sorted(rest, key=lambda n: getattr(vars(owner)[n], "__module__", own) != own)
     return (", ".join(names[:limit]) + (", …" if len(names) > limit else "")) or "nothing public"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,15 @@ from torch import nn
 from ucan.errors import ModelError
 from ucan.models.build import BuiltIn
 
+# Under which names checkpoints keep the weights, beside the state of an optimiser and the like.
+WRAPPERS = ("state_dict", "model_state_dict", "model")
+
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    """The tensors in a .safetensors file, or in a PyTorch file (alone, or under 'state_dict'), by name, on the CPU."""
+    """The tensors in a .safetensors file, or in a PyTorch file (alone, or under 'state_dict'), by name, on the CPU.
+
+    Under "model_state_dict" or "model", as other checkpoints have them, they are found as well.
+    """
     path = Path(path)
     if not path.is_file():
         raise ModelError(f"there is no weights file {path}: check the path.")
@@ -24,14 +31,21 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 
             content: Any = load_file(path)
         else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.filterwarnings(
+                    "ignore", "'torch.load' received a zip file", UserWarning
+                )  # it is refused below
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files make either reader raise almost anything
+        # PyTorch's own words advise to run what a stranger's file may contain; they are not repeated.
+        reason = f" ({_first_line(error)})" if path.suffix == ".safetensors" or isinstance(error, OSError) else ""
         raise ModelError(
-            f"{path} cannot be read as weights ({_first_line(error)}): give .safetensors, or a PyTorch file that holds "
-            "tensors only, such as torch.save(model.state_dict(), path)."
+            f"{path} cannot be read as weights{reason}: give .safetensors, or a PyTorch file that holds tensors only, such "
+            "as torch.save(model.state_dict(), path). A file with a whole model in it is not opened, since that could "
+            "run code."
         ) from error
-    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
-        content = content["state_dict"]
+    if isinstance(content, dict):
+        content = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), content)
     if not isinstance(content, dict) or not content or not all(isinstance(v, torch.Tensor) for v in content.values()):
         keys = f" with {_few(map(str, content))}" if isinstance(content, dict) else ""
         raise ModelError(
