@@ -633,7 +633,7 @@ def test_predict_writes_a_table(place: Path) -> None:
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("--test", "coin"), "--test must be majority or top-two"),
+        (("--test", "coin"), 'test must be "majority" or "top-two"'),
         (("--n", 0), "n must be a whole number of at least 1"),
         (("--stop", "--test", "top-two"), "stopping early needs the majority test"),
         (("--precision", "bf16"), "for PyTorch modules"),

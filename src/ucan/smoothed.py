@@ -258,6 +258,12 @@ class SmoothedClassifier:
         """The name of the backend that will run f on inputs like x (1, *event): what ``auto`` comes to."""
         return self.engine.setup(x, plan).backend.name
 
+    @property
+    def alm_cap(self) -> float | None:
+        """The largest scale that any direction of the noise can have, λ included: what ALM is compared under."""
+        largest = self.M.cap()
+        return None if largest is None else self.law.scale * largest
+
     # --- what both algorithms stand on ---
 
     def _settle(

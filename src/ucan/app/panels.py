@@ -199,7 +199,7 @@ def verdict(certificate: Certificate, attacked: Attacked) -> tuple[str, str, str
 def _certificate(session: Session, c: Certificate, label: int) -> str:
     name, norm = escape(session.class_name(c.prediction)), norm_name(c.norm if c.norm is not None else c.region.norm)
     sure, radius = floor_percent(1 - c.evidence.alpha, 3).rstrip("0").rstrip("."), floor_digits(c.radius, 4)
-    cap = session.cap(c.evidence.law.scale)
+    cap = session.smoothed(c.evidence.law.scale).alm_cap
     capped = "no cap is known: do not compare" if cap is None else f"under the cap {cap:.4g} on the noise's scales"
     frozen = "as long as the noise stays frozen as it was computed for this picture, " if c.scope == "frozen" else ""
     region, ball = c.region, isinstance(c.region.scale, Scalar) and c.norm in (None, c.region.norm)

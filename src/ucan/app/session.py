@@ -111,11 +111,6 @@ class Session:
         law = replace(self.g.law, scale=float(scale))
         return SmoothedClassifier(self.g.f.model, law, self.g.M, self.g.f.num_classes)
 
-    def cap(self, scale: float) -> float | None:
-        """The largest scale that any direction of the noise can have at this λ: what ALM is compared under."""
-        largest = self.g.M.cap()
-        return None if largest is None else scale * largest
-
     def class_name(self, number: int) -> str:
         """What the data set calls a class, or else its number."""
         names = None if self.dataset is None else self.dataset.classes

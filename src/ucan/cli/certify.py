@@ -18,7 +18,7 @@ import typer
 
 from ucan import __version__
 from ucan.allocator import keep_memory
-from ucan.certificate import SCOPES, save_json
+from ucan.certificate import SCOPES, law_to_json, save_json
 from ucan.cli import words
 from ucan.cli.progress import Progress
 from ucan.cluster import spread
@@ -141,39 +141,38 @@ def certify(
         raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
     scope = g.M.scope if registry is None else "registry"
     config = {
-        "kind": "certify",
-        "ucan": __version__,
         "model": model,
-        "weights_hash": weights_hash(g.f.model),
         "data": source,
-        "data_hash": selection.dataset.fingerprint(),
         "split": split,
         "size": size,
         "channels": channels,
         "skip": skip,
-        "law": {"name": type(g.law).__name__, **vars(g.law)},
-        "noise": g.M.describe(),
-        "alm_cap": words.alm_cap(g, first),
-        "scope": scope,
-        **({} if registry is None else {"registry": str(registry)}),
-        **asdict(plan),
-        "stop": None if plan.stop is None else str(plan.stop),
+        "registry": registry,
+        **_settings(g, plan, selection, scope),
         "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), _known_backend(folder)),
     }
+    placed = partial(_placed, g, cluster, workers, where.type)
     with _memory(registry, g, first, plan) as memory, Store.create(folder, config) as store:
-        try:
-            _certify_all(
-                partial(_placed, g, cluster, workers, where.type), memory, selection, store, plan, certificates, quiet
-            )
-        except KeyboardInterrupt:
-            print(f"\nStopped; {len(store)} results are kept. The same command goes on from there.", file=sys.stderr)
-            raise
-        finally:
-            if len(store):
-                write(store, tsv, overwrite=True)
-        summary = _summary(store, selection, folder, tsv, scope)
-        summary["norm"] = "inf" if plan.norm == math.inf else plan.norm
+        with _written(store, tsv):
+            _certify_all(placed, memory, selection, store, plan, certificates, quiet)
+        summary = _summary(store, selection, folder, tsv, scope, plan.norm)
     print(json.dumps(summary) if as_json else _in_words(summary))
+
+
+def _settings(g: SmoothedClassifier, plan: CertifyPlan, selection: words.Selection, scope: str) -> dict[str, Any]:
+    """What a run is frozen with beside the words that were given: what tells its weights, data and noise from others."""
+    return {
+        "kind": "certify",
+        "ucan": __version__,
+        "weights_hash": weights_hash(g.f.model),
+        "data_hash": selection.dataset.fingerprint(),
+        "law": law_to_json(g.law),
+        "noise": g.M.describe(),
+        "alm_cap": g.alm_cap,
+        "scope": scope,
+        **asdict(plan),
+        "stop": None if plan.stop is None else str(plan.stop),
+    }
 
 
 @contextmanager
@@ -187,6 +186,19 @@ def _memory(
     with Registry(path, region_norm(g, first, plan.norm)) as registry:
         registry.check(g, first, plan)
         yield registry
+
+
+@contextmanager
+def _written(store: Store, tsv: Path) -> Iterator[None]:
+    """However the work ends, the table holds what is stored; who stops it is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\nStopped; {len(store)} results are kept. The same command goes on from there.", file=sys.stderr)
+        raise
+    finally:
+        if len(store):
+            write(store, tsv, overwrite=True)
 
 
 def _certify_all(
@@ -257,7 +269,9 @@ def _places(out: Path | None, model: str, norm: float) -> tuple[Path, Path]:
     return out, out / "results.tsv"
 
 
-def _summary(store: Store, selection: words.Selection, folder: Path, tsv: Path, scope: str) -> dict[str, Any]:
+def _summary(
+    store: Store, selection: words.Selection, folder: Path, tsv: Path, scope: str, norm: float
+) -> dict[str, Any]:
     """Of the inputs asked for; an earlier, longer call may have left more."""
     columns = {name: column[: len(selection.indices)] for name, column in store.gapless()[0].items()}
     count, known = len(columns["idx"]), labelled(columns)
@@ -271,6 +285,7 @@ def _summary(store: Store, selection: words.Selection, folder: Path, tsv: Path, 
         "median_radius": float(torch.tensor(certified).median()) if len(certified) else None,
         "scope": scope,
         "guarantee": SCOPES[scope],
+        "norm": "inf" if norm == math.inf else norm,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from ucan.cli.progress import Progress
 from ucan.config import write_whole
 from ucan.errors import InvalidInput
 from ucan.plan import PredictPlan
+from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
 from ucan.smoothed import SmoothedClassifier
 
@@ -59,7 +60,15 @@ def predict(
     if out is not None and not out.parent.is_dir():
         raise InvalidInput(f"there is no folder {out.parent} to write {out.name} to: make it first.")
     where = words.device_of(device)
-    plan = PredictPlan(n, alpha, seed, _test(test), batch_size, stop, precision and precision.value)
+    plan = PredictPlan(
+        n,
+        alpha,
+        seed,
+        test,  # type: ignore[arg-type]
+        batch_size,
+        stop,
+        precision and precision.value,
+    )
     selection = words.Selection.of(words.dataset_of(source, split, size, channels), skip, most)
     first = selection.first().to(where)
     g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first)
@@ -90,11 +99,6 @@ def _answers(g: SmoothedClassifier, selection: words.Selection, plan: PredictPla
             last = now
             share = floor_percent(right / (progress.items + 1))
             # Sampling that stops early finishes the sure inputs first: a share of those would promise too much.
-            progress.finished("" if plan.stop else f"accuracy {share} %")
+            unknown = plan.stop or label == NO_LABEL
+            progress.finished("" if unknown else f"accuracy {share} %")
     return lines
-
-
-def _test(name: str) -> Literal["majority", "top-two"]:
-    if name not in ("majority", "top-two"):
-        raise InvalidInput(f"--test must be majority or top-two, got {name!r}.")
-    return "majority" if name == "majority" else "top-two"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,7 +99,7 @@ def changed(settings: Any, changes: list[str]) -> Any:
         if not isinstance(table, dict) or (not path and last not in values):
             raise InvalidInput(f"there is no setting {key!r}; there are {', '.join(sorted(values))}.")
         table[last] = value
-    return replace(type(settings).from_dict(values))
+    return type(settings).from_dict(values)
 
 
 def settle(folder: Path, config: dict[str, Any]) -> None:

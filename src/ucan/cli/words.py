@@ -317,9 +317,3 @@ def _worth_compiling(g: SmoothedClassifier, plan: CertifyPlan | PredictPlan, fir
         if (time.perf_counter() - start) * samples / size < WORTH_COMPILING:
             return False
     return True
-
-
-def alm_cap(g: SmoothedClassifier, first: torch.Tensor) -> float | None:
-    """The largest scale that any direction of the noise can have, λ included: what ALM is compared under."""
-    largest = g.M.cap()
-    return None if largest is None else g.law.scale * largest
