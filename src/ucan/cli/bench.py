@@ -11,8 +11,11 @@ import typer
 
 from ucan import __version__
 from ucan.allocator import keep_memory
+from ucan.backends import OPTIONS
+from ucan.bench import Bench, Row, Stopped, machine
 from ucan.cli import words
 from ucan.errors import InvalidInput
+from ucan.models import build_model
 
 
 def bench(
@@ -32,13 +35,6 @@ def bench(
 
     Example: `ucan bench --model resnet50 --shape 3,224,224 --n 100000 --precision bf16 --backend compile`
     """
-    from rich.console import Console
-    from rich.table import Table
-
-    from ucan.backends import OPTIONS
-    from ucan.bench import Bench, machine
-    from ucan.models import build_model
-
     try:
         event = tuple(int(part) for part in shape.split(","))
     except ValueError as error:
@@ -49,52 +45,60 @@ def bench(
     if unknown:
         raise InvalidInput(f"--backend takes eager, {', '.join(OPTIONS)}, got {', '.join(unknown)}.")
     where = words.device_of(device)
-    bench = Bench(build_model(model, event, 10).to(where), event, 10, n)
+    measured = Bench(build_model(model, event, 10).to(where), event, 10, n)
+    precisions = [None if name.strip() == "fp32" else name.strip() for name in precision.split(",")]  # None: its own
+    choices = [(name.strip(), kind) for kind in precisions for name in backend.split(",")]
+    stopped = _measure(measured, choices, shapes, art)
+    about = machine(where)
+    _show(measured.rows, stopped, f"{model} at {shape} on {about['device']}")
+    if out is not None:
+        asked = {"ucan": __version__, "model": model, "shape": shape, "n": str(n), "batch": str(measured.size)}
+        rows, samples = [asdict(row) for row in measured.rows], [asdict(row) for row in stopped]
+        record = {"machine": {**about, **asked}, "rows": rows, "stopping": samples}
+        out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _measure(bench: Bench, choices: list[tuple[str, str | None]], shapes: bool, art: bool) -> list[Stopped]:
+    """Fill the bench's rows, laws and shapes with the last backend and precision; the samples that stopping early uses."""
+    from rich.console import Console
+
     console = Console(stderr=True)
     with console.status("textbook loop"):
         bench.textbook()
-    if where.type == "cpu":  # as `ucan certify` does; a loop of one's own, above, has what the system gives it
+    if bench.device.type == "cpu":  # as `ucan certify` does; a loop of one's own, above, has what the system gives it
         keep_memory()
-    choices = [(b.strip(), p.strip()) for p in precision.split(",") for b in backend.split(",")]
-    for name, kind in choices:
-        with console.status(f"{name}, {kind} (compiling takes a while)"):
-            bench.ours(name, None if kind == "fp32" else kind)
-    last_backend, last_precision = choices[-1]
-    kept = None if last_precision == "fp32" else last_precision
+    for backend, precision in choices:
+        with console.status(f"{backend}, {precision or 'fp32'} (compiling takes a while)"):
+            bench.ours(backend, precision)
     with console.status("generator, laws, shapes"):
-        bench.generator(last_backend, kept)
+        bench.generator(*choices[-1])
         if shapes:
-            bench.laws_and_shapes(last_backend, kept)
+            bench.laws_and_shapes(*choices[-1])
     if art:
         with console.status("Adversarial Robustness Toolbox"):
             if bench.art(bench.size) is None:
                 console.print("Left out: pip install adversarial-robustness-toolbox statsmodels")
     with console.status("samples used"):
-        stopped = bench.stopping()
-    info = {
-        **machine(where),
-        "ucan": __version__,
-        "model": model,
-        "shape": shape,
-        "n": str(n),
-        "batch": str(bench.size),
-    }
-    table = Table("what", "samples/s", "ratio", "to", "MiB", title=f"{model} at {shape} on {info['device']}")
-    for measured in bench.rows:
+        return bench.stopping()
+
+
+def _show(rows: list[Row], stopped: list[Stopped], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("what", "samples/s", "ratio", "to", "MiB", title=title)
+    for row in rows:
         table.add_row(
-            measured.what,
-            f"{measured.rate:,.0f}",
-            "" if measured.ratio is None else f"{measured.ratio:.3f}",
-            measured.against,
-            "" if measured.memory is None else f"{measured.memory:,.0f}",
+            row.what,
+            f"{row.rate:,.0f}",
+            "" if row.ratio is None else f"{row.ratio:.3f}",
+            row.against,
+            "" if row.memory is None else f"{row.memory:,.0f}",
         )
+    samples = Table("true p", "is the radius ≥", "fixed n", "mean with --stop", "fewer", title="samples for a decision")
+    for one in stopped:
+        fewer = f"{one.fixed / one.mean:.1f} ×"
+        samples.add_row(f"{one.probability:g}", f"{one.radius:g} λ", f"{one.fixed:,}", f"{one.mean:,.0f}", fewer)
     screen = Console(width=110)
     screen.print(table)
-    samples = Table("true p", "is the radius ≥", "fixed n", "mean with --stop", "fewer", title="samples for a decision")
-    for row in stopped:
-        fewer = f"{row.fixed / row.mean:.1f} ×"
-        samples.add_row(f"{row.probability:g}", f"{row.radius:g} λ", f"{row.fixed:,}", f"{row.mean:,.0f}", fewer)
     screen.print(samples)
-    if out is not None:
-        record = {"machine": info, "rows": [asdict(r) for r in bench.rows], "stopping": [asdict(r) for r in stopped]}
-        out.write_text(json.dumps(record, indent=1) + "\n")
