@@ -353,6 +353,13 @@ TAMPERED = {
     "region a list": edit("region", value=[]),
     "evidence a list": edit("evidence", value=[]),
     "scale a number": edit("region", "scale", value=1.0),
+    "unknown scope": edit("scope", value="everything"),
+    "class that counts from the end": edit("prediction", value=-1),
+    "class that is a truth value": edit("prediction", value=True),
+    "class beyond the last": edit("prediction", value=100),
+    "fewer votes than were counted": edit("evidence", "n", value=10),
+    "more votes than were counted": edit("evidence", "invalid", value=10**6),
+    "votes taken away": edit("evidence", "invalid", value=-1),
 }
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from ucan import Certificate, CertificationWise, Fixed, Gaussian, InvalidInput, Region, Registry, SmoothedClassifier
 from ucan.bounds import lower_bound, upper_bound
 from ucan.certificate import from_dict
+from ucan.scales import Dense
 from ucan.verify import fresh_checks, noise_of, verify
 from ucan.votes import Votes
 
@@ -283,6 +284,32 @@ def test_another_sigma_than_the_verifiers_falls():
     wide = replace(c, region=Region(10 * SIGMA, c.region.radius, 2))
     assert wide.radius > 5 * c.radius
     assert not verify(wide, smoothed(), X).stands
+
+
+def test_another_sigma_falls_also_where_it_differs_in_a_direction_of_little_noise_only():
+    turn = torch.linalg.qr(torch.randn(DIM, DIM, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
+
+    def dense(least):
+        return Dense(turn @ torch.diag(torch.tensor([1.0] * (DIM - 1) + [least], dtype=torch.float64)) @ turn.T)
+
+    x = X.double()
+    g = smoothed(generator=Fixed(dense(1e-6)))
+    (c,) = g.certify(x, n=2000, alpha=0.01)
+    assert verify(c, g, x).stands
+    forged = replace(c, region=Region(dense(4e-6), c.region.radius, 2))
+    assert forged.radius > 3.9 * c.radius
+    assert "noise" in failed(verify(forged, g, x))
+    flat = torch.tensor([1.0] * (DIM - 1) + [1e-12])
+    g = smoothed(generator=Fixed(flat))
+    (c,) = g.certify(X, n=2000, alpha=0.01)
+    assert verify(c, g, X).stands
+    forged = replace(c, region=Region(flat.clamp_min(4e-12), c.region.radius, 2))
+    assert "noise" in failed(verify(forged, g, X))
+
+
+def test_a_bound_that_nobody_knows_falls():
+    c = certificate()
+    assert failed(verify(replace(c, evidence=replace(c.evidence, bound="mine")), smoothed(), X)) == {"bound"}
 
 
 def test_an_inflated_alm_falls():

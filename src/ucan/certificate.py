@@ -47,6 +47,13 @@ class Evidence:
     input_hash: str
     arithmetic: str = "real"
 
+    def __post_init__(self) -> None:
+        votes = (*self.counts, self.invalid)
+        if any(type(vote) is not int or vote < 0 for vote in votes) or sum(votes) != self.n:
+            raise InvalidInput(
+                f"the votes {votes} do not add up to n = {self.n!r}: this evidence was changed or is damaged."
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "law"}
@@ -70,6 +77,13 @@ class Outcome:
     scope: Scope
     evidence: Evidence
     abstained: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.scope not in SCOPES:
+            raise InvalidInput(f"the scope must be one of {', '.join(SCOPES)}, got {self.scope!r}.")
+        answer, classes = getattr(self, "prediction", None), len(self.evidence.counts)
+        if answer is not None and not (type(answer) is int and 0 <= answer < classes):  # −1 would count from the end
+            raise InvalidInput(f"the prediction must be one of the {classes} classes, got {answer!r}.")
 
     @property
     def counts(self) -> torch.Tensor:
@@ -100,6 +114,7 @@ class Certificate(Outcome):
     log_volume: float = field(init=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "radius", self.region.inscribed_radius(self.norm))
         object.__setattr__(self, "log_volume", self.region.log_volume)
 
