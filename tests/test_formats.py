@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ucan
-from ucan.errors import InvalidInput, MissingExtra, StoreError, UcanError
+from ucan.errors import InvalidInput, MissingExtra, UcanError
 from ucan.report.tables import comparison
 from ucan.results import Store
 from ucan.results.formats import write
@@ -131,7 +131,7 @@ def test_parquet_without_pyarrow_names_the_extra(run: Path, tmp_path: Path, monk
 @pytest.mark.parametrize("existing", ["ours.tsv", "ours.tsv.json"])
 def test_nothing_is_overwritten_unasked(run: Path, tmp_path: Path, existing: str) -> None:
     (tmp_path / existing).write_text("precious")
-    with pytest.raises(InvalidInput, match="exists already"):
+    with pytest.raises(InvalidInput, match=r"exists? already"):
         export(run, tmp_path / "ours.tsv", "tsv")
     assert [p.name for p in tmp_path.iterdir()] == [existing] and (tmp_path / existing).read_text() == "precious"
     export(run, tmp_path / "ours.tsv", "tsv", overwrite=True)
@@ -139,7 +139,7 @@ def test_nothing_is_overwritten_unasked(run: Path, tmp_path: Path, existing: str
 
 
 def test_a_path_that_cannot_be_written(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(InvalidInput, match=r"no folder .*nowhere to write ours.tsv to"):
         export(run, tmp_path / "nowhere" / "ours.tsv", "tsv")
     with pytest.raises(InvalidInput, match="the formats are"):
         export(run, tmp_path / "ours.xls", "xls")

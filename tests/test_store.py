@@ -223,8 +223,17 @@ def test_a_half_created_folder_recovers(tmp_path: Path, left: str) -> None:
 
 
 def test_a_missing_run_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="not a run folder"):
+    with pytest.raises(StoreError, match=r"nowhere is no folder. Name the folder of a `ucan certify` run"):
         Store.open(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match="is not a run folder"):
+        Store.open(tmp_path)
+
+
+def test_a_run_of_another_kind_is_refused_in_one_line(tmp_path: Path) -> None:
+    Store.create(tmp_path / "trained", {**CONFIG, "kind": "train", "epochs": 3}).close()
+    with pytest.raises(InvalidInput, match=r"a run of another kind \(train\)") as caught:
+        Store.create(tmp_path / "trained", {**CONFIG, "kind": "certify"})
+    assert "epochs" not in str(caught.value)  # their settings have nothing to do with each other
 
 
 @pytest.mark.parametrize("kind", ["garbage", "truncated", "cut header", "foreign", "newer"])
@@ -256,7 +265,7 @@ def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(StoreError, match="cannot be read or written"):
         Store.create(tmp_path / "file" / "run", CONFIG)
-    with pytest.raises(StoreError, match="cannot be read or written"):
+    with pytest.raises(InvalidInput, match="file is a file, and a run is a folder"):
         Store.create(tmp_path / "file", CONFIG)
     with pytest.raises(StoreError, match="cannot be read or written"):
         Store.create("/proc/ucan-run", CONFIG)

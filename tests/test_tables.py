@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -282,7 +283,7 @@ def test_latex_is_escaped_and_balanced(ours: Path, cohen: Path, tmp_path: Path) 
     text = latex(comparison([ours, odd], AT, baselines=[cohen]))
     assert r"cohen\_0.5 & pipeline & 1 & \textbf{50.0} & \textbf{20.0} & 0.0 \\" in text
     assert r"50\% \& more\_\{x\} \textasciitilde{}\textasciicircum{}\textbackslash{} & unknown & --" in text
-    assert r"by $\ell$2 radius" in text and text.isascii()
+    assert r"by $\ell_2$ radius" in text and text.isascii()
     assert text.count(r"\begin{") == text.count(r"\end{") == 2
 
 
@@ -294,11 +295,28 @@ def test_terminal_marks_the_best_with_and_without_bold(
     assert "57.0*" in plain and "\x1b" not in plain and "0.0*" not in plain.replace("50.0*", "").replace("20.0*", "")
     assert "frozen: holds for the noise frozen at each input" in plain
     assert max(map(len, terminal(table, width=60).splitlines())) <= 60
+
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     bold = terminal(table)
     assert "\x1b[1m57.0\x1b[0m" in bold and "*" not in bold
     with pytest.raises(InvalidInput, match="terminal, markdown and latex"):
         render(table, "html")  # type: ignore[arg-type]
+
+
+def test_a_narrow_terminal_cuts_no_number(tmp_path: Path) -> None:
+    """Each grid names run and scope, and every cell of the wide table stands whole in one of the narrow ones."""
+    folders = [
+        make(tmp_path / name, [0.3, 1.2], 3, scope="frozen") for name in ("short", "a-run-with-a-rather-long-name")
+    ]
+    table = comparison(folders, [0, 0.25, 0.5, 0.75, 1, 1.25, 1.5], bands=True)
+    for width in (100, 80, 60, 40):
+        text = terminal(table, width)
+        words = re.findall(r"[^\s┃│*]+", text)
+        grids = text.count("┏")
+        assert max(map(len, text.splitlines())) <= max(width, 60), width
+        assert words.count("frozen") == 2 * grids + 1 and words.count("short") == grids, width  # and one in a note
+        for cell in [*table.header, *cells(table)[0]]:
+            assert set(cell.split()) <= set(words), (width, cell)
 
 
 # --- commands ---
@@ -321,6 +339,10 @@ def test_compare_command(ours: Path, cohen: Path, wide: Path, tmp_path: Path) ->
     file = tmp_path / "table.md"
     invoke("compare", ours, "--at", "alm", "--format", "markdown", "-o", file, "--bands", "--radii", "0")
     assert "| ours | frozen | 1 | **57.0 [46.7, 66.9]** |" in file.read_text()
+    for name, begins in (("by-ending.md", "Certified"), ("by-ending.tex", r"\begin{table}")):
+        assert f"Wrote {tmp_path / name}" in invoke("compare", ours, "-o", tmp_path / name, "--radii", "0")
+        assert (tmp_path / name).read_text().startswith(begins)
+    assert "| ours | frozen |" in (tmp_path / "by-ending.md").read_text()
     with pytest.raises(InvalidInput, match="exists already"):
         invoke("compare", ours, "-o", file)
     invoke("compare", ours, "--format", "latex", "-o", file, "--force")

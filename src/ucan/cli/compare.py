@@ -33,11 +33,20 @@ class Look(StrEnum):
     latex = "latex"
 
 
+ENDINGS = {".md": Look.markdown, ".tex": Look.latex}
+
+
 def compare(
     runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders, imported ones too.")] = None,
     at: Annotated[At, typer.Option("--at", help="Certified accuracy by radius, or by ALM.")] = At.radius,
     radii: Annotated[str, typer.Option(help="The columns, separated by commas.")] = DEFAULT_RADII,
-    look: Annotated[Look, typer.Option("--format", help="How the table is written.")] = Look.terminal,
+    look: Annotated[
+        Look | None,
+        typer.Option(
+            "--format",
+            help="How the table is written; by the file's ending (`.md`, `.tex`), else terminal, if not given.",
+        ),
+    ] = None,
     baseline: Annotated[
         list[Path] | None,
         typer.Option(metavar="RUN", help="A run to measure the improvement against; may be given again."),
@@ -69,6 +78,7 @@ def compare(
         bands=bands,
         digits=digits,
     )
+    look = look or ENDINGS.get("" if output is None else output.suffix.lower(), Look.terminal)
     width = shutil.get_terminal_size().columns if output is None and sys.stdout.isatty() else None
     text = render(table, look.value, width)
     if output is None:
@@ -80,6 +90,7 @@ def compare(
         write_whole(output, text.encode())
     except OSError as error:
         raise StoreError(f"{output} cannot be written: {error}.") from error
+    typer.echo(f"Wrote {output}, as {look.value}.")
 
 
 def parse_radii(text: str) -> list[float]:

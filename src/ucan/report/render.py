@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from typing import Literal
 
@@ -16,12 +17,17 @@ _LATEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "–": "--",
+    "ℓ1": r"$\ell_1$",
+    "ℓ2": r"$\ell_2$",
+    "ℓ∞": r"$\ell_\infty$",
     "ℓ": r"$\ell$",
     "∞": r"$\infty$",
     "λ": r"$\lambda$",
     "σ": r"$\sigma$",
     "Σ": r"$\Sigma$",
 }
+# What is left of a run's name, in characters with its frame, before a table is cut into several grids.
+NARROWEST_NAME = 15
 
 
 def render(table: Table, look: Look = "terminal", width: int | None = None) -> str:
@@ -35,25 +41,50 @@ def render(table: Table, look: Look = "terminal", width: int | None = None) -> s
 
 
 def terminal(table: Table, width: int | None = None) -> str:
-    """A table of box lines; bold where the output is a terminal, else a star for the best."""
+    """A table of box lines; bold where the output is a terminal, else a star for the best.
+
+    What is wider than ``width`` comes in several grids, each with run, scope and cap: no cell is ever cut.
+    """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table as Grid
     from rich.text import Text
 
     styled = sys.stdout.isatty()
-    grid = Grid(title=table.title, title_justify="left")
-    for i, name in enumerate(table.header):
-        grid.add_column(name, justify="left" if i < 2 else "right", no_wrap=i > 1, overflow="fold")
-    for cells, best in table.lines():
-        mark = "" if styled else "*"
-        row = [Text(c + mark, "bold") if b else Text(c) for c, b in zip(cells, best, strict=True)]
-        grid.add_row(*row)
+    rows = [
+        [Text(c + ("" if styled else "*"), "bold") if b else Text(c) for c, b in zip(cells, best, strict=True)]
+        for cells, best in table.lines()
+    ]
+    sizes = [max(cell_len(name), *(row[i].cell_len for row in rows)) + 3 for i, name in enumerate(table.header)]
+    if width is not None and sum(sizes) >= width:
+        sizes[0] = min(sizes[0], max(NARROWEST_NAME, width // 3))
+    parts = _parts(sizes, width)
+    needed = 1 + max(sum(sizes[i] for i in part) for part in parts)
     out = io.StringIO()
-    console = Console(file=out, width=width or 400, force_terminal=styled, no_color=not styled, legacy_windows=False)
-    console.print(grid)
+    console = Console(
+        file=out, width=max(width or 0, needed), force_terminal=styled, no_color=not styled, legacy_windows=False
+    )
+    for number, part in enumerate(parts):
+        grid = Grid(title=None if number else table.title, title_justify="left")
+        for i in part:
+            grid.add_column(table.header[i], justify="left" if i < 2 else "right", width=sizes[i] - 3, overflow="fold")
+        for row in rows:
+            grid.add_row(*(row[i] for i in part))
+        console.print(grid)
     for note in table.notes:
         console.print(Text(note), soft_wrap=width is None)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _parts(sizes: list[int], width: int | None) -> list[list[int]]:
+    """The columns of each grid: the first three in every one, and of the others as many as fit beside them."""
+    parts: list[list[int]] = [[]]
+    for i in range(3, len(sizes)):
+        beside = 1 + sum(sizes[:3]) + sum(sizes[j] for j in parts[-1])
+        if width is not None and parts[-1] and beside + sizes[i] > width:
+            parts.append([])
+        parts[-1].append(i)
+    return [[0, 1, 2, *part] for part in parts]
 
 
 def markdown(table: Table) -> str:
@@ -90,4 +121,4 @@ def latex(table: Table) -> str:
 
 def escape(text: str) -> str:
     """Text for LaTeX: its special characters, and the few symbols that our tables use."""
-    return "".join(_LATEX.get(c, c) for c in text.replace("\n", " "))
+    return "".join(_LATEX.get(symbol, symbol) for symbol in re.findall("ℓ[12∞]|.", text.replace("\n", " ")))

@@ -68,7 +68,10 @@ def write(store: Store, path: str | Path, kind: Format = "tsv", overwrite: bool 
     targets = [path, sidecar] if kind in ("tsv", "csv") else [path]
     existing = [str(p) for p in targets if p.exists()]
     if existing and not overwrite:
-        raise InvalidInput(f"{' and '.join(existing)} exists already; nothing was written. --force overwrites.")
+        verb = "exists" if len(existing) == 1 else "exist"
+        raise InvalidInput(f"{' and '.join(existing)} {verb} already; nothing was written. --force overwrites.")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: make it first.")
     fill: dict[Path, Callable[[IO[bytes]], None]] = {path: lambda out: writers[kind](store, out)}
     if len(targets) == 2:
         fill[sidecar] = lambda out: _describe(store, out)

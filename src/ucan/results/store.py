@@ -23,7 +23,7 @@ from ucan.config import differences, frozen, read_config, sync_folder, write_con
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.database import connect_reader, connect_writer
 from ucan.results.lock import WriterLock
-from ucan.storage import storage
+from ucan.storage import storage, transaction
 
 CONFIG, RESULTS, LOCK = "config.toml", "results.sqlite", ".lock"
 COLUMNS: dict[str, type] = {
@@ -77,7 +77,8 @@ class Store:
         """An existing run, read-only; also while another process writes it."""
         folder = Path(folder)
         if not (folder / CONFIG).is_file():
-            raise StoreError(f"{folder} is not a run folder: it has no {CONFIG}.")
+            found = f"is not a run folder: it has no {CONFIG}" if folder.is_dir() else "is no folder"
+            raise StoreError(f"{folder} {found}. Name the folder of a `ucan certify` run, or of an imported one.")
         config = read_config(folder / CONFIG)
         if not (folder / RESULTS).is_file():
             raise StoreError(f"{folder} has no results yet: {RESULTS} is missing. `ucan certify` writes it.")
@@ -229,18 +230,14 @@ class Store:
     def _transaction(self) -> Iterator[None]:
         if self._lock is None:
             raise InvalidInput(f"{self.folder} was opened to look; Store.create opens it for writing.")
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._db):
             yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
 
 
 def _make_folder(folder: Path) -> None:
     """The folder, if it is new, is a run, or is a run's first moment; anything else is refused."""
+    if folder.is_file():
+        raise InvalidInput(f"{folder} is a file, and a run is a folder; nothing was changed. Give a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
     others = sorted({p.name for p in folder.iterdir()} - {LOCK, f".{CONFIG}.part"})
     if others and not (folder / CONFIG).is_file():
@@ -254,7 +251,12 @@ def _settle_config(folder: Path, wanted: dict[str, Any]) -> None:
     if not (folder / CONFIG).is_file():
         write_config(folder / CONFIG, wanted)
         sync_folder(folder.resolve().parent)
-    changed = differences(read_config(folder / CONFIG), wanted)
+    config = read_config(folder / CONFIG)
+    if config.get("kind") != wanted.get("kind"):
+        raise InvalidInput(
+            f"{folder} holds a run of another kind ({config.get('kind')}); nothing was changed. Give a new folder."
+        )
+    changed = differences(config, wanted)
     if changed:
         raise InvalidInput(
             f"{folder} holds a run with another config:\n  "
