@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -49,9 +49,8 @@ class AtRadii(Stop):
     def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
         """Every radius is either certified at level α or given up."""
         p0 = np.array([radius.probability(r) for r in self.radii])
-        p0 = p0[
-            p0 < 1
-        ]  # a radius that no p below 1 reaches (NaN where none does at all) is decided before the first draw
+        # A radius that no p below 1 reaches (NaN where none does at all) is decided before the first draw.
+        p0 = p0[p0 < 1]
         certified = log_wealth(hits, drawn, p0) >= math.log(1 / alpha)
         given_up = log_wealth(drawn - hits, drawn, 1 - p0) >= math.log(1 / GIVE_UP)
         # Nor is there hope where the rest of the votes, all of them hits, would not do.
@@ -89,15 +88,13 @@ def parse_stop(value: Any) -> Stop | None:
     if isinstance(value, str):
         return _parse_text(value)
     try:
-        given = [value] if isinstance(value, int | float) else list(value)
-        radii = tuple(sorted(float(r) for r in given))
-    except (TypeError, ValueError):
-        radii = ()
-    if not radii or any(not (math.isfinite(r) and r >= 0) for r in radii) or isinstance(value, bool):
+        if isinstance(value, bool):
+            raise ValueError
+        return _at_radii([value] if isinstance(value, int | float) else value)
+    except (TypeError, ValueError) as error:
         raise InvalidInput(
             f'stop takes a radius, several radii of 0 or more, or a percentage such as "5%", got {value!r}.'
-        )
-    return AtRadii(radii)
+        ) from error
 
 
 def _parse_text(text: str) -> Stop:
@@ -107,6 +104,13 @@ def _parse_text(text: str) -> Stop:
             if not 0 < fraction < 1:
                 raise ValueError
             return Within(fraction)
-        return parse_stop([float(part) for part in text.split(",")]) or AtRadii(())
+        return _at_radii(text.split(","))
     except ValueError as error:
         raise InvalidInput(f"stop takes radii such as 0.5,1.0 or a percentage such as 5%, got {text!r}.") from error
+
+
+def _at_radii(values: Iterable[Any]) -> AtRadii:
+    radii = tuple(sorted(float(r) for r in values))
+    if not radii or any(not (math.isfinite(r) and r >= 0) for r in radii):
+        raise ValueError
+    return AtRadii(radii)

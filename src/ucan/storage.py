@@ -25,6 +25,19 @@ def recognise(db: sqlite3.Connection, path: Path, application_id: int, version: 
 
 
 @contextmanager
+def transaction(db: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+    """Alone among all writers; afterwards everything is stored, or nothing is."""
+    db.execute(f"BEGIN {kind}")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
 def storage(folder: Path) -> Iterator[None]:
     """Turn what SQLite and the system say about storage into a StoreError that says what to do."""
     try:

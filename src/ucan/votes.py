@@ -220,9 +220,8 @@ class VoteCounter:
         noisy = x.new_empty(self.slots, self.block, *x.shape[1:])
         noisy[len(jobs) :] = 0
         start = 0
-        for _, same in itertools.groupby(
-            jobs, key=lambda job: (id(job.M), id(job.x))
-        ):  # one input's blocks are shaped together
+        # One input's blocks are shaped together.
+        for _, same in itertools.groupby(jobs, key=lambda job: (id(job.M), id(job.x))):
             run = list(same)
             rngs = [job.stream.block(job.number, x.device) for job in run]
             run[0].M.perturb_into(noisy[start : start + len(run)], run[0].x, self.law, rngs)

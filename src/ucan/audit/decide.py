@@ -44,9 +44,8 @@ def decide(counts: Sequence[int], invalid: int, c_A: int, level: float, rival: i
     hits = counts[c_A]
     total = sum(counts) + invalid if rival is None else hits + counts[rival]
     p_value = at_most_p_value(hits, total, 0.5) if total else 1.0
-    answer = max(
-        range(len(counts)), key=lambda c: (counts[c], c == c_A)
-    )  # where none leads, the answer has not changed
+    # Where none leads, the answer has not changed.
+    answer = max(range(len(counts)), key=lambda c: (counts[c], c == c_A))
     return Decision(p_value <= level and answer != c_A, answer, hits, total, p_value)
 
 

@@ -9,8 +9,8 @@ import sqlite3
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from ucan.errors import InvalidInput, StoreError
 from ucan.laws import norm_name
 from ucan.region import check_norm
 from ucan.scales import Scalar, Scale
-from ucan.storage import recognise, storage
+from ucan.storage import recognise, storage, transaction
 
 APPLICATION_ID = 0x55435247  # "UCRG"
 SCHEMA_VERSION = 2
@@ -77,7 +77,7 @@ class Database:
                 self._db.close()
                 raise
 
-    def storage(self) -> Any:
+    def storage(self) -> AbstractContextManager[None]:
         """What SQLite and the system say about this file, in words."""
         return storage(self.path)
 
@@ -93,17 +93,9 @@ class Database:
         """Let go of the file."""
         self._db.close()
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """Alone among all processes; afterwards everything is on disk, or nothing is."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
+        return transaction(self._db)
 
     def norm(self) -> float | None:
         """The norm of the regions, once there is one."""
@@ -230,19 +222,13 @@ class Database:
     def _settle(self) -> None:
         """Recognise the file before anything is written to it; an empty one becomes a registry in one transaction."""
         if not self._recognise():
-            self._db.execute("BEGIN EXCLUSIVE")
-            try:
+            with transaction(self._db, "EXCLUSIVE"):
                 if not self._recognise():  # another process may have been first
                     for statement in SCHEMA.strip().split(";")[:-1]:
                         self._db.execute(statement)
                     self._db.execute("INSERT INTO registry VALUES (NULL, NULL, NULL)")
                     self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                     self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
         self._use_wal()
         self._db.execute("PRAGMA synchronous = FULL")
 
