@@ -45,6 +45,12 @@ def derived_seed(seed: int, *purpose: Any) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
+def precision_of(certificate: Certificate) -> str | None:
+    """The precision to ask for, so that the classifier is run as it was certified; None where that is its own."""
+    own = certificate.evidence.precision
+    return own if own in PRECISIONS else None
+
+
 class Judge:
     """Keeps the best point seen so far, by votes of its own, and in the end puts that one to the test."""
 
@@ -53,8 +59,7 @@ class Judge:
     ) -> None:
         self.g, self.x, self.c, self.budget, self.seed = g, x, c, budget, seed
         self.limit = factor * c.region.radius
-        own = c.evidence.precision
-        self.precision = own if own in PRECISIONS else None
+        self.precision = precision_of(c)
         self.best: tuple[float, torch.Tensor, torch.Tensor, list[int], int] | None = None
 
     def look(self, delta: torch.Tensor) -> None:

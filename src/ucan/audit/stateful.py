@@ -12,8 +12,7 @@ import torch
 from ucan.audit.attacks import reachable
 from ucan.audit.balls import Ball
 from ucan.audit.decide import Decision
-from ucan.audit.judge import Budget
-from ucan.backends import PRECISIONS
+from ucan.audit.judge import Budget, precision_of
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
 from ucan.registry import Registry
@@ -109,6 +108,6 @@ class Witness:
             n=self.budget.check,
             alpha=evidence.alpha,
             norm=self.c.region.norm if self.c.norm is None else self.c.norm,
-            precision=evidence.precision if evidence.precision in PRECISIONS else None,
+            precision=precision_of(self.c),
         )
         return outcome.prediction

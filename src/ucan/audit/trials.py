@@ -11,9 +11,8 @@ import torch
 from ucan.audit.attacks import Aim, black_box_attack, gradient_attack, has_gradient
 from ucan.audit.balls import Ball
 from ucan.audit.decide import SURE
-from ucan.audit.judge import Budget, Judge, derived_seed
+from ucan.audit.judge import Budget, Judge, derived_seed, precision_of
 from ucan.audit.stateful import Witness, enrolled
-from ucan.backends import PRECISIONS
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
@@ -199,7 +198,7 @@ def _recertify(
         norm=certificate.norm if certificate.norm is not None else certificate.region.norm,
         seed=derived_seed(budget.seed, idx, "recertify"),
         bound="two-class" if evidence.bound == "two-class" else "binary",
-        precision=evidence.precision if evidence.precision in PRECISIONS else None,
+        precision=precision_of(certificate),
     )
     return again if isinstance(again, Certificate) else None
 
