@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,13 @@ def test_every_file_of_the_core_was_looked_at():
     assert {"errors", "laws", "scales", "bounds", "region", "certificate", "votes", "smoothed"} <= {
         owner(f) for f in FILES
     }
+
+
+def test_the_architecture_page_lists_every_module_in_this_order():
+    page = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    first_cells = re.findall(r"^\| (`[^|]*)\|", page, re.MULTILINE)
+    listed = [name for cell in first_cells for name in re.findall(r"`(\w+)(?:\.py|/)`", cell)]
+    assert listed == list(ORDER[:-1])
 
 
 HEAVY = (
