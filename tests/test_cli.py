@@ -4,17 +4,20 @@ import dataclasses
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import tomllib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import nn
 from typer.testing import CliRunner
 
@@ -44,6 +47,12 @@ def index(batch):
 def slow(batch):
     time.sleep(0.02)
     return net(batch)
+
+def grey(batch):
+    return net(batch.reshape(len(batch), 1, 4, 4))
+
+def gone(batch):
+    return net(batch) * float("nan")
 
 def three(batch):
     return torch.nn.functional.pad(net(batch), (0, 1), value=-99.0)
@@ -127,7 +136,7 @@ def test_certify_writes_the_fields_table(place: Path) -> None:
     assert [r["predict"] for r in table] == ["0", "1", "-1", "0", "1", "1"]
     assert [r["correct"] for r in table] == ["1", "1", "0", "1", "1", "0"]
     assert float(table[2]["radius"]) == 0 and all(float(table[i]["radius"]) > 0 for i in (0, 1, 3, 4, 5))
-    assert "6 inputs: 66.6 % certified correctly" in said and "1 abstentions" in said
+    assert "6 inputs: 66.6 % certified correctly" in said and "1 abstention." in said
     assert "Scope pipeline" in said
 
 
@@ -137,7 +146,7 @@ def test_inputs_without_labels_are_neither_right_nor_wrong(place: Path) -> None:
     result = CliRunner().invoke(
         app, ["certify", "--model", "tiny:net", "--data", "unlabelled.npz", "--scale", "0.1", "--n", "500"]
     )
-    assert "6 inputs: 5 with a certificate, right or wrong (the labels are unknown); 1 abstentions." in result.stdout
+    assert "6 inputs: 5 with a certificate, right or wrong (the labels are unknown); 1 abstention." in result.stdout
     assert "6/6" in result.stderr and "accuracy" not in result.stderr
 
 
@@ -150,6 +159,30 @@ def test_the_first_inputs_of_sorted_data_are_no_sample(place: Path, capfd: pytes
         assert result.exit_code == 0, result.output
         assert ("the 5 inputs chosen are of 1 of the 2 classes" in result.stderr) == warned
         assert ("--skip 4 takes inputs from all over" in result.stderr) == warned
+    np.savez("mixed.npz", x=np.broadcast_to(level[:, None, None, None], (20, 1, 4, 4)), y=np.tile([0, 0, 0, 1], 5))
+    result = CliRunner().invoke(app, [*map(str, common), "--data", "mixed.npz", "--max", "3", "-o", "mixed"])
+    assert result.exit_code == 0
+    assert "sorted by class" not in result.stderr  # the first three are of one class by chance
+
+
+def test_votes_for_no_class_are_told(place: Path) -> None:
+    words = ["certify", "--model", "tiny:gone", "--data", "data.npz", "--n", "300", "--max", "2"]
+    result = CliRunner().invoke(app, [*words, "-q", "-o", "gone"])
+    assert "warning: 600 of 600 votes were for no class" in result.stderr and "2 abstentions." in result.stdout
+    words[2] = "tiny:net"
+    assert "for no class" not in CliRunner().invoke(app, [*words, "-o", "net"]).stderr
+
+
+def test_a_built_in_model_with_weights_is_made_for_the_data(place: Path) -> None:
+    save_file(build_model("cnn", (1, 4, 4), 2).network.state_dict(), "w.safetensors")
+    words = ("--weights", "w.safetensors", "--classes", 2)
+    assert "6 inputs" in certify("run", "--certificates", *words, model="cnn")
+    certified = [path for path in (place / "run" / "certificates").iterdir() if '"certificate"' in path.read_text()]
+    assert certified
+    index = certified[0].stem
+    verify = ("verify", certified[0], "--model", "cnn", *words[:2], "--input", "data.npz", "--index", index)
+    assert "The claim stands" in ok(*verify)
+    assert "attacked" in ok("audit", "run", *words[:2], "--max", 1, "--steps", 1, "--check", 50, "-q")
 
 
 def test_the_progress_of_early_stopping_promises_no_accuracy(place: Path) -> None:
@@ -495,7 +528,7 @@ WRONG = {
     "law": (("--law", "cauchy"), "cauchy"),
     "norm": (("--norm", "3"), "'3'"),
     "norm of the law": (("--law", "laplace"), "Laplace noise has no known radius against ℓ2; it has one against ℓ1"),
-    "device": (("--device", "quantum"), "--device quantum"),
+    "device": (("--device", "quantum"), "--device quantum: there is no such kind of device. Choose cpu, auto,"),
     "file": (("--data", "nowhere.npz"), "nowhere.npz"),
     "model file": (("--model", "nowhere.onnx"), "no model file nowhere.onnx"),
     "module": (("--model", "nowhere:net"), "no module 'nowhere'"),
@@ -527,6 +560,14 @@ WRONG = {
     "size of an array": (("--size", "8"), "--size and --channels are for folders of pictures"),
     "channels": (("--data", "empty", "--channels", "2"), "channels must be 3 (RGB) or 1 (grey)"),
     "labels": (("--data", "labels.npz"), "label 7 at index 1, but the model has 2 classes"),
+    "shape": (
+        ("--data", "colour.npz", "--model", "tiny:grey"),
+        "the model fails on an input of shape (3, 4, 4): RuntimeError: shape '[1, 1, 4, 4]' is invalid for input of size "
+        "48. Is that the shape it takes? (On the command line --size and --channels",
+    ),
+    "untrained": (("--model", "cnn"), "cnn knows nothing yet: give its --weights, or train one"),
+    "ending": (("-o", "run.csv"), "then `ucan export FOLDER -o run.csv`"),
+    "file in the way": (("-o", "tiny.py"), "tiny.py is a file, and a run is a folder"),
     "skip": (("--skip", "0"), "'--skip'"),
     "max": (("--max", "0"), "'--max'"),
     "split": (("--data", "digits", "--split", "middle"), "split must be train or test"),
@@ -548,6 +589,7 @@ def test_wrong_use_is_refused_before_any_work(
     np.save("short.npy", np.ones(5))
     np.save("zero.npy", np.zeros((1, 4, 4)))
     np.savez("nan.npz", x=np.full((2, 1, 4, 4), np.nan, dtype="f4"), y=np.zeros(2, dtype=int))
+    np.savez("colour.npz", x=np.zeros((2, 3, 4, 4), dtype="f4"), y=np.zeros(2, dtype=int))
     np.savez("labels.npz", x=np.zeros((2, 1, 4, 4), dtype="f4"), y=np.array([-1, 7]))
     (place / "damaged.npz").write_bytes((place / "data.npz").read_bytes()[:100])
     for name in ("empty", "broken", "empty-not"):
@@ -582,13 +624,13 @@ def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
     assert "The claim stands" in ok("verify", path, "--model", "tiny:net", "--input", "zero.npy")
 
     other = CliRunner().invoke(app, [*words, "--index", "1"])
-    assert other.exit_code == 1 and "FAIL input" in other.stdout and "FAIL votes" in other.stdout
+    assert other.exit_code == 1 and "FAIL input: this is not the input" in other.stdout and "FAIL votes" in other.stdout
 
     record = json.loads(path.read_text())
     for key, value in {"p_lower": 0.999999}.items():
         (place / "tampered.json").write_text(json.dumps({**record, key: value}))
         tampered = CliRunner().invoke(app, ["verify", "tampered.json", *words[2:], "--index", "0"])
-        assert tampered.exit_code == 1 and "FAIL bound" in tampered.stdout
+        assert tampered.exit_code == 1 and re.search("FAIL bound: .* does not follow from the counts", tampered.stdout)
     record["region"]["radius"] *= 2
     (place / "tampered.json").write_text(json.dumps(record))
     tampered = CliRunner().invoke(app, ["verify", "tampered.json", *words[2:], "--index", "0"])
@@ -613,6 +655,7 @@ def test_what_cannot_be_verified_is_said(
         (folder / "0.json", "--index", 0, "--seed", 0): "fresh samples need another one",
         ("nowhere.json", "--index", 0): "cannot be read as a certificate",
         ("data.npz", "--index", 0): "cannot be read as a certificate",
+        ("run/results.tsv.json", "--index", 0): "run/results.tsv.json is no certificate: `ucan certify --certificates`",
     }
     for words, message in cases.items():
         assert message in refused(capsys, monkeypatch, "verify", *words, *tail)
@@ -726,12 +769,12 @@ def test_an_export_of_no_known_kind_is_refused(
 # --- the program as a process ---
 
 
-def start(*words: object) -> subprocess.Popen[str]:
+def start(*words: object, stdout: int | IO[str] = subprocess.PIPE, **more: str) -> subprocess.Popen[str]:
     code = "from ucan.cli import main; main()"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(ucan.__file__).parents[1])])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(ucan.__file__).parents[1])]), **more}
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, words)],
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
@@ -742,6 +785,20 @@ def test_the_program_reports_wrong_use_by_its_exit_code(place: Path) -> None:
     process = start("certify", "--model", "tiny:net", "--data", "nowhere.npz")
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (2, "") and err.startswith("ucan: ") and "Traceback" not in err
+
+
+def test_a_terminal_without_our_letters_shows_question_marks(place: Path) -> None:
+    process = start("certify", "--model", "tiny:net", "--data", "data.npz", "--n", 300, "-q", PYTHONIOENCODING="ascii")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "") and "an ?2 radius" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_behind_the_output_is_said_in_one_line(place: Path) -> None:
+    with open("/dev/full", "w") as full:
+        process = start("compare", "--help", stdout=full)
+        err = process.communicate(timeout=120)[1]
+    assert process.returncode == 2 and err.startswith("ucan: ") and "No space left" in err and "Traceback" not in err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")

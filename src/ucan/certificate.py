@@ -259,6 +259,10 @@ def load_json(path: str | Path) -> Certificate | Abstention | Prediction:
         raise InvalidInput(f"{path} cannot be read as a certificate: {error}.") from error
     if not isinstance(record, dict):
         raise InvalidInput(f"{path} cannot be read as a certificate: it holds no JSON object.")
+    if "format" not in record:
+        raise InvalidInput(
+            f"{path} is no certificate: `ucan certify --certificates` writes them into RUN/certificates."
+        )
     return from_dict(record, path.parent)
 
 

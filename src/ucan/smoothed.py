@@ -336,11 +336,17 @@ class SmoothedClassifier:
         except UcanError:
             raise
         except Exception as error:  # whatever the user's model raises
-            raise ModelError(
-                f"the model fails on an input of shape {tuple(x.shape[1:])}: {type(error).__name__}: "
-                f"{str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
-            ) from error
+            raise cannot_answer(x, error) from error
         self._answered.add(kind)
+
+
+def cannot_answer(x: torch.Tensor, error: Exception) -> ModelError:
+    """What to say where a model raises an error of its own on an input like x (1, *event)."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+    return ModelError(
+        f"the model fails on an input of shape {tuple(x.shape[1:])}: {type(error).__name__}: {reason.rstrip('.')}. Is that "
+        "the shape it takes? (On the command line --size and --channels change that of a folder's pictures.)"
+    )
 
 
 def _largest_other(counts: torch.Tensor, c_A: int) -> int:

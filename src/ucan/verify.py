@@ -21,6 +21,7 @@ from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Votes
 
+ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
 # What rounding may add to a recomputed number.
 SLACK = 1 + 1e-9
 
@@ -81,32 +82,50 @@ def verify(
     alm = region.mean_scale * g.law.radius(p_a, certificate.norm or region.norm, region.dim, p_b)
     claimable, rival = _claimable(certificate)
     shown = f"p = {floor_digits(p_a, 6)}" + ("" if p_b is None else f" and {ceil_digits(p_b, 6)} for every other class")
-    weights = weights_hash(g.f.model)
     return Verdict(
         (
             scope,
-            Check("input", input_hash(x) == evidence.input_hash, "the same input as in the certificate"),
-            Check(
-                "weights",
-                None in (weights, evidence.weights_hash) or weights == evidence.weights_hash,
-                "the same weights" if weights and evidence.weights_hash else "no weights to compare: a plain function",
+            _check(
+                "input", "this", input_hash(x) == evidence.input_hash, ("is", "is not"), "the input that was certified"
             ),
-            Check("noise", evidence.law == g.law and same_noise(certificate, g, x), "the same law, μ and Σ"),
-            Check(
+            _weights(weights_hash(g.f.model), evidence.weights_hash),
+            _check(
+                "noise",
+                "law, μ and Σ",
+                evidence.law == g.law and same_noise(certificate, g, x),
+                ARE,
+                "the certificate's",
+            ),
+            _check(
                 "radius",
+                f"the region's radius {floor_significant(region.radius)}",
                 region.radius <= expected * SLACK and certificate.alm <= alm * SLACK,
-                f"the region's radius {floor_significant(region.radius)} follows from {shown} ({floor_significant(expected)})",
+                FOLLOWS,
+                f"from {shown} ({floor_significant(expected)})",
             ),
-            Check(
+            _check(
                 "bound",
+                shown,
                 p_a <= claimable * SLACK and (p_b is None or (rival is not None and p_b * SLACK >= rival)),
-                f"{shown} follows from the counts by the {evidence.bound} bound at alpha = {evidence.alpha:g}",
+                FOLLOWS,
+                f"from the counts by the {evidence.bound} bound at alpha = {evidence.alpha:g}",
             ),
             *fresh_checks(certificate, votes, n, alpha),
         ),
         n,
         alpha,
     )
+
+
+def _check(name: str, subject: str, passed: bool, verbs: tuple[str, str], rest: str) -> Check:
+    """A check whose sentence says how it came out: the first verb if it passed, else the second."""
+    return Check(name, passed, f"{subject} {verbs[0] if passed else verbs[1]} {rest}")
+
+
+def _weights(found: str | None, certified: str | None) -> Check:
+    if found is None or certified is None:
+        return Check("weights", True, "no weights to compare: a plain function")
+    return _check("weights", "the weights", found == certified, ARE, "those that were certified")
 
 
 def fresh_checks(certificate: Certificate, votes: Votes, n: int, alpha: float) -> tuple[Check, ...]:

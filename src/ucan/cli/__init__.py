@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 import typer
 
@@ -46,10 +47,16 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 
 def main() -> None:
     """Run a command. Exit codes: 0 done, 1 a claim does not stand, 2 wrong use or input, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no λ shows "?" for it
     try:
         app(prog_name="ucan")
     except UcanError as error:
         print(f"ucan: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # what we write to is gone or full: a failure of the machine, not of the program
+        print(f"ucan: {error}.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("ucan: interrupted.", file=sys.stderr)

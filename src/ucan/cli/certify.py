@@ -219,7 +219,7 @@ def _certify_all(
     if not todo:
         return
     earlier = store.columns(("correct",))["correct"]
-    right = int(earlier.sum())
+    right, invalid, votes = int(earlier.sum()), 0, 0
     with Progress("certifying", len(todo), plan.n0 + plan.n, quiet) as progress, placed(progress) as g:
         g.engine.on_votes = progress.sampled
         last = time.perf_counter()
@@ -232,10 +232,17 @@ def _certify_all(
             if certificates:
                 save_json(outcome, store.folder / "certificates" / f"{index}.json")
             right += outcome.prediction == label
+            invalid, votes = invalid + outcome.invalid, votes + outcome.evidence.n
             share = floor_percent(right / (len(earlier) + progress.items + 1))
             # Under a stopping rule the sure inputs come first: a share of those would promise too much.
             unknown = plan.stop is not None or label == NO_LABEL
             progress.finished("" if unknown else f"accuracy {share} %")
+    if invalid:
+        print(
+            f"warning: {invalid:,} of {votes:,} votes were for no class, since the model answered with NaN or a class "
+            "number out of range; they count against every answer.",
+            file=sys.stderr,
+        )
 
 
 @contextmanager
@@ -264,6 +271,10 @@ def _places(out: Path | None, model: str, norm: float) -> tuple[Path, Path]:
     if out is None:
         name = "".join(c if c.isalnum() else "-" for c in Path(model).name.removesuffix(".onnx").removesuffix(".pt2"))
         out = Path("runs") / f"{name}-l{norm:g}"
+    if out.suffix in (".csv", ".json", ".parquet"):
+        raise InvalidInput(
+            f"{out} is no name for a run's folder: give a folder or a .tsv, then `ucan export FOLDER -o {out}`."
+        )
     if out.suffix == ".tsv":
         return out.with_suffix(""), out
     return out, out / "results.tsv"
@@ -289,6 +300,10 @@ def _summary(
     }
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def _in_words(summary: dict[str, Any]) -> str:
     if not summary["inputs"]:
         return "No input was certified."
@@ -305,7 +320,7 @@ def _in_words(summary: dict[str, Any]) -> str:
         else f"{math.floor(1000 * summary['accuracy']) / 10} % certified correctly{middle}"
     )
     return (
-        f"{summary['inputs']} inputs: {share}; {summary['abstained']} abstentions.\n"
+        f"{_counted(summary['inputs'], 'input')}: {share}; {_counted(summary['abstained'], 'abstention')}.\n"
         f"Scope {summary['scope']}: the guarantee is about {SCOPES[summary['scope']]}.\n"
         f"Results: {summary['tsv']} (run folder {summary['run']})"
     )

@@ -51,7 +51,7 @@ def demo(
         "runs/demo"
     ),
     digits: Annotated[int, typer.Option(min=1, max=TEST_DIGITS, help="How many test digits are certified.")] = 100,
-    n: Annotated[int, typer.Option(help="Noisy copies of each digit.")] = 2000,
+    n: Annotated[int, typer.Option(min=1, help="Noisy copies of each digit.")] = 2000,
     attacked: Annotated[int, typer.Option(min=1, help="How many certificates of each run are attacked.")] = 10,
     quiet: words.QuietOption = False,
 ) -> None:

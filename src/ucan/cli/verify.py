@@ -51,7 +51,11 @@ def verify(
     where = words.device_of(device)
     x = _input(source, index, record.region.shape, split, size)[None].to(where)
     run = load_run(model) if is_trained_run(model) else None
-    f = run.classifier.to(where) if run is not None else load_model(model, weights, device=where)
+    f = (
+        run.classifier.to(where)
+        if run is not None
+        else load_model(model, weights, len(record.evidence.counts), where, record.region.shape)
+    )
     noise = verification.noise_of(record, run.generator if run is not None else None)
     g = SmoothedClassifier(f, record.evidence.law, noise, len(record.evidence.counts))
     if registry is not None and not registry.is_file():

@@ -15,13 +15,13 @@ import typer
 from torch import nn
 
 from ucan import data, laws
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, UcanError
 from ucan.generators import Composed, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import Law
-from ucan.models import load_model
+from ucan.models import BUILT_IN, load_model
 from ucan.plan import CertifyPlan, PredictPlan
 from ucan.scales import Dense
-from ucan.smoothed import SmoothedClassifier
+from ucan.smoothed import SmoothedClassifier, cannot_answer
 from ucan.training import is_trained_run, load_run
 from ucan.votes import as_answer, forward_size
 
@@ -67,8 +67,8 @@ WORTH_COMPILING = 120.0
 ModelOption = Annotated[
     str,
     typer.Option(
-        help="The classifier: `package.module:name` (a module or a function on batches), a `.pt2` file of torch.export, "
-        "an `.onnx` file, or the folder of a trained run."
+        help="The classifier: `package.module:name` (a module, what makes one, or a function on batches), a `.pt2` file "
+        f"of torch.export, an `.onnx` file, the folder of a trained run, or with --weights one of {', '.join(BUILT_IN)}."
     ),
 ]
 WeightsOption = Annotated[
@@ -176,7 +176,9 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise InvalidInput(f"--device {name}: {str(error).splitlines()[0]}") from error
+        known = name.partition(":")[0] in ("cpu", "cuda", "mps", "xpu")  # of others PyTorch lists twenty
+        reason = str(error).splitlines()[0].rstrip(".") if known else "there is no such kind of device"
+        raise InvalidInput(f"--device {name}: {reason}. Choose cpu, auto, or a GPU that PyTorch finds here.") from error
     return device
 
 
@@ -201,9 +203,11 @@ class Selection:
     def lopsided(self) -> str:
         """A warning where the first inputs are of few classes, as in a folder sorted by class; else nothing."""
         labels = self.dataset.labels
+        if bool((labels.diff() < 0).any()):
+            return ""
         chosen = labels[torch.tensor(self.indices)]
         there, all_there = len(chosen.unique()), len(labels.unique())
-        if there == all_there or len(chosen) < 2 or bool((chosen.diff() < 0).any()):
+        if there == all_there or len(chosen) < 2:
             return ""
         return (
             f"the {len(chosen)} inputs chosen are of {there} of the {all_there} classes, since the data are sorted by class: "
@@ -235,8 +239,13 @@ def classes_of(model: Any, given: int | None, x: torch.Tensor) -> int:
     """The number of classes: given, or the width of the model's logits on one clean input."""
     if given is not None:
         return given
-    with torch.inference_mode():
-        output = as_answer(model(x))
+    try:
+        with torch.inference_mode():
+            output = as_answer(model(x))
+    except UcanError:
+        raise
+    except Exception as error:  # whatever the user's model raises
+        raise cannot_answer(x, error) from error
     if output.ndim != 2:
         raise InvalidInput(
             "the model answers with class numbers, not logits: say how many classes there are (--classes)."
@@ -259,7 +268,9 @@ def smoothed_of(
         return _trained(
             model, first, {"--law": law, "--exponent": exponent, "--noise": noise, "--weights": weights}, scale
         )
-    f = load_model(model, weights, device=first.device)
+    if model in BUILT_IN and weights is None:
+        raise InvalidInput(f"{model} knows nothing yet: give its --weights, or train one (`ucan train list`).")
+    f = load_model(model, weights, classes, first.device, tuple(first.shape[1:]))
     noise_law = law_of(law, scale, exponent)
     generator = generator_of(noise, tuple(first.shape[1:]))
     return SmoothedClassifier(f, noise_law, generator, classes_of(f, classes, first))

@@ -182,7 +182,7 @@ def _public_names(owner: object, sought: str, limit: int = 8) -> str:
     """What there is instead: what is spelt like the name sought, then what the module defines, then its imports."""
     own = getattr(owner, "__name__", None)
     names = [n for n, value in vars(owner).items() if not n.startswith("_") and not isinstance(value, ModuleType)]
-    similar = get_close_matches(sought, names, limit)
+    similar = get_close_matches(sought, names, limit, 0.7)
     rest = sorted(set(names) - set(similar), key=names.index)
     names = similar + sorted(rest, key=lambda n: getattr(vars(owner)[n], "__module__", own) != own)
     return (", ".join(names[:limit]) + (", …" if len(names) > limit else "")) or "nothing public"

@@ -49,4 +49,5 @@ def pipeline_of(
         noise = Isotropic()
     else:
         raise InvalidInput("every input of this run abstained, and only a certificate would tell its Σ.")
-    return SmoothedClassifier(load_model(model, weights, device=device), law, noise, classes)
+    shape = outcome.region.shape if isinstance(outcome, Certificate) else None
+    return SmoothedClassifier(load_model(model, weights, classes, device, shape), law, noise, classes)
