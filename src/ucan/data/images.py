@@ -118,8 +118,7 @@ class InMemory(Labelled):
     def batch(self, indices: Sequence[int] | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The items at these indices: float32 (b, *event) within [0, 1] and int64 (b,)."""
         index = torch.as_tensor(indices, dtype=torch.int64)
-        images = self.images[index]
-        return (images.float() / 255 if images.dtype == torch.uint8 else images.float()), self.labels[index]
+        return as_pixels(self.images[index]), self.labels[index]
 
     def fingerprint(self) -> str:
         """SHA-256 of images and labels."""
@@ -170,7 +169,7 @@ class ImageFolder(Labelled):
         index = torch.as_tensor(indices, dtype=torch.int64)
         pictures = [self._picture(self.files[i]) for i in index.tolist()]
         images = torch.stack(pictures) if pictures else torch.empty((0, *self.event_shape), dtype=torch.uint8)
-        return images.float() / 255, self.labels[index]
+        return as_pixels(images), self.labels[index]
 
     def fingerprint(self) -> str:
         """SHA-256 of the pictures' names, sizes in bytes and labels; a picture need not be decoded for it."""
@@ -220,6 +219,11 @@ class ImageFolder(Labelled):
 
     def __repr__(self) -> str:
         return f"ImageFolder({str(self.path)!r}, size={self.size}, channels={self.channels})"
+
+
+def as_pixels(images: torch.Tensor) -> torch.Tensor:
+    """Bytes (0 to 255), or floats within [0, 1], as float32 within [0, 1]."""
+    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
 
 
 def open_picture(file: Path, mode: str) -> Image:

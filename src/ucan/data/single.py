@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ucan.data.images import SUFFIXES, open_picture, resize_and_crop
+from ucan.data.images import SUFFIXES, as_pixels, open_picture, resize_and_crop
 from ucan.errors import InvalidInput
 
 
@@ -32,8 +32,7 @@ def load_picture_or_array(path: Path, shape: Sequence[int], size: int | None = N
         x = torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1)
     if x.numel() != math.prod(shape):
         raise InvalidInput(f"{path} has shape {tuple(x.shape)}, but an input of shape {tuple(shape)} is needed.")
-    x = x.reshape(tuple(shape))
-    return x.float() / 255 if x.dtype == torch.uint8 else x.float()
+    return as_pixels(x.reshape(tuple(shape)))
 
 
 def is_single(path: Path) -> bool:

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from ucan.data import InMemory, Labelled
+from ucan.data.images import as_pixels
 from ucan.training.share import Share
 
 # Batches that are being decoded while one is in use.
@@ -53,8 +54,7 @@ class Batches:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for indices in parts:
             indices = indices.to(self.device)
-            x = images[indices]
-            yield (x.float() / 255 if x.dtype == torch.uint8 else x.float()), labels[indices]
+            yield as_pixels(images[indices]), labels[indices]
 
     def _decoded(self, parts: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Batches decoded by several threads (Pillow lets go of Python's lock), a few ahead of the one in use."""
