@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,13 @@ def read_runs(folders: Sequence[str | Path]) -> list[Run]:
     if not places:
         raise InvalidInput("a report needs at least one run: name the folders of `ucan certify` runs.")
     runs = [_read(folder) for folder in places]
-    names = [run.label for run in runs]
-    for i, run in enumerate(runs):
-        if names.count(run.label) > 1:
-            object.__setattr__(run, "label", f"{names[i]} ({names[: i + 1].count(names[i])})")
-    return runs
+    labels = distinct([run.label for run in runs])
+    return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, numbered where several are the same, so that no two runs look alike."""
+    return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
 def by_norm(runs: Sequence[Run]) -> list[list[Run]]:

@@ -26,6 +26,7 @@ from ucan.report.basis import (
     stopped_in_words,
     unlabelled_in_words,
 )
+from ucan.report.runs import distinct
 from ucan.results.formats import UNKNOWN_SCOPE, guarantee
 from ucan.results.metrics import Measure, certified_accuracy, certified_band, labelled
 from ucan.results.store import Store
@@ -123,7 +124,9 @@ def comparison(
     if not (base or ours or best_of):
         raise InvalidInput("there is nothing to compare: name at least one run.")
     norm = _one_norm([*base, *ours, *best_of])
-    shares = _distinct(_marked([*base, *ours, *best_of], metric, digits))
+    marked = _marked([*base, *ours, *best_of], metric, digits)
+    names = distinct([row.name for row in marked])
+    shares = [replace(row, name=name) for row, name in zip(marked, names, strict=True)]
     rows = list(shares[: len(base)])
     for row in shares[len(base) :]:
         rows += [row, _improvement(row, shares[: len(base)])] if base else [row]
@@ -242,15 +245,6 @@ def _one_norm(rows: Sequence[Row]) -> float | None:
         names = ", ".join(f"{r.name} {norm_name(r.norm)}" for r in rows if r.norm is not None)
         raise InvalidInput(f"radii in different norms do not compare: {names}.")
     return norms.pop() if norms else None
-
-
-def _distinct(rows: list[Row]) -> list[Row]:
-    """Runs of the same name get a number, so that no two rows look the same."""
-    names = [row.name for row in rows]
-    return [
-        replace(row, name=f"{row.name} ({names[: i + 1].count(row.name)})") if names.count(row.name) > 1 else row
-        for i, row in enumerate(rows)
-    ]
 
 
 def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]:
