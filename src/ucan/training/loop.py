@@ -19,6 +19,7 @@ from torch import nn
 from ucan.data import InMemory, Labelled, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
 from ucan.training.batches import Batches, epoch_seed, flip_and_crop
+from ucan.training.board import Board
 from ucan.training.checkpoint import CHECKPOINT, read_checkpoint, save_run, write_checkpoint
 from ucan.training.joint import Joint
 from ucan.training.settings import TrainSettings
@@ -28,32 +29,6 @@ from ucan.training.share import launched, leave_in_order, share_statistics
 LOOK_EVERY = 25
 
 Progress = Callable[[int, int, int, dict[str, float]], None]  # epoch, step, steps per epoch, metrics
-
-
-class Board:
-    """What TensorBoard shows of a run: one file each time it is started or resumed; nothing where TensorBoard is missing."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._writer: Any = None
-
-    def add(self, epoch: int, means: dict[str, float]) -> None:
-        """The means of one epoch; what an earlier start left of this epoch and later ones no longer counts."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:  # metrics.jsonl holds the same numbers
-            return
-        if self._writer is None:
-            self._writer = SummaryWriter(str(self.folder), purge_step=epoch or None)
-        for name, value in means.items():
-            self._writer.add_scalar(name, value, epoch)
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
 
 
 class Trainer:
