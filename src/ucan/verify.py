@@ -14,6 +14,7 @@ from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.generators import BasisWise, CertificationWise, Composed, Fixed, Generator
 from ucan.generators.base import Held
+from ucan.laws import Law
 from ucan.registry import Registry
 from ucan.rounding import ceil_digits, floor_digits, floor_significant
 from ucan.scales import as_scale
@@ -68,64 +69,59 @@ def verify(
     check_alpha(alpha)
     if seed == certificate.evidence.seed:
         raise InvalidInput(f"seed {seed} is the certificate's own: fresh samples need another one.")
-    evidence, region = certificate.evidence, certificate.region
-    if tuple(x.shape[1:]) != region.shape:
-        raise InvalidInput(
-            f"the certificate is about inputs of shape {region.shape}, this one has {tuple(x.shape[1:])}."
-        )
+    shape = certificate.region.shape
+    if tuple(x.shape[1:]) != shape:
+        raise InvalidInput(f"the certificate is about inputs of shape {shape}, this one has {tuple(x.shape[1:])}.")
     scope, x = _scope(certificate, g, x, registry)
-    n = evidence.n if n is None else n
+    n = certificate.evidence.n if n is None else n
     device = g.f.device or x.device
     votes = g.votes(x.to(device), n, seed, "verify", _precision(certificate, g, x))
-    p_a, p_b = certificate.p_lower, certificate.p_upper
-    expected = g.law.radius(p_a, region.norm, region.dim, p_b)
-    alm = region.mean_scale * g.law.radius(p_a, certificate.norm or region.norm, region.dim, p_b)
+    same, follows = _same_checks(certificate, g, x), _follow_checks(certificate, g.law)
+    return Verdict((scope, *same, *follows, *fresh_checks(certificate, votes, n, alpha)), n, alpha)
+
+
+def _same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
+    """Whether input, weights and noise are those that the certificate is about."""
+    evidence, weights = certificate.evidence, weights_hash(g.f.model)
+    same_input = input_hash(x) == evidence.input_hash
+    noise = evidence.law == g.law and same_noise(certificate, g, x)
+    return (
+        _check("input", "this", same_input, ("is", "is not"), "the input that was certified"),
+        Check("weights", True, "no weights to compare: a plain function")
+        if weights is None or evidence.weights_hash is None
+        else _check("weights", "the weights", weights == evidence.weights_hash, ARE, "those that were certified"),
+        _check("noise", "law, μ and Σ", noise, ARE, "the certificate's"),
+    )
+
+
+def _follow_checks(certificate: Certificate, law: Law) -> tuple[Check, ...]:
+    """Whether radius and ALM follow from the claimed probabilities, and those from the counts."""
+    evidence, region, p_a, p_b = certificate.evidence, certificate.region, certificate.p_lower, certificate.p_upper
+    expected = law.radius(p_a, region.norm, region.dim, p_b)
+    alm = region.mean_scale * law.radius(p_a, certificate.norm or region.norm, region.dim, p_b)
     claimable, rival = _claimable(certificate)
     shown = f"p = {floor_digits(p_a, 6)}" + ("" if p_b is None else f" and {ceil_digits(p_b, 6)} for every other class")
-    return Verdict(
-        (
-            scope,
-            _check(
-                "input", "this", input_hash(x) == evidence.input_hash, ("is", "is not"), "the input that was certified"
-            ),
-            _weights(weights_hash(g.f.model), evidence.weights_hash),
-            _check(
-                "noise",
-                "law, μ and Σ",
-                evidence.law == g.law and same_noise(certificate, g, x),
-                ARE,
-                "the certificate's",
-            ),
-            _check(
-                "radius",
-                f"the region's radius {floor_significant(region.radius)}",
-                region.radius <= expected * SLACK and certificate.alm <= alm * SLACK,
-                FOLLOWS,
-                f"from {shown} ({floor_significant(expected)})",
-            ),
-            _check(
-                "bound",
-                shown,
-                p_a <= claimable * SLACK and (p_b is None or (rival is not None and p_b * SLACK >= rival)),
-                FOLLOWS,
-                f"from the counts by the {evidence.bound} bound at alpha = {evidence.alpha:g}",
-            ),
-            *fresh_checks(certificate, votes, n, alpha),
+    return (
+        _check(
+            "radius",
+            f"the region's radius {floor_significant(region.radius)}",
+            region.radius <= expected * SLACK and certificate.alm <= alm * SLACK,
+            FOLLOWS,
+            f"from {shown} ({floor_significant(expected)})",
         ),
-        n,
-        alpha,
+        _check(
+            "bound",
+            shown,
+            p_a <= claimable * SLACK and (p_b is None or (rival is not None and p_b * SLACK >= rival)),
+            FOLLOWS,
+            f"from the counts by the {evidence.bound} bound at alpha = {evidence.alpha:g}",
+        ),
     )
 
 
 def _check(name: str, subject: str, passed: bool, verbs: tuple[str, str], rest: str) -> Check:
     """A check whose sentence says how it came out: the first verb if it passed, else the second."""
     return Check(name, passed, f"{subject} {verbs[0] if passed else verbs[1]} {rest}")
-
-
-def _weights(found: str | None, certified: str | None) -> Check:
-    if found is None or certified is None:
-        return Check("weights", True, "no weights to compare: a plain function")
-    return _check("weights", "the weights", found == certified, ARE, "those that were certified")
 
 
 def fresh_checks(certificate: Certificate, votes: Votes, n: int, alpha: float) -> tuple[Check, ...]:
