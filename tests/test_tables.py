@@ -72,7 +72,7 @@ def test_shares_by_hand(ours: Path, cohen: Path, wide: Path) -> None:
         ("cohen_0.5", "pipeline", "1", "50.0", "20.0", "0.0"),
         ("cohen_1.0", "pipeline", "1", "29.0", "29.0", "9.0"),
     ]
-    assert table.title == "Certified accuracy in % by ℓ2 radius"
+    assert table.title == "Certified accuracy in % by ℓ2 radius, 100 inputs"
     by_alm = comparison([cohen], (0, 1.4, 1.5), "alm")
     assert cells(by_alm)[0][3:] == ("50.0", "20.0", "0.0") and "ALM" in by_alm.title
 
@@ -94,6 +94,7 @@ def test_an_interrupted_run_counts_up_to_the_first_gap(tmp_path: Path, skip: int
         assert len(store.columns()["idx"]) == 12  # nothing is lost
     table = comparison([stopped], AT)
     assert cells(table) == [("stopped", "pipeline", "–", "100.0", "75.0", "75.0")] and table.rows[0].inputs == 4
+    assert table.title == "Certified accuracy in % by ℓ2 radius, 4 inputs"  # a share of 4 is no share of all
     assert "stopped was interrupted: 8 results behind an unfinished input are left out" in table.notes[0]
     with Store.open(stopped) as store:
         write(store, tmp_path / "s.tsv")
@@ -283,7 +284,7 @@ def test_latex_is_escaped_and_balanced(ours: Path, cohen: Path, tmp_path: Path) 
     text = latex(comparison([ours, odd], AT, baselines=[cohen]))
     assert r"cohen\_0.5 & pipeline & 1 & \textbf{50.0} & \textbf{20.0} & 0.0 \\" in text
     assert r"50\% \& more\_\{x\} \textasciitilde{}\textasciicircum{}\textbackslash{} & unknown & --" in text
-    assert r"by $\ell_2$ radius" in text and text.isascii()
+    assert r"by $\ell_2$ radius, 100 inputs}" in text and text.isascii()
     assert text.count(r"\begin{") == text.count(r"\end{") == 2
 
 

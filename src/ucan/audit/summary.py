@@ -110,7 +110,7 @@ def in_words(summary: Summary) -> list[str]:
         "frozen": "with the noise held frozen",
     }
     counts = ", ".join(f"{count} broken {names[mode]}" for mode, count in summary.broken.items())
-    lines = [f"{summary.attacked} certificates attacked: {counts}."]
+    lines = [f"{summary.attacked} certificate{'s' if summary.attacked != 1 else ''} attacked: {counts}."]
     if memory and "live" in summary.broken:
         lines.append(
             "Scope registry: the guarantee is about the classifier that answers from its registry, and a copy of that was "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -59,6 +60,8 @@ def predict(
         raise InvalidInput(f"{out} exists already; name another file, or remove it first.")
     if out is not None and not out.parent.is_dir():
         raise InvalidInput(f"there is no folder {out.parent} to write {out.name} to: make it first.")
+    if out is not None and not os.access(out.parent, os.W_OK):
+        raise InvalidInput(f"nothing may be written to the folder {out.parent}: name another file.")
     where = words.device_of(device)
     plan = PredictPlan(
         n,
@@ -75,7 +78,11 @@ def predict(
     g.check_inputs(first)
     selection.check(g.f.num_classes)
     words.settle_backend(g, backend, plan, first, len(selection.indices))
-    lines = _answers(g, selection, plan, quiet)
+    try:
+        lines = _answers(g, selection, plan, quiet)
+    except KeyboardInterrupt:
+        print("\nStopped; nothing was written, since not every input has its answer.", file=sys.stderr)
+        raise
     text = "\n".join(["idx\tlabel\tpredict\tcorrect\ttime", *lines]) + "\n"
     if out is None:
         sys.stdout.write(text)

@@ -131,7 +131,9 @@ def comparison(
     for row in shares[len(base) :]:
         rows += [row, _improvement(row, shares[: len(base)])] if base else [row]
     what = "ALM" if metric == "alm" else "radius" if norm is None else f"{norm_name(norm)} radius"
-    return Table(f"Certified accuracy in % by {what}", points, tuple(rows), _notes(rows, metric, bands), digits)
+    counts = {row.inputs for row in shares}
+    of = f", {counts.pop()} inputs" if len(counts) == 1 and counts != {None} else ""  # else the notes say how many
+    return Table(f"Certified accuracy in % by {what}{of}", points, tuple(rows), _notes(rows, metric, bands), digits)
 
 
 def _row(run: str | Path, radii: tuple[float, ...], metric: Measure, bands: bool) -> Row:
