@@ -667,7 +667,7 @@ def test_the_command_refuses_what_cannot_be_audited(
 ) -> None:
     np.savez(tmp_path / "one.npz", x=np.zeros((1, 1, 8, 8), dtype=np.float32), y=np.zeros(1, dtype=np.int64))
     for words, said in (
-        ((tmp_path / "nothing",), "not a run folder"),
+        ((tmp_path / "nothing",), "nothing is no folder"),
         ((digits / "run", "--min-radius", "99"), "no certificate of radius 99"),
         ((digits / "run", "--factors", "0.5,2"), "--factors"),
         ((digits / "run", "--factors", "many"), "--factors"),

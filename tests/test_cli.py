@@ -182,7 +182,25 @@ def test_a_built_in_model_with_weights_is_made_for_the_data(place: Path) -> None
     index = certified[0].stem
     verify = ("verify", certified[0], "--model", "cnn", *words[:2], "--input", "data.npz", "--index", index)
     assert "The claim stands" in ok(*verify)
-    assert "attacked" in ok("audit", "run", *words[:2], "--max", 1, "--steps", 1, "--check", 50, "-q")
+    assert "attacked" in ok("audit", "run", "--max", 1, "--steps", 1, "--check", 50, "-q")  # the run names the weights
+
+
+def test_a_run_names_the_file_of_its_weights(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("tiny.py", "a") as file:
+        file.write("linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))\n")
+    for name, level in (("w.pt", 1.0), ("other.pt", 2.0)):
+        weight = torch.tensor([[-level], [level]]).expand(2, 16).contiguous()
+        torch.save({"1.weight": weight, "1.bias": 8 * torch.tensor([level, -level])}, name)
+    assert "5 inputs" in certify("run", "--weights", "w.pt", "--max", 5, model="tiny:linear")
+    few = ("--max", 1, "--steps", 1, "--check", 50, "-q")
+    said = refused(capsys, monkeypatch, "audit", "run", *few, "--weights", "other.pt")
+    assert "run is about other weights" in said and not (place / "run" / "audit").exists()
+    assert "1 certificate attacked" in ok("audit", "run", *few)
+    (place / "w.pt").rename("moved.pt")
+    assert "no weights file w.pt" in refused(capsys, monkeypatch, "audit", "run", *few)
+    assert "1 certificate attacked" in ok("audit", "run", *few, "--weights", "moved.pt")
 
 
 def test_the_progress_of_early_stopping_promises_no_accuracy(place: Path) -> None:

@@ -217,7 +217,7 @@ def _open_certified(
             raise InvalidInput(f"{run} has no results yet: `ucan certify` writes them; then come back.")
         # A certificate tells Σ, an abstention only the law: prefer the former.
         first = store.outcome(int(columns["idx"][columns["abstained"].argmin()]))
-    g = pipeline_of(model or config.get("model"), weights, first, device)
+    g = pipeline_of(config, first, device, model, weights)
     known = {known.name for known in fields(CertifyPlan)} - {"stop"}
     plan = CertifyPlan(**{key: value for key, value in config.items() if key in known})
     dataset, notes = _data(config, source)

@@ -221,10 +221,7 @@ def case_of(
     evidence, weights = certificate.evidence, weights_hash(g.f.model)
     g.check_inputs(x)
     if None not in (weights, evidence.weights_hash) and weights != evidence.weights_hash:
-        raise InvalidInput(
-            "this certificate is about other weights: give the model that was certified (--model, and --weights if it "
-            "was certified with a file of them)."
-        )
+        raise InvalidInput("this certificate is about other weights: give the model that was certified.")
     if g.law != evidence.law:
         raise InvalidInput(f"this certificate is about {evidence.law} noise, the classifier has {g.law}.")
     if certificate.scope == "registry":

@@ -87,7 +87,11 @@ def audit(
         first = next((c for _, c in _outcomes(store, certificates)), None)
         if first is None:
             raise InvalidInput(f"{run} was imported and holds numbers only: there are no certificates to attack.")
-        g = pipeline_of(model or settings.get("model"), weights, first, where)
+        g = pipeline_of(settings, first, where, model, weights)
+        if settings.get("weights_hash") not in (None, weights_hash(g.f.model)):  # before the audit's folder is settled
+            raise InvalidInput(
+                f"{run} is about other weights: give those that were certified, with --model or --weights."
+            )
         config = {"kind": "audit", "ucan": __version__, "weights_hash": weights_hash(g.f.model), **asdict(budget)}
         config["run"] = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         modes = modes_of(first.scope, mode.value)

@@ -142,6 +142,7 @@ def certify(
     scope = g.M.scope if registry is None else "registry"
     config = {
         "model": model,
+        "weights": weights,
         "data": source,
         "split": split,
         "size": size,

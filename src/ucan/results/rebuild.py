@@ -30,9 +30,18 @@ def data_of(config: dict[str, Any], source: str | None = None) -> Labelled:
 
 
 def pipeline_of(
-    model: str | None, weights: Path | None, outcome: Certificate | Abstention, device: torch.device
+    config: dict[str, Any],
+    outcome: Certificate | Abstention,
+    device: torch.device,
+    model: str | None = None,
+    weights: str | Path | None = None,
 ) -> SmoothedClassifier:
-    """The deployed pipeline behind an outcome: a trained run with its generator, or a classifier under fixed noise."""
+    """The deployed pipeline behind an outcome of a run: a trained run's with its generator, or one under fixed noise.
+
+    ``model`` and ``weights`` say where they are, if not where the run says; another model brings its own weights.
+    """
+    if model is None:
+        model, weights = config.get("model"), weights or config.get("weights")
     if model is None:
         raise InvalidInput("this run does not say which model it certified: name it with --model.")
     law, classes = outcome.evidence.law, len(outcome.evidence.counts)
