@@ -7,6 +7,7 @@ from io import TextIOWrapper
 
 import typer
 
+from ucan import __version__
 from ucan.cli.audit import audit
 from ucan.cli.bench import bench
 from ucan.cli.certify import certify
@@ -39,8 +40,6 @@ app.command("import")(import_results)
 def root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
     """What every command shares."""
     if version:
-        from ucan import __version__
-
         typer.echo(f"ucan {__version__}")
         raise typer.Exit()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from ucan import __version__
@@ -115,7 +116,7 @@ def audit(
 
 def _attack(
     g: SmoothedClassifier,
-    cases: Any,
+    cases: Iterable[tuple[int, torch.Tensor, Certificate]],
     ledger: Ledger,
     mode: str,
     factors: list[float],

@@ -21,6 +21,11 @@ from ucan.cli.certify import certify
 from ucan.cli.report import check_output, write_page
 from ucan.cli.train import train
 from ucan.errors import StoreError
+from ucan.report.page import build_page, galleries_of
+from ucan.report.render import terminal
+from ucan.report.runs import read_runs
+from ucan.report.sentences import sentences
+from ucan.report.tables import comparison
 
 REPORT = "report.html"
 TEST_DIGITS = 445
@@ -62,12 +67,6 @@ def demo(
 
     Examples: `ucan demo`, `ucan demo --digits 445 --n 10000 --out runs/long`
     """
-    from ucan.report.page import build_page, galleries_of
-    from ucan.report.render import terminal
-    from ucan.report.runs import read_runs
-    from ucan.report.sentences import sentences
-    from ucan.report.tables import comparison
-
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -96,8 +95,6 @@ def demo(
 
 def _visit(kind: Kind, out: Path, digits: int, n: int, attacked: int, quiet: bool) -> None:
     """Train, certify and attack one kind of noise; each step goes on where an earlier demo stopped."""
-    from ucan.report.runs import read_runs
-
     model, run = out / f"{kind.name}-model", out / kind.name
     if not quiet:
         typer.echo(f"\n{kind.name}: {kind.about}")

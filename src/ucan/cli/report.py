@@ -10,6 +10,8 @@ import typer
 
 from ucan.config import write_whole
 from ucan.errors import InvalidInput, MissingExtra, StoreError
+from ucan.report.page import GENERATOR, build_page, figure_files, galleries_of
+from ucan.report.runs import read_runs
 
 MARK_WITHIN = 1000  # characters of a page within which our reports name their maker
 
@@ -34,9 +36,6 @@ def report(
 
     Examples: `ucan report runs/ours runs/cohen -o report.html`, `ucan report runs/ours --figures figures`
     """
-    from ucan.report.page import build_page, figure_files, galleries_of
-    from ucan.report.runs import read_runs
-
     check_output(output, force)
     if figures is not None:
         check_figures(figures)
@@ -66,8 +65,6 @@ def check_output(path: Path, force: bool = False) -> None:
 
 def is_report(path: Path) -> bool:
     """Whether a file is a page that this command wrote."""
-    from ucan.report.page import GENERATOR
-
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return GENERATOR in file.read(MARK_WITHIN)

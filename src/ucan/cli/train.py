@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from ucan.cli.progress import duration
 from ucan.config import differences, frozen, read_config, write_config
 from ucan.errors import InvalidInput, TrainingError
 from ucan.models import load_weights
+from ucan.training import Trainer, TrainSettings, build_classifier, preset_names, read_settings
 
 
 def train(
@@ -42,8 +44,6 @@ def train(
 
     `ucan train cifar10-consistency --set law.scale=0.5 -o runs/cifar`
     """
-    from ucan.training import Trainer, build_classifier, preset_names, read_settings
-
     if settings == "list":
         typer.echo("\n".join(preset_names()))
         return
@@ -79,10 +79,8 @@ def train(
         print(f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {chosen.data}", file=sys.stderr)
 
 
-def changed(settings: Any, changes: list[str]) -> Any:
+def changed(settings: TrainSettings, changes: list[str]) -> TrainSettings:
     """The settings with ``key=value`` (or ``table.key=value``) changes, values as TOML writes them."""
-    import tomllib
-
     values = settings.to_dict()
     for change in changes:
         key, equals, text = change.partition("=")
@@ -92,14 +90,14 @@ def changed(settings: Any, changes: list[str]) -> Any:
             value = tomllib.loads(f"v = {text}")["v"]
         except tomllib.TOMLDecodeError:
             value = text
-        table = values
+        table: Any = values
         *path, last = key.strip().split(".")
         for name in path:
             table = table.get(name) if isinstance(table, dict) else None
         if not isinstance(table, dict) or (not path and last not in values):
             raise InvalidInput(f"there is no setting {key!r}; there are {', '.join(sorted(values))}.")
         table[last] = value
-    return type(settings).from_dict(values)
+    return TrainSettings.from_dict(values)
 
 
 def settle(folder: Path, config: dict[str, Any]) -> None:

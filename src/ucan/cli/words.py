@@ -186,11 +186,11 @@ def device_of(name: str) -> torch.device:
 class Selection:
     """The inputs that a command works on, by their number in the data set."""
 
-    dataset: Any
+    dataset: data.Labelled
     indices: range
 
     @classmethod
-    def of(cls, dataset: Any, skip: int, most: int | None) -> Selection:
+    def of(cls, dataset: data.Labelled, skip: int, most: int | None) -> Selection:
         """Every ``skip``-th input, at most ``most`` of them."""
         indices = range(0, len(dataset), skip)
         return cls(dataset, indices[:most] if most is not None else indices)
