@@ -36,6 +36,7 @@ from ucan.errors import ClusterError, MissingExtra
 from ucan.plan import CertifyPlan
 from ucan.results import Store
 from ucan.scales import Dense
+from ucan.smoothed import COMPANY
 from ucan.votes import Stream, VoteCounter
 
 SHAPE, DIM, CLASSES = (1, 4, 4), 16, 3
@@ -392,7 +393,7 @@ def test_a_worker_that_is_lost_while_it_waits_for_another_classifier_joins_once(
 def test_an_error_of_the_classifier_is_raised_as_it_is(fake):
     class Fails(nn.Module):
         def forward(self, batch):
-            if len(batch) > 1:
+            if len(batch) > COMPANY:
                 raise ZeroDivisionError("an input that it cannot take")
             return batch.flatten(1)[:, :CLASSES]
 

@@ -23,7 +23,8 @@ from ucan import (
 )
 from ucan.generators.basis import MAX_PCA, Cosines, PrincipalComponents
 from ucan.generators.learned import bounded_offset, bounded_scale
-from ucan.scales import DCT, Basis, BlockDiagonal, Dense, LowRank, as_scale
+from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, as_scale
+from ucan.sidecar import input_hash
 from ucan.training.joint import Joint
 from ucan.training.recipes import Augmentation, Consistency
 
@@ -269,7 +270,7 @@ def test_certify_works_and_says_the_scope(name):
         if isinstance(c, Certificate):
             mu, _ = generator(x[i : i + 1])
             assert c.evidence.generator == generator.describe()
-            assert torch.equal(c.region.scale.dense(DIM), sigma_at(generator, x[i : i + 1]))
+            assert torch.equal(c.region.scale.dense(DIM), sigma_at(generator.at(x[i : i + 1]), x[i : i + 1]))
             assert (c.mean is None) == (not mu.any())
             assert c.mean is None or torch.equal(c.mean, mu.detach())
             assert 0 < c.radius <= generator.cap() * c.region.radius * (1 + 1e-6)
@@ -477,6 +478,47 @@ def test_a_scope_that_the_noise_does_not_have_is_refused():
     Boasting.scope = "registry"  # that is what a registry gives
     with pytest.raises(InvalidInput, match="pipeline or frozen"):
         SmoothedClassifier(lambda b: (b.sum(1) > 0).long(), Gaussian(scale=0.3), Boasting(), 2)
+
+
+class Sly(ucan.Generator):
+    """Noise that is the same for most inputs, or differs by little: what its σ makes of the inputs' mean."""
+
+    scope = "pipeline"
+
+    def __init__(self, sigma):
+        super().__init__()
+        self.sigma = sigma
+
+    def forward(self, x):
+        return torch.zeros(()), Diagonal(self.sigma(x.mean()).expand(x.shape[1:]).clone())
+
+
+@pytest.mark.parametrize(
+    "sigma",
+    (lambda mean: torch.where(mean < 0.5, 0.1, 1.0), lambda mean: 1e-7 * (1 + mean.abs())),
+    ids=("the same at many inputs", "tiny"),
+)
+def test_a_scope_is_held_against_every_input_and_every_scale(sigma):
+    g = SmoothedClassifier(lambda b: (b.sum(1) > 0).long(), Gaussian(scale=0.3), Sly(sigma), 2)
+    dark, bright = torch.full((1, 4), 0.2), torch.full((1, 4), 0.8)
+    for ask in (g.certify, g.predict):
+        with pytest.raises(InvalidInput, match="depends on the input"):
+            [ask(x, n=100) for x in (dark, bright)]
+        with pytest.raises(InvalidInput, match="depends on the input"):
+            ask(torch.cat([dark, bright]), n=100)
+    with pytest.raises(InvalidInput, match="depends on the input"):
+        g.certify(torch.cat([dark, bright]), n=100, stop=0.1)
+
+
+def test_a_network_that_works_in_place_does_not_reach_the_input():
+    class InPlace(Loud):
+        def forward(self, x):
+            return super().forward(x.mul_(-1))
+
+    x = torch.tensor([[3.0, 2.0, 1.0]])
+    g = SmoothedClassifier(lambda b: (b.sum(1) > 0).long(), Gaussian(scale=0.1), InPlace(), 2)
+    (c,) = g.certify(x, n=200)
+    assert c.prediction == 1 and c.evidence.input_hash == input_hash(x)
 
 
 class Broken(ucan.Generator):

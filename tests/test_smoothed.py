@@ -30,6 +30,7 @@ from ucan import (
 from ucan.fingerprint import checksums, weights_hash
 from ucan.plan import CertifyPlan
 from ucan.scales import DCT, Basis, Dense, Diagonal, LowRank
+from ucan.sidecar import input_hash
 from ucan.stopping import parse_stop
 
 INF = math.inf
@@ -626,6 +627,68 @@ def test_refusals_name_the_culprit():
     assert "uint8" in refused("certify", InvalidInput, {"x": GOOD.to(torch.uint8)})
     assert "ℓ1" in refused("certify", UnsupportedNorm, {"law": Laplace(scale=1.0)})
     assert "num_classes=3" in refused("certify", ModelError, {"num_classes": 10})
+
+
+def by_majority(batch):
+    """All of a batch get the class of most of it."""
+    votes = (batch.sum((1, 2, 3)) > 0).long()
+    return votes.mode().values.expand(len(batch)).clone()
+
+
+COMPANY_KEEPERS = {
+    "batch norm on the batch's own statistics": nn.Sequential(
+        nn.Conv2d(2, 8, 1), nn.BatchNorm2d(8, track_running_stats=False), nn.ReLU(), nn.Flatten(), nn.Linear(72, 2)
+    ).eval(),
+    "logits less their mean over the batch": lambda b: (b - b.mean(0)).flatten(1)[:, :2],
+    "class numbers": by_majority,
+}
+
+
+@pytest.mark.parametrize("name", COMPANY_KEEPERS)
+def test_a_model_that_mixes_the_inputs_of_a_batch_is_refused(name):
+    g = SmoothedClassifier(COMPANY_KEEPERS[name], Gaussian(scale=0.5), None, 2)
+    with pytest.raises(ModelError, match="in other company"):
+        g.certify(torch.zeros(1, 2, 3, 3), n=100)
+
+
+@pytest.mark.parametrize("dtype", (torch.float64, torch.float32, torch.bfloat16, torch.float16))
+def test_a_model_that_answers_each_input_by_itself_is_taken_in_every_precision(dtype):
+    net = nn.Sequential(nn.Conv2d(2, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(72, 2)).eval()
+    for model in (net.to(dtype), lambda b: nn.functional.dropout(b).flatten(1)[:, :2]):
+        assert SmoothedClassifier(model, Gaussian(scale=0.5), None, 2).certify(torch.zeros(1, 2, 3, 3), n=100)
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_noise_is_not_drawn_in_sixteen_bits(dtype):
+    """There σ = 1.0038 rounds to 1, and uniform noise has a mean of −1/256: radii came out larger than they are."""
+    drawn = []
+    model = lambda b: drawn.append(b) or torch.zeros(len(b), 2)  # noqa: E731
+    x = torch.zeros(1, 1, dtype=dtype)
+    g = SmoothedClassifier(model, Gaussian(scale=1.0), Fixed(torch.tensor([1.0038])), 2)
+    for outcome in (*g.certify(x, n=1000), *g.certify(x, n=1000, stop=0.5), *g.predict(x)):
+        assert outcome.evidence.input_hash == input_hash(x)
+    assert {b.dtype for b in drawn} == {torch.float32}
+
+
+def test_the_matrix_that_is_sampled_is_the_one_that_is_certified():
+    """In float32 the smallest scale of this matrix is another one altogether."""
+    turn = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
+    matrix = turn @ torch.diag(torch.tensor([1.0] * 7 + [1e-7], dtype=torch.float64)) @ turn.T
+    g = SmoothedClassifier(lambda b: torch.zeros(len(b), 2), Gaussian(scale=1.0), Fixed(Dense(matrix)), 2)
+    for dtype in (torch.float32, torch.float64):
+        (c,) = g.certify(torch.zeros(1, 8, dtype=dtype), n=1000)
+        smallest = float(torch.linalg.svdvals(matrix.to(dtype).double())[-1])
+        assert c.radius == pytest.approx(smallest * c.region.radius, rel=1e-6)
+
+
+def test_an_offset_in_which_the_noise_is_lost_is_refused():
+    """x + μ is the same float for all inputs from −4 to 4: at 0.3 all votes agree, and at 4.1 all agree otherwise."""
+    mean = torch.tensor([1e8])
+    g = SmoothedClassifier(lambda b: (b[:, 0].double() > 1e8).long(), Gaussian(scale=1.0), Fixed(1.0, mean), 2)
+    with pytest.raises(InvalidInput, match="μ is so large"):
+        g.certify(torch.tensor([[0.3]]), n=1000)
+    (c,) = g.certify(torch.tensor([[0.3]], dtype=torch.float64), n=1000)
+    assert c.prediction == 1 and c.radius < 0.5
 
 
 @pytest.mark.parametrize("method", ("certify", "predict"))

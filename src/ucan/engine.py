@@ -17,6 +17,7 @@ from ucan.certificate import Evidence
 from ucan.errors import ModelError
 from ucan.fingerprint import plain_state, weights_hash
 from ucan.generators import Generator
+from ucan.generators.base import check_scope, unlike
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan
 from ucan.sequential import Candidate, settle
@@ -135,6 +136,7 @@ class Engine:
         self, inputs: Iterator[torch.Tensor], device: torch.device, seed: int, phases: dict[str, int]
     ) -> Iterator[Request]:
         """What is to be counted on each input."""
+        elsewhere = None
         while True:
             with self.beside(device):
                 x = next(inputs, None)
@@ -142,6 +144,8 @@ class Engine:
                     return
                 x = x.to(device)
                 M, name = self.M.at(x), input_hash(x)
+                elsewhere = elsewhere or self.M.at(unlike(x))
+                check_scope(M, elsewhere, x)
             yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
 
     @contextmanager

@@ -22,7 +22,7 @@ from ucan.certificate import Abstention, Certificate, Evidence, Prediction
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput, ModelError, UcanError
 from ucan.generators import Generator, Isotropic
-from ucan.generators.base import check_scope
+from ucan.generators.base import check_offset, check_scope, unlike
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, PredictPlan, Test
 from ucan.region import Region
@@ -34,6 +34,8 @@ from ucan.votes import Classifier, Stream, Votes
 
 # Votes that name the class of a prediction that may stop early.
 NAMING = 100
+# Noisy copies that a model must answer alike, together and one by one.
+COMPANY = 8
 # What a prediction asks: more than half of the votes, whatever the radius.
 MAJORITY = Radius(of=lambda p: p - 0.5, probability=lambda r: 0.5 + r)
 
@@ -315,8 +317,10 @@ class SmoothedClassifier:
         self.M.check_claim(self.law, norm)
         device = self.f.device or x.device
         self.M.to(device)
-        # Copies: a model that works in place must not reach the caller's tensor, nor the input that is certified.
-        inputs = [x[i : i + 1].detach().clone().to(device) for i in range(len(x))]
+        # Noise in 16 bits is not the law's, so it is not drawn there. Copies: a model that works in place must not reach the
+        # caller's tensor, nor the input that is certified.
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        inputs = [x[i : i + 1].detach().clone().to(device, dtype) for i in range(len(x))]
         self._check_answer(inputs[0])
         return inputs
 
@@ -328,11 +332,14 @@ class SmoothedClassifier:
         kind = (x.shape, x.dtype, x.device)
         if kind in self._answered:
             return
-        self.M.at(x)  # refuses noise that does not fit
-        check_scope(self.M, x)
+        held = self.M.at(x)  # refuses noise that does not fit
+        check_scope(held, self.M.at(unlike(x)), x)
+        check_offset(held, x, self.law)
         try:
             with torch.inference_mode():
                 self.f(self.M.view(x.clone()))
+                rng = torch.Generator(x.device).manual_seed(0)
+                self.f.check_apart(self.M.view(held.perturb(x, self.law, COMPANY, rng)[:, 0]))
         except UcanError:
             raise
         except Exception as error:  # whatever the user's model raises

@@ -111,6 +111,36 @@ class Classifier:
         dtype = self.dtype
         return self.to_votes(self.model(batch if dtype is None else batch.to(dtype)), len(batch))
 
+    @torch.inference_mode()
+    def check_apart(self, batch: torch.Tensor) -> None:
+        """Refuse a model that answers an input differently in other company, as batch norm on the batch's own statistics does.
+
+        Its votes would not be independent draws, which every bound takes them for. A model that draws at random answers
+        otherwise every time: of that one nothing can be told here.
+        """
+        together, again = self._answers(batch), self._answers(batch)
+        apart = torch.cat([self._answers(one) for one in batch.split(1)])
+        if self._agree(together, again) and not self._agree(together, apart):
+            raise ModelError(
+                "the model answers an input differently in other company, so its votes are not independent and prove nothing. "
+                "Batch norm without running statistics does that: give a model that answers each input by itself."
+            )
+
+    def _answers(self, batch: torch.Tensor) -> torch.Tensor:
+        """What the model says of a copy of the batch: it may work in place."""
+        return as_answer(self.model(batch.clone() if self.dtype is None else batch.to(self.dtype, copy=True)))
+
+    def _agree(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether two answers are one, up to rounding; class numbers, which have no margins, to the letter."""
+        if not (one.is_floating_point() and one.ndim == 2):
+            return torch.equal(one, other)
+        shown = one.nan_to_num(posinf=0.0, neginf=0.0)
+        spread = float((shown.amax(1) - shown.amin(1)).mean())
+        room = spread * (0.15 if torch.finfo(one.dtype).bits == 16 else 0.02)
+        return torch.allclose(
+            one.float(), other.float(), rtol=0, atol=room + 1e-6 * float(shown.abs().max()), equal_nan=True
+        )
+
     def to_votes(self, output: Any, size: int) -> torch.Tensor:
         """The model's output as votes; an output of the wrong shape is an error, since every vote would be wrong."""
         output = as_answer(output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -14,7 +15,14 @@ from ucan.certificate import Scope
 from ucan.errors import InvalidInput
 from ucan.laws import Law
 from ucan.region import Region
-from ucan.scales import Scale, as_scale
+from ucan.scales import Scalar, Scale, as_scale
+
+# How far, relative to itself, noise may differ from place to place and count as the same: the rounding of a device.
+SAME = 1e-5
+# Draws from which the size of noise is guessed.
+DRAWS = 16
+# Σ rounded to another precision, as long as it is kept: a matrix is checked and inverted once.
+_SAMPLED: weakref.WeakKeyDictionary[Scale, dict[torch.dtype, Scale]] = weakref.WeakKeyDictionary()
 
 
 class Generator(nn.Module):
@@ -72,8 +80,8 @@ class Generator(nn.Module):
     def at(self, x: torch.Tensor) -> Generator:
         """μ, Σ ← M: this generator with its noise computed at one input (1, *event) and held there."""
         with torch.no_grad():
-            mu, sigma = self(x)
-        scale = as_scale(sigma)
+            mu, sigma = self(x.clone())  # a network that works in place must not reach the input that is certified
+        scale = as_sampled(as_scale(sigma), x.dtype)
         if not torch.isfinite(mu).all():
             raise InvalidInput(f"{self.describe()}: μ holds a value that is not finite.")
         scale.check()
@@ -122,7 +130,7 @@ class Fixed(Generator):
     def at(self, x: torch.Tensor) -> Generator:
         """The same noise as at every input; Σ was checked when this was made."""
         check_fits(self, x, self.mean, self.scale)
-        return Held(self, self.mean.to(x), self.scale)
+        return Held(self, self.mean.to(x), as_sampled(self.scale, x.dtype))
 
     def cap(self) -> float:
         """Σ's largest factor."""
@@ -203,21 +211,69 @@ def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale:
         raise InvalidInput(f"{name}: μ of shape {tuple(mean.shape)} does not fit inputs of {tuple(x.shape[1:])}.")
 
 
+def as_sampled(scale: Scale, dtype: torch.dtype) -> Scale:
+    """A full Σ as noise is drawn with it, rounded to the inputs' precision: that one is certified, no other.
+
+    Of a badly conditioned matrix rounding can change the smallest scales by any factor; of entries that each stand for
+    themselves it changes none by more than its last digit.
+    """
+    wide = {n: t for n, t in scale.tensors().items() if torch.promote_types(t.dtype, dtype) != dtype}
+    if scale.elementwise or not wide:
+        return scale
+    known = _SAMPLED.setdefault(scale, {})
+    if dtype not in known:
+        made = scale.with_tensors({n: t.to(dtype) if n in wide else t for n, t in scale.tensors().items()})
+        made.check()
+        known[dtype] = made
+    return known[dtype]
+
+
+def unlike(x: torch.Tensor) -> torch.Tensor:
+    """An input of x's kind (1, *event) that has nothing to do with it."""
+    return torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
+
+
 @torch.no_grad()
-def check_scope(generator: Generator, x: torch.Tensor) -> None:
-    """Refuse a generator that claims the pipeline although its noise at x (1, *event) is another than elsewhere."""
-    if generator.scope != "pipeline":
+def check_scope(here: Generator, elsewhere: Generator, x: torch.Tensor) -> None:
+    """Refuse a claim of the pipeline where the noise held at x (1, *event) is another than that held elsewhere."""
+    if here.scope != "pipeline":
+        return
+    (mu, scale), (other_mu, other) = ((m, as_scale(s)) for m, s in (here(x), elsewhere(x)))
+    same_mean = mu is other_mu or torch.allclose(mu.expand_as(x), other_mu.expand_as(x), rtol=SAME, atol=1e-6)
+    if not (same_mean and (scale is other or _alike(scale, other))):
+        raise InvalidInput(
+            f"{here.describe()} declares the scope pipeline, but its μ or Σ depends on the input: its certificates "
+            "hold for noise that is frozen at each input. Declare the scope frozen (docs/scopes.md)."
+        )
+
+
+def _alike(scale: Scale, other: Scale) -> bool:
+    """Whether two Σ of one generator are made of the same numbers, each up to the rounding of a device."""
+    if isinstance(scale, Scalar) or isinstance(other, Scalar):
+        return isinstance(scale, Scalar) and isinstance(other, Scalar) and math.isclose(scale.value, other.value)
+    mine, theirs = scale.tensors(), other.tensors()
+    return mine.keys() == theirs.keys() and all(
+        a is b or (a.shape == b.shape and torch.allclose(a, b, rtol=SAME, atol=0))
+        for a, b in ((tensor, theirs[name]) for name, tensor in mine.items())
+    )
+
+
+@torch.no_grad()
+def check_offset(held: Generator, x: torch.Tensor, law: Law) -> None:
+    """Refuse a μ so large that x (1, *event) and its noise are lost in the rounding of x + μ.
+
+    Then inputs that differ by more than their noise look alike, and others that differ by less look different.
+    """
+    mu, scale = held(x)
+    if not mu.any():
         return
     rng = torch.Generator(x.device).manual_seed(0)
-    z, elsewhere = (torch.randn(x.shape, generator=rng, device=x.device, dtype=x.dtype) for _ in range(2))
-    (mu, scale), (other_mu, other) = ((m, as_scale(s)) for m, s in (generator(x), generator(elsewhere)))
-    if not all(
-        torch.allclose(a, b, rtol=1e-4, atol=1e-6)
-        for a, b in ((mu.expand_as(x), other_mu.expand_as(x)), (scale.apply(z), other.apply(z)))
-    ):
+    noise = as_scale(scale).apply(law.sample(DRAWS, x.shape[1:], rng, x.dtype)).abs().mean(0)
+    lost = torch.finfo(x.dtype).eps * mu.abs().expand_as(x)[0] > noise / 64
+    if lost.any():
         raise InvalidInput(
-            f"{generator.describe()} declares the scope pipeline, but its μ or Σ depends on the input: its certificates "
-            "hold for noise that is frozen at each input. Declare the scope frozen (docs/scopes.md)."
+            f"{held.describe()}: μ is so large beside the noise that x + μ + Σε cannot be told from x + μ in {x.dtype} "
+            f"(at entry {lost.nonzero()[0].tolist()}). Use a smaller μ, or inputs in float64."
         )
 
 
