@@ -25,6 +25,7 @@ import ucan
 from ucan.bench import Bench
 from ucan.cli import app, main
 from ucan.cli.progress import Progress, duration
+from ucan.cli.train import _Shown
 from ucan.errors import InvalidInput, TrainingError
 from ucan.models import build_model
 from ucan.results import Store
@@ -353,6 +354,22 @@ def test_laws_norms_and_shapes(place: Path, more: tuple, kind: str) -> None:
     config = tomllib.loads((place / "run" / "config.toml").read_text())
     assert config["law"]["name"] == kind
     assert [r["predict"] for r in rows(place / "run" / "results.tsv")] == ["0", "1"]
+
+
+def test_a_run_does_not_go_on_under_other_noise(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save("map.npy", np.linspace(0.5, 1.5, 16).reshape(1, 4, 4))
+    certify("run", "--noise", "map.npy", "--max", 1)
+    certify("run", "--noise", "map.npy", "--max", 2)
+    np.save("map.npy", np.linspace(1.5, 0.5, 16).reshape(1, 4, 4))  # of the same kind, with the same largest scale
+    same = ("--model", "tiny:net", "--data", "data.npz", *SMALL, "-o", "run", "--noise", "map.npy")
+    said = refused(capsys, monkeypatch, "certify", *same)
+    assert "noise_hash" in said and said.count("asked for") == 1
+    config = place / "run" / "config.toml"
+    lines = config.read_text().splitlines()
+    config.write_text("\n".join(line for line in lines if "noise_hash" not in line))  # a run of an older version
+    certify("run", "--noise", "map.npy")
 
 
 def test_a_function_that_answers_with_class_numbers(place: Path) -> None:
@@ -746,6 +763,7 @@ def test_train_by_preset_then_certify_the_run(place: Path) -> None:
         (("digits-isotropic", "--set", "epochs"), "--set takes key=value"),
         (("digits-isotropic", "--set", "epoch=1"), "there is no setting 'epoch'"),
         (("digits-isotropic", "--set", "epochs=0"), "epochs must be at least 1"),
+        (("digits-isotropic", "--set", "epochs=many"), "epochs must be a whole number, got 'many'"),
         (("digits-isotropic", "--set", "law.kind=cauchy"), "law.kind must be one of"),
     ],
 )
@@ -755,6 +773,26 @@ def test_train_refuses(
     before = files(place)
     assert message in refused(capsys, monkeypatch, "train", *words)
     assert files(place) == before
+
+
+def test_train_does_not_list_the_settings_of_another_kind_of_run(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightning_fabric")
+    certify("run", "--max", 2)
+    said = refused(capsys, monkeypatch, "train", "digits-isotropic", "--set", "epochs=1", "-o", "run")
+    assert "run holds a run of another kind (certify)" in said and "alpha" not in said
+
+
+def test_the_live_line_of_training_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    means = {"loss": 1.5, "correct": 0.5, "min_sigma": 1.0, "mean_sigma": 1.0}
+    _Shown(10)(2, 21, 21, means)
+    line = capsys.readouterr().err.removeprefix("\r\x1b[K")
+    assert len(line) == 59 and re.match(r"epoch 3/10, step 21/21, \d+ s to go: loss 1.5000, ", line)
 
 
 # --- compare and export ---
@@ -874,7 +912,7 @@ def test_the_time_to_go_counts_samples_within_an_item(monkeypatch: pytest.Monkey
     assert "? to go" in progress.line()
     now[0] += 10
     progress.sampled(500)
-    assert progress.fraction == 0.05 and "3 min 10 s to go" in progress.line()
+    assert progress.fraction == 0.05 and progress.line().startswith("certifying 0/10, 3 min 10 s to go, ")
     progress.sampled(5000)  # never beyond its item
     assert progress.fraction == 0.1
     progress.finished("fine")

@@ -75,12 +75,12 @@ class Progress:
         return min(1.0, (self.items + self.within / self.per_item) / max(1, self.total))
 
     def line(self) -> str:
-        """The state in one line."""
+        """The state in one line; what matters most comes first, since a narrow terminal cuts the end off."""
         elapsed = time.monotonic() - self.start
         left = duration(elapsed * (1 / self.fraction - 1)) if self.fraction > 0 else "?"
         rates = f"{self.items / elapsed:.3g} items/s, {self.samples / elapsed:,.0f} samples/s" if elapsed > 0 else ""
-        parts = [f"{self.label} {self.items}/{self.total}", rates, self.note]
-        parts.append(f"done in {duration(elapsed)}" if self.items >= self.total else f"{left} to go")
+        time_left = f"done in {duration(elapsed)}" if self.items >= self.total else f"{left} to go"
+        parts = [f"{self.label} {self.items}/{self.total}", time_left, self.note, rates]
         return ", ".join(part for part in parts if part)
 
     def _show(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 import tomllib
@@ -109,7 +110,12 @@ def settle(folder: Path, config: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_config(path, config)
         return
-    lines = differences(read_config(path), frozen(config))
+    begun = read_config(path)
+    if begun.get("kind") != config.get("kind"):
+        raise TrainingError(
+            f"{folder} holds a run of another kind ({begun.get('kind')}); name another folder with --out."
+        )
+    lines = differences(begun, frozen(config))
     if lines:
         raise TrainingError(
             f"{folder} was begun with other settings:\n  " + "\n  ".join(lines) + "\nName another folder."
@@ -131,10 +137,11 @@ class _Shown:
         spent = time.monotonic() - self.start
         left = duration(spent * (1 - done) / max(done - self.first, 1e-9))
         line = (
-            f"epoch {epoch + 1}/{self.epochs}, step {step}/{steps}: loss {means['loss']:.4f}, accuracy "
-            f"{means['correct']:.1%}, min σ {means['min_sigma']:.3f}, mean σ {means['mean_sigma']:.3f}, {left} to go"
+            f"epoch {epoch + 1}/{self.epochs}, step {step}/{steps}, {left} to go: loss {means['loss']:.4f}, accuracy "
+            f"{means['correct']:.1%}, min σ {means['min_sigma']:.3f}, mean σ {means['mean_sigma']:.3f}"
         )
         if sys.stderr.isatty():
+            line = line[: shutil.get_terminal_size().columns - 1]  # what wraps cannot be written over
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
         elif step == steps:
             print(line, file=sys.stderr, flush=True)

@@ -160,7 +160,14 @@ def _check_type(name: str, value: Any, wanted: str) -> None:
     kind = wanted.split(" | ")[0].split("[")[0]
     accepted = {"str": str, "int": int, "float": int | float, "bool": bool, "dict": dict}[kind]
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind != "bool"):
-        raise InvalidInput(f"{name} must be a {'table' if kind == 'dict' else kind}, got {value!r}.")
+        words = {
+            "str": "text",
+            "int": "a whole number",
+            "float": "a number",
+            "bool": "true or false",
+            "dict": "a table",
+        }
+        raise InvalidInput(f"{name} must be {words[kind]}, got {value!r}.")
 
 
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
