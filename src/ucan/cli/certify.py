@@ -140,6 +140,7 @@ def certify(
     if tsv.exists() and not (folder / "config.toml").exists():
         raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
     scope = g.M.scope if registry is None else "registry"
+    known = _known(folder)
     config = {
         "model": model,
         "weights": weights,
@@ -150,7 +151,9 @@ def certify(
         "skip": skip,
         "registry": registry,
         **_settings(g, plan, selection, scope),
-        "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), _known_backend(folder)),
+        # A run from before this was kept goes on without it.
+        "noise_hash": weights_hash(g.M) if "noise_hash" in known or not known else None,
+        "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), known.get("backend")),
     }
     placed = partial(_placed, g, cluster, workers, where.type)
     with _memory(registry, g, first, plan) as memory, Store.create(folder, config) as store:
@@ -261,10 +264,10 @@ def _placed(
         yield served
 
 
-def _known_backend(folder: Path) -> str | None:
-    """The backend that the run in this folder has settled on, if there is one."""
+def _known(folder: Path) -> dict[str, Any]:
+    """The config of the run in this folder; empty where there is none."""
     path = folder / "config.toml"
-    return read_config(path).get("backend") if path.is_file() else None
+    return read_config(path) if path.is_file() else {}
 
 
 def _places(out: Path | None, model: str, norm: float) -> tuple[Path, Path]:
