@@ -303,6 +303,7 @@ COHEN = TEXTS["Cohen et al."]
         (COHEN.replace("0.82", "nan"), "line 2: radius is 'nan'"),
         (COHEN.replace("\t1.9\t1\t", "\t1.9\t2\t"), "line 3: correct is '2', not 0 or 1"),
         (COHEN.replace("20\t8", "0\t8"), "more than one row for idx 0"),
+        *((COHEN.replace("20\t8\t", f"20\t{label}\t"), "line 3: correct is 1, but predict") for label in (7, -1)),
         (COHEN.replace("label", "idx"), "names a column twice"),
     ],
 )

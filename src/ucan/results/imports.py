@@ -138,13 +138,15 @@ def _read_text(path: Path, certified_at: float | None) -> Imported:
     if layout.radius == "radius proved":
         radius, notes = _proved(radius, certified_at)
     prediction = table.integers("predict")
-    abstained = (prediction == ABSTAINED) | (radius < 0)
+    label, abstained = table.integers("label"), (prediction == ABSTAINED) | (radius < 0)
+    correct = table.flags("correct") & ~abstained
+    _check_correct(table, correct & (prediction != label))
     columns = complete(
         idx=table.integers("idx"),
-        label=table.integers("label"),
+        label=label,
         prediction=np.where(abstained, ABSTAINED, prediction),
         abstained=abstained,
-        correct=table.flags("correct") & ~abstained,
+        correct=correct,
         radius=np.where(abstained, 0.0, radius),
         alm=None if layout.alm is None else np.where(abstained, 0.0, table.floats(layout.alm)),
         p_lower=None if layout.p_lower is None else table.floats(layout.p_lower),
@@ -263,6 +265,15 @@ def complete(**known: np.ndarray | None) -> dict[str, np.ndarray]:
     defaults: dict[str, Any] = dict.fromkeys(("radius", "alm", "p_lower", "log_volume", "seconds"), unknown)
     defaults |= dict.fromkeys(("n0", "n"), np.zeros(len(idx), np.int64))
     return {**defaults, **{name: values for name, values in known.items() if values is not None}}
+
+
+def _check_correct(table: Table, mistaken: np.ndarray) -> None:
+    """Refuse a file that calls an answer correct which is not its label, or has no label: every share would be wrong."""
+    if mistaken.any():
+        line, _ = table.rows[int(np.argmax(mistaken))]
+        raise InvalidInput(
+            f"{table.path}, line {line}: correct is 1, but predict is not label: which of them is wrong?"
+        )
 
 
 def _check_repeats(table: Table, idx: np.ndarray) -> None:
