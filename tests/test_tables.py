@@ -254,6 +254,10 @@ def test_what_does_not_compare_is_said(tmp_path: Path, cohen: Path) -> None:
         comparison([cohen], [])
 
 
+def test_a_radius_is_not_shown_larger_than_it_is(cohen: Path) -> None:
+    assert comparison([cohen], radii=(0.99999999, 1.0, 1.2345678)).header[3:] == ("0.999999", "1", "1.23456")
+
+
 def test_an_empty_run_and_equal_names(tmp_path: Path) -> None:
     Store.create(tmp_path / "a" / "run", {}).close()
     other = make(tmp_path / "b" / "run", [1.0], 1)

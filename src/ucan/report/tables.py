@@ -30,7 +30,7 @@ from ucan.report.runs import distinct
 from ucan.results.formats import UNKNOWN_SCOPE, guarantee
 from ucan.results.metrics import Measure, certified_accuracy, certified_band, labelled
 from ucan.results.store import Store
-from ucan.rounding import ceil_percent, floor_percent
+from ucan.rounding import ceil_percent, floor_percent, floor_significant
 
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
 SCOPE_NOTES = {
@@ -87,8 +87,8 @@ class Table:
 
     @property
     def header(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return ("run", "scope", "ALM cap", *(f"{r:g}" for r in self.radii))
+        """The names of the columns; a radius rounds down, so that the shares below it are true of what is shown."""
+        return ("run", "scope", "ALM cap", *(f"{float(floor_significant(r)):g}" for r in self.radii))
 
     def lines(self) -> list[tuple[tuple[str, ...], tuple[bool, ...]]]:
         """Each row as text, and which of its cells are the best."""
