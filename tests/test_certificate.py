@@ -103,6 +103,16 @@ def assert_same(a, b):
             assert a.mean.dtype == b.mean.dtype and torch.equal(a.mean, b.mean)
 
 
+def test_outcomes_print_as_one_line():
+    c = outcome(scale=1.0)
+    shown = str(c)
+    assert shown == f"class 1 within an ℓ2 radius of {math.floor(c.radius * 1e4) / 1e4} (scope pipeline, α = 0.001)"
+    abstained = outcome(x0=0.0)
+    assert str(abstained) == f"abstained: {abstained.reason}"
+    g = SmoothedClassifier(top_left, Gaussian(scale=0.3), num_classes=2)
+    assert str(g.predict(torch.full((1, 4), 3.0))[0]) == "class 1 (scope pipeline, α = 0.001)"
+
+
 @pytest.mark.parametrize("scale", SMALL.values(), ids=SMALL.keys())
 def test_a_certificate_survives_json_without_loss(scale, tmp_path):
     c = outcome(scale)

@@ -203,6 +203,9 @@ def test_a_run_names_the_file_of_its_weights(
     (place / "w.pt").rename("moved.pt")
     assert "no weights file w.pt" in refused(capsys, monkeypatch, "audit", "run", *few)
     assert "1 certificate attacked" in ok("audit", "run", *few, "--weights", "moved.pt")
+    config = place / "run" / "config.toml"
+    config.write_text("\n".join(line for line in config.read_text().splitlines() if not line.startswith("weights = ")))
+    assert "6 inputs" in certify("run", "--weights", "moved.pt", model="tiny:linear")  # a run of an earlier version
 
 
 def test_the_progress_of_early_stopping_promises_no_accuracy(place: Path) -> None:

@@ -12,8 +12,9 @@ import torch
 
 from ucan import laws, scales
 from ucan.errors import InvalidInput, StoreError, UcanError
-from ucan.laws import Law
+from ucan.laws import Law, norm_name
 from ucan.region import Region
+from ucan.rounding import floor_digits
 from ucan.sidecar import tensors_from_json, tensors_to_json
 
 FORMAT = 1
@@ -118,6 +119,12 @@ class Certificate(Outcome):
         object.__setattr__(self, "radius", self.region.inscribed_radius(self.norm))
         object.__setattr__(self, "log_volume", self.region.log_volume)
 
+    def __str__(self) -> str:
+        """The claim in one line, its radius rounded down."""
+        norm = norm_name(self.norm if self.norm is not None else self.region.norm)
+        radius = floor_digits(self.radius, 4)
+        return f"class {self.prediction} within an {norm} radius of {radius} (scope {self.scope}, α = {self.evidence.alpha:g})"
+
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values. A large Σ or μ is referred to by file name; ``folder`` says where to write that file."""
         where = Path(folder) if folder is not None else None
@@ -158,6 +165,10 @@ class Abstention(Outcome):
     alm: ClassVar[float] = 0.0
     log_volume: ClassVar[float] = -math.inf
 
+    def __str__(self) -> str:
+        """That there is no claim, and why."""
+        return f"abstained: {self.reason}"
+
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values."""
         return {
@@ -177,6 +188,10 @@ class Prediction(Outcome):
 
     prediction: int
     p_value: float
+
+    def __str__(self) -> str:
+        """The answer in one line."""
+        return f"class {self.prediction} (scope {self.scope}, α = {self.evidence.alpha:g})"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values."""

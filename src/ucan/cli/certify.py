@@ -140,10 +140,10 @@ def certify(
     if tsv.exists() and not (folder / "config.toml").exists():
         raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
     scope = g.M.scope if registry is None else "registry"
-    known = _known(folder)
+    known = _known(folder)  # a run from before weights and noise_hash were kept goes on without them
     config = {
         "model": model,
-        "weights": weights,
+        "weights": weights if "weights" in known or not known else None,
         "data": source,
         "split": split,
         "size": size,
@@ -151,7 +151,6 @@ def certify(
         "skip": skip,
         "registry": registry,
         **_settings(g, plan, selection, scope),
-        # A run from before this was kept goes on without it.
         "noise_hash": weights_hash(g.M) if "noise_hash" in known or not known else None,
         "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), known.get("backend")),
     }
