@@ -691,3 +691,17 @@ def test_the_smallest_singular_value_alone_would_be_unsound():
 def test_every_public_scale_is_under_contract():
     public = {getattr(scales, name) for name in scales.__all__ if name not in ("Scale", "as_scale")}
     assert public == {type(case.create(*case.tensors())) for case in CASES.values()}
+
+
+@pytest.mark.parametrize("condition", (1e5, 1e8, 1e11))
+def test_rounding_does_not_make_a_badly_conditioned_inverse_smaller_than_it_is(condition):
+    for seed in range(6):
+        rng = torch.Generator().manual_seed(seed)
+        left, right = (torch.linalg.qr(torch.randn(5, 5, generator=rng, dtype=torch.float64)).Q for _ in range(2))
+        sizes = torch.logspace(0, -math.log10(condition), 5, dtype=torch.float64)
+        scale = Dense(left @ torch.diag(sizes) @ right)
+        with mp.workdps(60):
+            inverse = mp.matrix(scale.matrix.tolist()) ** -1
+            truths = {(1, INF): max(map(abs, inverse)), (2, 2): mp.svd_r(inverse, compute_uv=False)[0]}
+        for (q, p), truth in truths.items():
+            assert truth <= scale.inverse_norm(q, p, 5) <= truth * (1 + 1e-14 * condition)

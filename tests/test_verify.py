@@ -11,7 +11,8 @@ from torch import nn
 from ucan import Certificate, CertificationWise, Fixed, Gaussian, InvalidInput, Region, Registry, SmoothedClassifier
 from ucan.bounds import lower_bound, upper_bound
 from ucan.certificate import from_dict
-from ucan.scales import Dense
+from ucan.generators import Generator
+from ucan.scales import Dense, Diagonal
 from ucan.verify import fresh_checks, noise_of, verify
 from ucan.votes import Votes
 
@@ -334,6 +335,23 @@ def test_noise_that_looks_at_its_input_does_not_pass_for_pipeline():
     forged = replace(c, scope="pipeline")
     for noise in (noise_of(forged, generator), noise_of(forged)):
         assert failed(verify(forged, SmoothedClassifier(net, g.law, noise, 3), x)) == {"scope"}
+
+
+class Own(Generator):
+    """Somebody's own noise, which looks at its input."""
+
+    scope = "frozen"
+
+    def forward(self, x):
+        return torch.zeros(()), Diagonal(0.1 + x[0].abs())
+
+
+def test_nor_does_the_noise_of_a_generator_that_nobody_has():
+    (c,) = smoothed(generator=Own()).certify(X, n=2000)
+    assert verify(c, smoothed(generator=noise_of(c)), X).stands
+    forged = replace(c, scope="pipeline")
+    for noise in (noise_of(forged), noise_of(forged, Own())):
+        assert failed(verify(forged, smoothed(generator=noise), X)) == {"scope"}
 
 
 def test_a_registrys_claim_is_checked_against_the_registry(tmp_path):

@@ -12,7 +12,7 @@ from ucan.bounds import anytime_lower_bound, at_most_p_value, check_alpha, lower
 from ucan.certificate import SCOPES, Certificate
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
-from ucan.generators import BasisWise, CertificationWise, Composed, Fixed, Generator
+from ucan.generators import BasisWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
 from ucan.generators.base import Held
 from ucan.laws import Law
 from ucan.registry import Registry
@@ -25,6 +25,8 @@ from ucan.votes import Votes
 ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
 # What rounding may add to a recomputed number.
 SLACK = 1 + 1e-9
+# Noise that is the same for every input, or composed: what may claim the pipeline, by the name in the evidence.
+CONSTANT = tuple(kind.__name__ for kind in (Isotropic, Fixed, Pattern, DatasetWise, BasisWise, Composed))
 
 
 @dataclass(frozen=True)
@@ -182,9 +184,12 @@ def _scope(
         found = registry.issuer(x, certificate)
         issued = "the registry holds this region" if found else "the registry holds no such region around this input"
         return Check("scope", found is not None, issued), x if found is None else found.centre[None].to(x)
-    learned = certificate.evidence.generator.startswith(CertificationWise.__name__)
-    honest = certificate.scope == "frozen" or (g.M.scope == "pipeline" and not learned)
-    detail = SCOPES[certificate.scope] if honest else "noise computed from the input: the scope is frozen, not pipeline"
+    made_by = certificate.evidence.generator
+    # Of a generator that neither comes with UCAN nor is at hand, nobody knows whether it looks at its input.
+    known = made_by.startswith(CONSTANT) or made_by == g.M.describe()
+    honest = certificate.scope == "frozen" or (g.M.scope == "pipeline" and known)
+    refusal = f"nothing shows that {made_by} noise is the same for every input: the scope is frozen, not pipeline"
+    detail = SCOPES[certificate.scope] if honest else refusal
     return Check("scope", honest, detail), x
 
 
