@@ -1,6 +1,7 @@
 """How the classifier is run: every backend answers as the model does, says what it is, or is refused."""
 
 import copy
+import math
 import warnings
 
 import pytest
@@ -257,18 +258,28 @@ def test_classes_that_another_precision_changes_are_refused():
 class Switched(nn.Module):
     def __init__(self):
         super().__init__()
-        self.inner, self.flipped = linear(), False
+        self.inner, self.flipped, self.settings = linear(), False, {"signs": [1, 1]}
 
     def forward(self, x):
-        return -self.inner(x) if self.flipped else self.inner(x)
+        sign = math.prod(self.settings["signs"])
+        return sign * (-self.inner(x) if self.flipped else self.inner(x))
 
 
+def flip(model):
+    model.flipped = True
+
+
+def flip_inside(model):
+    model.settings["signs"][1] = -1
+
+
+@pytest.mark.parametrize("change", (flip, flip_inside))
 @pytest.mark.parametrize("precision", (None, "bf16"))
-def test_votes_follow_a_switch_inside_the_model(precision):
+def test_votes_follow_a_switch_inside_the_model(precision, change):
     model = Switched().eval()
     g = smoothed(model, classes=2)
     before = counts(certify(g, precision=precision))
-    model.flipped = True
+    change(model)
     now = counts(certify(g, precision=precision))
     assert now == counts(certify(smoothed(model, classes=2), precision=precision)) != before
     for k in range(10):

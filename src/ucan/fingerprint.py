@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -39,11 +40,20 @@ def weights_hash(model: Any) -> str | None:
 def plain_state(model: nn.Module) -> tuple[Any, ...]:
     """The switches and numbers that a module's parts keep beside their tensors: a copy made under others answers otherwise."""
     return tuple(
-        (name, type(module), key, value)
+        (name, type(module), key, repr(value))
         for name, module in model.named_modules()
         for key, value in vars(module).items()
-        if value is None or isinstance(value, bool | int | float | str)
+        if _is_plain(value)
     )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is written out in full by its repr: a number, a text or a switch, or a container of such."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, itertools.chain(value, value.values())))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype)
 
 
 def _sha256(state: dict[str, torch.Tensor]) -> str:
