@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 import shutil
+import socket
 import struct
 import sys
 import zlib
@@ -27,7 +28,7 @@ from ucan.audit import Attempt, Budget
 from ucan.bounds import anytime_lower_bound
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.cli import app, main
-from ucan.cli.explore import _is_loopback
+from ucan.cli.explore import _check_listening, _is_loopback
 from ucan.data import InMemory
 from ucan.errors import InvalidInput, StoreError
 from ucan.generators.base import Generator
@@ -506,6 +507,15 @@ def test_what_the_classifier_is_shown_is_shown_where_it_is_less():
 def test_only_this_machine_is_loopback():
     assert _is_loopback("127.0.0.1") and _is_loopback("localhost") and _is_loopback("::1")
     assert not _is_loopback("0.0.0.0") and not _is_loopback("192.168.0.7") and not _is_loopback("example.org")
+
+
+def test_an_address_that_is_not_ours_is_refused_at_once():
+    for host in ("203.0.113.7", "256.1.1.1"):  # kept for documentation; none at all
+        with pytest.raises(OSError):
+            _check_listening(host, None)
+    _check_listening("127.0.0.1", None)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError):
+        _check_listening("127.0.0.1", taken.getsockname()[1])
 
 
 def test_the_command_explains_itself_and_refuses_in_words(tmp_path, monkeypatch, capsys):

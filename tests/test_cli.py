@@ -326,6 +326,16 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(
     assert (place / "run" / "results.tsv").read_bytes() == before
 
 
+def test_another_model_in_the_same_folder_is_named_first(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("tiny.py", "a") as file:
+        file.write("linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))\n")
+    certify("run")
+    words = ("certify", "--data", "data.npz", "-o", "run", *SMALL)
+    assert "model: the run has 'tiny:net'" in refused(capsys, monkeypatch, *words, "--model", "tiny:linear")
+
+
 def test_skip_and_max_choose_the_inputs(place: Path) -> None:
     certify("run", "--skip", 2, "--max", 2)
     assert [r["idx"] for r in rows(place / "run" / "results.tsv")] == ["0", "2"]

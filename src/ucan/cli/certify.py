@@ -140,7 +140,10 @@ def certify(
     if tsv.exists() and not (folder / "config.toml").exists():
         raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
     scope = g.M.scope if registry is None else "registry"
-    known = _known(folder)  # a run from before weights and noise_hash were kept goes on without them
+    known = _known(folder)
+    # The backend of another model's run does not matter: that the model is another is said below.
+    begun = known.get("backend") if known.get("model") == model else None
+    # A run from before weights and noise_hash were kept goes on without them.
     config = {
         "model": model,
         "weights": weights if "weights" in known or not known else None,
@@ -152,7 +155,7 @@ def certify(
         "registry": registry,
         **_settings(g, plan, selection, scope),
         "noise_hash": weights_hash(g.M) if "noise_hash" in known or not known else None,
-        "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), known.get("backend")),
+        "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), begun),
     }
     placed = partial(_placed, g, cluster, workers, where.type)
     with _memory(registry, g, first, plan) as memory, Store.create(folder, config) as store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import sys
 import tempfile
 import threading
@@ -54,6 +55,7 @@ def explore(
                 file=sys.stderr,
             )
         try:
+            _check_listening(host, port)
             page, address = serve(session, host, port)
         except OSError as error:
             where = f"{host}:{port}" if port is not None else host
@@ -67,6 +69,15 @@ def explore(
             print("\nStopped.")
         finally:
             page.close(verbose=False)
+
+
+def _check_listening(host: str, port: int | None) -> None:
+    """Raise OSError where the address is not ours: Gradio would try port after port on it."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        if os.name == "posix":  # elsewhere this would let two programs share the port
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
 
 
 def _is_loopback(host: str) -> bool:
