@@ -237,6 +237,14 @@ def test_runs_on_other_inputs_are_not_ranked():
     assert "whatever its numbers" in words([here[0], frozen])[1]
 
 
+def test_a_run_whose_claims_may_be_false_more_often_is_not_ranked():
+    bold = run("bold", radii=[9.0] * 4, alpha=0.5)
+    for order in ([run(), bold], [bold, run()]):
+        trust = words(order)[0]
+        assert trust.startswith("Trust ours:") and "reaches furthest" not in trust
+        assert trust.endswith("at another α, and not to be compared with it: bold.")
+
+
 def test_a_run_that_stopped_early_is_not_said_to_be_behind():
     early = run("early", radii=[0.1] * 4, stop="0.1")
     assert "reaches furthest" not in words([run(), early])[0]

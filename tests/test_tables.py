@@ -254,6 +254,20 @@ def test_what_does_not_compare_is_said(tmp_path: Path, cohen: Path) -> None:
         comparison([cohen], [])
 
 
+def test_claims_that_may_be_false_more_often_are_said_and_not_ranked(tmp_path: Path) -> None:
+    """Whoever takes a larger α gets larger radii."""
+    sure = make(tmp_path / "sure", [1.0] * 50, 100, scope="pipeline", alpha=0.001)
+    bold = make(tmp_path / "bold", [1.0] * 60, 100, scope="pipeline", alpha=0.5)
+    theirs = make(tmp_path / "theirs", [1.0] * 55, 100, scope="pipeline")
+    table = comparison([sure, bold], AT)
+    assert all(row.best == (True, True, True) for row in table.rows)
+    assert any("not the same α" in n and "sure 0.001, bold 0.5" in n for n in table.notes)
+    both = comparison([], AT, envelopes={"both": [sure, bold]})
+    assert any("0.001 and 0.5" in n for n in both.notes)
+    assert not any("same α" in n for n in comparison([sure, theirs], AT).notes)
+    assert comparison([sure, theirs], AT).rows[0].best == (False, False, False)
+
+
 def test_a_radius_is_not_shown_larger_than_it_is(cohen: Path) -> None:
     assert comparison([cohen], radii=(0.99999999, 1.0, 1.2345678)).header[3:] == ("0.999999", "1", "1.23456")
 

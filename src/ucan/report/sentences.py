@@ -43,9 +43,9 @@ def sentences(runs: Sequence[Run]) -> list[Sentence]:
 def most_trusted(runs: Sequence[Run]) -> Run | None:
     """The run with the largest average radius whose guarantee covers what is deployed; None if there is none.
 
-    Scope `pipeline` comes before `registry`, which needs its memory kept. Radii compare within one norm and on the same
-    inputs, so it is the best of the first that have any. A run whose audit found a bug is out, and so is one that
-    certifies nothing.
+    Scope `pipeline` comes before `registry`, which needs its memory kept. Radii compare within one norm, on the same
+    inputs and at one α, so it is the best of the first that have any, at the smallest α. A run whose audit found a bug is
+    out, and so is one that certifies nothing.
     """
     for scope in ("pipeline", "registry"):
         for group in by_norm(runs):
@@ -53,8 +53,9 @@ def most_trusted(runs: Sequence[Run]) -> Run | None:
                 run for run in group if run.scope == scope and not _is_bug(run) and average_radius(run.columns) > 0
             ]
             if sound:
+                sound.sort(key=lambda run: math.inf if run.alpha is None else run.alpha)
                 first = next((run for run in sound if run.data is not None), sound[0])
-                alike = [run for run in sound if same_inputs(run.data, first.data)]
+                alike = [run for run in sound if _comparable(run, first)]
                 return max(alike, key=lambda run: average_radius(run.columns))
     return None
 
@@ -76,7 +77,7 @@ def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
     memory = " together with its registry" if run.scope == "registry" else ""
     peers = [other for other in runs if (other.scope, other.norm) == (run.scope, run.norm) and not _is_bug(other)]
     peers = [other for other in peers if not math.isnan(average_radius(other.columns))]
-    alike = [other for other in peers if same_inputs(other.data, run.data)]
+    alike = [other for other in peers if _comparable(other, run)]
     # What a stopping rule leaves is a lower bound: it can lead, but nobody can be said to be ahead of it.
     rivals = sum(other is run or not stopped_in_words(other.config) for other in alike)
     best = f", which of the {rivals} runs with a guarantee for the classifier as deployed reaches furthest on average"
@@ -90,8 +91,14 @@ def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
     text += f" {stopped[0].upper()}{stopped[1:]}." if stopped else ""
     others = [other.label for other in peers if other not in alike]
     return Sentence(
-        heading, f"{text} On other inputs, and not to be compared with it: {_and(others)}." if others else text
+        heading,
+        f"{text} On other inputs or at another α, and not to be compared with it: {_and(others)}." if others else text,
     )
+
+
+def _comparable(one: Run, other: Run) -> bool:
+    """Whether nothing speaks against it that two runs are on the same inputs and may be false equally often."""
+    return same_inputs(one.data, other.data) and (None in (one.alpha, other.alpha) or one.alpha == other.alpha)
 
 
 def _unlabelled(runs: Sequence[Run]) -> str:

@@ -46,7 +46,8 @@ class Row:
     """One line: shares of certified inputs, or (``kind`` "improvement") changes relative to the best baseline.
 
     ``data`` tells its inputs from others (None: unknown); ``decided`` are the columns in which sampling did not stop before
-    the share was known; ``remarks`` are what must be said of it.
+    the share was known; ``remarks`` are what must be said of it. ``alphas`` are the probabilities with which its claims may
+    be false (none: unknown).
     """
 
     name: str
@@ -63,6 +64,7 @@ class Row:
     data_words: str = ""
     decided: tuple[bool, ...] = ()
     remarks: tuple[str, ...] = ()
+    alphas: frozenset[float] = frozenset()
 
     def cells(self, digits: int) -> tuple[str, ...]:
         """What is shown: percent, rounded down; a band's upper limit rounded up; "–" for unknown."""
@@ -161,6 +163,7 @@ def _row(run: str | Path, radii: tuple[float, ...], metric: Measure, bands: bool
         data_words=inputs_in_words(config, inputs),
         decided=tuple(decided(config, r, metric) for r in radii),
         remarks=tuple(filter(None, remarks)),
+        alphas=frozenset({config["alpha"]} if "alpha" in config else ()),
     )
 
 
@@ -195,6 +198,7 @@ def _envelope(name: str, runs: Sequence[str | Path], radii: tuple[float, ...], m
         data_words=" and ".join(dict.fromkeys(r.data_words for r in rows)),
         decided=tuple(map(all, zip(*(r.decided for r in rows), strict=True))),
         remarks=tuple(dict.fromkeys(remark for r in rows for remark in r.remarks)),
+        alphas=frozenset().union(*(r.alphas for r in rows)),
     )
 
 
@@ -212,7 +216,13 @@ def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
 
     marked = []
     for row in rows:
-        rivals = [r for r in rows if group(r) == group(row) and same_inputs(r.data, row.data)]
+        rivals = [
+            r
+            for r in rows
+            if group(r) == group(row)
+            and same_inputs(r.data, row.data)
+            and (not r.alphas or not row.alphas or r.alphas == row.alphas)
+        ]
         tops = [max(shown(r.values[i]) for r in rivals) for i in range(len(row.values))]
         comparable = metric == "radius" or row.alm_cap is not None
         best = tuple(
@@ -257,6 +267,12 @@ def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]
         notes.append("an improvement across scopes compares different guarantees")
     if metric == "alm":
         notes.append("ALM is a size, not a radius; it compares only under a common cap on the scales of the noise")
+    if len(frozenset().union(*(row.alphas for row in shares))) > 1:
+        levels = ((row.name, " and ".join(f"{a:g}" for a in sorted(row.alphas)) or "unknown") for row in shares)
+        notes.append(
+            "not the same α, the probability with which a claim may be false, so only rows of the same one compare: "
+            + ", ".join(f"{name} {alpha}" for name, alpha in levels)
+        )
     if any(row.norm is None for row in shares):
         notes.append("norm not stated: " + ", ".join(row.name for row in shares if row.norm is None))
     if len({row.data for row in shares} - {None}) > 1 or any(isinstance(row.data, frozenset) for row in shares):
