@@ -658,6 +658,13 @@ def test_a_model_that_answers_each_input_by_itself_is_taken_in_every_precision(d
         assert SmoothedClassifier(model, Gaussian(scale=0.5), None, 2).certify(torch.zeros(1, 2, 3, 3), n=100)
 
 
+def test_rounding_that_depends_on_the_company_is_no_reason_to_refuse():
+    rounded = lambda b: b.flatten(1)[:, :2] + (1e-2 if len(b) == 1 else 0.0)  # noqa: E731
+    tie = lambda b: torch.cat([b.new_tensor([len(b) == 1]), b.new_ones(len(b) - 1)]).long()  # noqa: E731
+    for model in (rounded, tie):
+        SmoothedClassifier(model, Gaussian(scale=0.5), None, 2).check_inputs(torch.zeros(1, 2, 3, 3), 2)
+
+
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
 def test_noise_is_not_drawn_in_sixteen_bits(dtype):
     """There σ = 1.0038 rounds to 1, and uniform noise has a mean of −1/256: radii came out larger than they are."""
