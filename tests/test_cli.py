@@ -954,11 +954,28 @@ def test_other_data_under_the_same_name_are_refused(
         (["--out", "."], "takes a file"),
         (["--backend", "eager,auto"], "got auto"),
         (["--shape", "3,x"], "--shape takes numbers"),
+        (["--model", "torch:argmax", "--shape", "3"], "measure a module"),
     ],
 )
 def test_bench_refuses_before_it_measures(words: list[str], said: str) -> None:
     result = CliRunner().invoke(app, ["bench", *words])
     assert isinstance(result.exception, InvalidInput) and said in str(result.exception)
+
+
+def test_bench_measures_ones_own_model(place: Path) -> None:
+    (place / "own.py").write_text("from torch import nn\ndef make():\n    return nn.Linear(16, 3)\n")
+    words = ["bench", "--model", "own:make", "--shape", "16", "--n", "1000", "--backend", "eager", "--no-art"]
+    assert "own:make at 16" in ok(*words, "-o", "bench.json")
+    made = json.loads((place / "bench.json").read_text())
+    assert made["machine"]["shape"] == "16" and made["rows"] and all(row["rate"] > 0 for row in made["rows"])
+
+
+def test_bench_measures_a_trained_run(place: Path) -> None:
+    ok("train", "digits-isotropic", "-o", "run", "--set", "epochs=1", "--set", "model=cnn")
+    words = ["bench", "--model", "run", "--n", "1000", "--backend", "eager", "--no-art", "--no-shapes"]
+    assert "run at 1,8,8" in ok(*words)
+    result = CliRunner().invoke(app, [*words, "--shape", "1,8,8"])
+    assert isinstance(result.exception, InvalidInput) and "leave out --shape" in str(result.exception)
 
 
 def test_bench_leaves_out_what_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
+from torch import nn
 
 from ucan import __version__
 from ucan.allocator import keep_memory
@@ -15,12 +17,21 @@ from ucan.backends import OPTIONS
 from ucan.bench import Bench, Row, Stopped, machine
 from ucan.cli import words
 from ucan.errors import InvalidInput
-from ucan.models import build_model
+from ucan.models import BUILT_IN, build_model, load_model
+from ucan.training import is_trained_run, load_run
+
+MODEL_HELP = (
+    "What is measured: `package.module:name` (a module, or what makes one), the folder of a trained run, or one of "
+    f"{', '.join(BUILT_IN)}."
+)
 
 
 def bench(
-    model: Annotated[str, typer.Option(help="A built-in model: cnn, resnet20, resnet110, resnet50, …")] = "resnet20",
-    shape: Annotated[str, typer.Option(help="The input's shape.")] = "3,32,32",
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "resnet20",
+    weights: words.WeightsOption = None,
+    shape: Annotated[
+        str | None, typer.Option(help="The input's shape; 3,32,32 if not given, or that of a trained run.")
+    ] = None,
     n: Annotated[int, typer.Option(min=1000, help="Samples per certificate.")] = 10_000,
     precision: Annotated[str, typer.Option(help="Precisions to measure, of fp32, tf32, bf16.")] = "fp32",
     backend: Annotated[str, typer.Option(help="Backends to measure, of eager, compile, tuned.")] = "eager,compile",
@@ -35,27 +46,51 @@ def bench(
 
     Example: `ucan bench --model resnet50 --shape 3,224,224 --n 100000 --precision bf16 --backend compile`
     """
-    try:
-        event = tuple(int(part) for part in shape.split(","))
-    except ValueError as error:
-        raise InvalidInput(f"--shape takes numbers such as 3,32,32, got {shape!r}.") from error
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out takes a file in a folder that is there, got {out}.")
     unknown = sorted({name.strip() for name in backend.split(",")} - {"eager", *OPTIONS})
     if unknown:
         raise InvalidInput(f"--backend takes eager, {', '.join(OPTIONS)}, got {', '.join(unknown)}.")
     where = words.device_of(device)
-    measured = Bench(build_model(model, event, 10).to(where), event, 10, n)
+    network, event, classes = _network(model, weights, shape, where)
+    measured = Bench(network, event, classes, n)
     precisions = [None if name.strip() == "fp32" else name.strip() for name in precision.split(",")]  # None: its own
     choices = [(name.strip(), kind) for kind in precisions for name in backend.split(",")]
     stopped = _measure(measured, choices, shapes, art)
     about = machine(where)
-    _show(measured.rows, stopped, f"{model} at {shape} on {about['device']}")
+    _show(measured.rows, stopped, f"{model} at {_joined(event)} on {about['device']}")
     if out is not None:
-        asked = {"ucan": __version__, "model": model, "shape": shape, "n": str(n), "batch": str(measured.size)}
+        asked = {"ucan": __version__, "model": model, "shape": _joined(event), "n": str(n), "batch": str(measured.size)}
         rows, samples = [asdict(row) for row in measured.rows], [asdict(row) for row in stopped]
         record = {"machine": {**about, **asked}, "rows": rows, "stopping": samples}
         out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _network(
+    model: str, weights: Path | None, shape: str | None, where: torch.device
+) -> tuple[nn.Module, tuple[int, ...], int]:
+    """What is measured, on its device, with the shape of its inputs and its number of classes."""
+    if is_trained_run(model):
+        if shape is not None or weights is not None:
+            raise InvalidInput(f"{model} is a trained run: leave out --shape and --weights.")
+        run = load_run(model)
+        return run.classifier.to(where), run.shape, run.num_classes
+    try:
+        event = tuple(int(part) for part in (shape or "3,32,32").split(","))
+    except ValueError as error:
+        raise InvalidInput(f"--shape takes numbers such as 3,32,32, got {shape!r}.") from error
+    if model in BUILT_IN and weights is None:  # as fast with any weights
+        return build_model(model, event, 10).to(where), event, 10
+    network = load_model(model, weights, None, where, event)
+    if not isinstance(network, nn.Module) or next(network.parameters(), None) is None:
+        raise InvalidInput(
+            f"{model} has no weights in PyTorch, so its bare forward pass cannot be prepared: measure a module."
+        )
+    return network, event, words.classes_of(network, None, torch.zeros(1, *event, device=where))
+
+
+def _joined(event: tuple[int, ...]) -> str:
+    return ",".join(map(str, event))
 
 
 def _measure(bench: Bench, choices: list[tuple[str, str | None]], shapes: bool, art: bool) -> list[Stopped]:
