@@ -521,6 +521,23 @@ def test_a_network_that_works_in_place_does_not_reach_the_input():
     assert c.prediction == 1 and c.evidence.input_hash == input_hash(x)
 
 
+def test_a_view_that_remembers_the_clean_input_is_refused():
+    class Leaking(Sly):
+        def forward(self, x):
+            self.clean = x
+            return super().forward(x)
+
+        def view(self, y):
+            return self.clean.expand_as(y)
+
+    for scope in ("pipeline", "frozen"):
+        Leaking.scope = scope
+        leaking = Leaking(lambda mean: torch.ones(()))
+        g = SmoothedClassifier(lambda b: (b.sum(1) > 0).long(), Gaussian(scale=1.0), leaking, 2)
+        with pytest.raises(InvalidInput, match="depends on the clean input"):
+            g.certify(torch.full((1, 4), 0.2), n=100)
+
+
 class Broken(ucan.Generator):
     scope = "pipeline"
 

@@ -22,7 +22,7 @@ from ucan.certificate import Abstention, Certificate, Evidence, Prediction
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput, ModelError, UcanError
 from ucan.generators import Generator, Isotropic
-from ucan.generators.base import check_offset, check_scope, unlike
+from ucan.generators.base import SAME, check_offset, check_scope, unlike
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, PredictPlan, Test
 from ucan.region import Region
@@ -333,13 +333,21 @@ class SmoothedClassifier:
         if kind in self._answered:
             return
         held = self.M.at(x)  # refuses noise that does not fit
-        check_scope(held, self.M.at(unlike(x)), x)
         check_offset(held, x, self.law)
+        rng = torch.Generator(x.device).manual_seed(0)
+        with torch.inference_mode():
+            copies = held.perturb(x, self.law, COMPANY, rng)[:, 0]
+            shown = self.M.view(copies.clone())
+        check_scope(held, self.M.at(unlike(x)), x)
         try:
             with torch.inference_mode():
+                if not torch.allclose(shown, self.M.view(copies), rtol=SAME, atol=SAME, equal_nan=True):
+                    raise InvalidInput(
+                        f"{self.M.describe()}: what its view shows depends on the clean input, and not on the noisy one alone, "
+                        "so that it is no part of a classifier: write a view that keeps nothing."
+                    )
                 self.f(self.M.view(x.clone()))
-                rng = torch.Generator(x.device).manual_seed(0)
-                self.f.check_apart(self.M.view(held.perturb(x, self.law, COMPANY, rng)[:, 0]))
+                self.f.check_apart(shown)
         except UcanError:
             raise
         except Exception as error:  # whatever the user's model raises
