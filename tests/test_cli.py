@@ -840,10 +840,9 @@ def test_an_export_of_no_known_kind_is_refused(
 
 
 def start(*words: object, stdout: int | IO[str] = subprocess.PIPE, **more: str) -> subprocess.Popen[str]:
-    code = "from ucan.cli import main; main()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(ucan.__file__).parents[1])]), **more}
     return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, words)],
+        [sys.executable, "-m", "ucan", *map(str, words)],
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,

@@ -98,13 +98,12 @@ class Net(torch.nn.Module):
     def forward(self, batch):
         return self.layers(batch)
 """
-PROGRAM = "from ucan.cli import main; main()"
 WORDS = ["certify", "--model", "nets:Net", "--data", "digits", "--max", "40", "--n", "10000", "--batch-size", "256"]
 
 
 def start(place: Path, out: str, *more: str) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-c", PROGRAM, *WORDS, "-o", out, *more]
+    words = [sys.executable, "-m", "ucan", *WORDS, "-o", out, *more]
     with open(place / f"{out}.log", "a") as log:
         return subprocess.Popen(words, cwd=place, env=environment, stdout=log, stderr=log)
 

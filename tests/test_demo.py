@@ -83,7 +83,7 @@ def test_what_is_in_the_way_is_refused_before_any_work(place, capsys, monkeypatc
 def test_ctrl_c_keeps_what_is_done(tmp_path):
     path = os.pathsep.join([str(Path(ucan.__file__).parents[1])])
     process = subprocess.Popen(
-        [sys.executable, "-c", "from ucan.cli import main; main()", "demo", "-q"],
+        [sys.executable, "-m", "ucan", "demo", "-q"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -46,6 +46,7 @@ ORDER = (
     "report",
     "app",
     "cli",
+    "__main__",
     "__init__",
 )
 MAY_IMPORT_THE_PACKAGE = ("cli", "__init__")
