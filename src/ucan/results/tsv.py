@@ -60,7 +60,8 @@ def read_table(path: Path) -> Table:
     header = tuple(name.strip() for name in lines[0].split("\t")) if lines else ()
     if len(header) < 2:
         raise InvalidInput(
-            f"{path} is no tab-separated table with a header such as idx, label, predict, radius, correct, time."
+            f"{path} is no tab-separated table with a header such as idx, label, predict, radius, correct, time. "
+            "UCAN's own results come back from a TSV: `ucan export RUN -o NAME.tsv`."
         )
     if len(set(header)) < len(header):
         raise InvalidInput(f"{path} names a column twice: {', '.join(header)}.")
