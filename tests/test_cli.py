@@ -152,6 +152,17 @@ def test_inputs_without_labels_are_neither_right_nor_wrong(place: Path) -> None:
     assert "6/6" in result.stderr and "accuracy" not in result.stderr
 
 
+def test_shares_are_of_the_inputs_whose_label_is_known(place: Path) -> None:
+    x, y = (np.load("data.npz")[key] for key in "xy")
+    y[3:] = -1  # of the first three, two are right and one abstains
+    np.savez("part.npz", x=x, y=y)
+    words = ["--model", "tiny:net", "--data", "part.npz", "--scale", "0.1", "--n", "500"]
+    result = CliRunner().invoke(app, ["certify", *words, "-o", "run"])
+    assert "6 inputs: 66.6 % of the 3 whose label is known certified correctly" in result.stdout
+    assert "6/6" in result.stderr and "accuracy 66.6 %" in result.stderr
+    assert "accuracy 66.6 %" in CliRunner().invoke(app, ["predict", *words]).stderr
+
+
 def test_the_first_inputs_of_sorted_data_are_no_sample(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     level = np.repeat(np.linspace(0.1, 0.9, 2, dtype=np.float32), 10)
     np.savez("sorted.npz", x=np.broadcast_to(level[:, None, None, None], (20, 1, 4, 4)), y=np.repeat([0, 1], 10))

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import ucan
+from ucan.cli import app
 from ucan.errors import InvalidInput, MissingExtra, UcanError
 from ucan.report.tables import comparison
 from ucan.results import Store
@@ -31,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     g = ucan.SmoothedClassifier(model, ucan.Gaussian(scale=0.5), ucan.Fixed(torch.linspace(0.5, 1, 8)), num_classes=3)
     x = torch.randn(40, 8, generator=torch.Generator().manual_seed(1)) * 2
     folder = tmp_path_factory.mktemp("runs") / "ours"
-    with Store.create(folder, {"alm_cap": 1.0, "norm": 2, "n": 100}) as store:
+    with Store.create(folder, {"alm_cap": 1.0, "norm": 2, "n": 100, "alpha": 0.001}) as store:
         for i, outcome in enumerate(g.certify(x, n=100)):
             label = int(model(x[i]).argmax()) if i % 5 else 0
             store.add(2 * i, label, outcome, 0.125)
@@ -259,11 +261,29 @@ def test_our_own_export_comes_back_with_its_scope(run: Path, tmp_path: Path) -> 
     import_run(tmp_path / "ours.tsv", tmp_path / "back")
     with Store.open(tmp_path / "back") as store:
         assert (store.scope, store.norm, store.config["alm_cap"]) == ("pipeline", 2, 1.0)
+        assert store.config["alpha"] == 0.001  # else it would be ranked among claims of any α
+    for claim, words in (
+        ({"norm": math.inf}, "radii are in another norm"),
+        ({"alm_cap": 0.5}, "ALM cap is 1, not 0.5"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            import_run(tmp_path / "ours.tsv", tmp_path / "claimed", **claim)
     assert comparison([tmp_path / "back"], RADII).rows[0].values == comparison([run], RADII).rows[0].values
     about = json.loads((tmp_path / "ours.tsv.json").read_text())
     (tmp_path / "ours.tsv.json").write_text(json.dumps({**about, "scope": "frozen"}))
     with pytest.raises(InvalidInput, match="its scope is frozen, not pipeline"):
         import_run(tmp_path / "ours.tsv", tmp_path / "claimed", scope="pipeline")
+
+
+def test_export_says_how_many_results_the_file_holds(tmp_path: Path) -> None:
+    (tmp_path / "log.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t1\t1\t0.5\t1\n")
+    found = read(tmp_path / "log.tsv").columns
+    with Store.create(tmp_path / "run", {"skip": 1, "norm": 2}) as store:  # interrupted: input 1 is unfinished
+        for idx in (0, 2, 3):
+            store.extend({**found, "idx": np.array([idx])})
+    result = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "-o", str(tmp_path / "out.tsv")])
+    assert "out.tsv.json: 1 results (2 more behind an unfinished input are left out)" in result.stdout
+    assert len((tmp_path / "out.tsv").read_text().splitlines()) == 2
 
 
 def test_isotropic_noise_has_alm_equal_to_the_radius(tmp_path: Path) -> None:

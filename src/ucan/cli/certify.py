@@ -31,7 +31,7 @@ from ucan.registry import Registry, region_norm
 from ucan.results import Store
 from ucan.results.formats import write
 from ucan.results.metrics import NO_LABEL, labelled
-from ucan.rounding import floor_percent
+from ucan.rounding import floor_percent, floor_significant
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import parse_stop
 
@@ -224,8 +224,9 @@ def _certify_all(
         (store.folder / "certificates").mkdir(exist_ok=True)
     if not todo:
         return
-    earlier = store.columns(("correct",))["correct"]
-    right, invalid, votes = int(earlier.sum()), 0, 0
+    earlier = store.columns(("label", "correct"))
+    right, known = int(earlier["correct"].sum()), int(labelled(earlier).sum())
+    invalid = votes = 0
     with Progress("certifying", len(todo), plan.n0 + plan.n, quiet) as progress, placed(progress) as g:
         g.engine.on_votes = progress.sampled
         last = time.perf_counter()
@@ -237,12 +238,11 @@ def _certify_all(
             last = now
             if certificates:
                 save_json(outcome, store.folder / "certificates" / f"{index}.json")
-            right += outcome.prediction == label
+            right, known = right + (outcome.prediction == label), known + (label != NO_LABEL)
             invalid, votes = invalid + outcome.invalid, votes + outcome.evidence.n
-            share = floor_percent(right / (len(earlier) + progress.items + 1))
             # Under a stopping rule the sure inputs come first: a share of those would promise too much.
-            unknown = plan.stop is not None or label == NO_LABEL
-            progress.finished("" if unknown else f"accuracy {share} %")
+            unknown = plan.stop is not None or not known
+            progress.finished("" if unknown else f"accuracy {floor_percent(right / known)} %")
     if invalid:
         print(
             f"warning: {invalid:,} of {votes:,} votes were for no class, since the model answered with NaN or a class "
@@ -297,9 +297,10 @@ def _summary(
         "run": str(folder),
         "tsv": str(tsv),
         "inputs": count,
+        "labelled": int(known.sum()),
         "accuracy": math.floor(1e6 * columns["correct"][known].mean()) / 1e6 if known.any() else None,
         "abstained": int(columns["abstained"].sum()),
-        "median_radius": float(torch.tensor(certified).median()) if len(certified) else None,
+        "median_correct_radius": float(torch.tensor(certified).median()) if len(certified) else None,
         "scope": scope,
         "guarantee": SCOPES[scope],
         "norm": "inf" if norm == math.inf else norm,
@@ -313,17 +314,16 @@ def _counted(count: int, noun: str) -> str:
 def _in_words(summary: dict[str, Any]) -> str:
     if not summary["inputs"]:
         return "No input was certified."
-    radius = summary["median_radius"]
+    radius = summary["median_correct_radius"]
     norm = norm_name(float(summary["norm"]))
     middle = (
-        f", half of them with an {norm} radius of {math.floor(1e4 * radius) / 1e4} or more"
-        if radius is not None
-        else ""
+        f", half of them with an {norm} radius of {floor_significant(radius, 4)} or more" if radius is not None else ""
     )
+    of = "" if summary["labelled"] == summary["inputs"] else f" of the {summary['labelled']} whose label is known"
     share = (
         f"{summary['inputs'] - summary['abstained']} with a certificate, right or wrong (the labels are unknown)"
         if summary["accuracy"] is None
-        else f"{math.floor(1000 * summary['accuracy']) / 10} % certified correctly{middle}"
+        else f"{math.floor(1000 * summary['accuracy']) / 10} %{of} certified correctly{middle}"
     )
     return (
         f"{_counted(summary['inputs'], 'input')}: {share}; {_counted(summary['abstained'], 'abstention')}.\n"

@@ -54,7 +54,10 @@ def export_run(
     chosen = kind.value if kind else ending
     with Store.open(run) as store:
         written = write(store, output, chosen, force)  # type: ignore[arg-type]
-        typer.echo(f"Wrote {' and '.join(map(str, written))}: {len(store)} results, scope {store.scope}.")
+        columns, left_out = store.gapless(("idx",))
+        behind = f" ({left_out} more behind an unfinished input are left out)" if left_out else ""
+        count = f"{len(columns['idx'])} results{behind}"
+        typer.echo(f"Wrote {' and '.join(map(str, written))}: {count}, scope {store.scope}.")
 
 
 def import_results(

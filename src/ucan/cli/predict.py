@@ -93,7 +93,7 @@ def predict(
 def _answers(g: SmoothedClassifier, selection: words.Selection, plan: PredictPlan, quiet: bool) -> list[str]:
     """One line per input, in the order of the data."""
     lines = [""] * len(selection.indices)
-    right = 0
+    right = known = 0
     with Progress("predicting", len(lines), plan.n, quiet) as progress:
         g.engine.on_votes = progress.sampled
         last = time.perf_counter()
@@ -101,11 +101,10 @@ def _answers(g: SmoothedClassifier, selection: words.Selection, plan: PredictPla
             index, answer, now = selection.indices[number], outcome.prediction, time.perf_counter()
             label = int(selection.dataset.labels[index])
             correct = int(answer is not None and answer == label)
-            right += correct
+            right, known = right + correct, known + (label != NO_LABEL)
             lines[number] = f"{index}\t{label}\t{-1 if answer is None else answer}\t{correct}\t{now - last:.3f}"
             last = now
-            share = floor_percent(right / (progress.items + 1))
             # Sampling that stops early finishes the sure inputs first: a share of those would promise too much.
-            unknown = plan.stop or label == NO_LABEL
-            progress.finished("" if unknown else f"accuracy {share} %")
+            unknown = plan.stop or not known
+            progress.finished("" if unknown else f"accuracy {floor_percent(right / known)} %")
     return lines

@@ -37,6 +37,7 @@ class Imported:
     norm: float | None = None
     scope: str = "unknown"
     alm_cap: float | None = None
+    alpha: float | None = None
     stop: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -79,7 +80,7 @@ def read(
     if not path.exists():
         raise InvalidInput(f"there is no {path}.")
     arrays = path.is_dir() or path.suffix == ".npy"
-    found = _read_arrays(path, norm) if arrays else _read_text(path, certified_at)
+    found = _read_arrays(path, norm) if arrays else _read_text(path, norm, certified_at)
     if isotropic:
         found = replace(found, columns={**found.columns, "alm": found.columns["radius"]})
     return replace(found, norm=norm if norm is not None else found.norm)
@@ -101,6 +102,8 @@ def import_run(
     found = read(path, norm, isotropic, certified_at)
     if scope is not None and found.scope not in ("unknown", scope):
         raise InvalidInput(f"the sidecar of {path} says that its scope is {found.scope}, not {scope}.")
+    if alm_cap is not None and found.alm_cap not in (None, alm_cap):
+        raise InvalidInput(f"the sidecar of {path} says that its ALM cap is {found.alm_cap:g}, not {alm_cap:g}.")
     found = replace(found, scope=scope or found.scope, alm_cap=found.alm_cap if alm_cap is None else alm_cap)
     config = {
         "kind": "imported",
@@ -111,6 +114,7 @@ def import_run(
         "scope": found.scope,
         "norm": found.norm,
         "alm_cap": found.alm_cap,
+        "alpha": found.alpha,
         "isotropic": isotropic,
         "certified_at": certified_at,
         "stop": found.stop,
@@ -123,7 +127,7 @@ def import_run(
     return found
 
 
-def _read_text(path: Path, certified_at: float | None) -> Imported:
+def _read_text(path: Path, norm: float | None, certified_at: float | None) -> Imported:
     table = read_table(path)
     layout = next(layout for layout in LAYOUTS if set(layout.marks) <= set(table.header))
     if layout.format == "Cohen et al." and "radius" not in table.header and {"correct", "time"} <= set(table.header):
@@ -153,7 +157,11 @@ def _read_text(path: Path, certified_at: float | None) -> Imported:
         seconds=table.seconds("time") if "time" in table.header else None,
     )
     _check_repeats(table, columns["idx"])
-    return _with_sidecar(Imported(layout.format, columns, (path,), layout.norm, notes=notes))
+    found = _with_sidecar(Imported(layout.format, columns, (path,), layout.norm, notes=notes))
+    told = found.scope != "unknown" and found.norm is not None  # only our own sidecar tells a scope
+    if told and norm not in (None, found.norm):
+        raise InvalidInput(f"the sidecar of {path} says that its radii are in another norm: leave out --norm.")
+    return found
 
 
 def _proved(flags: np.ndarray, certified_at: float | None) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -182,8 +190,8 @@ def _with_sidecar(found: Imported) -> Imported:
     norm = math.inf if about.get("norm") == "inf" else about.get("norm")
     config = about.get("config", {})
     notes = tuple(config.get("notes", ()))  # what was said of the exported run stays true of it
-    cap, stop = about.get("alm_cap"), config.get("stop")
-    return replace(found, norm=norm, scope=about["scope"], alm_cap=cap, stop=stop, notes=notes)
+    cap, alpha, stop = about.get("alm_cap"), config.get("alpha"), config.get("stop")
+    return replace(found, norm=norm, scope=about["scope"], alm_cap=cap, alpha=alpha, stop=stop, notes=notes)
 
 
 def _read_arrays(path: Path, norm: float | None) -> Imported:
