@@ -178,6 +178,24 @@ def test_what_the_audit_did_where_nothing_is_frozen():
     assert "Nobody has attacked" in words([run()])[1]
 
 
+def test_what_broke_is_counted_in_certificates_where_the_guarantee_covers_them():
+    """Under a registry two certificates may rest on one claim, and an audit may have attacked more of them elsewhere."""
+    shared = [attempt(i, i < 2, "frozen", "registry", claim="one", bug=True) for i in range(4)]
+    assert "the audit broke 2 of 4 certificates" in words([run("kept", "registry", attempts=shared)])[1]
+
+
+def test_a_verdict_follows_from_what_was_attacked():
+    live = [attempt(i, False) for i in range(4)]
+    assert "held, as the proof says" not in audit_section([run(scope="frozen", attempts=live)])
+    both_modes = [*live, *(attempt(i, False, "frozen") for i in range(4))]
+    assert "held, as the proof says" in audit_section([run(scope="frozen", attempts=both_modes)])
+    one = [
+        attempt(i, i == 0, scope="pipeline", bug=True) for i in range(4)
+    ]  # as few as chance allows, but certified again
+    section = audit_section([run(attempts=one)])
+    assert "a bug" in section and "more broke than chance allows" not in section
+
+
 def test_numbers_in_sentences_round_down():
     third = run(radii=[0.4999999] * 2 + [0.0])
     third.columns["correct"][2] = False

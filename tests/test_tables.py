@@ -144,6 +144,23 @@ def test_improvement_over_the_best_baseline(ours: Path, cohen: Path, wide: Path)
     assert cells(worse)[2][3:] == ("-42.0", "–") and "across scopes" not in worse.rows[2].name
 
 
+def test_an_improvement_says_across_what_it_goes(tmp_path: Path) -> None:
+    base = make(tmp_path / "base", [1.0] * 5, 10, scope="pipeline", alm_cap=1.0, alpha=0.001)
+    wider = make(tmp_path / "wider", [1.0] * 9, 10, scope="pipeline", alm_cap=10.0, alpha=0.001)
+    bolder = make(tmp_path / "bolder", [1.0] * 9, 10, scope="pipeline", alm_cap=1.0, alpha=0.5)
+    kinds = {
+        metric: comparison([wider, bolder], [1.0], metric, baselines=[base]).rows[2::2] for metric in ("radius", "alm")
+    }
+    assert ["across caps" in row.name for row in kinds["alm"]] == [True, False]
+    assert not any("across caps" in row.name for row in kinds["radius"])
+    assert all(["at another α" in row.name for row in rows] == [False, True] for rows in kinds.values())
+
+
+def test_the_envelope_of_runs_of_different_length_names_no_number_of_inputs(tmp_path: Path, cohen: Path) -> None:
+    short = make(tmp_path / "short", [1.0], 7, scope="pipeline")
+    assert "inputs" not in comparison([], AT, envelopes={"E": [cohen, short]}).title
+
+
 def test_the_envelope_is_a_row_of_its_own(ours: Path, cohen: Path, wide: Path) -> None:
     table = comparison([ours], AT, envelopes={"Cohen": [cohen, wide]})
     row = table.rows[1]

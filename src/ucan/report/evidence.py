@@ -103,12 +103,14 @@ def _audit_row(run: Run, runs: Sequence[Run]) -> str:
         what = "imported results cannot be attacked" if run.config.get("kind") == "imported" else how
         return f'<tr>{first}<td class="n">0</td><td>–</td><td>–</td><td class="words">{what}</td></tr>'
     meaning = {
-        "bug": "<strong>a bug</strong>: more broke than chance allows, where the guarantee covers it",
+        "bug": "<strong>a bug</strong>: chance does not explain what broke where the guarantee covers it",
         "held": "held, as the proof says" if not audit.covered_breaks else "within what chance allows",
+        "uncovered": "held, but nothing was guaranteed: the classifier with frozen noise was not attacked",
         "frozen": "allowed: the guarantee never covered the live classifier",
     }
     allowed = run.uncovered and audit.broken.get("live", 0)
-    verdict = meaning["bug" if audit.is_bug else "frozen" if allowed else "held"]
+    kind = "frozen" if allowed else "held" if any(attempt.covered for attempt in run.attempts) else "uncovered"
+    verdict = meaning["bug" if audit.is_bug else kind]
     counts = f'<td class="n">{audit.attacked:,}</td>{_broken(run, "live")}{_broken(run, "frozen")}'
     return f'<tr>{first}{counts}<td class="words" title="{escape(" ".join(in_words(audit)))}">{verdict}</td></tr>'
 
@@ -141,9 +143,9 @@ def region_section(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
         return ""
     return (
         '<section id="regions"><h2>The shape of a guarantee</h2><p>Slices through one certified region of each run, at the '
-        "input of median radius, all to one scale: across, the direction in which the noise is least; up, the one in which "
-        "it is most. Nothing inside the coloured region changes the answer (where its outline is dashed: while the noise "
-        "stays frozen). The thin line is the largest ball inside, which is what the radius counts.</p>"
+        "input of median radius, those of one norm to one scale: across, the direction in which the noise is least; up, the "
+        "one in which it is most. Nothing inside the coloured region changes the answer (where its outline is dashed: while "
+        "the noise stays frozen). The thin line is the largest ball inside, which is what the radius counts.</p>"
         f'<div class="slices">{"".join(items)}</div></section>\n'
     )
 

@@ -74,6 +74,12 @@ class Run:
         """Whether the audit attacked something live that the guarantee does not cover: frozen noise computed anew."""
         return any(attempt.mode == "live" and not attempt.covered for attempt in self.attempts)
 
+    @property
+    def covered(self) -> tuple[int, int]:
+        """How many certificates the audit broke where the guarantee covers them, and how many it attacked there."""
+        attempts = [attempt for attempt in self.attempts if attempt.covered]
+        return len({a.idx for a in attempts if a.refuted}), len({a.idx for a in attempts})
+
     @cached_property
     def audit(self) -> Summary | None:
         """What the audit found; None if there was none."""

@@ -121,11 +121,12 @@ def _claiming(runs: Sequence[Run]) -> Run | None:
 
 def _doubt(runs: Sequence[Run], trusted: Run | None) -> Sentence:
     wrong = next((run for run in runs if _is_bug(run)), None)
-    if wrong is not None and wrong.audit is not None:
+    if wrong is not None:
+        broken, attacked = wrong.covered
         return Sentence(
             "What not to trust",
-            f"Do not trust {wrong.label}: the audit broke {wrong.audit.covered_breaks} of {wrong.audit.attacked} "
-            f"certificates where the guarantee covers them, more than chance explains, so something in it is wrong.",
+            f"Do not trust {wrong.label}: the audit broke {broken} of {attacked} certificates where the guarantee covers "
+            f"them, and chance does not explain it, so something in it is wrong.",
         )
     frozen = [run for run in runs if run.scope == "frozen"]
     if frozen:
@@ -165,14 +166,13 @@ def _frozen(run: Run, trusted: Run | None) -> str:
 
 
 def _attacked(runs: Sequence[Run]) -> str:
-    audits = [(run, run.audit) for run in runs if run.audit is not None]
+    audits = [run for run in runs if run.audit is not None]
     if not audits:
         return (
             "Nobody has attacked these guarantees here; ucan audit RUN does, inside the very regions that are claimed."
         )
-    broken = sum(audit.covered_breaks for _, audit in audits)
-    attacked = sum(audit.attacked for _, audit in audits)
-    names = _and([run.label for run, _ in audits])
+    broken, attacked = (sum(counts) for counts in zip(*(run.covered for run in audits), strict=True))
+    names = _and([run.label for run in audits])
     if broken:
         return f"An attack that knows everything broke {broken} of {attacked} certificates of {names}, within chance."
     return (

@@ -131,10 +131,10 @@ def comparison(
     shares = [replace(row, name=name) for row, name in zip(marked, names, strict=True)]
     rows = list(shares[: len(base)])
     for row in shares[len(base) :]:
-        rows += [row, _improvement(row, shares[: len(base)])] if base else [row]
+        rows += [row, _improvement(row, shares[: len(base)], metric)] if base else [row]
     what = "ALM" if metric == "alm" else "radius" if norm is None else f"{norm_name(norm)} radius"
     counts = {row.inputs for row in shares}
-    of = f", {counts.pop()} inputs" if len(counts) == 1 and counts != {None} else ""  # else the notes say how many
+    of = f", {counts.pop()} inputs" if len(counts) == 1 and counts != {0} else ""  # else the notes say how many
     return Table(f"Certified accuracy in % by {what}{of}", points, tuple(rows), _notes(rows, metric, bands), digits)
 
 
@@ -216,13 +216,7 @@ def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
 
     marked = []
     for row in rows:
-        rivals = [
-            r
-            for r in rows
-            if group(r) == group(row)
-            and same_inputs(r.data, row.data)
-            and (not r.alphas or not row.alphas or r.alphas == row.alphas)
-        ]
+        rivals = [r for r in rows if group(r) == group(row) and same_inputs(r.data, row.data) and _same_alpha(r, row)]
         tops = [max(shown(r.values[i]) for r in rivals) for i in range(len(row.values))]
         comparable = metric == "radius" or row.alm_cap is not None
         best = tuple(
@@ -233,15 +227,22 @@ def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
     return marked
 
 
-def _improvement(row: Row, baselines: Sequence[Row]) -> Row:
+def _improvement(row: Row, baselines: Sequence[Row], metric: Measure) -> Row:
     values = np.array([r.values for r in baselines])
     best = np.max(np.where(np.isnan(values), -np.inf, values), axis=0)
     known = map(all, zip(*(r.decided for r in baselines), strict=True))  # over a lower bound nothing is known
     change = [_relative(v, b) if k else math.nan for v, b, k in zip(row.values, best.tolist(), known, strict=True)]
     across = ["across scopes"] if {r.scope for r in baselines} != {row.scope} else []
+    across += ["across caps"] if metric == "alm" and {r.alm_cap for r in baselines} != {row.alm_cap} else []
+    across += ["at another α"] if not all(_same_alpha(r, row) for r in baselines) else []
     across += ["on other inputs"] if not all(same_inputs(r.data, row.data) for r in baselines) else []
     kind = ", ".join(["relative", *across])
     return Row(f"  improvement over the best baseline ({kind})", "", None, tuple(change), "improvement")
+
+
+def _same_alpha(one: Row, other: Row) -> bool:
+    """Whether nothing speaks against it that the claims of two rows may be false equally often."""
+    return not one.alphas or not other.alphas or one.alphas == other.alphas
 
 
 def _relative(ours: float, best: float) -> float:
