@@ -819,6 +819,11 @@ def test_the_live_line_of_training_fits_the_terminal(
     assert len(line) == 59 and re.match(r"epoch 3/10, step 21/21, \d+ s to go: loss 1.5000, ", line)
 
 
+def test_the_accuracy_of_training_rounds_down(capsys: pytest.CaptureFixture[str]) -> None:
+    _Shown(10)(2, 21, 21, {"loss": 1.5, "correct": 0.9996, "min_sigma": 1.0, "mean_sigma": 1.0})
+    assert "accuracy 99.9 %" in capsys.readouterr().err
+
+
 # --- compare and export ---
 
 

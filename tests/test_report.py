@@ -502,6 +502,13 @@ def test_the_gallery_shows_the_broken_the_best_the_worst_and_the_abstained(place
     assert first.typical is not None and first.typical.slice is not None and first.missing == ()
 
 
+def test_composed_noise_has_no_one_scale_to_show(place, monkeypatch):
+    source = ucan.Composed(channels=1, norm=2, features=2, growth=2).eval()
+    monkeypatch.setattr("ucan.report.noise._source", lambda run, missing: source)
+    (gallery,) = galleries_of(both(place)[:1])
+    assert [p.name for p in gallery.exhibits[0].panels] == ["input", "offset μ", "a noisy copy"]
+
+
 def test_an_audit_behind_a_gap_is_counted_and_shown(place, tmp_path):
     """Six results, the fourth not finished: what stands behind it is left out of shares, but can be attacked."""
     with Store.open(place / "plain") as whole, Store.create(tmp_path / "cut", {**whole.config, "skip": 1}) as store:

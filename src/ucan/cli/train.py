@@ -17,6 +17,7 @@ from ucan.cli.progress import duration
 from ucan.config import differences, frozen, read_config, write_config
 from ucan.errors import InvalidInput, TrainingError
 from ucan.models import load_weights
+from ucan.rounding import floor_percent
 from ucan.training import Trainer, TrainSettings, build_classifier, preset_names, read_settings
 
 
@@ -138,7 +139,7 @@ class _Shown:
         left = duration(spent * (1 - done) / max(done - self.first, 1e-9))
         line = (
             f"epoch {epoch + 1}/{self.epochs}, step {step}/{steps}, {left} to go: loss {means['loss']:.4f}, accuracy "
-            f"{means['correct']:.1%}, min σ {means['min_sigma']:.3f}, mean σ {means['mean_sigma']:.3f}"
+            f"{floor_percent(means['correct'])} %, min σ {means['min_sigma']:.3f}, mean σ {means['mean_sigma']:.3f}"
         )
         if sys.stderr.isatty():
             line = line[: shutil.get_terminal_size().columns - 1]  # what wraps cannot be written over

@@ -11,7 +11,7 @@ import torch
 from ucan.certificate import Certificate
 from ucan.errors import UcanError
 from ucan.fingerprint import weights_hash
-from ucan.generators import Generator
+from ucan.generators import Composed, Generator
 from ucan.laws import Law
 from ucan.report.runs import Run
 from ucan.results.store import Store
@@ -26,7 +26,8 @@ LARGEST = 4096  # dimensions up to which the scale in each pixel is worked out f
 class NoiseAt:
     """μ and λσ as maps (H, W), averaged over channels; a noisy copy (C, H, W), and what a classifier is shown of it.
 
-    ``scale`` is None for a full Σ of more than 4096 dimensions, ``seen`` where it is all of the copy.
+    ``scale`` is None for a full Σ of more than 4096 dimensions and where every copy draws its own, ``seen`` where it is
+    all of the copy.
     """
 
     offset: np.ndarray
@@ -60,7 +61,9 @@ class Noise:
             mean, scale = held(x)
             copy = held.perturb(x, law, 1, torch.Generator().manual_seed(0))[0]
             seen = held.view(copy)
-        if self._scale is None or not self.shared:
+        if isinstance(self.source, Composed):
+            self._scale = None  # its Σ is that of the certificate's ball, not of the noise
+        elif self._scale is None or not self.shared:
             self._scale = pixel_scale(as_scale(scale), tuple(x.shape[1:]))
         offset = mean.expand_as(x)[0].double().mean(0).numpy()
         shown = None if self._scale is None else law.scale * self._scale
