@@ -173,7 +173,9 @@ def main() -> None:
     parser.add_argument("--certificates", type=int, default=500)
     parser.add_argument("--min-radius", type=float, default=0.0)
     parser.add_argument("--n", type=int, default=10_000)
-    parser.add_argument("--set", nargs="*", default=[], help="settings to change in every run, key=value")
+    parser.add_argument(
+        "--set", nargs="*", action="extend", default=[], help="settings to change in every run, key=value"
+    )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     rows = args.data == "rows"

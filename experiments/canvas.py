@@ -106,7 +106,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--skip", type=int, default=10)
     parser.add_argument("--n", type=int, default=20_000)
-    parser.add_argument("--set", nargs="*", default=[], help="settings to change in every run, key=value")
+    parser.add_argument(
+        "--set", nargs="*", action="extend", default=[], help="settings to change in every run, key=value"
+    )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.compare:

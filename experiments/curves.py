@@ -1,13 +1,15 @@
 """Draws docs/images/versus-DATA-BY.png and universal-NORM-BY.png: certified accuracy of every kind of noise and every law.
 
     python experiments/curves.py
+    python experiments/curves.py --recorded OUT --images FOLDER      the figures of one's own records
 
-From the records of the suite. Between two levels a curve (and its band) is
-that of the next level, so it is never above the truth; it ends where nothing more was asked or decided.
+From the records of the suite. Between two levels a curve (and its band) is that of the next level, so it is never above the
+truth; it ends where nothing more was asked or decided.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 from pathlib import Path
 
@@ -41,18 +43,20 @@ def curve(measured: Measured, key: str) -> Curve | None:
     return Curve(at, percent, np.floor(low * 1000) / 10, np.ceil(high * 1000) / 10)
 
 
-def chart(rows: list[Measured], by: str, data: str) -> str:
-    """All rows of one data set, by radius or by ALM."""
+def chart(rows: list[Measured], by: str, data: str) -> str | None:
+    """All rows of one data set, by radius or by ALM; None where nothing is recorded."""
     lines = [
         Line(row.name.removeprefix(f"{data}-versus-"), row.scope, i, made, _cap(row) if by == "alm" else "")
         for i, row in enumerate(rows)  # a row has the same colour in both figures
         if (made := curve(row, f"l2 {by}")) is not None
     ]
+    if not lines:
+        return None
     axis = "ℓ2 radius" if by == "radius" else "ALM under each row's cap on σ"
     return accuracy_chart(lines, axis, f"Certified accuracy of {len(lines)} kinds of noise on {data} by {by}")
 
 
-def universal(recorded: Recorded, norm: str, by: str) -> str:
+def universal(recorded: Recorded, norm: str, by: str) -> str | None:
     """Every law against one norm, one chart for each kind of noise; a law has the same colour in all of them."""
     cells = []
     for kind in KINDS:
@@ -66,7 +70,7 @@ def universal(recorded: Recorded, norm: str, by: str) -> str:
             axis = f"{'ℓ1' if norm == 'l1' else 'ℓ∞'} radius" if by == "radius" else "ALM"
             about = f"Certified accuracy under {kind} noise by {axis}, {len(lines)} laws"
             cells.append((kind, accuracy_chart(lines, axis, about, width=PANEL)))
-    return sheet(cells, 2, PANEL)
+    return sheet(cells, 2, PANEL) if cells else None
 
 
 def _cap(row: Measured) -> str:
@@ -75,13 +79,21 @@ def _cap(row: Measured) -> str:
 
 def main() -> None:
     """Two figures for each data set, and three for all laws."""
-    recorded = Recorded(RECORDED)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recorded", type=Path, default=RECORDED, help="the folder with suite/")
+    parser.add_argument("--images", type=Path, default=IMAGES)
+    args = parser.parse_args()
+    recorded = Recorded(args.recorded)
+    figures = {}
     for data in ("mnist", "cifar10"):
         rows = [row for row in matching(recorded, [f"{data}-versus-*"]) if not row.name.endswith(APART)]
         for by in ("radius", "alm"):
-            draw(chart(rows, by, data), IMAGES / f"versus-{data}-{by}.png")
+            figures[f"versus-{data}-{by}.png"] = chart(rows, by, data)
     for norm, by in (("l1", "radius"), ("l1", "alm"), ("linf", "radius")):
-        draw(universal(recorded, norm, by), IMAGES / f"universal-{norm}-{by}.png")
+        figures[f"universal-{norm}-{by}.png"] = universal(recorded, norm, by)
+    for name, figure in figures.items():
+        if figure is not None:
+            draw(figure, args.images / name)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ another class, as shares of the digits that have one within each radius.
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 import torch
 
 from ucan import data
+from ucan.rounding import ceil_digits
 
 RADII = (2.25, 5.0, 10.0)
 
@@ -32,8 +34,9 @@ def nearest_of_another_class(step: int = 10) -> torch.Tensor:
 
 def main() -> None:
     """Measure and record."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     nearest = nearest_of_another_class()
-    record = {"digits": len(nearest), "median": round(float(nearest.median()), 2),
+    record = {"digits": len(nearest), "median": float(ceil_digits(float(nearest.median()), 2)),
               "within": {f"{r:g}": round(float((nearest <= r).float().mean()), 4) for r in RADII}}  # fmt: skip
     (Path(__file__).parent / "recorded" / "mnist-neighbours.json").write_text(json.dumps(record, indent=1) + "\n")
     print(record)

@@ -1,12 +1,14 @@
 """Writes docs/results.md from what is recorded: the paper's numbers, ours, their scope, inputs and audit side by side.
 
     python experiments/results.py
+    python experiments/results.py --recorded OUT --page my-results.md      one's own records; the sentences are still about ours
 
 Nothing is typed in here that was measured. What is not recorded yet is shown as such.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import tomllib
@@ -19,7 +21,7 @@ from typing import Any
 from rows import CHOICES, LAWS, ROWS
 from suite import DIGITS, looked_at, undecided
 
-from ucan.rounding import floor_digits
+from ucan.rounding import ceil_digits, floor_digits, floor_percent
 
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded"
@@ -69,8 +71,7 @@ class Recorded:
             found = self.json(f"suite/{row.name}.json")
             if found is not None:
                 self.rows[row.name] = _of_suite(row.name, found)
-        for path in sorted((folder / "suite" / "earlier").glob("*.json")):
-            before = json.loads(path.read_text())
+        for before in self.earlier_files():
             now = self.json(f"suite/{before['row']}.json") or {}
             why = "with fewer votes" if before["weights"] == now.get("weights") else "an earlier training"
             self.earlier[before["row"]] = _of_suite(f"{before['row']} ({why})", before)
@@ -79,6 +80,10 @@ class Recorded:
         """A file's content, or None where it is not there."""
         file = self.folder / path
         return json.loads(file.read_text()) if file.exists() else None
+
+    def earlier_files(self) -> list[Any]:
+        """The records that others have taken the place of."""
+        return [json.loads(path.read_text()) for path in sorted((self.folder / "suite" / "earlier").glob("*.json"))]
 
     def audit(self, rows: Sequence[str]) -> str:
         """The auditor's verdict on each of these rows, in a few words."""
@@ -99,10 +104,11 @@ class Recorded:
         where = "" if attacked == row else f" ({attacked})"
         return f"{', '.join(words)}: {'BUG' if summary['bug'] else 'no bug'}{where}"
 
-    def reaches(self, name: str, key: str, level: float) -> list[bool]:
-        """Whether each input reached a level, in the suite's order."""
-        claim = self.json(f"suite/{name}.json")["claims"][key]
-        return [DIGITS.index(c) > claim["levels"].index(level) for c in looked_at(claim["reached"])]
+
+def reaches(found: Any, key: str, level: float) -> list[bool]:
+    """Whether each input of a record reached a level, in the suite's order."""
+    claim = found["claims"][key]
+    return [DIGITS.index(c) > claim["levels"].index(level) for c in looked_at(claim["reached"])]
 
 
 def _of_suite(name: str, found: dict[str, Any]) -> Measured:
@@ -151,11 +157,11 @@ TARGETS = (
     Target("CIFAR-10, ℓ1 2.0, Gaussian, certification-wise", "66", (63,), "l1 radius", (2.0,), ("cifar10-certification",)),
     Target("CIFAR-10, ℓ1 4.0, Laplace, certification-wise", "46", (43,), "l1 radius", (4.0,),
            ("cifar10-certification-laplace",)),
-    Target("CIFAR-10, isotropic σ = 0.25, ℓ2 0.25 / 0.5", "60 / 43 (Cohen)", (60, 43), "l2 radius", (0.25, 0.5),
+    Target("CIFAR-10, isotropic σ = 0.25, ℓ2 0.25 / 0.5", "60 / 43 (Cohen's own runs)", (60, 43), "l2 radius", (0.25, 0.5),
            ("cifar10-isotropic-0.25",)),
-    Target("CIFAR-10, isotropic σ = 0.5, ℓ2 0.5 / 1.0", "41 / 23 (Cohen)", (41, 23), "l2 radius", (0.5, 1.0),
+    Target("CIFAR-10, isotropic σ = 0.5, ℓ2 0.5 / 1.0", "41 / 23 (Cohen's own runs)", (41, 23), "l2 radius", (0.5, 1.0),
            ("cifar10-isotropic-0.5",)),
-    Target("CIFAR-10, isotropic σ = 1.0, ℓ2 0.5 / 1.0", "34 / 22 (Cohen)", (34, 22), "l2 radius", (0.5, 1.0),
+    Target("CIFAR-10, isotropic σ = 1.0, ℓ2 0.5 / 1.0", "34 / 22 (Cohen's own runs)", (34, 22), "l2 radius", (0.5, 1.0),
            ("cifar10-isotropic-1",)),
     Target("CIFAR-10, ℓ2 0.25 / 0.5 / 0.75 / 1.0, scope `pipeline`, best over σ, no extra data",
            "71 / 60 / 52 / 40 (best published with fixed noise, no extra data)", (71, 60, 52, 40), "l2 radius",
@@ -179,8 +185,37 @@ def verdict(target: Target, ours: Sequence[str | None], rows: Sequence[Measured]
     below = [f"{r:.4g}" for r, ahead in known if ahead < 0 or (target.above and ahead == 0)]
     words = [f"below at {', '.join(below)}"] if below else ["reached"] if not missing else []
     words += [f"{MISSING} at {', '.join(missing)}"] if missing else []
-    whole = all(row.inputs >= TEST_SET for row in rows)
-    return "; ".join(words) + ("" if whole else ", on a part of the test set")
+    if all(row.inputs >= TEST_SET for row in rows):
+        return "; ".join(words)
+    unsure = [f"{r:.4g}" for r, ahead in known if abs(ahead) <= _chance(rows, target.key, r)]
+    unsure_at = f"; too few inputs to be sure at {', '.join(unsure)}" if unsure else ""
+    return f"{'; '.join(words)}, on a part of the test set{unsure_at}"
+
+
+def _chance(rows: Sequence[Measured], key: str, level: float) -> float:
+    """How far, in points, the best share at a level may be from that of the whole test set: a 95 % interval's half."""
+    found = [(float(share), row.inputs) for row in rows if (share := row.at(key, level)) is not None]
+    share, inputs = max(found)
+    return 1.96 * math.sqrt(share * (100 - share) / inputs * max(0.0, 1 - inputs / TEST_SET))
+
+
+def parts(recorded: Recorded) -> list[str]:
+    """Rows that were recorded twice, on the inputs that both records have: a part may be harder than the whole."""
+    lines = []
+    for found in recorded.earlier_files():
+        now, before = recorded.rows.get(found["row"]), recorded.earlier[found["row"]]
+        if now is None or now.inputs >= before.inputs:
+            continue
+        key = next(iter(found["claims"]))
+        levels = [r for r in found["claims"][key]["levels"] if now.at(key, r) and before.at(key, r)]
+        at = " / ".join(f"{r:g}" for r in levels)
+        ours, whole = (" / ".join(row.at(key, r) or "–" for r in levels) for row in (now, before))
+        part = " / ".join(floor_percent(sum(reaches(found, key, r)[: now.inputs]) / now.inputs) for r in levels)
+        lines.append(
+            f"- `{now.name}`, {key} at {at}: {ours} on its {now.inputs:,} inputs with n ≤ {now.n:,}. {before.name} has "
+            f"{part} on the same inputs with n ≤ {before.n:,}, and on all {before.inputs:,} {whole}."
+        )
+    return lines or ["- None."]
 
 
 def targets(recorded: Recorded, bench: Any) -> list[str]:
@@ -216,6 +251,25 @@ def targets(recorded: Recorded, bench: Any) -> list[str]:
     return lines
 
 
+PAIRS = (("cifar10-basis", "cifar10-ensemble-0.25"), ("cifar10-consistency-0.35", "cifar10-ensemble-0.35"))
+
+
+def second_network(recorded: Recorded, one: str, two: str) -> list[str]:
+    """What it adds at radius 0.5, on the inputs that both rows have, if both had as many votes."""
+    if one not in recorded.rows or two not in recorded.rows:
+        return []
+    votes = [recorded.rows[name].n for name in (one, two)]
+    if votes[0] != votes[1]:
+        return [
+            f"{one} and {two} had {votes[0]:,} and {votes[1]:,} votes at most, so they do not say what a second adds."
+        ]
+    reached = [reaches(recorded.json(f"suite/{name}.json"), "l2 radius", 0.5) for name in (one, two)]
+    both = min(map(len, reached))
+    at = [floor_percent(sum(inputs[:both]) / both) for inputs in reached]
+    return [f"On the {both:,} inputs that {one} and {two} share, each with {votes[0]:,} votes at most, the second network "
+            f"takes the share at 0.5 from {at[0]} to {at[1]}."]  # fmt: skip
+
+
 def tried(recorded: Recorded) -> list[str]:
     """Every run that was made for the largest radii of a pipeline."""
     levels = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -227,14 +281,8 @@ def tried(recorded: Recorded) -> list[str]:
             shares = " | ".join(row.at("l2 radius", r) or "–" for r in levels)
             mirrored = "yes" if found.get("mirrored") else "no"
             lines.append(f"| {name} | {found.get('members', 1)} | {mirrored} | {shares} | {row.part} |")
-    pair = ("cifar10-basis", "cifar10-ensemble-0.25")
-    if all(name in recorded.rows for name in pair):
-        reached = [recorded.reaches(name, "l2 radius", 0.5) for name in pair]
-        both = min(map(len, reached))
-        at = [floor_digits(100 * sum(inputs[:both]) / both, 1) for inputs in reached]
-        lines += ["", f"On the {both:,} inputs that {pair[0]} and {pair[1]} share, with the same number of votes, the second "
-                  f"network takes the share at 0.5 from {at[0]} to {at[1]}."]  # fmt: skip
-    return lines if len(lines) > 2 else [MISSING]
+    lines += ["", *(said for pair in PAIRS for said in second_network(recorded, *pair))]
+    return lines if any(name in recorded.rows for name in CONSISTENT) else [MISSING]
 
 
 def unattacked(recorded: Recorded) -> list[str]:
@@ -244,10 +292,15 @@ def unattacked(recorded: Recorded) -> list[str]:
 
 
 def missing(recorded: Recorded) -> list[str]:
-    """The rows of the list that have no record, and the pipeline rows that were not attacked."""
+    """The rows of the list that have no record, the pipeline rows that were not attacked, and the rows that are final."""
     unknown = [row.name for row in ROWS if row.name not in recorded.rows]
-    parts = [("Not measured yet", unknown), ("Scope `pipeline`, certified and not attacked yet", unattacked(recorded))]
-    return [f"- {what}: {', '.join(f'`{name}`' for name in names) or 'none'}." for what, names in parts]
+    closed = [name for name in recorded.rows if "undecided" in recorded.json(f"suite/{name}.json")]
+    lists = [
+        ("Not measured yet", unknown),
+        ("Scope `pipeline`, certified and not attacked yet", unattacked(recorded)),
+        ("With undecided inputs whose votes were not kept, so that more votes mean the whole row again", closed),
+    ]
+    return [f"- {what}: {', '.join(f'`{name}`' for name in names) or 'none'}." for what, names in lists]
 
 
 # --- tables beside the paper's ---
@@ -366,10 +419,10 @@ def formulas(recorded: Recorded) -> list[str]:
     ]  # fmt: skip
     for line in found["lines"]:
         low, high = line["radius_over_printed"]
-        ratio = "1" if abs(low - 1) + abs(high - 1) < 1e-12 else f"{floor_digits(low, 2)} to {floor_digits(high, 2)}"
+        ratio = "1" if abs(low - 1) + abs(high - 1) < 1e-12 else f"{floor_digits(low, 2)} to {ceil_digits(high, 2)}"
         lines.append(
-            f"| {line['law']} | {line['norm']} | {line['formula']} | {line['isotropic']['difference']:.0e} | "
-            f"{line['alm_difference']:.0e} | {ratio} |"
+            f"| {line['law']} | {line['norm']} | {line['formula']} | {_tiny(line['isotropic']['difference'])} | "
+            f"{_tiny(line['alm_difference'])} | {ratio} |"
         )
     return lines
 
@@ -388,7 +441,8 @@ def certificate_seconds(recorded: Recorded, bench: Any) -> tuple[float | None, f
     return (
         plain * share,
         plain,
-        f"{bench['machine']['device']}, by the rate of {bench['resnet50 at 224 px']['n']:,} votes",
+        f"{bench['machine']['device']}, bf16, by the rate of {bench['resnet50 at 224 px']['n']:,} votes under isotropic noise "
+        "and the generator's part of the time at n = 1,000",
     )
 
 
@@ -448,6 +502,12 @@ def _up(value: float) -> str:
     return f"{math.ceil(round(value * 100, 6)) / 100:.2f}"
 
 
+def _tiny(value: float) -> str:
+    """A largest difference with one digit, rounded up."""
+    power = math.floor(math.log10(value)) if value else 0
+    return f"{float(ceil_digits(value, -power)):.0e}"
+
+
 def control(recorded: Recorded) -> list[str]:
     """What the control γ = 5 and the ablation without μ show."""
     names = ("certification", "certification-no-offset", "isotropic", "certification-gamma-5")
@@ -483,9 +543,11 @@ def canvas(recorded: Recorded) -> list[str]:
     if found is None:
         return [MISSING]
     lines = [
-        f"CIFAR-10 pictures at random places of a black {found['size']} px canvas, ℓ∞, σ = {found['sigma']}, "
+        "A task made so that it should pay: CIFAR-10 pictures at random places of a black "
+        f"{found['size']} px canvas, ℓ∞, σ = {found['sigma']}, "
         f"{found['inputs']} inputs, n ≤ {found['n']:,}, {found['hardware']} (`experiments/canvas.py`). Both rows have the "
-        "scope `pipeline`.", "", "| certified accuracy in % at | " + " | ".join(found["difference"]) + " |",
+        "scope `pipeline`; the interval is for the inputs, with one training each.",
+        "", "| certified accuracy in % at | " + " | ".join(found["difference"]) + " |",
         "|---|" + "--:|" * len(found["difference"]),
     ]  # fmt: skip
     for name, run in found["runs"].items():
@@ -536,7 +598,7 @@ def page(folder: Path = RECORDED) -> str:
     file = HERE.parent / "benchmarks" / "2026-11-15-h200-packed.json"
     bench = json.loads(file.read_text()) if file.exists() else None
     filled = {
-        "targets": targets(recorded, bench), "tried": tried(recorded), "missing": missing(recorded),
+        "targets": targets(recorded, bench), "parts": parts(recorded), "tried": tried(recorded), "missing": missing(recorded),
         "formulas": formulas(recorded), "universality": universality(recorded), "beside alm": beside_alm(recorded),
         "imagenet": imagenet(recorded, paper, bench), "canvas": canvas(recorded), "control": control(recorded),
         "audits": audits(recorded), "choices": choices(recorded),
@@ -551,7 +613,11 @@ def page(folder: Path = RECORDED) -> str:
 
 def main() -> None:
     """Write the page."""
-    PAGE.write_text(page(), encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recorded", type=Path, default=RECORDED, help="the folder with suite/ and audits/")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    args = parser.parse_args()
+    args.page.write_text(page(args.recorded), encoding="utf-8")
 
 
 if __name__ == "__main__":

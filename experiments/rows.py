@@ -2,8 +2,8 @@
 
 A row is one training run (a preset with changes) and the claims to decide on the test set: "is the radius (or the ALM) in
 this norm at least …?". One set of votes decides all claims of a row, so Gaussian noise, whose one region carries a radius
-in every norm, fills the ℓ2, the ℓ1 and the ℓ∞ table at once. Hyperparameters that were not given are chosen on a held-out
-part of the training set (``CHOICES``), never on the test set. Seeds are those of the presets: 0.
+in every norm, fills the ℓ2, the ℓ1 and the ℓ∞ table at once. What ``CHOICES`` lists is chosen on a held-out part of the
+training set; all else is set here by hand, before a row is run. Seeds are those of the presets: 0.
 """
 
 from __future__ import annotations

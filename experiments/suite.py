@@ -573,7 +573,9 @@ def main() -> None:
     parser.add_argument("--shard", default="1/1", help="this process's part of the rows, such as 2/3")
     parser.add_argument("--passes", nargs="*", default=["10000:2000", "10000:10000", "10000:100000"])
     parser.add_argument("--backend", default="eager", choices=("eager", "compile", "tuned"))
-    parser.add_argument("--set", nargs="*", default=[], help="settings to change in every run, key=value")
+    parser.add_argument(
+        "--set", nargs="*", action="extend", default=[], help="settings to change in every run, key=value"
+    )
     parser.add_argument(
         "--list", action="store_true", help="the rows with the seconds of training and of each pass, estimated"
     )

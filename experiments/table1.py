@@ -10,6 +10,7 @@ the sign it must have.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Callable
@@ -171,6 +172,7 @@ def patterns() -> str:
 
 def main() -> None:
     """The record and the figures."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     path = HERE / "recorded" / "table1.json"
     path.write_text(json.dumps(record(), indent=1, ensure_ascii=False) + "\n")
     images = HERE.parent / "docs" / "images"

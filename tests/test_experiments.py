@@ -406,16 +406,38 @@ def test_a_recorded_row_is_shown_with_its_scope_part_and_verdict(tmp_path: Path)
 def test_verdicts() -> None:
     target = results.Target("", "", (80, 70), "l2 radius", (0.5, 1.0), ())
     whole = results.Measured("r", "pipeline", 1.0, 10_000, 100_000, {"l2 radius": {0.5: "80.0", 1.0: "69.9"}})
-    part = replace(whole, inputs=500)
 
     def said(ours: list[str | None], row: results.Measured, **more: bool) -> str:
         return results.verdict(replace(target, **more), ours, [row])
 
     assert said(["80.0", "70.1"], whole) == "reached"
     assert said(["80.0", "70.1"], whole, above=True) == "below at 0.5"
-    assert said(["80.0", "69.9"], part) == "below at 1, on a part of the test set"
+    part = replace(whole, inputs=2_000, shares={"l2 radius": {0.5: "90.0", 1.0: "50.0"}})
+    assert said(["90.0", "50.0"], part) == "below at 1, on a part of the test set"
     assert said(["80.0", None], whole) == "not measured yet at 1"
+    near = results.Measured("r", "pipeline", 1.0, 1_000, 10_000, {"l2 radius": {0.5: "81.0", 1.0: "76.0"}})
+    assert said(["81.0", "76.0"], near) == "reached, on a part of the test set; too few inputs to be sure at 0.5"
     assert results.best_of([whole, replace(whole, shares={"l2 radius": {1.0: "9.0"}})], "l2 radius", 1.0) == "69.9"
+
+
+def test_a_row_recorded_twice_is_compared_on_the_same_inputs(tmp_path: Path) -> None:
+    (tmp_path / "suite" / "earlier").mkdir(parents=True)
+    assert results.parts(results.Recorded(tmp_path)) == ["- None."]
+    name = "cifar10-isotropic-0.25"
+
+    def record(reached: str, shares: list[str], votes: int) -> str:
+        claims = {"l2 radius": {"levels": [0.0, 0.25, 0.5], "reached": reached}}
+        accuracy = {"l2 radius": dict(zip(("0", "0.25", "0.5"), shares, strict=True))}
+        about = {"row": name, "weights": "w", "inputs": len(reached), "undecided": {"inputs": 0, "votes": votes}}
+        return json.dumps(record_of(name, accuracy=accuracy, claims=claims, **about))
+
+    (tmp_path / "suite" / f"{name}.json").write_text(record("3310", ["75.0", "50.0", "50.0"], 9984))
+    (tmp_path / "suite" / "earlier" / f"{name}-w.json").write_text(record("31101333", ["87.5", "50.0", "50.0"], 1920))
+    (line,) = results.parts(results.Recorded(tmp_path))
+    assert "0 / 0.25 / 0.5: 75.0 / 50.0 / 50.0 on its 4 inputs with n ≤ 9,984" in line
+    assert "(with fewer votes) has 75.0 / 25.0 / 25.0 on the same inputs with n ≤ 1,920, and on all 8 87.5 /" in line
+    (closed,) = [said for said in results.missing(results.Recorded(tmp_path)) if "were not kept" in said]
+    assert closed.endswith(f": `{name}`.")
 
 
 def test_the_printed_numbers_are_whole_tables() -> None:
@@ -423,6 +445,7 @@ def test_the_printed_numbers_are_whole_tables() -> None:
     for table in paper["table"]:
         for row in [*table["rows"], *table["ours"]]:
             assert len(row["values"]) == len(table["levels"])
+    assert [results._tiny(v) for v in (3.2e-16, 9.2e-17, 2e-16, 0.0)] == ["4e-16", "1e-16", "2e-16", "0e+00"]
     assert results._up(1.7166922) == "1.72" and results._up(4.3) == "4.30"  # a cap and a time round up
 
 
