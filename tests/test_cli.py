@@ -172,6 +172,9 @@ def test_the_first_inputs_of_sorted_data_are_no_sample(place: Path, capfd: pytes
         assert result.exit_code == 0, result.output
         assert ("the 5 inputs chosen are of 1 of the 2 classes" in result.stderr) == warned
         assert ("--skip 4 takes inputs from all over" in result.stderr) == warned
+    np.savez("partly.npz", x=np.broadcast_to(level[:, None, None, None], (20, 1, 4, 4)), y=np.repeat([-1, 0, 1, 1], 5))
+    result = CliRunner().invoke(app, [*map(str, common), "--data", "partly.npz", "--max", "8", "-o", "partly"])
+    assert "the 8 inputs chosen are of 1 of the 2 classes" in result.stderr
     np.savez("mixed.npz", x=np.broadcast_to(level[:, None, None, None], (20, 1, 4, 4)), y=np.tile([0, 0, 0, 1], 5))
     result = CliRunner().invoke(app, [*map(str, common), "--data", "mixed.npz", "--max", "3", "-o", "mixed"])
     assert result.exit_code == 0

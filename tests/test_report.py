@@ -25,7 +25,7 @@ from ucan.report.accuracy import accuracy_section, lines_of
 from ucan.report.curves import certified_curve
 from ucan.report.evidence import audit_section, overview_section
 from ucan.report.figures import DASHES, PAPER, Line, accuracy_chart, slice_chart, ticks, votes_chart
-from ucan.report.gallery import chosen, exhibit_run
+from ucan.report.gallery import _break_in_words, chosen, exhibit_run
 from ucan.report.noise import pixel_scale
 from ucan.report.page import GENERATOR, LIMIT, build_page, figure_files, galleries_of
 from ucan.report.rerun import commands
@@ -200,6 +200,7 @@ def test_numbers_in_sentences_round_down():
     third = run(radii=[0.4999999] * 2 + [0.0])
     third.columns["correct"][2] = False
     assert "66.6 % of 3 inputs" in words([third])[0] and "below 0.49" in words([third])[0]
+    assert "below 12345.6," in words([run(radii=[12345.67] * 4)])[0]
 
 
 def test_sentences_where_little_is_certified_or_known():
@@ -500,6 +501,16 @@ def test_the_gallery_shows_the_broken_the_best_the_worst_and_the_abstained(place
     assert [p.name for p in broken.panels][-2:] == ["the change δ", "changed input"]
     assert "at 70.0 % of the way" in broken.words[-1] and "if the noise stays" in broken.words[1]
     assert first.typical is not None and first.typical.slice is not None and first.missing == ()
+
+
+def test_a_break_in_words_says_who_was_asked_and_which_votes_count():
+    assert "after which the pipeline that computes its noise anew answers class 1" in _break_in_words(
+        attempt(0, True), False
+    )
+    two = _break_in_words(attempt(0, True, scope="pipeline"), True)
+    assert "the pipeline answers class 1**: class 0 is left with 5 of 2,000 votes for it or its rival." in two
+    memory = _break_in_words(attempt(0, True, scope="registry", hits=0, total=1, attack="stateful gradient"), False)
+    assert memory.endswith("the classifier with its memory answers class 1**.")
 
 
 def test_composed_noise_has_no_one_scale_to_show(place, monkeypatch):

@@ -153,6 +153,8 @@ def test_an_improvement_says_across_what_it_goes(tmp_path: Path) -> None:
     }
     assert ["across caps" in row.name for row in kinds["alm"]] == [True, False]
     assert not any("across caps" in row.name for row in kinds["radius"])
+    table = comparison([bolder], [1.0], "alm", baselines=[base])
+    assert r"(relative, at another $\alpha$)" in render(table, "latex")
     assert all(["at another α" in row.name for row in rows] == [False, True] for rows in kinds.values())
 
 

@@ -22,8 +22,8 @@ from ucan.votes import Votes
 MOST_BARS = 10
 # What a scope means for somebody who has never heard the word.
 PLAINLY = {
-    "pipeline": "The noise is the same for every picture, so the guarantee is about the classifier as you would deploy "
-    "it: whoever changes the picture inside the region meets the same noise, and gets the same answer.",
+    "pipeline": "The noise is the same for every picture, or is drawn anew in a way that the proof covers, so the guarantee "
+    "is about the classifier as you would deploy it: whoever changes the picture inside the region gets the same answer.",
     "frozen": "The noise was made for this very picture. The guarantee is about a classifier that goes on using exactly "
     "this noise. A deployed pipeline does not: it computes the noise anew from whatever picture it is given, and an "
     "attacker can use that. For the deployed pipeline nothing is guaranteed here.",

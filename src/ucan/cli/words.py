@@ -206,7 +206,7 @@ class Selection:
         if bool((labels.diff() < 0).any()):
             return ""
         chosen = labels[torch.tensor(self.indices)]
-        there, all_there = len(chosen.unique()), len(labels.unique())
+        there, all_there = (len(some[some >= 0].unique()) for some in (chosen, labels))  # −1 is no class
         if there == all_there or len(chosen) < 2:
             return ""
         return (

@@ -14,6 +14,7 @@ import torch
 
 from ucan.audit import Attempt, load_break
 from ucan.audit.ledger import break_path
+from ucan.audit.trials import STATEFUL
 from ucan.certificate import Certificate, Evidence
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
@@ -164,7 +165,7 @@ def _exhibit(
     if why.startswith("broken"):
         attempt = worst_break(run)
         assert attempt is not None, "chosen named its input"
-        said.append(_break_in_words(attempt))
+        said.append(_break_in_words(attempt, record.get("p_upper") is not None))
         panels += _break_panels(run, attempt)
     return Exhibit(why, number, truth, record.get("prediction"), evidence.counts, tuple(said), tuple(panels))
 
@@ -228,16 +229,18 @@ def _input(dataset: Labelled, number: int, missing: list[str]) -> torch.Tensor |
         return None
 
 
-def _break_in_words(attempt: Attempt) -> str:
-    where = (
-        "the pipeline that computes its noise anew" if attempt.mode == "live" else "the classifier with frozen noise"
-    )
-    if attempt.scope == "pipeline":
-        where = "the pipeline"
+def _break_in_words(attempt: Attempt, pair: bool) -> str:
+    """``pair``: the claim is about two classes, and only the votes for those were counted."""
+    live = {"pipeline": "the pipeline", "registry": "the classifier with its memory"}
+    where = live.get(attempt.scope, "the pipeline that computes its noise anew")
+    if attempt.mode == "frozen" and attempt.scope != "pipeline":
+        where = "the classifier with frozen noise"
     share = floor_digits(100 * attempt.size, 1)
+    votes = f"{attempt.hits:,} of {attempt.total:,} votes{' for it or its rival' if pair else ''}"
+    kept = attempt.attack.startswith(STATEFUL)  # a memory answers, without a vote
     return (
         f"**The audit found a change at {share} % of the way to the region's edge after which {where} answers class "
-        f"{attempt.answer}**: class {attempt.prediction} is left with {attempt.hits:,} of {attempt.total:,} votes."
+        f"{attempt.answer}**" + ("." if kept else f": class {attempt.prediction} is left with {votes}.")
     )
 
 

@@ -22,6 +22,7 @@ _LATEX = {
     "ℓ∞": r"$\ell_\infty$",
     "ℓ": r"$\ell$",
     "∞": r"$\infty$",
+    "α": r"$\alpha$",
     "λ": r"$\lambda$",
     "σ": r"$\sigma$",
     "Σ": r"$\Sigma$",

@@ -23,7 +23,7 @@ from ucan.results.metrics import (
     clean_accuracy,
     median_radius,
 )
-from ucan.rounding import ceil_percent, floor_digits, floor_percent
+from ucan.rounding import ceil_percent, floor_digits, floor_percent, floor_significant
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def typical_size(run: Run) -> float:
     size = median_radius(run.columns) or average_radius(run.columns) / 2
     if not math.isfinite(size):  # an imported file need not tell its radii
         return 0.0
+    size = float(floor_significant(size))  # no more digits than a sentence writes
     return next((shown for d in (2, 3, 4, 6) if (shown := float(floor_digits(size, d))) > 0), 0.0)
 
 
