@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import sys
 import xml.etree.ElementTree as ET
 from dataclasses import asdict
@@ -170,6 +171,18 @@ def test_a_run_whose_audit_found_a_bug_is_not_trusted():
     bad = run("bad", radii=[9.0] * 4, attempts=broken)
     trust, doubt, _ = words([bad, run()])
     assert "Trust ours" in trust and "Do not trust bad: the audit broke 2 of 4" in doubt
+    assert lines_of([bad], [bad], "radius")[0].note == "refuted by its audit"
+    assert "bad: the audit broke 2 of 4 certificates" in overview_section([bad])
+
+
+def test_what_a_bug_refutes_is_shown_as_a_claim_only(place, tmp_path):
+    folder = shutil.copytree(place / "plain", tmp_path / "wrong")
+    broken = attempt(1, True, scope="pipeline", prediction=1, answer=0, bug=True)
+    Ledger(folder / "audit", {"kind": "audit", "steps": 7}).add(broken.to_dict())
+    runs = read_runs([folder])
+    page = build_page(runs, galleries_of(runs))
+    assert 'class="n best"' not in page and page.count("; refuted by the audit</figcaption>") == 1
+    assert page.count("What this page shows of it is what it claims, and not to be relied on.") == 2
 
 
 def test_what_the_audit_did_where_nothing_is_frozen():

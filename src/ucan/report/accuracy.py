@@ -65,9 +65,11 @@ def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Lin
 
 
 def _found(run: Run) -> str:
-    """For the legend: that sampling stopped, and what an attack left of a claim that does not cover the live classifier."""
+    """For the legend: that sampling stopped, and what an attack left of a claim that is wrong or does not cover live use."""
     notes = ["sampling stopped early"] if stopped_in_words(run.config) else []
-    if run.audit is not None and run.uncovered:
+    if run.refuted:
+        notes.append("refuted by its audit")
+    elif run.audit is not None and run.uncovered:
         notes.append(f"{run.audit.broken['live']} of {run.attacked('live')} broken when attacked")
     return ", ".join(notes)
 
@@ -132,7 +134,7 @@ def _table(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> str:
     rows = []
     for (cells, best), run in zip(compared.lines(), group, strict=True):
         rest = "".join(
-            f'<td class="n{" best" if mark else ""}">{escape(cell)}</td>'
+            f'<td class="n{" best" if mark and not run.refuted else ""}">{escape(cell)}</td>'
             for cell, mark in zip(cells[2:], best[2:], strict=True)
         )
         rows.append(f"<tr>{row_head(run, runs)}{rest}</tr>")

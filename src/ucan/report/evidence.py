@@ -44,7 +44,7 @@ def overview_section(runs: Sequence[Run]) -> str:
 
 def _remarks(run: Run) -> list[str]:
     """What one must know to read a run's figures."""
-    said = []
+    said = [_refuted(run)] if run.refuted else []
     if run.left_out:
         said.append(
             f"{run.label} was interrupted: {run.left_out:,} results behind an unfinished input are left out of every figure "
@@ -57,6 +57,10 @@ def _remarks(run: Run) -> list[str]:
             "abstain on fewer inputs and reach further."
         )
     return said + ([f"{run.label}: {run.unlabelled}."] if run.unlabelled else [])
+
+
+def _refuted(run: Run) -> str:
+    return f"{run.label}: {run.refuted}. What this page shows of it is what it claims, and not to be relied on."
 
 
 def _copies(run: Run) -> str:
@@ -137,7 +141,7 @@ def region_section(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
         items.append(
             f"<figure>{svg}<figcaption>{swatch(run, runs)}<b>{escape(run.label)}</b> {chip(run.scope)}<br>input "
             f"{shown.idx}: reaches {least} across, {most} up; ball {_size(shown.certificate.radius)}, "
-            f"ALM {_size(shown.certificate.alm)}</figcaption></figure>"
+            f"ALM {_size(shown.certificate.alm)}{'; refuted by the audit' if run.refuted else ''}</figcaption></figure>"
         )
     if not items:
         return ""
@@ -180,7 +184,8 @@ def gallery_section(runs: Sequence[Run], galleries: Sequence[Gallery], room: int
     for run, gallery in zip(runs, galleries, strict=True):
         if not (gallery.exhibits or gallery.missing):
             continue
-        notes = "".join(f'<p class="missing">{escape(note)}</p>' for note in gallery.missing)
+        said = (_refuted(run), *gallery.missing) if run.refuted else gallery.missing
+        notes = "".join(f'<p class="missing">{escape(note)}</p>' for note in said)
         shown = "".join(_exhibit(one) for one in gallery.exhibits)
         part = f'<div class="run"><h3>{swatch(run, runs)}{escape(run.label)} {chip(run.scope)}</h3>{notes}{shown}</div>'
         size = len(part.encode())

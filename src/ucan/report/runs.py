@@ -80,6 +80,17 @@ class Run:
         attempts = [attempt for attempt in self.attempts if attempt.covered]
         return len({a.idx for a in attempts if a.refuted}), len({a.idx for a in attempts})
 
+    @property
+    def refuted(self) -> str:
+        """How the audit showed that something in this run is wrong; nothing where it did not."""
+        if self.audit is None or not self.audit.is_bug:
+            return ""
+        broken, attacked = self.covered
+        return (
+            f"the audit broke {broken} of {attacked} certificates where the guarantee covers them, and chance does not "
+            "explain it"
+        )
+
     @cached_property
     def audit(self) -> Summary | None:
         """What the audit found; None if there was none."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ucan.audit import Summary
 from ucan.laws import norm_name
 from ucan.report.basis import same_inputs, stopped_in_words
 from ucan.report.runs import Run, by_norm
@@ -49,9 +48,7 @@ def most_trusted(runs: Sequence[Run]) -> Run | None:
     """
     for scope in ("pipeline", "registry"):
         for group in by_norm(runs):
-            sound = [
-                run for run in group if run.scope == scope and not _is_bug(run) and average_radius(run.columns) > 0
-            ]
+            sound = [run for run in group if run.scope == scope and not run.refuted and average_radius(run.columns) > 0]
             if sound:
                 sound.sort(key=lambda run: math.inf if run.alpha is None else run.alpha)
                 first = next((run for run in sound if run.data is not None), sound[0])
@@ -76,7 +73,7 @@ def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
     size = typical_size(run)
     share = floor_percent(float(certified_accuracy(run.columns, size)))
     memory = " together with its registry" if run.scope == "registry" else ""
-    peers = [other for other in runs if (other.scope, other.norm) == (run.scope, run.norm) and not _is_bug(other)]
+    peers = [other for other in runs if (other.scope, other.norm) == (run.scope, run.norm) and not other.refuted]
     peers = [other for other in peers if not math.isnan(average_radius(other.columns))]
     alike = [other for other in peers if _comparable(other, run)]
     # What a stopping rule leaves is a lower bound: it can lead, but nobody can be said to be ahead of it.
@@ -116,19 +113,15 @@ def _unlabelled(runs: Sequence[Run]) -> str:
 
 def _claiming(runs: Sequence[Run]) -> Run | None:
     """The first run with certificates for the classifier as deployed and without any label."""
-    sound = (run for run in runs if run.scope in ("pipeline", "registry") and not _is_bug(run))
+    sound = (run for run in runs if run.scope in ("pipeline", "registry") and not run.refuted)
     return next((run for run in sound if run.certificates and not run.labelled), None)
 
 
 def _doubt(runs: Sequence[Run], trusted: Run | None) -> Sentence:
-    wrong = next((run for run in runs if _is_bug(run)), None)
+    wrong = next((run for run in runs if run.refuted), None)
     if wrong is not None:
-        broken, attacked = wrong.covered
-        return Sentence(
-            "What not to trust",
-            f"Do not trust {wrong.label}: the audit broke {broken} of {attacked} certificates where the guarantee covers "
-            f"them, and chance does not explain it, so something in it is wrong.",
-        )
+        text = f"Do not trust {wrong.label}: {wrong.refuted}, so something in it is wrong."
+        return Sentence("What not to trust", text)
     frozen = [run for run in runs if run.scope == "frozen"]
     if frozen:
         run = max(frozen, key=lambda run: np.nan_to_num(average_radius(run.columns), nan=-1.0))
@@ -211,11 +204,6 @@ def _length(run: Run) -> str:
     norm = "length" if run.norm is None else f"{norm_name(run.norm)} length"
     source = str(run.config.get("data", ".npz"))  # what an array or an imported file holds, nobody says
     return norm if source.endswith(".npz") else f"{norm} (pixels run from 0 to 1)"
-
-
-def _is_bug(run: Run) -> bool:
-    audit: Summary | None = run.audit
-    return audit is not None and audit.is_bug
 
 
 def _and(names: Sequence[str]) -> str:
