@@ -138,7 +138,7 @@ def test_an_undecided_picture_abstains_and_says_why():
     outcome = certified(some, 1)
     assert isinstance(outcome, Abstention)
     text = panels.outcome(some, outcome, 0)
-    assert "It abstains" in text and "not above 1/2" in text and "radius" not in text
+    assert "It abstains" in text and "the lower bound 0." in text and "not above 1/2" in text and "radius" not in text
 
 
 def test_a_further_try_has_the_bound_that_allows_for_it():

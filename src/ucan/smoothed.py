@@ -145,7 +145,7 @@ class SmoothedClassifier:
         R = self.law.radius(p_A, norm, x.numel(), p_B)
         if R == 0:
             rival = "1/2" if p_B is None else f"the runner-up's bound {ceil_digits(p_B, 6)}"
-            reason = f"the probability of class {c_A} is bounded by {floor_digits(p_A, 6)}, which is not above {rival}"
+            reason = f"the lower bound {floor_digits(p_A, 6)} on the probability of class {c_A} is not above {rival}"
             return Abstention(norm, M.scope, evidence, reason, p_A)
         region, mu = M.region(self.law, p_A, norm, x, p_B), M(x)[0]
         return Certificate(
