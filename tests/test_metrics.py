@@ -14,6 +14,7 @@ def columns() -> dict[str, np.ndarray]:
     """Eight inputs: right at 0.25, 0.5, 0.5, 1.0 and 2.0, wrong at 3.0, and two abstentions."""
     return {
         "label": np.zeros(8, np.int64),
+        "prediction": np.array([0, 0, 0, 0, 0, 1, -1, -1]),
         "correct": np.array([1, 1, 1, 1, 1, 0, 0, 0], bool),
         "abstained": np.array([0, 0, 0, 0, 0, 0, 1, 1], bool),
         "radius": np.array([0.25, 0.5, 0.5, 1.0, 2.0, 3.0, 0.0, 0.0]),

@@ -209,6 +209,16 @@ def test_a_verdict_follows_from_what_was_attacked():
     assert "a bug" in section and "more broke than chance allows" not in section
 
 
+def test_what_an_imported_file_does_not_tell_is_no_0(tmp_path):
+    for name, values in (("pA", [0.9, -1.0, 0.4, 0.7]), ("radius", [1.0, 0.5, 0.0, 0.3]), ("varianceterm", [1.0] * 4)):
+        np.save(tmp_path / f"a_results_{name}.npy", np.array(values))
+    import_run(tmp_path / "a_results_pA.npy", tmp_path / "theirs")
+    runs = read_runs([tmp_path / "theirs"])
+    numbers = re.findall(r'<td class="n">([^<]*)</td>', overview_section(runs))
+    assert numbers[:3] == ["4", "50.0", "–"]  # inputs, right, abstained: wrong answers and abstentions look the same
+    assert re.findall(r'<td class="n">([^<]*)</td>', audit_section(runs))[0] == "–"  # certificates of a positive radius
+
+
 def test_numbers_in_sentences_round_down():
     third = run(radii=[0.4999999] * 2 + [0.0])
     third.columns["correct"][2] = False

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+import numpy as np
+
 from ucan.audit import in_words
 from ucan.report.basis import stopped_in_words
 from ucan.report.figures import PAGE, PAPER, Paint, slice_chart, votes_chart
@@ -100,7 +102,9 @@ def audit_section(runs: Sequence[Run]) -> str:
 
 
 def _audit_row(run: Run, runs: Sequence[Run]) -> str:
-    first = f'{row_head(run, runs)}<td class="n">{run.certificates + run.certificates_left_out:,}</td>'
+    untold = np.isnan(run.columns["radius"]).any()  # by an imported file
+    count = "–" if untold else f"{run.certificates + run.certificates_left_out:,}"
+    first = f'{row_head(run, runs)}<td class="n">{count}</td>'
     audit = run.audit
     if audit is None:
         how = f"not audited: <code>ucan audit {escape(str(run.folder))}</code>"

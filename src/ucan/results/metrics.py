@@ -15,6 +15,7 @@ import numpy as np
 from scipy import special
 
 from ucan.errors import InvalidInput
+from ucan.results.store import UNKNOWN
 
 Columns = dict[str, np.ndarray]
 Measure = Literal["radius", "alm"]
@@ -88,8 +89,8 @@ def clean_accuracy(columns: Columns) -> float:
 
 
 def abstention_rate(columns: Columns) -> float:
-    """The share of rows without a claim; it needs no labels."""
-    return _mean(columns["abstained"])
+    """The share of rows without a claim; it needs no labels. NaN where a file does not tell them from wrong answers."""
+    return math.nan if (columns["prediction"] == UNKNOWN).any() else _mean(columns["abstained"])
 
 
 def credited(columns: Columns, by: Measure = "radius") -> np.ndarray:
