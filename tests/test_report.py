@@ -171,7 +171,8 @@ def test_a_run_whose_audit_found_a_bug_is_not_trusted():
     bad = run("bad", radii=[9.0] * 4, attempts=broken)
     trust, doubt, _ = words([bad, run()])
     assert "Trust ours" in trust and "Do not trust bad: the audit broke 2 of 4" in doubt
-    assert lines_of([bad], [bad], "radius")[0].note == "refuted by its audit"
+    line = lines_of([bad], [bad], "radius")[0]
+    assert line.note == "refuted by audit" and line.note in accuracy_chart([line], "radius", "", width=360)
     assert "bad: the audit broke 2 of 4 certificates" in overview_section([bad])
 
 
