@@ -273,7 +273,11 @@ def flip_inside(model):
     model.settings["signs"][1] = -1
 
 
-@pytest.mark.parametrize("change", (flip, flip_inside))
+def hook(model):
+    model.register_forward_hook(lambda module, given, answer: -answer)
+
+
+@pytest.mark.parametrize("change", (flip, flip_inside, hook))
 @pytest.mark.parametrize("precision", (None, "bf16"))
 def test_votes_follow_a_switch_inside_the_model(precision, change):
     model = Switched().eval()

@@ -144,8 +144,9 @@ class Engine:
                     return
                 x = x.to(device)
                 M, name = self.M.at(x), input_hash(x)
-                elsewhere = elsewhere or self.M.at(unlike(x))
-                check_scope(M, elsewhere, x)
+                if M.scope == "pipeline":  # held against every input: noise may follow only some of them
+                    elsewhere = elsewhere or self.M.at(unlike(x))
+                    check_scope(M, elsewhere, x)
             yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
 
     @contextmanager

@@ -14,6 +14,8 @@ from torch import nn
 # Bytes that are looked at together on a device: much for a GPU to do at once, little beside its memory.
 CHUNK = 2**27
 _HASHES: weakref.WeakKeyDictionary[nn.Module, tuple[Any, str]] = weakref.WeakKeyDictionary()
+PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, type(None))
+CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
 def weights_hash(model: Any) -> str | None:
@@ -38,12 +40,20 @@ def weights_hash(model: Any) -> str | None:
 
 
 def plain_state(model: nn.Module) -> tuple[Any, ...]:
-    """The switches and numbers that a module's parts keep beside their tensors: a copy made under others answers otherwise."""
+    """The switches and numbers that a module's parts keep beside their tensors: a copy made under others answers otherwise.
+
+    Of a container that holds more than those, such as the hooks, it is the length.
+    """
     return tuple(
-        (name, type(module), key, repr(value))
+        (
+            name,
+            type(module),
+            key,
+            value if isinstance(value, PLAIN) else repr(value) if _is_plain(value) else len(value),
+        )
         for name, module in model.named_modules()
         for key, value in vars(module).items()
-        if _is_plain(value)
+        if isinstance(value, PLAIN) or (isinstance(value, CONTAINERS) and value)  # most are empty
     )
 
 
@@ -51,9 +61,7 @@ def _is_plain(value: Any) -> bool:
     """Whether a value is written out in full by its repr: a number, a text or a switch, or a container of such."""
     if isinstance(value, dict):
         return all(map(_is_plain, itertools.chain(value, value.values())))
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype)
+    return all(map(_is_plain, value)) if isinstance(value, CONTAINERS) else isinstance(value, PLAIN)
 
 
 def _sha256(state: dict[str, torch.Tensor]) -> str:

@@ -138,8 +138,8 @@ class Classifier:
         size = float((shown.amax(1) - shown.amin(1)).mean() + shown.abs().max())
         # Other company may mean another algorithm, and a network may reckon in 16 bits whatever it gives out. Statistics of
         # the batch change a ResNet's answers by 0.4 of their size.
-        unit = max(torch.finfo(one.dtype).eps / 2, 2.0**-9)
-        return torch.allclose(one.float(), other.float(), rtol=0, atol=32 * unit * size, equal_nan=True)
+        room = max(16 * torch.finfo(one.dtype).eps, 1 / 16) * size
+        return torch.allclose(one.float(), other.float(), rtol=0, atol=room, equal_nan=True)
 
     def to_votes(self, output: Any, size: int) -> torch.Tensor:
         """The model's output as votes; an output of the wrong shape is an error, since every vote would be wrong."""

@@ -236,8 +236,6 @@ def unlike(x: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def check_scope(here: Generator, elsewhere: Generator, x: torch.Tensor) -> None:
     """Refuse a claim of the pipeline where the noise held at x (1, *event) is another than that held elsewhere."""
-    if here.scope != "pipeline":
-        return
     (mu, scale), (other_mu, other) = ((m, as_scale(s)) for m, s in (here(x), elsewhere(x)))
     same_mean = mu is other_mu or torch.allclose(mu.expand_as(x), other_mu.expand_as(x), rtol=SAME, atol=1e-6)
     if not (same_mean and (scale is other or _alike(scale, other))):
