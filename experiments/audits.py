@@ -130,7 +130,8 @@ def run(target: Target, name: str, args: argparse.Namespace, path: Path) -> None
     """Certify test inputs and attack what was certified; the record is kept as it grows."""
     g, norm, test_set = target.g, target.norm, target.test_set
     device = g.f.device or torch.device("cpu")
-    plan, budget = CertifyPlan(n=args.n, norm=norm), Budget()
+    precision = "bf16" if device.type == "cuda" else None  # as the suite certifies
+    plan, budget = CertifyPlan(n=args.n, norm=norm, precision=precision), Budget()
     g.check_inputs(test_set[0][0][None].to(device), norm)
     ledger = Ledger(args.runs / f"{path.stem}-audit", {"kind": "audit", "n": args.n, **vars(budget)})
     inputs = [*(test_set[i][0] for i in range(min(len(test_set), 4 * args.certificates)))]
@@ -147,7 +148,7 @@ def run(target: Target, name: str, args: argparse.Namespace, path: Path) -> None
         summary = summarise(attempts).to_dict()
         kept = {
             "complete": complete, **target.about, "norm": str(norm), "n": args.n, "alpha": plan.alpha,
-            "min_radius": args.min_radius, "budget": vars(budget), "summary": summary,
+            "precision": precision or "fp32", "min_radius": args.min_radius, "budget": vars(budget), "summary": summary,
             "audit_seconds": round(time.perf_counter() - start, 1), "ucan": __version__, "torch": torch.__version__,
             "hardware": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         }  # fmt: skip

@@ -14,7 +14,7 @@ import math
 from pathlib import Path
 
 import numpy as np
-from results import KINDS, RECORDED, Measured, Recorded, matching, universal_row
+from results import KINDS, RECORDED, Measured, Recorded, matching
 from rows import LAWS
 from sheets import draw, sheet
 
@@ -60,7 +60,7 @@ def universal(recorded: Recorded, norm: str, by: str) -> str | None:
     """Every law against one norm, one chart for each kind of noise; a law has the same colour in all of them."""
     cells = []
     for kind in KINDS:
-        rows = {law: universal_row(recorded, kind, law) for law in LAWS}
+        rows = {law: recorded.rows.get(f"cifar10-universal-{kind}-{law}") for law in LAWS}
         lines = [
             Line(law, row.scope, i, made)
             for i, (law, row) in enumerate(rows.items())

@@ -17,34 +17,42 @@ suite() { timeout $(($(left) + 15)) python "$here/suite.py" --out "$out/suite" -
 attack() { timeout "$(left)" python "$here/audits.py" rows --suite "$out/suite" --out "$out/audits" --runs "$runs" "$@"; }
 
 # Rows of the tables, all of the test set: with votes for most inputs, and attacked; later with votes for all.
-rows() { suite --backend compile --passes 10000:10000 --only "$@" && attack --certificates 50 --only "$@"; }
+rows() { suite --backend compile --passes 10000:10000 --only "$@" && attack --certificates 25 --only "$@"; }
 deeper() { suite --backend compile --passes 10000:100000 --only "$@"; }
-# Rows of the figures, a part of the test set, as one of several shares of the list.
-figure() { suite --passes 500:4000 1000:10000 --shard "$1" --only "${@:2}"; }
+# Rows of the figures, a part of the test set: first a small one, and attacked; later a larger one.
+figure() { suite --passes 500:10000 --only "$@" && attack --certificates 12 --only "$@"; }
+wider() { suite --passes 1000:10000 --only "$@"; }
 
 job() {
   local name="$*"
   "$@" >> "$out/logs/${name//[^a-z0-9.-]/_}.log" 2>&1 < /dev/null || true
 }
-export -f left suite attack rows deeper figure job
+export -f left suite attack rows deeper figure wider job
 side_by_side() { xargs -P "$lanes" -I {} bash -fc 'job {}'; }
 
 suite --choose
 side_by_side <<'JOBS'
 rows cifar10-certification
-rows cifar10-certification-laplace
-rows cifar10-alm
 rows cifar10-consistency-0.21
 rows cifar10-consistency-0.42
-rows cifar10-isotropic-1
 rows cifar10-consistency-0.32
-rows cifar10-bands
-figure 1/6 cifar10-versus-* cifar10-universal-*
-figure 2/6 cifar10-versus-* cifar10-universal-*
-figure 3/6 cifar10-versus-* cifar10-universal-*
-figure 4/6 cifar10-versus-* cifar10-universal-*
-figure 5/6 cifar10-versus-* cifar10-universal-*
-figure 6/6 cifar10-versus-* cifar10-universal-*
+rows cifar10-certification-laplace
+rows cifar10-alm
+rows cifar10-isotropic-1
+figure cifar10-universal-dataset-laplace cifar10-universal-dataset-expinf
+figure cifar10-universal-dataset-uniform cifar10-universal-dataset-powerlaw
+figure cifar10-versus-dataset cifar10-universal-dataset-gaussian
+figure cifar10-versus-dataset-no-offset cifar10-universal-pattern-uniform
+figure cifar10-versus-pattern-2 cifar10-universal-pattern-gaussian
+figure cifar10-versus-isotropic cifar10-universal-isotropic-gaussian
+figure cifar10-versus-certification cifar10-universal-certification-gaussian
+figure cifar10-versus-certification-no-offset cifar10-versus-certification-gamma-5
+figure cifar10-bands
+figure cifar10-versus-pattern-1 cifar10-versus-pattern-inf
+figure cifar10-universal-isotropic-laplace cifar10-universal-isotropic-expinf
+figure cifar10-universal-isotropic-uniform cifar10-universal-isotropic-powerlaw
+figure cifar10-universal-pattern-laplace cifar10-universal-pattern-expinf
+figure cifar10-versus-basis cifar10-universal-pattern-powerlaw
 rows mnist-certification
 rows mnist-basis
 rows cifar10-isotropic-0.5
@@ -53,17 +61,22 @@ rows cifar10-certification-uniform
 rows cifar10-consistency-0.15
 rows cifar10-basis cifar10-ensemble-0.25
 rows cifar10-consistency-0.35 cifar10-ensemble-0.35
-figure 1/1 mnist-versus-*
+figure cifar10-universal-certification-laplace cifar10-universal-certification-expinf
+figure cifar10-universal-certification-uniform cifar10-universal-certification-powerlaw
+figure cifar10-versus-certification-alm-loss
+figure mnist-versus-*
 JOBS
 side_by_side <<'JOBS'
-attack --certificates 25 --only cifar10-versus-* cifar10-universal-*
+wider cifar10-bands
 deeper cifar10-certification
+deeper cifar10-consistency-0.* cifar10-ensemble-0.35
 deeper cifar10-certification-laplace
 deeper cifar10-alm
 deeper cifar10-isotropic-1
-deeper cifar10-consistency-0.* cifar10-ensemble-0.35
 deeper cifar10-isotropic-0.*
-deeper cifar10-bands cifar10-basis cifar10-ensemble-0.25
+deeper cifar10-basis cifar10-ensemble-0.25
 deeper cifar10-certification-uniform
 deeper mnist-certification mnist-basis
+wider cifar10-versus-*
+wider mnist-versus-*
 JOBS

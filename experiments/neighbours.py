@@ -1,9 +1,10 @@
 """How near the next picture of another class is: what a radius would have to stay below to mean anything.
 
-    python experiments/neighbours.py
+    python experiments/neighbours.py mnist
+    python experiments/neighbours.py cifar10
 
-Writes recorded/mnist-neighbours.json: the ℓ2 distance from every tenth MNIST test digit to the nearest training digit of
-another class, as shares of the digits that have one within each radius.
+Writes recorded/DATA-neighbours.json: the ℓ2 distance from every tenth test picture to the nearest training picture of
+another class, as shares of the pictures that have one within each radius.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from ucan.rounding import ceil_digits
 RADII = (2.25, 5.0, 10.0)
 
 
-def nearest_of_another_class(step: int = 10) -> torch.Tensor:
-    """One distance for every ``step``-th test digit."""
-    test, train = data.load("mnist", "test"), data.load("mnist", "train")
+def nearest_of_another_class(name: str, step: int = 10) -> torch.Tensor:
+    """One distance for every ``step``-th test picture."""
+    test, train = data.load(name, "test"), data.load(name, "train")
     x, labels = test.batch(range(0, len(test), step))
     pictures, classes = train.batch(range(len(train)))
     nearest = torch.full((len(x),), torch.inf)
@@ -34,11 +35,13 @@ def nearest_of_another_class(step: int = 10) -> torch.Tensor:
 
 def main() -> None:
     """Measure and record."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    nearest = nearest_of_another_class()
-    record = {"digits": len(nearest), "median": float(ceil_digits(float(nearest.median()), 2)),
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", choices=("mnist", "cifar10"))
+    name = parser.parse_args().data
+    nearest = nearest_of_another_class(name)
+    record = {"pictures": len(nearest), "median": float(ceil_digits(float(nearest.median()), 2)),
               "within": {f"{r:g}": round(float((nearest <= r).float().mean()), 4) for r in RADII}}  # fmt: skip
-    (Path(__file__).parent / "recorded" / "mnist-neighbours.json").write_text(json.dumps(record, indent=1) + "\n")
+    (Path(__file__).parent / "recorded" / f"{name}-neighbours.json").write_text(json.dumps(record, indent=1) + "\n")
     print(record)
 
 

@@ -286,24 +286,25 @@ def lanes_jobs(tmp_path: Path) -> list[list[tuple[str, list[rows.Row]]]]:
         found.append([])
         for line in text.partition("\nJOBS")[0].splitlines():
             kind, *names = line.split()
-            shard = names.pop(0) if kind == "figure" else "1/1"
-            found[-1].append((kind, suite.chosen_rows(rows.ROWS, names, shard, tmp_path)))
+            found[-1].append((kind, suite.chosen_rows(rows.ROWS, names, "1/1", tmp_path)))
     return found
 
 
 def test_the_lanes_have_every_row_once_and_no_training_run_twice(tmp_path: Path) -> None:
     for jobs in lanes_jobs(tmp_path):
-        writing = [each for kind, each in jobs if kind != "attack"]
+        writing = [each for _, each in jobs]
         names = [row.name for each in writing for row in each]
         assert len(names) == len(set(names))
         runs = [{folder for row in each for folder in suite.runs_of(row, tmp_path, tmp_path, [])} for each in writing]
         assert sum(map(len, runs)) == len(set().union(*runs))  # two processes would write one folder
     first, second = lanes_jobs(tmp_path)
     assert {row.name for _, each in first for row in each} == {row.name for row in rows.ROWS}
-    figures = {row.name for kind, each in first for row in each if kind == "figure"}
-    assert {row.name for kind, each in second for row in each if kind == "deeper"} == {
-        r.name for r in rows.ROWS
-    } - figures
+    further = {row.name for _, each in second for row in each}
+    assert further == {row.name for row in rows.ROWS if row.inputs > 500}
+    tables = [
+        {row.name for kind, each in jobs for row in each if kind in ("rows", "deeper")} for jobs in (first, second)
+    ]
+    assert tables[0] == tables[1]
 
 
 def test_the_lanes_run_their_jobs_in_order_and_go_on_after_one_that_fails(tmp_path: Path) -> None:
@@ -319,9 +320,9 @@ def test_the_lanes_run_their_jobs_in_order_and_go_on_after_one_that_fails(tmp_pa
     assert calls[1].endswith("--only cifar10-certification") and "suite.py" in calls[1]
     assert calls[2].endswith("--only cifar10-certification") and "audits.py" in calls[2]
     assert not any("audits.py" in call and "cifar10-alm" in call for call in calls)  # nothing to attack
-    assert any(call.endswith("--shard 6/6 --only cifar10-versus-* cifar10-universal-*") for call in calls)
-    assert calls[-1].endswith("--passes 10000:100000 --only mnist-certification mnist-basis")
-    assert (tmp_path / "out" / "logs" / "figure_1_6_cifar10-versus-__cifar10-universal-_.log").exists()
+    assert any(call.endswith("--passes 10000:100000 --only mnist-certification mnist-basis") for call in calls)
+    assert calls[-1].endswith("--passes 1000:10000 --only mnist-versus-*")
+    assert (tmp_path / "out" / "logs" / "wider_mnist-versus-_.log").exists()
 
 
 def test_more_levels_inputs_and_votes_cost_more() -> None:
