@@ -18,7 +18,9 @@ attack() { timeout "$(left)" python "$here/audits.py" rows --suite "$out/suite" 
 
 # Rows of the tables, all of the test set: with votes for most inputs, and attacked; later with votes for all.
 rows() { suite --backend compile --passes 10000:10000 --only "$@" && attack --certificates 25 --only "$@"; }
-deeper() { suite --backend compile --passes 10000:100000 --only "$@"; }
+deeper() { suite --backend compile --passes 10000:10000 10000:100000 --only "$@" && attack --certificates 25 --only "$@"; }
+# One network of an ensemble, so that those of one row are trained side by side; the row itself comes in the second list.
+network() { suite --network "$1" --only "${@:2}"; }
 # Rows of the figures, a part of the test set: first a small one, and attacked; later a larger one.
 figure() { suite --passes 500:10000 --only "$@" && attack --certificates 12 --only "$@"; }
 wider() { suite --passes 1000:10000 --only "$@"; }
@@ -27,13 +29,15 @@ job() {
   local name="$*"
   "$@" >> "$out/logs/${name//[^a-z0-9.-]/_}.log" 2>&1 < /dev/null || true
 }
-export -f left suite attack rows deeper figure wider job
+export -f left suite attack rows deeper network figure wider job
 side_by_side() { xargs -P "$lanes" -I {} bash -fc 'job {}'; }
 
 suite --choose
 side_by_side <<'JOBS'
 rows cifar10-certification
 rows cifar10-consistency-0.21
+network 2 cifar10-trio-*
+network 3 cifar10-trio-*
 rows cifar10-consistency-0.42
 rows cifar10-consistency-0.32
 rows cifar10-certification-laplace
@@ -67,9 +71,12 @@ figure cifar10-versus-certification-alm-loss
 figure mnist-versus-*
 JOBS
 side_by_side <<'JOBS'
+deeper cifar10-trio-0.32 cifar10-consistency-0.32
+deeper cifar10-trio-0.42 cifar10-consistency-0.42
+deeper cifar10-consistency-0.21
 wider cifar10-bands
 deeper cifar10-certification
-deeper cifar10-consistency-0.* cifar10-ensemble-0.35
+deeper cifar10-consistency-0.15 cifar10-consistency-0.35 cifar10-ensemble-0.35
 deeper cifar10-certification-laplace
 deeper cifar10-alm
 deeper cifar10-isotropic-1

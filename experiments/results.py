@@ -141,7 +141,7 @@ class Target:
 
 FIFTHS = (0.0, 0.5, 1.0, 1.5, 2.25)
 CONSISTENT = (*(f"cifar10-consistency-{sigma}" for sigma in (0.15, 0.21, 0.32, 0.35, 0.42)), "cifar10-basis",
-              "cifar10-ensemble-0.25", "cifar10-ensemble-0.35")  # fmt: skip
+              "cifar10-ensemble-0.25", "cifar10-ensemble-0.35", "cifar10-trio-0.32", "cifar10-trio-0.42")  # fmt: skip
 TARGETS = (
     Target("CIFAR-10, ℓ2 radius 0 / 0.5 / 1.0 / 1.5 / 2.25, certification-wise, γ = λ = 1", "85 / 81 / 77 / 73 / 65",
            (85, 81, 77, 73, 65), "l2 radius", FIFTHS, ("cifar10-certification",)),
@@ -309,7 +309,7 @@ def missing(recorded: Recorded) -> list[str]:
 SHOWN = {
     "mnist-l2": ("mnist-certification", "mnist-basis", "mnist-versus-*"),
     "cifar10-l2": ("cifar10-certification", "cifar10-basis", "cifar10-alm", "cifar10-bands", "cifar10-ensemble-*",
-                   "cifar10-consistency-*", "cifar10-isotropic-*", "cifar10-versus-*"),
+                   "cifar10-trio-*", "cifar10-consistency-*", "cifar10-isotropic-*", "cifar10-versus-*"),
     "cifar10-l1": ("cifar10-certification*",),
     "cifar10-linf": ("cifar10-certification",),
 }  # fmt: skip

@@ -120,6 +120,9 @@ REACH = [
     Row("cifar10-ensemble-0.25", "CIFAR-10 ℓ2", "cifar10-basis", (), (radius(0.25, 0.5, 0.75),), members=2),
     Row("cifar10-ensemble-0.35", "CIFAR-10 ℓ2", "cifar10-consistency", ("law.scale=0.35",), (radius(0.5, 0.75, 1.0),),
         members=2),
+    *(Row(f"cifar10-trio-{sigma}", "CIFAR-10 ℓ2", "cifar10-consistency", (*LIGHTER, f"law.scale={sigma}"),
+          (radius(level),), members=3)
+      for sigma, level in ((0.32, 0.75), (0.42, 1.0))),
 ]  # fmt: skip
 
 # --- anisotropic against isotropic: Gaussian, ℓ2, by radius and by ALM; the curves of the figure ---

@@ -4,6 +4,7 @@
     python experiments/suite.py --choose 'cifar10-*' --seconds 500
     python experiments/suite.py --seconds 1400 --shard 1/3 &      (and 2/3, 3/3: three processes share one GPU)
     python experiments/suite.py --only 'mnist-*' --passes 10000:100000
+    python experiments/suite.py --only cifar10-trio-0.32 --network 2          (trains one network of an ensemble, no more)
 
 Weights are kept under --runs and not trained again. Where they are gone, the row is trained once more: if that gives the
 same weights bit for bit, as it often does on the same kind of GPU, the record is gone on with. Each row's record,
@@ -470,6 +471,15 @@ class Suite:
         print(f"{row.name}: {record.seen} inputs, {len(record.open)} open, trained in {training:.0f} s, "
               f"certified in {record.seconds:.0f} s, {record.to_dict(row)['accuracy']}", flush=True)  # fmt: skip
 
+    def network(self, row: Row, number: int) -> None:
+        """Train the so-manieth network of a row, if it has so many and it fits: each can have a process of its own."""
+        members = [*runs_of(row, self.args.out, self.args.runs, self.args.set).items()]
+        if number > len(members):
+            return
+        folder, settings = members[number - 1]
+        if not is_trained_run(folder) and self.fits(f"{row.name}, network {number}", estimate(row, settings, 1, 0, 1)):
+            print(f"{row.name}, network {number}: trained in {trained(folder, settings):.0f} s", flush=True)
+
     def record(self, row: Row, about: dict[str, Any], total: int) -> Record:
         """As far as it is known, of these very weights; a record of others is put into OUT/earlier, and a new one begun."""
         path = self.args.out / f"{row.name}.json"
@@ -571,6 +581,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--shard", default="1/1", help="this process's part of the rows, such as 2/3")
+    parser.add_argument("--network", type=int, metavar="K", help="only train, and only the K-th network of each row")
     parser.add_argument("--passes", nargs="*", default=["10000:2000", "10000:10000", "10000:100000"])
     parser.add_argument("--backend", default="eager", choices=("eager", "compile", "tuned"))
     parser.add_argument(
@@ -603,6 +614,10 @@ def main() -> None:
             training = estimate(row, settings, row.members, 0, 1)
             further = [max(0.0, after - before) for before, after in itertools.pairwise([0.0, *totals])]
             print(f"{row.name:42} {row.feeds:40} {training:6.0f} s +", *(f"{cost:6.0f} s" for cost in further))
+        return
+    if args.network is not None:
+        for row in rows:
+            suite.network(row, args.network)
         return
     failed = set()
     for inputs, cap in passes:

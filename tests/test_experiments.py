@@ -286,6 +286,8 @@ def lanes_jobs(tmp_path: Path) -> list[list[tuple[str, list[rows.Row]]]]:
         found.append([])
         for line in text.partition("\nJOBS")[0].splitlines():
             kind, *names = line.split()
+            if kind == "network":  # trains for a row of the second list
+                continue
             found[-1].append((kind, suite.chosen_rows(rows.ROWS, names, "1/1", tmp_path)))
     return found
 
@@ -298,13 +300,14 @@ def test_the_lanes_have_every_row_once_and_no_training_run_twice(tmp_path: Path)
         runs = [{folder for row in each for folder in suite.runs_of(row, tmp_path, tmp_path, [])} for each in writing]
         assert sum(map(len, runs)) == len(set().union(*runs))  # two processes would write one folder
     first, second = lanes_jobs(tmp_path)
-    assert {row.name for _, each in first for row in each} == {row.name for row in rows.ROWS}
+    trios = {row.name for row in rows.ROWS if row.members > 2}
+    assert {row.name for _, each in first for row in each} == {row.name for row in rows.ROWS} - trios
     further = {row.name for _, each in second for row in each}
     assert further == {row.name for row in rows.ROWS if row.inputs > 500}
     tables = [
         {row.name for kind, each in jobs for row in each if kind in ("rows", "deeper")} for jobs in (first, second)
     ]
-    assert tables[0] == tables[1]
+    assert tables[0] | trios == tables[1]
 
 
 def test_the_lanes_run_their_jobs_in_order_and_go_on_after_one_that_fails(tmp_path: Path) -> None:
@@ -320,7 +323,8 @@ def test_the_lanes_run_their_jobs_in_order_and_go_on_after_one_that_fails(tmp_pa
     assert calls[1].endswith("--only cifar10-certification") and "suite.py" in calls[1]
     assert calls[2].endswith("--only cifar10-certification") and "audits.py" in calls[2]
     assert not any("audits.py" in call and "cifar10-alm" in call for call in calls)  # nothing to attack
-    assert any(call.endswith("--passes 10000:100000 --only mnist-certification mnist-basis") for call in calls)
+    assert any(call.endswith("--network 3 --only cifar10-trio-*") for call in calls)
+    assert any(call.endswith("10000:100000 --only mnist-certification mnist-basis") for call in calls)
     assert calls[-1].endswith("--passes 1000:10000 --only mnist-versus-*")
     assert (tmp_path / "out" / "logs" / "wider_mnist-versus-_.log").exists()
 
@@ -536,6 +540,20 @@ def test_an_ensemble_averages_logits_and_shares_its_first_member(tmp_path: Path)
         assert torch.allclose(together.f.model(x), mean) and not torch.equal(first.f.model(x), second.f.model(x))
     found = [json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("single", "both")]
     assert found[0]["weights"] != found[1]["weights"] and [f["members"] for f in found] == [1, 2]
+
+
+def test_each_network_of_an_ensemble_can_have_a_process_of_its_own(tmp_path: Path) -> None:
+    row = replace(rows.ROWS[0], name="trio", preset="digits-isotropic", changes=("epochs=1",), members=3)
+    args = arguments(tmp_path)
+    runner = suite.Suite(args)
+    folders = [*suite.runs_of(row, args.out, args.runs, args.set)]
+    runner.network(row, 3)
+    assert [suite.is_trained_run(folder) for folder in folders] == [False, False, True]
+    runner.network(row, 4)  # there is none
+    assert sorted(path.name for path in args.runs.iterdir()) == [folders[2].name]
+    before = (folders[2] / "metrics.jsonl").stat().st_mtime_ns
+    runner.network(row, 3)
+    assert (folders[2] / "metrics.jsonl").stat().st_mtime_ns == before
 
 
 def test_a_mirrored_row_averages_the_picture_and_its_mirror_image(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Line:
     @property
     def about(self) -> str:
         """What the legend says after the name."""
-        return f" · {self.scope}{', ' if self.note else ''}{self.note}"
+        return f"\u00a0· {self.scope}{', ' if self.note else ''}{self.note}"
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _legend(lines: Sequence[Line], frame: Frame, top: float, paint: Paint) -> tu
     parts = []
     for i, line in enumerate(lines):
         x, y = frame.left + wide * (i % columns), top + 20 * (i // columns)
-        about = line.about if len(line.about) + 8 <= room else f" · {line.scope}"
+        about = line.about if len(line.about) + 8 <= room else f"\u00a0· {line.scope}"
         name = line.label
         if len(name) + len(about) > room:
             name = name[: max(4, room - len(about) - 1)] + "…"
