@@ -27,6 +27,8 @@ APART = ("no-offset", "gamma-5")
 PANEL = 390
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 
+CAPPED = "ALM under each row's cap on σ"
+
 
 def curve(measured: Measured, key: str) -> Curve | None:
     """The recorded levels as steps, with the 95 % band of the inputs; None where fewer than three are known.
@@ -46,13 +48,13 @@ def curve(measured: Measured, key: str) -> Curve | None:
 def chart(rows: list[Measured], by: str, data: str) -> str | None:
     """All rows of one data set, by radius or by ALM; None where nothing is recorded."""
     lines = [
-        Line(row.name.removeprefix(f"{data}-versus-"), row.scope, i, made, _cap(row) if by == "alm" else "")
+        Line(row.name.removeprefix(f"{data}-versus-"), row.scope, i, made, row.capped if by == "alm" else "")
         for i, row in enumerate(rows)  # a row has the same colour in both figures
         if (made := curve(row, f"l2 {by}")) is not None
     ]
     if not lines:
         return None
-    axis = "ℓ2 radius" if by == "radius" else "ALM under each row's cap on σ"
+    axis = "ℓ2 radius" if by == "radius" else CAPPED
     return accuracy_chart(lines, axis, f"Certified accuracy of {len(lines)} kinds of noise on {data} by {by}")
 
 
@@ -62,19 +64,15 @@ def universal(recorded: Recorded, norm: str, by: str) -> str | None:
     for kind in KINDS:
         rows = {law: recorded.rows.get(f"cifar10-universal-{kind}-{law}") for law in LAWS}
         lines = [
-            Line(law, row.scope, i, made)
+            Line(law, row.scope, i, made, row.capped if by == "alm" else "")
             for i, (law, row) in enumerate(rows.items())
             if row is not None and (made := curve(row, f"{norm} {by}")) is not None
         ]
         if lines:
-            axis = f"{'ℓ1' if norm == 'l1' else 'ℓ∞'} radius" if by == "radius" else "ALM"
+            axis = f"{'ℓ1' if norm == 'l1' else 'ℓ∞'} radius" if by == "radius" else CAPPED
             about = f"Certified accuracy under {kind} noise by {axis}, {len(lines)} laws"
             cells.append((kind, accuracy_chart(lines, axis, about, width=PANEL)))
     return sheet(cells, 2, PANEL) if cells else None
-
-
-def _cap(row: Measured) -> str:
-    return "" if row.cap is None else f"σ ≤ {math.ceil(round(row.cap * 100, 6)) / 100:g}"
 
 
 def main() -> None:

@@ -55,6 +55,14 @@ class Measured:
         return next((s for at, s in self.shares.get(key, {}).items() if math.isclose(at, level, abs_tol=1e-5)), None)
 
     @property
+    def capped(self) -> str:
+        """The cap on every scale, λ included, rounded up to three digits; without it no ALM says anything."""
+        if self.cap is None:
+            return ""
+        digits = 2 - math.floor(math.log10(self.cap))
+        return f"σ ≤ {float(ceil_digits(round(self.cap, digits + 6), digits)):g}"  # 1 + 1e-9 is 1
+
+    @property
     def part(self) -> str:
         """How many inputs and votes."""
         undecided = f", {self.open} undecided" if self.open else ""
@@ -344,7 +352,7 @@ def beside(table: dict[str, Any], recorded: Recorded) -> list[str]:
             same = by == "alm" and cells == [measured.at(f"{norm} radius", level) for level in levels]
             if any(cell is not None for cell in cells) and not same:
                 name = f"ours: {measured.name}, by {'ALM' if by == 'alm' else 'radius'}"
-                cap = f", σ ≤ {_up(measured.cap)}" if by == "alm" and measured.cap is not None else ""
+                cap = f", {measured.capped}" if by == "alm" and measured.capped else ""
                 shown = " | ".join(cell or "–" for cell in cells)
                 lines.append(f"| {name} | `{measured.scope}`{cap} | {shown} | {measured.part} |")
     if len(lines) == before and table["id"] != "imagenet-l2":
@@ -379,7 +387,8 @@ def universality(recorded: Recorded) -> list[str]:
             cells = ", ".join(f"{level:.4g}: {share}" for level, share in shares.items())
             claims.setdefault(cells, []).append(key.replace("linf", "ℓ∞").replace("l1", "ℓ1").replace("alm", "ALM"))
         for cells, keys in claims.items():
-            lines.append(f"| {kind} | {law} | `{row.scope}` | {', '.join(keys)} | {cells} | {row.part} |")
+            cap = f", {row.capped}" if row.capped and any("ALM" in key for key in keys) else ""
+            lines.append(f"| {kind} | {law} | `{row.scope}`{cap} | {', '.join(keys)} | {cells} | {row.part} |")
     return [*(lines if len(lines) > 2 else []), *(["", about] if unknown else [])]
 
 
@@ -479,7 +488,7 @@ def generator_minutes(recorded: Recorded) -> str:
 
 
 def _up(value: float) -> str:
-    """A time, or a cap, rounded up to two decimals."""
+    """A time, or a distance, rounded up to two decimals."""
     return f"{math.ceil(round(value * 100, 6)) / 100:.2f}"
 
 
@@ -523,7 +532,8 @@ def beside_alm(recorded: Recorded) -> list[str]:
         lines += [
             "", "`cifar10-bands` learns its scales instead: eight bands of principal components, trained with the network for "
             f"a large mean log σ. On the {both:,} inputs that both have it certifies {' / '.join(at[0])} at ALM "
-            f"{' / '.join(f'{r:g}' for r in levels)}, where `cifar10-alm` has {' / '.join(at[1])}.",
+            f"{' / '.join(f'{r:g}' for r in levels)}, where `cifar10-alm` has {' / '.join(at[1])}. By radius it certifies "
+            f"{rivals[0]['accuracy']['l2 radius']['0.1']} at 0.1 with the votes so far: its smallest scale is smaller still.",
         ]  # fmt: skip
     return lines
 
