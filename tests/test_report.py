@@ -402,8 +402,21 @@ def test_different_caps_are_named_in_the_legend_of_alm_alone():
 
 def test_breaks_stand_beside_a_frozen_run_in_the_legend():
     frozen = run("f", "frozen", attempts=[attempt(0, True), attempt(1, False), attempt(1, False, "frozen")])
-    svg = accuracy_chart(lines_of([frozen], [frozen], "radius"), "x", "about")
-    assert "1 of 2 broken when attacked" in svg
+    for width in (760, 360):
+        svg = accuracy_chart(lines_of([frozen], [frozen], "radius"), "x", "about", width=width)
+        assert "1 of 2 broken when attacked" in svg
+
+
+def test_a_note_without_room_stands_below_and_the_rest_makes_way():
+    curve = certified_curve(columns([0.5]))
+    note = "sampling stopped early, 10 of 10 broken when attacked"
+    rows = [Line("certification-wise", "frozen", 0, curve, note), Line("isotropic", "pipeline", 1, curve)]
+    svg = ET.fromstring(accuracy_chart(rows, "x", "about", PAPER, 360))
+    said = {"".join(text.itertext()): float(text.get("y", 0)) for text in svg.findall(".//{*}text")}
+    parts = [y for words, y in said.items() if len(words) > 3 and words in note]
+    first, second = (next(y for words, y in said.items() if words.startswith(row.label)) for row in rows)
+    assert len(parts) == 2 and first < min(parts) < max(parts) < second
+    assert second + 8 < float(svg.get("height", 0)) < second + 30
 
 
 @pytest.mark.parametrize("most, count", [(1.4, 8), (0.9, 8), (0.0039, 4), (120.0, 4), (1e-3, 8)])

@@ -68,7 +68,7 @@ def _found(run: Run) -> str:
     """For the legend: that sampling stopped, and what an attack left of a claim that is wrong or does not cover live use."""
     notes = ["sampling stopped early"] if stopped_in_words(run.config) else []
     if run.refuted:
-        notes.append("refuted by audit")  # short: a narrow chart drops what has no room
+        notes.append("refuted by audit")
     elif run.audit is not None and run.uncovered:
         notes.append(f"{run.audit.broken['live']} of {run.attacked('live')} broken when attacked")
     return ", ".join(notes)

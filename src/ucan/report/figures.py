@@ -7,8 +7,9 @@ variables, so that the theme and the printer choose them; in a file they are the
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -56,6 +57,7 @@ class Line:
     @property
     def about(self) -> str:
         """What the legend says after the name."""
+        # No plain space: some drawing programs leave it out at the start of a <tspan>.
         return f"\u00a0· {self.scope}{', ' if self.note else ''}{self.note}"
 
 
@@ -206,19 +208,35 @@ def _legend(lines: Sequence[Line], frame: Frame, top: float, paint: Paint) -> tu
     wide = (frame.right - frame.left) / columns
     room = int((wide - 44) / 6.4)  # letters that fit
     parts = []
-    for i, line in enumerate(lines):
-        x, y = frame.left + wide * (i % columns), top + 20 * (i // columns)
-        about = line.about if len(line.about) + 8 <= room else f"\u00a0· {line.scope}"
-        name = line.label
-        if len(name) + len(about) > room:
-            name = name[: max(4, room - len(about) - 1)] + "…"
-        parts.append(
-            f'<path d="M{x:.1f} {y - 4}h30" stroke="{paint.run(line.number)}" stroke-width="2.6"{_dash(line.scope)}/>'
-            f'<text x="{x + 38:.1f}" y="{y}" fill="{paint.ink}">{escape(name)}'
-            f'<tspan fill="{paint.soft}">{escape(about)}</tspan></text>'
-        )
-    rows = -(-len(lines) // columns)
-    return f'<g font-size="12.5">{"".join(parts)}</g>', top + 20 * (rows - 1) + 12
+    y = top
+    for start in range(0, len(lines), columns):
+        below = 0
+        for i, line in enumerate(lines[start : start + columns]):
+            x = frame.left + wide * i
+            name, about, *notes = _words(line, room)
+            parts.append(
+                f'<path d="M{x:.1f} {y - 4}h30" stroke="{paint.run(line.number)}" stroke-width="2.6"{_dash(line.scope)}/>'
+                f'<text x="{x + 38:.1f}" y="{y}" fill="{paint.ink}">{escape(name)}'
+                f'<tspan fill="{paint.soft}">{escape(about)}</tspan></text>'
+            )
+            parts += [
+                f'<text x="{x + 38:.1f}" y="{y + 16 * k}" fill="{paint.soft}">{escape(note)}</text>'
+                for k, note in enumerate(notes, 1)
+            ]
+            below = max(below, 16 * len(notes))
+        y += 20 + below
+    return f'<g font-size="12.5">{"".join(parts)}</g>', y - 8
+
+
+def _words(line: Line, room: int) -> list[str]:
+    """A name, cut if it must be, its scope, and its note: beside them where there is room, else below, never left out."""
+    if len(line.label) + len(line.about) <= room:
+        return [line.label, line.about]
+    about = replace(line, note="").about
+    name = line.label
+    if len(name) + len(about) > room:
+        name = name[: max(4, room - len(about) - 1)] + "…"
+    return [name, about, *textwrap.wrap(line.note, room)]
 
 
 def _dash(scope: str) -> str:
