@@ -314,6 +314,23 @@ def test_a_planted_fault_is_caught_within_the_default_budget(model):
     assert {a.attack for a in summary.bugs} == {"gradient" if isinstance(model, nn.Linear) else "black-box"}
 
 
+def test_each_certificate_is_attacked_by_what_its_own_input_tells():
+    """A classifier with a gradient at the first input and none at the others, which stand to be broken."""
+
+    def model(y):
+        soft = torch.stack([-y[:, 0], y[:, 0]], 1)
+        return torch.where((y[:, 1] > 50)[:, None], soft, (soft > 0).float() + 0 * soft)
+
+    x = torch.zeros(3, 20)
+    x[:, 0] = 1.0
+    x[0, :2] = torch.tensor([6.0, 100.0])
+    g = ucan.SmoothedClassifier(model, Inflated(1.0), num_classes=2)
+    some = [(i, x[i : i + 1], c) for i, c in enumerate(g.certify(x, n=5000))]
+    found = attempts_on(g, some, factors=(0.999,))
+    assert {a.idx: a.attack for a in found} == {0: "gradient", 1: "black-box", 2: "black-box"}
+    assert {a.idx for a in found if a.broken} == {1, 2}
+
+
 @pytest.mark.parametrize("scale", ["diagonal", "dense", "basis"])
 def test_a_planted_fault_is_caught_under_every_kind_of_scale(scale):
     g = g_of(Inflated(0.5), scale)

@@ -167,19 +167,22 @@ def attempts_on(
 ) -> list[tuple[Attempt, torch.Tensor | None]]:
     """An attempt on each of the cases, side by side; every judge is shown all its candidates."""
     trials = [_Trial(g, case, mode, factor, budget, memory) for case in cases]
-    first = trials[0]
-    name = "gradient" if has_gradient(first.attacked, first.case.x, torch.Generator(first.rng.device)) else "black-box"
+    # Each by what its own input tells: a classifier may have a gradient at one and none at the next.
+    guided = [has_gradient(t.attacked, t.case.x, torch.Generator(t.rng.device)) for t in trials]
     aims = [trial.aims() for trial in trials]
-    if name == "black-box":
-        for trial, (whole, *_) in zip(trials, aims, strict=True):
+    for trial, (whole, *_), gradient in zip(trials, aims, guided, strict=True):
+        if not gradient:
             trial.judge.look(black_box_attack(whole, budget.steps, budget.draws))
-    else:
-        for kind in range(max(map(len, aims))):
-            some = [(trial, own[kind]) for trial, own in zip(trials, aims, strict=True) if kind < len(own)]
-            found = gradient_attack([aim for _, aim in some], budget.steps, budget.draws, budget.restarts)
-            for (trial, _), candidates in zip(some, found, strict=True):
-                trial.judge.look(candidates)
-    return [trial.finish(name) for trial in trials]
+    for kind in range(max(map(len, aims))):
+        some = [
+            (trial, own[kind])
+            for trial, own, gradient in zip(trials, aims, guided, strict=True)
+            if gradient and kind < len(own)
+        ]
+        found = gradient_attack([aim for _, aim in some], budget.steps, budget.draws, budget.restarts) if some else []
+        for (trial, _), candidates in zip(some, found, strict=True):
+            trial.judge.look(candidates)
+    return [t.finish("gradient" if gradient else "black-box") for t, gradient in zip(trials, guided, strict=True)]
 
 
 def _recertify(
