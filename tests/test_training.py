@@ -210,7 +210,7 @@ def test_batches_cover_everything_once_in_an_order_of_seed_and_epoch_alone():
     list(batches.epoch(4))
     assert items(batches, 0) == items(Batches(dataset, 6, seed=3, device=CPU), 0) == first
     assert items(batches, 1) != first and items(Batches(dataset, 6, seed=4, device=CPU), 0) != first
-    assert items(batches, 0, first=3) == first[3:]
+    assert items(batches, 0, first=3) == first[3:] and items(batches, 0, first=5) == []
     assert flat(items(Batches(dataset, 10, seed=3, device=CPU), 0)) == flat(first)
 
 
@@ -392,6 +392,12 @@ def weights(folder):
     return load_file(Path(folder) / "weights.safetensors")
 
 
+def metrics(folder):
+    """Each epoch's means; the seconds are nobody's to repeat."""
+    lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
 def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
@@ -540,6 +546,7 @@ def test_killed_at_an_epochs_end_and_again_while_a_checkpoint_is_written(uninter
     assert same(weights(tmp_path / "run"), weights(uninterrupted[0]))
     plain = torch.load(uninterrupted[0] / "checkpoint.pt", weights_only=True)["joint"]
     assert all(torch.equal(v, plain[k]) for k, v in resumed.joint.state_dict().items())
+    assert metrics(tmp_path / "run") == metrics(uninterrupted[0])  # an epoch that was trained twice is told once
 
 
 @pytest.mark.slow
@@ -570,8 +577,9 @@ def test_killed_at_random_times_again_and_again(tmp_path):
     assert kills and same(weights(tmp_path / "run"), weights(tmp_path / "undisturbed"))
 
 
+@pytest.mark.parametrize("last", (4, 5, 6, 12), ids="after step {}".format)  # of three an epoch, in four epochs
 @pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM), ids=("SIGINT", "SIGTERM"))
-def test_stopped_in_the_middle_of_an_epoch_and_resumed(uninterrupted, tmp_path, number):
+def test_stopped_after_any_step_and_resumed(uninterrupted, tmp_path, number, last):
     """The signal comes within a step; the run ends after it, with a checkpoint, and goes on from there."""
     one = trainer(tmp_path / "run")
     steps = []
@@ -579,7 +587,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(uninterrupted, tmp_path, 
 
     def interrupted(x, labels):
         steps.append(1)
-        if len(steps) == 5:  # the second of three steps of the second epoch
+        if len(steps) == last:
             os.kill(os.getpid(), number)
         return train_step(x, labels)
 
@@ -587,11 +595,12 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(uninterrupted, tmp_path, 
     with pytest.raises(KeyboardInterrupt):
         one.run()
     state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
-    assert (state["epoch"], state["step"], len(steps)) == (1, 2, 5)
+    assert 3 * state["epoch"] + state["step"] == len(steps) == last and state["step"] > 0
     assert not is_trained_run(tmp_path / "run")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     trainer(tmp_path / "run").run()
     assert same(weights(tmp_path / "run"), weights(uninterrupted[0]))
+    assert metrics(tmp_path / "run") == metrics(uninterrupted[0])
 
 
 WORDS = ["train", "settings.toml", "-o", "run", "-q", "--device", "cpu"]
@@ -972,7 +981,7 @@ def test_pictures_are_decoded_ahead_in_the_order_of_seed_and_epoch(tmp_path):
     folder = data.load(tmp_path)
     lazy = Batches(folder, 4, 7, torch.device("cpu"))
     held = Batches(data.InMemory.of(folder), 4, 7, torch.device("cpu"))
-    for epoch, first in ((0, 0), (1, 0), (1, 2)):
+    for epoch, first in ((0, 0), (1, 0), (1, 2), (1, 3)):
         pairs = list(zip(lazy.epoch(epoch, first), held.epoch(epoch, first), strict=True))
         assert len(pairs) == 3 - first
         assert all(torch.equal(x, y) and torch.equal(a, b) for (x, a), (y, b) in pairs)

@@ -45,8 +45,8 @@ class Batches:
         """The batches of one epoch, from batch ``first`` on: pixels in [0, 1] and labels, of this process's share."""
         rng = torch.Generator().manual_seed(epoch_seed(self.seed, number, "order"))
         order = torch.randperm(len(self.dataset), generator=rng)
-        whole = order[first * self.size : len(self) * self.size].split(self.size)
-        parts = [indices[self.share.part] for indices in whole]
+        starts = range(first * self.size, len(self) * self.size, self.size)  # none are left at an epoch's end
+        parts = [order[start : start + self.size][self.share.part] for start in starts]
         yield from self._decoded(parts) if self._resident is None else self._on_device(parts, *self._resident)
 
     def _on_device(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ucan.config import write_whole
 from ucan.data import InMemory, Labelled, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
 from ucan.training.batches import Batches, epoch_seed, flip_and_crop
@@ -27,6 +28,7 @@ from ucan.training.share import launched, leave_in_order, share_statistics
 
 # Steps between two looks at the loss: looking makes the device wait.
 LOOK_EVERY = 25
+METRICS = "metrics.jsonl"
 
 Progress = Callable[[int, int, int, dict[str, float]], None]  # epoch, step, steps per epoch, metrics
 
@@ -179,7 +181,7 @@ class Trainer:
         if self.rank != 0:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+        with open(self.folder / METRICS, "a", encoding="utf-8") as file:
             file.write(json.dumps({"epoch": self.epoch, **means, "seconds": seconds}) + "\n")
         self.board.add(self.epoch, means)
 
@@ -216,6 +218,8 @@ class Trainer:
                 f"the checkpoint in {self.folder} belongs to another model or generator: {str(error).splitlines()[0]}"
             ) from error
         self.epoch, self.step = state["epoch"], state["step"]
+        if self.rank == 0:
+            _keep_lines(self.folder / METRICS, self.epoch)
         own = 1.0 if self.rank == 0 else 0.0  # what was summed up so far is counted once
         self.totals = {name: own * total.to(self.fabric.device) for name, total in state["totals"].items()}
         if self.ema is not None:
@@ -277,6 +281,14 @@ def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optim
         lr = settings.generator_lr or settings.lr
         optimisers.append(torch.optim.Adam([{"params": learned, "lr": lr, "peak": lr}]))
     return optimisers
+
+
+def _keep_lines(path: Path, epochs: int) -> None:
+    """Keep the lines of the finished epochs: what was logged after the last checkpoint will be logged again."""
+    if path.exists():
+        lines = path.read_bytes().splitlines(keepends=True)
+        if lines[epochs:]:
+            write_whole(path, b"".join(lines[:epochs]))
 
 
 def _update_average(average: dict[str, torch.Tensor], state: dict[str, torch.Tensor], decay: float) -> None:
