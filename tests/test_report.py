@@ -702,6 +702,21 @@ def test_a_frozen_number_is_marked_wherever_it_stands(place):
     assert "not audited" in page and "1 of 2" in page
 
 
+def test_every_figure_that_stands_alone_names_run_and_scope_in_words(place):
+    runs = both(place)
+    galleries = galleries_of(runs)
+    drawn = figure_files(runs, galleries)
+    for number, (one, gallery) in enumerate(zip(runs, galleries, strict=True)):
+        own = {name: svg for name, svg in drawn.items() if f"-{number + 1}-" in name}
+        inputs = [svg for name, svg in own.items() if name.startswith("input-")]
+        assert len(inputs) == len(gallery.exhibits) and any(name.startswith("slice-") for name in own)
+        for svg in own.values():
+            said = ["".join(text.itertext()) for text in ET.fromstring(svg).findall(".//{*}text")]
+            assert any(one.label in words and one.scope in words for words in said)
+        pictures = [len(ET.fromstring(svg).findall(".//{*}image")) for svg in inputs]
+        assert pictures == [len(exhibit.panels) for exhibit in gallery.exhibits] and max(pictures) >= 3
+
+
 def test_norms_are_never_mixed_in_a_chart(tmp_path):
     for name, norm in (("two", 2), ("one", 1), ("unsaid", None)):
         config = {"kind": "imported", "name": name, "norm": norm, "scope": "pipeline"}

@@ -10,7 +10,7 @@ import numpy as np
 
 from ucan.audit import in_words
 from ucan.report.basis import stopped_in_words
-from ucan.report.figures import PAGE, PAPER, Paint, slice_chart, votes_chart
+from ucan.report.figures import PAGE, PAPER, Paint, input_sheet, slice_chart, votes_chart
 from ucan.report.gallery import Exhibit, Gallery
 from ucan.report.markup import chip, row_head, slug, strong, swatch, table, unbroken
 from ucan.report.runs import Run
@@ -175,7 +175,8 @@ def _slices(runs: Sequence[Run], galleries: Sequence[Gallery], paint: Paint) -> 
         most = max(other.most for i, other in cuts.items() if runs[i].norm == run.norm)
         across, up = (_size(reach) for reach in cut.reach)
         about = f"Slice through a certified region of {run.label}: it reaches {across} across and {up} up."
-        drawn[number] = slice_chart(cut, most, number, run.scope, about, paint)
+        title = f"{run.label} · {run.scope}" if paint is PAPER else ""  # on the page it stands below
+        drawn[number] = slice_chart(cut, most, number, run.scope, about, paint, title=title)
     return drawn
 
 
@@ -212,10 +213,14 @@ def gallery_section(runs: Sequence[Run], galleries: Sequence[Gallery], room: int
     )
 
 
-def vote_figures(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[str, str]:
-    """The votes of the chosen inputs as stand-alone SVG, by their files' names without the ending."""
+def input_figures(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[str, str]:
+    """The chosen inputs with pictures and votes as stand-alone SVG, by their files' names without the ending."""
     return {
-        f"votes-{number + 1}-{slug(run.label)}-{one.idx}": votes_chart(one.counts, one.answer, one.truth, PAPER)
+        f"input-{number + 1}-{slug(run.label)}-{one.idx}-{slug(one.why)}": input_sheet(
+            f"{run.label} · {run.scope} · {one.why}, input {one.idx}",
+            [(panel.name, panel.note, panel.uri) for panel in one.panels],
+            votes_chart(one.counts, one.answer, one.truth, PAPER),
+        )
         for number, (run, gallery) in enumerate(zip(runs, galleries, strict=True))
         for one in gallery.exhibits
     }

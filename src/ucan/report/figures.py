@@ -100,11 +100,18 @@ def accuracy_chart(lines: Sequence[Line], axis: str, about: str, paint: Paint = 
 
 
 def slice_chart(
-    cut: Slice, most: float, number: int, scope: str, about: str, paint: Paint = PAPER, width: int = 250
+    cut: Slice,
+    most: float,
+    number: int,
+    scope: str,
+    about: str,
+    paint: Paint = PAPER,
+    width: int = 250,
+    title: str = "",
 ) -> str:
     """A two-dimensional slice through a certified region, and the ball inside it; ``most`` is the plot's half width.
 
-    As in the curves, the region's outline tells the scope.
+    As in the curves, the region's outline tells the scope. A figure that stands alone has it in words, too: ``title``.
     """
     middle, half = width / 2, width / 2 - 14
     unit, foot = half / most, width - 4
@@ -127,7 +134,8 @@ def slice_chart(
         f'<path d="M{middle} {foot}H{width - 14}{marks}" stroke="{paint.soft}" fill="none"/>',
         f'<g font-size="10.5" fill="{paint.soft}">{numbers}</g>',
     ]
-    return _svg(width, width + 14, about, parts, paint)
+    below = f'<text x="{middle}" y="{width + 28}" text-anchor="middle" font-size="12" fill="{paint.ink}">{escape(title)}</text>'
+    return _svg(width, width + (36 if title else 14), about, [*parts, below if title else ""], paint)
 
 
 def votes_chart(counts: Sequence[int], answer: int | None, truth: int, paint: Paint = PAPER, most: int = 10) -> str:
@@ -148,6 +156,26 @@ def votes_chart(counts: Sequence[int], answer: int | None, truth: int, paint: Pa
         )
     said = ", ".join(f"class {k}: {counts[k]:,}" for k in sorted(classes, key=lambda k: -counts[k])[:3] if counts[k])
     return _svg(width, height, f"Votes by class. {said}.", parts, paint)
+
+
+def input_sheet(title: str, panels: Sequence[tuple[str, str, str]], votes: str, paint: Paint = PAPER) -> str:
+    """One input as a figure that stands alone: its pictures (name, note, address) in a row, and its votes behind them."""
+    side, step = 96, 112
+    parts = [f'<text x="8" y="20" font-size="13" fill="{paint.ink}">{escape(title)}</text>']
+    for i, (name, note, address) in enumerate(panels):
+        x = 8 + step * i
+        parts.append(
+            f'<image x="{x}" y="32" width="{side}" height="{side}" image-rendering="optimizeSpeed" href="{escape(address)}"/>'
+            f'<text x="{x}" y="{32 + side + 15}" font-size="11" font-weight="600" fill="{paint.ink}">{escape(name)}</text>'
+            f'<text x="{x}" y="{32 + side + 29}" font-size="11" fill="{paint.soft}">{escape(note)}</text>'
+        )
+    x = 8 + step * len(panels)
+    parts.append(votes.replace("<svg ", f'<svg x="{x}" y="36" ', 1))
+    parts.append(
+        f'<text x="{x}" y="{32 + side + 15}" font-size="11" font-weight="600" fill="{paint.ink}">votes by class</text>'
+    )
+    wide = max(x + 188, 16 + 6.9 * len(title))
+    return _svg(wide, 32 + side + 38, title, parts, paint)
 
 
 def _most(lines: Sequence[Line]) -> float:

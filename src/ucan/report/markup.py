@@ -37,8 +37,8 @@ def table(columns: Sequence[str], rows: Sequence[str], caption: str, words: Sequ
         for i, name in enumerate(columns)
     )
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>{escape(caption)}'
-        f"</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption><span>{escape(caption)}'
+        f"</span></caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 

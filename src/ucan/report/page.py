@@ -14,10 +14,10 @@ from ucan.report.accuracy import accuracy_figures, accuracy_section
 from ucan.report.evidence import (
     audit_section,
     gallery_section,
+    input_figures,
     overview_section,
     region_figures,
     region_section,
-    vote_figures,
 )
 from ucan.report.figures import DARK, LIGHT
 from ucan.report.gallery import Gallery, exhibit_run
@@ -69,7 +69,7 @@ def galleries_of(runs: Sequence[Run], wanted: bool = True) -> list[Gallery]:
 
 def figure_files(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[str, str]:
     """Every figure as stand-alone SVG, by its file's name without the ending."""
-    return {**accuracy_figures(runs), **region_figures(runs, galleries), **vote_figures(runs, galleries)}
+    return {**accuracy_figures(runs), **region_figures(runs, galleries), **input_figures(runs, galleries)}
 
 
 def build_page(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
