@@ -707,7 +707,7 @@ def test_every_figure_that_stands_alone_names_run_and_scope_in_words(place):
     galleries = galleries_of(runs)
     drawn = figure_files(runs, galleries)
     for number, (one, gallery) in enumerate(zip(runs, galleries, strict=True)):
-        own = {name: svg for name, svg in drawn.items() if f"-{number + 1}-" in name}
+        own = {name: svg for name, svg in drawn.items() if name.split("-")[1] == str(number + 1)}
         inputs = [svg for name, svg in own.items() if name.startswith("input-")]
         assert len(inputs) == len(gallery.exhibits) and any(name.startswith("slice-") for name in own)
         for svg in own.values():

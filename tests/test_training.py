@@ -293,6 +293,15 @@ BAD = {
     "ema of one": ({"ema": 1.0}, "ema"),
     "negative lr": ({"lr": -1.0}, "lr"),
     "all held out": ({"held_out": 1.0}, "held_out"),
+    "lr that is no number": ({"lr": math.nan}, "lr"),
+    "endless lr": ({"lr": math.inf}, "lr"),
+    "negative generator_lr": ({"generator_lr": -0.1}, "generator_lr"),
+    "generator_lr that is no number": ({"generator_lr": math.nan}, "generator_lr"),
+    "negative weight_decay": ({"weight_decay": -1e-4}, "weight_decay"),
+    "weight_decay that is no number": ({"weight_decay": math.nan}, "weight_decay"),
+    "variance_weight that is no number": ({"variance_weight": math.nan}, "variance_weight"),
+    "seed too large": ({"seed": 2**64}, "seed"),
+    "seed too small": ({"seed": -(2**63) - 1}, "seed"),
 }
 
 
@@ -311,10 +320,20 @@ def test_wrong_settings_are_refused_by_name(case):
         {"generator": {"kind": "basis-wise", "basis": "wavelet"}},
         {"generator": {"kind": "certification-wise", "gamma": -1.0}},
         {"recipe": {"kind": "consistency", "lam": 20.0}},
+        {"recipe": {"kind": "augmentation", "draws": 0}},
+        {"recipe": {"kind": "augmentation", "draws": 2.5}},
+        {"recipe": {"kind": "consistency", "weight": "much"}},
+        {"recipe": {"kind": "consistency", "entropy": math.nan}},
+        {"generator": {"kind": "certification-wise", "features": 2.5}},
+        {"generator": {"kind": "composed", "growth": 2.5}},
+        {"generator": {"kind": "basis-wise", "leading": 2.5}},
+        {"generator": {"kind": "basis-wise", "leading": 20, "bands": 2.5}},
+        {"generator": {"kind": "basis-wise", "leading": 20, "scale": ["a", "b"]}},
+        {"law": {"kind": "gaussian", "std": "wide"}},
     ],
     ids=str,
 )
-def test_unknown_parameters_of_a_table_are_refused(values):
+def test_wrong_parameters_of_a_table_are_refused(values):
     settings = TrainSettings.from_dict(values)
     with pytest.raises(InvalidInput):
         settings.build_law(64), settings.build_generator((1, 8, 8), None), settings.build_recipe()
@@ -334,6 +353,25 @@ def test_settings_files_that_cannot_be_read(tmp_path):
     (tmp_path / "b.toml").write_text('epochs = "many"')
     with pytest.raises(InvalidInput):
         read_settings(tmp_path / "b.toml")
+
+
+def test_settings_that_are_no_utf_8_are_refused(tmp_path):
+    (tmp_path / "a.toml").write_bytes('model = "größer"'.encode("latin1"))
+    with pytest.raises(InvalidInput, match=r"a\.toml.*UTF-8"):
+        read_settings(tmp_path / "a.toml")
+
+
+def test_every_seed_that_torch_takes_is_taken():
+    for seed in (-(2**63), 2**64 - 1):
+        build_classifier(TrainSettings(seed=seed), (1, 8, 8), 10)
+
+
+def test_a_generator_without_a_learning_rate_stays_as_it_was(tmp_path):
+    one = trainer(tmp_path / "run", generator_lr=0.0, epochs=1, ema=0.0)
+    before = {k: v.clone() for k, v in one.joint.state_dict().items()}
+    one.run()
+    moved = {k for k, v in one.joint.state_dict().items() if not torch.equal(v, before[k])}
+    assert moved and all(name.startswith("classifier.") for name in moved)
 
 
 def test_set_changes_one_setting():

@@ -127,8 +127,10 @@ class BasisWise(Generator):
         self, directions: Directions, leading: int, scale: Any = (0.25, 1.0), bands: int | None = None, cap: float = 1.0
     ) -> None:
         super().__init__()
-        if not 1 <= leading <= directions.dim:
-            raise InvalidInput(f"leading must lie between 1 and the dimension {directions.dim}, got {leading}.")
+        if not isinstance(leading, int) or not 1 <= leading <= directions.dim:
+            raise InvalidInput(
+                f"leading must be a whole number between 1 and the dimension {directions.dim}, got {leading!r}."
+            )
         self.directions = directions
         self.leading = leading
         self.band_cap = check_gamma(cap)
@@ -137,8 +139,8 @@ class BasisWise(Generator):
         directions.scale(s).check()
         self.raw: nn.Parameter | None = None
         if bands is not None:
-            if not 1 <= bands <= leading:
-                raise InvalidInput(f"bands must lie between 1 and leading = {leading}, got {bands}.")
+            if not isinstance(bands, int) or not 1 <= bands <= leading:
+                raise InvalidInput(f"bands must be a whole number between 1 and leading = {leading}, got {bands!r}.")
             if s.max() > cap:
                 raise InvalidInput(f"scale holds {float(s.max()):g}, above the cap {cap:g}.")
             band = torch.arange(leading) * bands // leading

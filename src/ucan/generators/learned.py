@@ -108,8 +108,8 @@ class DenseBlock(nn.Module):
     def __init__(self, channels: int, features: int, growth: int) -> None:
         super().__init__()
         for name, value in (("channels", channels), ("features", features), ("growth", growth)):
-            if value < 1:
-                raise InvalidInput(f"{name} must be at least 1, got {value!r}.")
+            if not isinstance(value, int) or value < 1:
+                raise InvalidInput(f"{name} must be a whole number, 1 or above, got {value!r}.")
         widths = [channels, channels + features, channels + features + growth, channels + features + 2 * growth]
         grown = [features, growth, growth, growth]
         self.convolutions = nn.ModuleList(

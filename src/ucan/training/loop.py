@@ -278,7 +278,7 @@ def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optim
     learned = [p for p in joint.generator.parameters() if p.requires_grad]
     if learned:
         # No decay: it would pull the scales towards the middle of their range, where only the loss should put them.
-        lr = settings.generator_lr or settings.lr
+        lr = settings.lr if settings.generator_lr is None else settings.generator_lr
         optimisers.append(torch.optim.Adam([{"params": learned, "lr": lr, "peak": lr}]))
     return optimisers
 

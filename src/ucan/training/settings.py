@@ -6,6 +6,7 @@ import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from ucan import generators, laws
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, UcanError
 from ucan.generators import Generator
 from ucan.generators.basis import Cosines, PrincipalComponents
 from ucan.laws import Law
@@ -62,8 +63,19 @@ class TrainSettings:
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must be at least 1, got {getattr(self, name)!r}.")
-        if not 0 <= self.ema < 1 or not 0 <= self.held_out < 1 or self.lr <= 0:
-            raise InvalidInput("ema and held_out must lie in [0, 1), and lr must be above 0.")
+        for name in ("ema", "held_out"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InvalidInput(f"{name} must lie in [0, 1), got {getattr(self, name)!r}.")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise InvalidInput(f"lr must be a finite number above 0, got {self.lr!r}.")
+        for name in ("generator_lr", "weight_decay"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InvalidInput(f"{name} must be a finite number, 0 or above, got {value!r}.")
+        if not math.isfinite(self.variance_weight):
+            raise InvalidInput(f"variance_weight must be a finite number, got {self.variance_weight!r}.")
+        if not -(2**63) <= self.seed < 2**64:  # what torch takes
+            raise InvalidInput(f"seed must lie between -2**63 and 2**64 - 1, got {self.seed!r}.")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for TOML."""
@@ -83,7 +95,7 @@ class TrainSettings:
         parameters = {k: v for k, v in self.law.items() if k != "kind"}
         kind = laws.BY_NAME[self.law["kind"]]
         if "std" in parameters:
-            return kind.from_std(parameters.pop("std"), dim, **parameters)
+            return _made("law", partial(kind.from_std, dim=dim), parameters)
         return _made("law", kind, parameters)
 
     def build_recipe(self) -> Recipe:
@@ -139,17 +151,22 @@ def read_settings(source: str | Path) -> TrainSettings:
         path = Path(source)
         if not path.is_file():
             raise InvalidInput(f"{source!r} is neither a file nor a preset; presets: {', '.join(preset_names())}.")
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{source} is no text in UTF-8, as TOML must be: save it so ({error}).") from error
     try:
         return TrainSettings.from_dict(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, TypeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"{source} cannot be read as training settings: {error}.") from error
 
 
 def _made(what: str, kind: Any, parameters: dict[str, Any]) -> Any:
     try:
         return kind(**parameters)
-    except TypeError as error:
+    except UcanError:
+        raise
+    except (TypeError, ValueError) as error:
         raise InvalidInput(f"[{what}] {error}.") from error
 
 
