@@ -43,7 +43,7 @@ from torch import nn
 from ucan import Generator, Region, SmoothedClassifier, __version__, data
 from ucan.bench import machine
 from ucan.bounds import anytime_lower_bound
-from ucan.cli.train import changed, settle
+from ucan.cli.train import changed
 from ucan.config import write_whole
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
@@ -289,11 +289,9 @@ def trained(folder: Path, settings: TrainSettings) -> float:
         return 0.0
     start = time.monotonic()
     train_set = loaded(settings.data, "train")
-    shape, classes = train_set.event_shape, train_set.num_classes
-    config = {"kind": "train", "ucan": __version__, "shape": list(shape), "num_classes": classes, "finetune": None}
-    settle(folder, {**config, "training": settings.to_dict()})
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    Trainer(settings, train_set, build_classifier(settings, shape, classes), folder, device).run()
+    classifier = build_classifier(settings, train_set.event_shape, train_set.num_classes)
+    Trainer(settings, train_set, classifier, folder, device).run()
     return time.monotonic() - start
 
 

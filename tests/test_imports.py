@@ -14,6 +14,7 @@ import ucan
 PACKAGE = Path(ucan.__file__).parent
 # From what knows nothing to what knows everything. A module may import those before it, and itself.
 ORDER = (
+    "version",
     "errors",
     "rounding",
     "allocator",

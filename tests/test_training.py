@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 import ucan
 from ucan import Gaussian, InvalidInput, SmoothedClassifier, data
 from ucan.cli import app
-from ucan.cli.train import changed, settle
+from ucan.cli.train import changed
+from ucan.config import read_config, write_config
 from ucan.data import InMemory
 from ucan.errors import TrainingError
 from ucan.generators import BasisWise, CertificationWise, Composed, DatasetWise, Isotropic, Pattern
@@ -496,6 +497,7 @@ def test_what_a_run_writes_and_tells(uninterrupted):
     folder, told = uninterrupted
     assert {p.name for p in folder.iterdir()} == {
         "checkpoint.pt",
+        "config.toml",
         "metrics.jsonl",
         "tensorboard",
         "weights.safetensors",
@@ -741,9 +743,84 @@ OTHERS = {
 def test_a_checkpoint_of_another_architecture_is_refused(tmp_path, case):
     path = checkpointed(tmp_path / "run")
     before = path.read_bytes()
+    with pytest.raises(TrainingError, match=r"begun with other settings:\n.*training"):
+        trainer(tmp_path / "run", epochs=1, dataset=few(64), **OTHERS[case]).run()
+    (tmp_path / "run" / "config.toml").unlink()  # a run from before settings were kept
     with pytest.raises(TrainingError, match="another model or generator"):
-        trainer(tmp_path / "run", dataset=few(64), **OTHERS[case]).run()
-    assert path.read_bytes() == before
+        trainer(tmp_path / "run", epochs=1, dataset=few(64), **OTHERS[case]).run()
+    assert path.read_bytes() == before and not (tmp_path / "run" / "config.toml").exists()
+
+
+def stopped(folder, **changes):
+    """A run that ends in its second epoch."""
+
+    def leave(epoch, *_):
+        if epoch == 1:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        trainer(folder, leave, **changes).run()
+
+
+def test_a_run_goes_on_with_its_own_settings_and_data_alone(tmp_path, uninterrupted):
+    stopped(tmp_path / "run")
+    before = (tmp_path / "run" / "checkpoint.pt").read_bytes()
+    whole = few()
+    brighter = InMemory((0.5 + whole.images / 2), whole.labels, whole.classes)
+    relabelled = InMemory(whole.images, whole.labels.flip(0), whole.classes)
+    for changes, word in (
+        ({"lr": 1e-2}, "training.lr: the run has 0.002, asked for 0.01"),
+        ({"dataset": brighter}, "data_hash: the run has"),
+        ({"dataset": relabelled}, "data_hash: the run has"),
+    ):
+        with pytest.raises(TrainingError, match=f"begun with other settings:\n  {word}"):
+            trainer(tmp_path / "run", **changes).run()
+    assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == before
+    trainer(tmp_path / "run").run()
+    assert same(weights(tmp_path / "run"), weights(uninterrupted[0]))
+
+
+@pytest.mark.parametrize("kept", ("without data_hash", "nothing"))
+def test_a_run_from_before_all_this_was_kept_goes_on(tmp_path, uninterrupted, kept):
+    stopped(tmp_path / "run")
+    config = read_config(tmp_path / "run" / "config.toml")
+    (tmp_path / "run" / "config.toml").unlink()
+    if kept != "nothing":
+        write_config(tmp_path / "run" / "config.toml", {k: v for k, v in config.items() if k != "data_hash"})
+    trainer(tmp_path / "run").run()
+    assert same(weights(tmp_path / "run"), weights(uninterrupted[0])) and load_run(tmp_path / "run")
+
+
+def test_other_pictures_under_the_same_name_are_refused(place):
+    pixels = np.random.default_rng(0).random((40, 1, 8, 8))
+    np.savez("a.npz", x=pixels, y=np.arange(40) % 4)
+    words = ["digits-isotropic", "--set", "data=a.npz", "--set", "epochs=1", "-o", "run"]
+    train(*words)
+    train(*words)
+    np.savez("a.npz", x=1 - pixels, y=np.arange(40) % 4)
+    result = CliRunner().invoke(app, ["train", *words, "-q", "--device", "cpu"])
+    assert isinstance(result.exception, TrainingError) and "data_hash: the run has" in str(result.exception)
+
+
+def test_load_run_says_what_is_missing(tmp_path):
+    folder = tmp_path / "run"
+    stopped(folder)
+    with pytest.raises(TrainingError, match=r"\(weights.safetensors missing\): start the same training again"):
+        load_run(folder)
+    trainer(folder).run()
+    (folder / "config.toml").unlink()
+    with pytest.raises(TrainingError, match=r"\(config.toml missing\): run its Trainer again"):
+        load_run(folder)
+    trainer(folder).run()
+    assert load_run(folder).num_classes == 10
+
+
+def test_a_run_of_a_model_that_has_no_name_is_loaded_with_one_of_its_kind(tmp_path):
+    made = [nn.Sequential(nn.Flatten(), nn.Linear(64, 10)) for _ in range(2)]
+    trainer(tmp_path / "run", epochs=1, ema=0.0, classifier=made[0]).run()
+    with pytest.raises(TrainingError, match=r"load_run\(folder, model\)"):
+        load_run(tmp_path / "run")
+    assert torch.equal(load_run(tmp_path / "run", made[1]).classifier[1].weight, made[0][1].weight)
 
 
 DAMAGE = {
@@ -844,7 +921,6 @@ GENERATOR_TABLES = {
 @pytest.mark.parametrize("kind", GENERATOR_TABLES)
 def test_a_loaded_run_answers_as_the_trainer_does(tmp_path, kind):
     one = trainer(tmp_path / "run", epochs=1, ema=0.0, generator=GENERATOR_TABLES[kind], dataset=few(128))
-    settle(tmp_path / "run", {"shape": [1, 8, 8], "num_classes": 10, "training": one.settings.to_dict()})
     one.run()
     run = load_run(tmp_path / "run")
     x = few(3).batch(torch.arange(3))[0]
@@ -862,11 +938,12 @@ def test_a_loaded_run_answers_as_the_trainer_does(tmp_path, kind):
 
 
 def test_what_load_run_refuses(tmp_path, uninterrupted):
-    with pytest.raises(TrainingError, match="no finished training run"):
+    with pytest.raises(TrainingError, match=r"\(config.toml and weights.safetensors missing\): `ucan train`"):
         load_run(tmp_path)
     other = TrainSettings.from_dict({**SMALL, "generator": {"kind": "dataset-wise"}})
     folder = tmp_path / "run"
-    settle(folder, {"shape": [1, 8, 8], "num_classes": 10, "training": other.to_dict()})
+    folder.mkdir()
+    write_config(folder / "config.toml", {"shape": [1, 8, 8], "num_classes": 10, "training": other.to_dict()})
     save_file(weights(uninterrupted[0]), folder / "weights.safetensors")
     with pytest.raises(TrainingError, match="does not fit"):
         load_run(folder)

@@ -8,8 +8,7 @@ from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
 from ucan.region import Region
 from ucan.registry import Registry
 from ucan.smoothed import SmoothedClassifier
-
-__version__ = "0.1.0"
+from ucan.version import __version__
 
 __all__ = [
     "Abstention",

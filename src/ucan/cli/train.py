@@ -11,12 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ucan import __version__, data
+from ucan import data
 from ucan.cli import words
 from ucan.cli.progress import duration
-from ucan.config import differences, frozen, read_config, write_config
-from ucan.errors import InvalidInput, TrainingError
-from ucan.models import load_weights
+from ucan.errors import InvalidInput
 from ucan.rounding import floor_percent
 from ucan.training import Trainer, TrainSettings, build_classifier, preset_names, read_settings
 
@@ -52,23 +50,10 @@ def train(
     chosen = changed(read_settings(settings), change or [])
     folder = out or Path("runs") / Path(settings).stem
     dataset = data.load(chosen.data, "train", size=chosen.size)
-    shape, classes = dataset.event_shape, dataset.num_classes
-    classifier = build_classifier(chosen, shape, classes)
-    if finetune is not None:
-        load_weights(classifier, finetune)
-    config = {
-        "kind": "train",
-        "ucan": __version__,
-        "shape": list(shape),
-        "num_classes": classes,
-        "finetune": str(finetune) if finetune else None,
-        "training": chosen.to_dict(),
-    }
+    classifier = build_classifier(chosen, dataset.event_shape, dataset.num_classes)
     show = None if quiet else _Shown(chosen.epochs)
     place = words.device_of(device).type
-    trainer = Trainer(chosen, dataset, classifier, folder, place, show)  # what is wrong with the settings shows here
-    if trainer.rank == 0:
-        settle(folder, config)
+    trainer = Trainer(chosen, dataset, classifier, folder, place, show, finetune)
     try:
         trainer.run()
     except KeyboardInterrupt:
@@ -100,27 +85,6 @@ def changed(settings: TrainSettings, changes: list[str]) -> TrainSettings:
             raise InvalidInput(f"there is no setting {key!r}; there are {', '.join(sorted(values))}.")
         table[last] = value
     return TrainSettings.from_dict(values)
-
-
-def settle(folder: Path, config: dict[str, Any]) -> None:
-    """Keep the settings with the run, or make sure that they are still the same."""
-    path = folder / "config.toml"
-    if not path.exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise TrainingError(f"{folder} holds other things than a run; name another folder with --out.")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_config(path, config)
-        return
-    begun = read_config(path)
-    if begun.get("kind") != config.get("kind"):
-        raise TrainingError(
-            f"{folder} holds a run of another kind ({begun.get('kind')}); name another folder with --out."
-        )
-    lines = differences(begun, frozen(config))
-    if lines:
-        raise TrainingError(
-            f"{folder} was begun with other settings:\n  " + "\n  ".join(lines) + "\nName another folder."
-        )
 
 
 class _Shown:

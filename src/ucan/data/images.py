@@ -124,7 +124,7 @@ class InMemory(Labelled):
         """SHA-256 of images and labels."""
         digest = hashlib.sha256(str((tuple(self.images.shape), self.images.dtype)).encode())
         for tensor in (self.images, self.labels):
-            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def subset(self, indices: Sequence[int] | torch.Tensor) -> InMemory:

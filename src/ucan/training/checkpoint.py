@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from ucan.config import read_config
+from ucan.config import differences, frozen, read_config, write_config
 from ucan.errors import TrainingError
 from ucan.generators import Generator
 from ucan.laws import Law
@@ -34,6 +34,33 @@ class TrainedRun:
     law: Law
     shape: tuple[int, ...]
     num_classes: int
+
+
+def check_settings(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse a folder that holds other things than this run, or a run with other settings or other data."""
+    path = folder / CONFIG
+    if not path.exists():
+        # A run from before its settings were kept has a checkpoint, and goes on.
+        if folder.exists() and any(folder.iterdir()) and not (folder / CHECKPOINT).exists():
+            raise TrainingError(f"{folder} holds other things than a run; name another folder (--out).")
+        return
+    begun = read_config(path)
+    if begun.get("kind") != config.get("kind"):
+        raise TrainingError(f"{folder} holds a run of another kind ({begun.get('kind')}); name another folder (--out).")
+    # A run from before data_hash was kept goes on without it.
+    asked = {key: value for key, value in config.items() if key != "data_hash" or key in begun}
+    lines = differences(begun, frozen(asked))
+    if lines:
+        raise TrainingError(
+            f"{folder} was begun with other settings:\n  " + "\n  ".join(lines) + "\nName another folder (--out)."
+        )
+
+
+def keep_settings(folder: Path, config: dict[str, Any]) -> None:
+    """Keep the settings with the run, if they are not there yet."""
+    if not (folder / CONFIG).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_config(folder / CONFIG, config)
 
 
 def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
@@ -84,15 +111,31 @@ def build_classifier(settings: TrainSettings, shape: tuple[int, ...], num_classe
     return model
 
 
-def load_run(folder: str | Path) -> TrainedRun:
-    """The classifier, generator and law of a finished training run, in evaluation mode on the CPU."""
+def check_finished(folder: Path) -> None:
+    """Refuse a folder that holds no finished training run; say what is missing, and what to do."""
+    missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
+    if missing == [WEIGHTS] and (folder / CHECKPOINT).is_file():
+        what = "start the same training again, and it goes on from its checkpoint"
+    elif missing == [CONFIG]:
+        what = "run its Trainer again, with the same settings and data, and it keeps them there"
+    else:
+        what = "`ucan train` makes one"
+    if missing:
+        raise TrainingError(f"{folder} holds no finished training run ({' and '.join(missing)} missing): {what}.")
+
+
+def load_run(folder: str | Path, classifier: nn.Module | None = None) -> TrainedRun:
+    """The classifier, generator and law of a finished training run, in evaluation mode on the CPU.
+
+    ``classifier`` is for a run whose Trainer was given another model than the one that its settings name: a new one
+    of that kind, which gets the weights.
+    """
     folder = Path(folder)
-    if not is_trained_run(folder):
-        raise TrainingError(f"{folder} holds no finished training run ({WEIGHTS} is missing): `ucan train` makes one.")
+    check_finished(folder)
     config = read_config(folder / CONFIG)
     shape, num_classes = tuple(config["shape"]), int(config["num_classes"])
     settings = TrainSettings.from_dict(config["training"])
-    classifier = build_classifier(settings, shape, num_classes)
+    classifier = classifier or build_classifier(settings, shape, num_classes)
     generator = settings.build_generator(shape, None)
     try:
         state = load_file(folder / WEIGHTS)
@@ -100,7 +143,8 @@ def load_run(folder: str | Path) -> TrainedRun:
             module.load_state_dict({k.removeprefix(name): v for k, v in state.items() if k.startswith(name)})
     except (RuntimeError, SafetensorError) as error:
         raise TrainingError(
-            f"{folder / WEIGHTS} does not fit {folder / CONFIG}: {str(error).splitlines()[0]}"
+            f"{folder / WEIGHTS} does not fit {folder / CONFIG}: {' '.join(str(error).split())[:300]} "
+            "If the Trainer was given a model of your own, give one to load_run, too: load_run(folder, model)."
         ) from error
     law = settings.build_law(math.prod(shape))
     return TrainedRun(folder, settings, classifier.eval(), generator.eval(), law, shape, num_classes)

@@ -19,12 +19,21 @@ from torch import nn
 from ucan.config import write_whole
 from ucan.data import InMemory, Labelled, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
+from ucan.models import load_weights
 from ucan.training.batches import Batches, epoch_seed, flip_and_crop
 from ucan.training.board import Board
-from ucan.training.checkpoint import CHECKPOINT, read_checkpoint, save_run, write_checkpoint
+from ucan.training.checkpoint import (
+    CHECKPOINT,
+    check_settings,
+    keep_settings,
+    read_checkpoint,
+    save_run,
+    write_checkpoint,
+)
 from ucan.training.joint import Joint
 from ucan.training.settings import TrainSettings
 from ucan.training.share import launched, leave_in_order, share_statistics
+from ucan.version import __version__
 
 # Steps between two looks at the loss: looking makes the device wait.
 LOOK_EVERY = 25
@@ -42,6 +51,9 @@ class Trainer:
 
     ``dataset`` is what ``ucan.data.load`` gives, or any torch Dataset of (pixels in [0, 1], label) that fits in memory.
 
+    The folder keeps the settings, and what tells the data from others: a run that goes on with others is refused. With
+    ``finetune`` the classifier starts from the weights in that file.
+
     Everything random follows from (seed, epoch), or is kept in the checkpoint, so an interrupted run that is started
     again ends with the same weights, bit for bit on a CPU.
     """
@@ -54,20 +66,32 @@ class Trainer:
         folder: str | Path,
         accelerator: str = "auto",
         on_progress: Progress | None = None,
+        finetune: str | Path | None = None,
     ) -> None:
         self.settings = settings
         self.folder = Path(folder)
         self.on_progress = on_progress
+        if finetune is not None:
+            load_weights(classifier, finetune)
         self.fabric = _fabric(accelerator, settings.precision)
         self.fabric.launch()
         if self.fabric.world_size > 1:
             atexit.register(leave_in_order)
         if not isinstance(dataset, Labelled):
             dataset = InMemory.of(dataset)
-        if settings.held_out:
-            dataset, _ = held_out(dataset, settings.held_out, settings.seed)
         if len(dataset) < 1:
             raise InvalidInput("the training set is empty.")
+        self.config = {
+            "kind": "train",
+            "ucan": __version__,
+            "shape": list(dataset.event_shape),
+            "num_classes": dataset.num_classes,
+            "data_hash": dataset.fingerprint() if self.fabric.global_rank == 0 else None,
+            "finetune": None if finetune is None else str(finetune),
+            "training": settings.to_dict(),
+        }
+        if settings.held_out:
+            dataset, _ = held_out(dataset, settings.held_out, settings.seed)
         self.rank, world = self.fabric.global_rank, self.fabric.world_size
         self.batches = Batches(dataset, settings.batch, settings.seed, self.fabric.device, self.rank, world)
         self.share = self.batches.share
@@ -96,7 +120,11 @@ class Trainer:
 
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to the end; the weights are then in the folder."""
+        if self.rank == 0:
+            check_settings(self.folder, self.config)
         self._resume()
+        if self.rank == 0:  # not before: what belongs to another checkpoint must not be kept beside it
+            keep_settings(self.folder, self.config)
         with self._stoppable(), closing(self.board):
             while self.epoch < self.settings.epochs:
                 self._run_epoch()
