@@ -302,6 +302,17 @@ def test_an_own_tsv_is_not_overwritten(
     assert (place / "mine.tsv").read_text() == "precious"
 
 
+def test_certificates_that_are_missing_are_written_by_the_same_command(place: Path) -> None:
+    certify("run")
+    certify("run", "--certificates")
+    folder = place / "run" / "certificates"
+    there = {path.name: path.read_text() for path in folder.glob("*.json")}
+    assert len(there) == len(rows(place / "run" / "results.tsv")) > 3
+    (folder / "3.json").unlink()
+    certify("run", "--certificates")
+    assert {path.name: path.read_text() for path in folder.glob("*.json")} == there
+
+
 def test_a_second_run_computes_nothing(place: Path) -> None:
     certify("run")
     first = (place / "run" / "results.tsv").read_text()

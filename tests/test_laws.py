@@ -388,7 +388,6 @@ INVALID = {
     "dim fractional": lambda: Gaussian(scale=1.0).radius(0.9, 2, 2.5),
     "dim nan": lambda: Gaussian(scale=1.0).radius(0.9, 2, math.nan),
     "dim infinite": lambda: Gaussian(scale=1.0).radius(0.9, 2, INF),
-    "dim None": lambda: Gaussian(scale=1.0).radius(0.9, 2, None),
     "radius negative": lambda: Gaussian(scale=1.0).probability(-0.1),
     "radius nan": lambda: Gaussian(scale=1.0).probability([0.1, math.nan]),
     "samples negative": lambda: Gaussian(scale=1.0).sample(-1, (3,), RNG),
@@ -594,3 +593,34 @@ def test_sampling_leaves_the_global_generator_alone(name):
     before = torch.get_rng_state()
     draw(name, 8, n=10)
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    "law, norm, free",
+    [
+        (Gaussian(0.5), 2, True),
+        (Gaussian(0.5), 1, True),
+        (Gaussian(0.5), math.inf, False),
+        (Laplace(0.5), 1, True),
+        (Uniform(0.5), 1, True),
+        (Uniform(0.5), math.inf, False),
+        (ExpInf(0.5), 1, False),
+        (ExpInf(0.5), math.inf, True),
+        (PowerLaw(0.5, a=5000.0), 1, False),
+    ],
+)
+def test_a_dimension_may_be_left_out_only_where_it_makes_no_difference(law: Law, norm: float, free: bool) -> None:
+    if free:
+        assert law.radius(0.9, norm) == law.radius(0.9, norm, 3072)
+        assert law.probability(0.1, norm) == law.probability(0.1, norm, 3072)
+    else:
+        for ask in (law.radius, law.probability):
+            with pytest.raises(InvalidInput, match="depends on the dimension: give dim="):
+                ask(0.6, norm)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    law = Gaussian(np.float32(0.5))
+    assert law == Gaussian(0.5) and type(law.scale) is float
+    with pytest.raises(InvalidInput, match="scale must be"):
+        Gaussian(True)

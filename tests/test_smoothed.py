@@ -1,5 +1,6 @@
 """The smoothed classifier: certificates against known truths, and every wrong argument refused before any work."""
 
+import json
 import math
 import re
 from itertools import pairwise
@@ -809,3 +810,13 @@ def test_what_a_model_raises_is_told_as_its_own():
 
     with pytest.raises(ucan.ModelError, match="ZeroDivisionError"):
         ucan.SmoothedClassifier(boom, ucan.Gaussian(0.5)).certify(torch.rand(1, 4), n=100)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    g = SmoothedClassifier(lambda y: (y[:, 0] > 0).long(), Gaussian(scale=1.0), num_classes=np.int64(2))
+    x = torch.ones(1, 2)
+    (c,) = g.certify(x, n0=np.int32(20), n=np.int64(200), alpha=np.float32(0.0625), seed=np.int64(3))
+    (same,) = g.certify(x, n0=20, n=200, alpha=0.0625, seed=3)
+    assert c.radius == same.radius and json.dumps(c.to_dict()) == json.dumps(same.to_dict())
+    with pytest.raises(InvalidInput, match="n must be a whole number"):
+        g.certify(x, n=np.float64(200.5))

@@ -236,6 +236,24 @@ def test_a_run_of_another_kind_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "epochs" not in str(caught.value)  # their settings have nothing to do with each other
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE records SET record = substr(record, 1, 300) WHERE idx = 0",
+        "UPDATE records SET record = '[1]' WHERE idx = 0",
+        "UPDATE outcomes SET radius = 'abc' WHERE idx = 1",
+    ],
+)
+def test_damage_within_the_database_is_said_to_be_so(tmp_path: Path, damage: str) -> None:
+    with Store.create(tmp_path / "run", CONFIG) as store:
+        for i, outcome in enumerate(outcomes(2)):
+            store.add(i, 0, outcome, 0.1)
+    with sqlite3.connect(tmp_path / "run" / "results.sqlite") as db:
+        db.execute(damage)
+    with Store.open(tmp_path / "run") as store, pytest.raises(StoreError, match=r"are damaged.*new folder"):
+        assert store.scope and store.outcome(0) and store.columns()
+
+
 @pytest.mark.parametrize("kind", ["garbage", "truncated", "cut header", "foreign", "newer"])
 def test_a_damaged_or_foreign_database_is_left_alone(tmp_path: Path, kind: str) -> None:
     folder = filled(tmp_path / "run", 12)

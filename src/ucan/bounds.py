@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ucan.errors import InvalidInput
 
 def check_alpha(alpha: float) -> None:
     """Refuse an α outside (0, 1)."""
-    if not (isinstance(alpha, int | float) and 0 < alpha < 1):
+    if not (isinstance(alpha, Real) and 0 < alpha < 1):
         raise InvalidInput(f"alpha must lie strictly between 0 and 1, got {alpha!r}; 0.001 is usual.")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from numbers import Integral
+from typing import Any, Literal, get_args
 
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput
@@ -40,6 +41,7 @@ class CertifyPlan:
             raise InvalidInput(f'bound must be "binary", "two-class" or "anytime", got {self.bound!r}.')
         if self.stop is not None and self.bound != "binary":
             raise InvalidInput("stopping early needs the binary bound: leave bound= out, or stop=.")
+        _plain(self)
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,25 @@ class PredictPlan:
             raise InvalidInput(f'test must be "majority" or "top-two", got {self.test!r}.')
         if self.stop and self.test != "majority":
             raise InvalidInput("stopping early needs the majority test: leave test= out, or stop=.")
+        _plain(self)
 
 
-def check_count(name: str, value: int) -> None:
+def _plain(plan: CertifyPlan | PredictPlan) -> None:
+    """Numbers of numpy become Python's own: they end up in records, and JSON knows no others."""
+    for name in ("n0", "n", "seed", "batch_size"):
+        value = getattr(plan, name, None)
+        if value is not None:
+            object.__setattr__(plan, name, int(value))
+    object.__setattr__(plan, "alpha", float(plan.alpha))
+
+
+def check_count(name: str, value: Any) -> None:
     """Refuse anything but a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
 
 
-def check_seed(seed: int) -> None:
+def check_seed(seed: Any) -> None:
     """Refuse a seed that is no whole number."""
-    if isinstance(seed, bool) or not isinstance(seed, int):
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise InvalidInput(f"seed must be a whole number, got {seed!r}.")

@@ -15,6 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -77,12 +78,13 @@ class Classifier:
     """
 
     def __init__(self, model: Callable[[torch.Tensor], Any], num_classes: int) -> None:
+        whole = isinstance(num_classes, Integral) and not isinstance(num_classes, bool)
         if not callable(model):
             raise ModelError(f"the model must be callable on a batch of inputs, got {type(model).__name__}.")
-        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
+        if not whole or num_classes < 2:
             raise InvalidInput(f"num_classes must be a whole number of at least 2, got {num_classes!r}.")
         self.model = model
-        self.num_classes = num_classes
+        self.num_classes = int(num_classes)
 
     @property
     def device(self) -> torch.device | None:

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import asdict
 from functools import partial
@@ -221,7 +221,7 @@ def _certify_all(
     if done and not quiet:
         print(f"{len(done)} inputs are done already, {len(todo)} to go.", file=sys.stderr)
     if certificates:
-        (store.folder / "certificates").mkdir(exist_ok=True)
+        _write_certificates(store, sorted(done))
     if not todo:
         return
     earlier = store.columns(("label", "correct"))
@@ -237,7 +237,7 @@ def _certify_all(
             store.add(index, label, outcome, now - last)
             last = now
             if certificates:
-                save_json(outcome, store.folder / "certificates" / f"{index}.json")
+                save_json(outcome, _certificate_path(store, index))
             right, known = right + (outcome.prediction == label), known + (label != NO_LABEL)
             invalid, votes = invalid + outcome.invalid, votes + outcome.evidence.n
             # Under a stopping rule the sure inputs come first: a share of those would promise too much.
@@ -249,6 +249,18 @@ def _certify_all(
             "number out of range; they count against every answer.",
             file=sys.stderr,
         )
+
+
+def _write_certificates(store: Store, indices: Sequence[int]) -> None:
+    """Certificates of an earlier run of this command that are not there: it was stopped, or did not ask for them."""
+    (store.folder / "certificates").mkdir(exist_ok=True)
+    for index in indices:
+        if not _certificate_path(store, index).exists():
+            save_json(store.outcome(index), _certificate_path(store, index))
+
+
+def _certificate_path(store: Store, index: int) -> Path:
+    return store.folder / "certificates" / f"{index}.json"
 
 
 @contextmanager

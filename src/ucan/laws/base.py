@@ -39,18 +39,22 @@ class Law(ABC):
     norms: ClassVar[tuple[float, ...]] = ()
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.scale, int | float) and math.isfinite(self.scale) and self.scale > 0):
+        number = isinstance(self.scale, Real) and not isinstance(self.scale, bool)
+        if not (number and math.isfinite(self.scale) and self.scale > 0):
             raise InvalidInput(f"{type(self).__name__}: scale must be a finite number above 0, got {self.scale!r}.")
+        if not isinstance(self.scale, int | float):  # numpy's: records and comparisons want a plain one
+            object.__setattr__(self, "scale", float(self.scale))
 
     # --- the public, final methods: they check, convert and call a hook ---
 
-    def radius(self, p: Any, norm: float = 2, dim: int = 1, p_b: Any = None) -> Any:
+    def radius(self, p: Any, norm: float = 2, dim: int | None = None, p_b: Any = None) -> Any:
         """Certified radius R at top-class probability p; 0 where nothing is certified, never negative.
 
         ``p`` and ``p_b`` are floats or arrays in [0, 1]. Without ``p_b`` the bound is the binary one, in which all
-        other classes together have at most 1 − p; a given ``p_b`` bounds every single other class.
+        other classes together have at most 1 − p; a given ``p_b`` bounds every single other class. The dimension may
+        be left out only where the radius is the same in all of them.
         """
-        self._check(norm, dim)
+        dim = self._checked(norm, dim)
         p_a = _probabilities("p", p)
         # 1 − p is exact in floating point for p ≥ 1/2, so the binary bound loses nothing by going this way.
         others = 1.0 - p_a
@@ -63,9 +67,9 @@ class Law(ABC):
             result = np.where(certified, np.maximum(self._radius(safe_a, safe_b, norm, dim), 0.0), 0.0)
         return float(result) if result.ndim == 0 else result
 
-    def probability(self, radius: Any, norm: float = 2, dim: int = 1) -> Any:
+    def probability(self, radius: Any, norm: float = 2, dim: int | None = None) -> Any:
         """The p at which ``radius(p)`` reaches the given radius: its inverse. NaN where no p ≤ 1 reaches it."""
-        self._check(norm, dim)
+        dim = self._checked(norm, dim)
         r = np.asarray(radius, dtype=np.float64)
         if not (r >= 0).all():
             raise InvalidInput("radius must be 0 or more, and not NaN.")
@@ -133,7 +137,8 @@ class Law(ABC):
 
     # --- checks ---
 
-    def _check(self, norm: float, dim: int) -> None:
+    def _checked(self, norm: float, dim: int | None) -> int:
+        """The dimension, checked with the norm; without one any, if that makes no difference."""
         if norm not in self.norms:
             if not isinstance(norm, Real):
                 raise InvalidInput(f"norm must be 1, 2 or math.inf, got {norm!r}.")
@@ -141,7 +146,16 @@ class Law(ABC):
             raise UnsupportedNorm(
                 f"{type(self).__name__} noise has no known radius against {norm_name(norm)}; it has one against {known}."
             )
+        if dim is None:
+            high, low = np.array(0.75), np.array(0.25)
+            self._check_dim(2)
+            if self._radius(high, low, norm, 1) != self._radius(high, low, norm, 2):
+                raise InvalidInput(
+                    f"the radius of {type(self).__name__} noise against {norm_name(norm)} depends on the dimension: give dim=."
+                )
+            return 1
         self._check_dim(dim)
+        return int(dim)
 
     def _check_dim(self, dim: int) -> None:
         if not (isinstance(dim, Real) and math.isfinite(dim) and dim == int(dim) and dim >= 1):

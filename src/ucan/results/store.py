@@ -139,7 +139,10 @@ class Store:
             raise InvalidInput(f"there is no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}.")
         with storage(self.folder):
             cursor = self._db.execute(f"SELECT {', '.join(names)} FROM outcomes ORDER BY idx")
-            table = np.fromiter(cursor, np.dtype([(name, COLUMNS[name]) for name in names]))
+            try:
+                table = np.fromiter(cursor, np.dtype([(name, COLUMNS[name]) for name in names]))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise StoreError(_damaged(self.folder, error)) from error
         return {name: np.ascontiguousarray(table[name]) for name in names}
 
     def gapless(self, names: Sequence[str] = tuple(COLUMNS)) -> tuple[dict[str, np.ndarray], int]:
@@ -170,7 +173,7 @@ class Store:
             found = self._db.execute(query, (int(idx),)).fetchone()
         if found is None:
             raise InvalidInput(f"{self.folder} has no result for input {idx}.")
-        return None if found[0] is None else json.loads(found[0])
+        return None if found[0] is None else self._read(found[0])
 
     @property
     def name(self) -> str:
@@ -199,12 +202,22 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _read(self, record: str) -> dict[str, Any]:
+        """A stored record; a damaged one is said to be so."""
+        try:
+            found = json.loads(record)
+            if not isinstance(found, dict):
+                raise ValueError("no JSON object")
+        except (TypeError, ValueError) as error:
+            raise StoreError(_damaged(self.folder, error)) from error
+        return found
+
     def _known_claims(self) -> tuple[str, float | None]:
         """Scope and norm as the first record states them; without one, as the config does."""
         if self._claims is None:
             with storage(self.folder):
                 first = self._db.execute("SELECT record FROM records LIMIT 1").fetchone()
-            source = self.config if first is None else json.loads(first[0])
+            source = self.config if first is None else self._read(first[0])
             norm = source.get("norm")
             claims = str(source.get("scope", "unknown")), math.inf if norm == "inf" else norm
             if first is None:
@@ -232,6 +245,13 @@ class Store:
             raise InvalidInput(f"{self.folder} was opened to look; Store.create opens it for writing.")
         with transaction(self._db):
             yield
+
+
+def _damaged(folder: Path, error: Exception) -> str:
+    return (
+        f"the results of {folder} are damaged: what is stored of an input cannot be read ({error}); nothing was changed. "
+        "Bring back a copy of results.sqlite, or certify into a new folder."
+    )
 
 
 def _make_folder(folder: Path) -> None:
