@@ -217,6 +217,13 @@ def test_what_stopped_or_was_rounded_stays_so_through_a_file(tmp_path: Path) -> 
     assert comparison([tmp_path / "bare"], AT).notes == (f"bare: {ROUNDED}",)
 
 
+@pytest.mark.parametrize("radius, rounded", [("0.617", True), ("1.2e-05", True), ("0.0617", True), ("0.61743", False)])
+def test_radii_with_more_digits_are_not_said_to_have_three(tmp_path: Path, radius: str, rounded: bool) -> None:
+    (tmp_path / "t.tsv").write_text(f"idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t1\t1\t{radius}\t1\t0:00:01\n")
+    found = import_run(tmp_path / "t.tsv", tmp_path / "run", scope="pipeline")
+    assert found.notes == ((ROUNDED,) if rounded else ())
+
+
 def test_without_labels_there_are_no_shares(tmp_path: Path) -> None:
     none = make(tmp_path / "none", [1.2] * 10, 40, unlabelled=40, scope="pipeline")
     some = make(tmp_path / "some", [1.2] * 10, 40, unlabelled=20, scope="pipeline")

@@ -1,6 +1,7 @@
 """The hot path: noisy copies → classifier → counts. The paper's ClassifySamples.
 
-Noise comes in blocks. A block is a fixed number of copies of one input, which depends on the input's dimension alone;
+Noise comes in blocks. A block is a fixed number of copies of one input, which depends on the input's dimension alone
+(unless forward passes smaller than that are asked for: then it is as small, and other noise is drawn);
 it is drawn whole, from a generator seeded by (run seed, input, phase, block number). A forward pass takes as many
 blocks as fill it, of one input or of several. So the same seed gives the same noise bit for bit on a device type,
 however the blocks are packed, spread over workers or resumed; of a tail block only the first votes count.

@@ -77,9 +77,7 @@ class Page:
             self.thumbs = gr.HTML(self._thumbs(0, first), elem_id="thumbs", js_on_load=PICK, visible=some)
             with gr.Row(visible=some, elem_id="numbers"):
                 number = None if first is None else first.number
-                self.number = gr.Number(
-                    number, label="input number", precision=0, minimum=0, elem_id="number", min_width=120
-                )
+                self.number = gr.Number(number, label="input number", precision=0, elem_id="number", min_width=120)
                 self.more = gr.Button("More pictures", elem_id="more", min_width=120)
             self.file = gr.File(label="or drop a picture of your own", elem_id="drop", height=150)
             self.said = gr.HTML("", elem_id="said")

@@ -24,6 +24,7 @@ from ucan.results.tsv import Table, read_table
 
 SCOPE_NAMES = (*SCOPES, "unknown")
 RS4A = ("preds", "labels", "prob_lb", "preds_nll", "radius_l1", "radius_l2", "radius_linf")
+WRITTEN = 3  # significant digits of a radius in most formats, to the nearest
 ROUNDED = "its radii have three significant digits and may have been rounded up"
 
 
@@ -139,6 +140,8 @@ def _read_text(path: Path, norm: float | None, certified_at: float | None) -> Im
     if missing:
         raise InvalidInput(f"{path} lacks the column {', '.join(missing)}; it has {', '.join(table.header)}.")
     radius, notes = table.floats(layout.radius), layout.notes
+    if max(map(_digits, table.texts(layout.radius)), default=0) > WRITTEN:
+        notes = tuple(note for note in notes if note != ROUNDED)
     if layout.radius == "radius proved":
         radius, notes = _proved(radius, certified_at)
     prediction = table.integers("predict")
@@ -162,6 +165,11 @@ def _read_text(path: Path, norm: float | None, certified_at: float | None) -> Im
     if told and norm not in (None, found.norm):
         raise InvalidInput(f"the sidecar of {path} says that its radii are in another norm: leave out --norm.")
     return found
+
+
+def _digits(number: str) -> int:
+    """The significant digits of a number as it is written."""
+    return len(number.lower().partition("e")[0].replace(".", "").lstrip("+-0"))
 
 
 def _proved(flags: np.ndarray, certified_at: float | None) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -40,6 +40,10 @@ class Table:
         """A column of durations: plain seconds, or Python's "0:00:01.5"."""
         return np.array(self._parsed(name, _seconds, "a duration"), dtype=np.float64)
 
+    def texts(self, name: str) -> list[str]:
+        """A column as it is written."""
+        return self._parsed(name, str, "text")
+
     def _parsed(self, name: str, parse: Callable[[str], Any], kind: str) -> list[Any]:
         column = self.header.index(name)
         values = []
