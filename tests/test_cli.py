@@ -917,15 +917,16 @@ def test_ctrl_c_while_predicting_says_that_nothing_was_written(place: Path) -> N
     assert not (place / "answers.tsv").exists()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(place: Path) -> None:
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(place: Path, number: signal.Signals) -> None:
     words = ("certify", "--model", "tiny:slow", "--data", "data.npz", "-o", "run", "--n", 2000, "--n0", 20)
     words += ("--batch-size", 100)
     process = start(*words)
     deadline = time.monotonic() + 120
     while _count(place / "run") < 1 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "results are kept" in err and "Traceback" not in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from io import TextIOWrapper
 
@@ -44,11 +45,17 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit()
 
 
+def _like_ctrl_c(*_: object) -> None:
+    """A scheduler that wants its machine back is told what Ctrl-C is told, and everything done is kept."""
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run a command. Exit codes: 0 done, 1 a claim does not stand, 2 wrong use or input, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no λ shows "?" for it
+    signal.signal(signal.SIGTERM, _like_ctrl_c)
     try:
         app(prog_name="ucan")
     except UcanError as error:
