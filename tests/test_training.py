@@ -984,6 +984,42 @@ def test_a_users_own_model_is_trained_saved_and_loaded(place):
     assert isinstance(result.exception, TrainingError) and "nothing to train" in str(result.exception)
 
 
+UNFIT = {
+    "too few outputs": (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), "has only 4 outputs"),
+    "another input shape": (nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), "mat1 and mat2"),
+    "pictures instead of logits": (nn.Conv2d(1, 10, 3), r"\(2, 10, 6, 6\), and must with logits"),
+    "a tuple": (nn.LSTM(8, 10), "Expected|expected|tuple"),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_a_model_that_does_not_fit_the_data_is_refused_before_the_first_step(tmp_path, case):
+    model, word = UNFIT[case]
+    said = rf"{type(model).__name__} does not fit data of shape \(1, 8, 8\) with 10 classes: .*({word})"
+    with pytest.raises(TrainingError, match=said):
+        trainer(tmp_path / "run", classifier=model)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_be_trained_is_refused(tmp_path):
+    with pytest.raises(TrainingError, match="no weights"):
+        trainer(tmp_path / "run", classifier=nn.Flatten())
+    whole = few()
+    unlabelled = InMemory(whole.images, [-1, *whole.labels[1:].tolist()], whole.classes)
+    with pytest.raises(InvalidInput, match="without a label"):
+        trainer(tmp_path / "run", dataset=unlabelled)
+
+
+def test_a_model_may_know_more_classes_than_the_data_show(place):
+    (place / "own_wide.py").write_text(NET)
+    pixels = np.random.default_rng(0).random((40, 1, 8, 8))
+    np.savez("a.npz", x=pixels, y=np.arange(40) % 4)
+    train("digits-isotropic", "--set", "data=a.npz", "--set", "model=own_wide:Net", "--set", "epochs=1", "-o", "run")
+    assert load_run("run").num_classes == 10
+    result = CliRunner().invoke(app, ["certify", "--model", "run", "--data", "a.npz", "--max", "2", "--n", "100", "-q"])
+    assert result.exit_code == 0
+
+
 def test_the_seed_decides_the_initial_weights_of_a_users_own_model(place):
     (place / "own_seeded.py").write_text(NET)
     one, again, other = (

@@ -1,6 +1,7 @@
 """Joint training of a classifier and the noise that protects it."""
 
-from ucan.training.checkpoint import TrainedRun, build_classifier, is_trained_run, load_run
+from ucan.training.checkpoint import TrainedRun, is_trained_run, load_run
+from ucan.training.classifier import build_classifier
 from ucan.training.loop import Trainer
 from ucan.training.settings import TrainSettings, preset_names, read_settings
 

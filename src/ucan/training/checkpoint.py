@@ -16,7 +16,7 @@ from ucan.config import differences, frozen, read_config, write_config
 from ucan.errors import TrainingError
 from ucan.generators import Generator
 from ucan.laws import Law
-from ucan.models import build_model, load_model
+from ucan.training.classifier import build_classifier
 from ucan.training.settings import TrainSettings
 
 CONFIG, CHECKPOINT, WEIGHTS = "config.toml", "checkpoint.pt", "weights.safetensors"
@@ -97,18 +97,6 @@ def save_run(folder: Path, state: dict[str, torch.Tensor]) -> None:
 def is_trained_run(folder: str | Path) -> bool:
     """Whether a folder holds the outcome of ``ucan train``."""
     return (Path(folder) / WEIGHTS).is_file() and (Path(folder) / CONFIG).is_file()
-
-
-def build_classifier(settings: TrainSettings, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The classifier that the settings name: a built-in one, or a user's ``package.module:name``."""
-    if ":" not in settings.model:
-        return build_model(settings.model, shape, num_classes, seed=settings.seed)
-    with torch.random.fork_rng(devices=[]):  # a class is made here and now: its first weights follow from the seed
-        torch.manual_seed(settings.seed)
-        model = load_model(settings.model)
-    if not isinstance(model, nn.Module):
-        raise TrainingError(f"{settings.model} is no torch.nn.Module, so there is nothing to train.")
-    return model
 
 
 def check_finished(folder: Path) -> None:

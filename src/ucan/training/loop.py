@@ -30,6 +30,7 @@ from ucan.training.checkpoint import (
     save_run,
     write_checkpoint,
 )
+from ucan.training.classifier import count_outputs
 from ucan.training.joint import Joint
 from ucan.training.settings import TrainSettings
 from ucan.training.share import launched, leave_in_order, share_statistics
@@ -85,7 +86,7 @@ class Trainer:
             "kind": "train",
             "ucan": __version__,
             "shape": list(dataset.event_shape),
-            "num_classes": dataset.num_classes,
+            "num_classes": count_outputs(settings, classifier, dataset),
             "data_hash": dataset.fingerprint() if self.fabric.global_rank == 0 else None,
             "finetune": None if finetune is None else str(finetune),
             "training": settings.to_dict(),
