@@ -270,6 +270,22 @@ def test_damaged_idx_files_are_refused(tmp_path: Path) -> None:
         read_idx(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("kind", ["jpg", "png"])
+def test_a_picture_that_was_cut_off_is_found_before_any_work(tmp_path: Path, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    for i in range(3):
+        (tmp_path / "cat").mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(tmp_path / "cat" / f"{i}.{kind}")
+    folder = ImageFolder(tmp_path)
+    folder.check(range(3))
+    whole = (tmp_path / "cat" / f"2.{kind}").read_bytes()
+    (tmp_path / "cat" / f"2.{kind}").write_bytes(whole + bytes(5000))  # something behind the end does no harm
+    folder.check(range(3))
+    (tmp_path / "cat" / f"2.{kind}").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InvalidInput, match=rf"2\.{kind}"):
+        folder.check(range(3))
+
+
 # --- CIFAR-10 ---
 
 

@@ -188,11 +188,14 @@ class ImageFolder(Labelled):
         return part
 
     def check(self, indices: Sequence[int]) -> None:
-        """Refuse damaged pictures and, without a ``size``, those of another size; by header and checksums alone."""
+        """Refuse damaged pictures and, without a ``size``, those of another size; by header, end and checksums alone."""
         for index in list(indices)[:LOOKED_AT]:
             with _opened(self.files[index]) as picture:
                 width, height = picture.size
+                jpeg = picture.format == "JPEG"
                 picture.verify()
+            if jpeg and not _has_end(self.files[index]):  # it has no checksums; decoding tells
+                open_picture(self.files[index], "RGB")
             if self.size is None:
                 self._check_size(self.files[index], width, height)
 
@@ -224,6 +227,13 @@ class ImageFolder(Labelled):
 def as_pixels(images: torch.Tensor) -> torch.Tensor:
     """Bytes (0 to 255), or floats within [0, 1], as float32 within [0, 1]."""
     return images.float() / 255 if images.dtype == torch.uint8 else images.float()
+
+
+def _has_end(jpeg: Path) -> bool:
+    """Whether the marker that ends a JPEG stands near the end of the file; within its pixels it cannot."""
+    with open(jpeg, "rb") as file:
+        file.seek(max(0, jpeg.stat().st_size - 1024))
+        return b"\xff\xd9" in file.read()
 
 
 def open_picture(file: Path, mode: str) -> Image:
