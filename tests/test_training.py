@@ -25,7 +25,7 @@ from ucan.cli import app
 from ucan.cli.train import changed
 from ucan.config import read_config, write_config
 from ucan.data import InMemory
-from ucan.errors import TrainingError
+from ucan.errors import ModelError, TrainingError
 from ucan.generators import BasisWise, CertificationWise, Composed, DatasetWise, Isotropic, Pattern
 from ucan.laws import Laplace
 from ucan.scales import DCT, Basis, Dense, Diagonal, Scalar
@@ -373,6 +373,13 @@ def test_a_generator_without_a_learning_rate_stays_as_it_was(tmp_path):
     one.run()
     moved = {k for k, v in one.joint.state_dict().items() if not torch.equal(v, before[k])}
     assert moved and all(name.startswith("classifier.") for name in moved)
+
+
+def test_std_beside_scale_says_what_to_do():
+    with pytest.raises(InvalidInput, match="both scale and std") as refused:
+        changed(TrainSettings(), ["law.std=0.3"])
+    (advice,) = str(refused.value).split("--set '")[1].split("'")[:1]
+    assert changed(TrainSettings(), [advice]).law == {"kind": "gaussian", "std": 0.3}
 
 
 def test_set_changes_one_setting():
@@ -1045,6 +1052,66 @@ def test_finetuning_starts_from_the_given_weights(place):
     assert len(lines) == 1 and json.loads(lines[0])["loss"] < json.loads(first[0])["loss"]
 
 
+@pytest.mark.parametrize("start", ("first", "first/weights.safetensors"))
+def test_finetuning_starts_from_the_classifier_of_a_run(place, start):
+    settings = ["--set", "epochs=1", "--set", "schedule=constant", "-o"]
+    train("digits-certification", *settings, "first")
+    train("digits-isotropic", *settings, "second", "--set", "lr=1e-12", "--finetune", start)
+    first, second = weights("first"), weights("second")
+    names = [name for name in first if name.startswith("classifier.")]
+    assert names and all(torch.allclose(first[name], second[name], atol=1e-7) for name in names)
+    words = ["train", "digits-isotropic", "--set", "model=resnet20", "--finetune", start, "-o", "other"]
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, ModelError) and "Choose the architecture" in str(result.exception)
+    assert not (place / "other").exists()
+
+
+def test_finetuning_from_a_folder_without_a_finished_run_is_refused(place):
+    (place / "empty").mkdir()
+    result = CliRunner().invoke(app, ["train", "digits-isotropic", "--finetune", "empty", "-o", "run"])
+    assert isinstance(result.exception, TrainingError) and "no finished training run" in str(result.exception)
+
+
+def test_the_settings_that_a_run_keeps_can_be_used_again(place):
+    train("digits-isotropic", "--set", "epochs=1", "-o", "first")
+    train("first/config.toml", "-o", "second")
+    assert same(weights("first"), weights("second"))
+    write_config(place / "first" / "config.toml", {"kind": "certify", "alpha": 0.001})
+    with pytest.raises(InvalidInput, match=r"another kind \(certify\)"):
+        read_settings("first/config.toml")
+
+
+def test_a_preset_is_named_by_either_way_but_once(place):
+    train("--preset", "digits-isotropic", "--set", "epochs=1")
+    assert is_trained_run("runs/digits-isotropic")
+    for words, said in (
+        ((), "say what to train"),
+        (("digits-basis", "--preset", "digits-isotropic"), "leave one of them out"),
+        (("--preset", "no-such"), "there is no preset 'no-such'"),
+        (("show",), "ucan train show NAME"),
+        (("show", "no-such"), "there is no preset 'no-such'"),
+        (("digits-basis", "digits-isotropic"), "too much"),
+    ):
+        result = CliRunner().invoke(app, ["train", *words])
+        assert isinstance(result.exception, InvalidInput) and said in str(result.exception)
+
+
+def test_a_preset_is_shown_with_its_comments_and_can_be_copied(place):
+    listed = CliRunner().invoke(app, ["train", "list"])
+    assert listed.stdout.split() == preset_names() and "ucan train show NAME > mine.toml" in listed.stderr
+    for name in preset_names():
+        text = CliRunner().invoke(app, ["train", "show", name]).stdout
+        (place / "mine.toml").write_text(text)
+        assert text.startswith("# ") and read_settings("mine.toml") == read_settings(name)
+
+
+def test_composed_noise_tells_no_scale_that_it_has_not(tmp_path, place):
+    result = CliRunner().invoke(app, ["train", "digits-composed", "--set", "epochs=1", "--device", "cpu", "-o", "run"])
+    assert result.exit_code == 0 and "accuracy" in result.stderr and "σ" not in result.stderr
+    (line,) = metrics("run")
+    assert line.keys() == {"epoch", "loss", "correct"}
+
+
 def test_a_folder_with_other_things_is_left_alone(place):
     (place / "full").mkdir()
     (place / "full" / "thesis.txt").write_text("precious")
@@ -1117,6 +1184,29 @@ def test_any_torch_dataset_can_be_trained_on(tmp_path):
     settings = TrainSettings(epochs=1, batch=16)
     Trainer(settings, pairs, build_classifier(settings, (1, 8, 8), 4), tmp_path / "run", "cpu").run()
     assert (tmp_path / "run" / "weights.safetensors").exists()
+
+
+def test_imagenet_is_sought_where_the_data_are(tmp_path, monkeypatch):
+    from PIL import Image
+
+    monkeypatch.setenv("UCAN_DATA_DIR", str(tmp_path))
+    with pytest.raises(InvalidInput, match=f"Sought: {tmp_path}/imagenet/train, .*UCAN_DATA_DIR"):
+        data.load(read_settings("imagenet-isotropic").data, "train")
+    for split in ("train", "val"):
+        for label in ("n01440764", "n01443537"):
+            (tmp_path / "imagenet" / split / label).mkdir(parents=True)
+            Image.new("RGB", (20, 12)).save(tmp_path / "imagenet" / split / label / "0.JPEG")
+    for split, folder in (("train", "train"), ("test", "val")):
+        found = data.load("imagenet", split, size=8)
+        assert (
+            found.path == tmp_path / "imagenet" / folder and found.event_shape == (3, 8, 8) and found.num_classes == 2
+        )
+
+
+@pytest.mark.parametrize("images", (torch.zeros(0, 1, 4, 4), torch.full((3, 1, 4, 4), math.nan)), ids=("none", "nan"))
+def test_principal_components_of_nothing_are_refused(images):
+    with pytest.raises(InvalidInput, match="PCA needs images"):
+        BasisWise.pca(images, leading=2)
 
 
 def test_pictures_are_decoded_ahead_in_the_order_of_seed_and_epoch(tmp_path):

@@ -16,17 +16,26 @@ from ucan.cli import words
 from ucan.cli.progress import duration
 from ucan.errors import InvalidInput
 from ucan.rounding import floor_percent
-from ucan.training import Trainer, TrainSettings, build_classifier, preset_names, read_settings
+from ucan.training import Trainer, TrainSettings, build_classifier, preset_names, preset_text, read_settings
 
 
 def train(
     settings: Annotated[
-        str, typer.Argument(help="A preset's name, or a TOML file with settings. `list` shows the presets.")
-    ],
+        str | None,
+        typer.Argument(
+            help="A preset's name, or a TOML file with settings, such as the `config.toml` of a run. `list` shows the "
+            "presets, `show NAME` prints one as TOML."
+        ),
+    ] = None,
+    shown: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The preset that `show` prints.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A preset's name, as another way to write it.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; runs/NAME if not given.")] = None,
     finetune: Annotated[
         Path | None,
-        typer.Option(help="Start from these weights of the classifier (`.safetensors`, or tensors in `.pt`)."),
+        typer.Option(
+            help="Start from these weights of the classifier (`.safetensors`, or tensors in `.pt`), or from the classifier "
+            "of a trained run (its folder)."
+        ),
     ] = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change one setting: `--set epochs=5`, `--set law.scale=0.5`.")
@@ -42,13 +51,21 @@ def train(
 
     `ucan train digits-basis -o runs/digits`
 
-    `ucan train cifar10-consistency --set law.scale=0.5 -o runs/cifar`
+    `ucan train cifar10-consistency --set law.scale=0.5 --set recipe.weight=10.0 -o runs/cifar`
+
+    `ucan train show digits-basis > mine.toml`, and after changing it `ucan train mine.toml`
     """
-    if settings == "list":
+    if settings == "list" and preset is None and shown is None:
         typer.echo("\n".join(preset_names()))
+        if not quiet:
+            print("To copy one and change it: ucan train show NAME > mine.toml", file=sys.stderr)
         return
-    chosen = changed(read_settings(settings), change or [])
-    folder = out or Path("runs") / Path(settings).stem
+    if settings == "show" and preset is None and shown is not None:
+        typer.echo(preset_text(shown), nl=False)
+        return
+    source = _one(settings, shown, preset)
+    chosen = changed(read_settings(source), change or [])
+    folder = out or Path("runs") / Path(source).stem
     dataset = data.load(chosen.data, "train", size=chosen.size)
     classifier = build_classifier(chosen, dataset.event_shape, dataset.num_classes)
     show = None if quiet else _Shown(chosen.epochs)
@@ -63,7 +80,24 @@ def train(
             )
         raise
     if not quiet and trainer.rank == 0:
-        print(f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {chosen.data}", file=sys.stderr)
+        size = f" --size {chosen.size}" if isinstance(dataset, data.ImageFolder) and chosen.size else ""
+        print(f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {chosen.data}{size}", file=sys.stderr)
+
+
+def _one(settings: str | None, shown: str | None, preset: str | None) -> str:
+    """What to train: named once, by either way."""
+    if settings == "show":
+        raise InvalidInput("say which preset to show: ucan train show NAME. `ucan train list` lists them.")
+    if shown is not None:
+        raise InvalidInput(f"one training at a time: {shown!r} is too much. A second name belongs to `show` alone.")
+    if settings is not None and preset is not None:
+        raise InvalidInput(f"{settings!r} and --preset {preset!r} both say what to train: leave one of them out.")
+    if preset is not None and preset not in preset_names():
+        raise InvalidInput(f"there is no preset {preset!r}; presets: {', '.join(preset_names())}.")
+    source = settings if preset is None else preset
+    if source is None:
+        raise InvalidInput("say what to train: ucan train NAME, or a TOML file. `ucan train list` lists the presets.")
+    return source
 
 
 def changed(settings: TrainSettings, changes: list[str]) -> TrainSettings:
@@ -103,8 +137,10 @@ class _Shown:
         left = duration(spent * (1 - done) / max(done - self.first, 1e-9))
         line = (
             f"epoch {epoch + 1}/{self.epochs}, step {step}/{steps}, {left} to go: loss {means['loss']:.4f}, accuracy "
-            f"{floor_percent(means['correct'])} %, min σ {means['min_sigma']:.3f}, mean σ {means['mean_sigma']:.3f}"
+            f"{floor_percent(means['correct'])} %"
         )
+        if "min_sigma" in means:
+            line += f", min σ {means['min_sigma']:.3f}, mean σ {means['mean_sigma']:.3f}"
         if sys.stderr.isatty():
             line = line[: shutil.get_terminal_size().columns - 1]  # what wraps cannot be written over
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ from ucan.data.files import check_split, load_cifar10, load_digits, load_mnist, 
 from ucan.data.images import ImageFolder, InMemory, Labelled
 from ucan.errors import InvalidInput
 
-NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
+NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "imagenet")
 
 __all__ = ["NAMES", "ImageFolder", "InMemory", "Labelled", "held_out", "load"]
 
@@ -25,13 +25,17 @@ def load(
 ) -> Labelled:
     """The data set of that name, or at that path.
 
-    A name (digits, mnist, fashion-mnist, cifar10) is sought under ``root``, by default the folder in the environment
-    variable UCAN_DATA_DIR, or ./data. A path is an .npz file or a folder of pictures (``size`` and ``channels`` as in
-    ImageFolder): its subfolder named after the split if there is one (for test, val will do), or else itself. Where a
-    folder has the name of a data set, write ./name.
+    A name (digits, mnist, fashion-mnist, cifar10, imagenet) is sought under ``root``, by default the folder in the
+    environment variable UCAN_DATA_DIR, or ./data; imagenet is a folder there with train and val, each of one folder of
+    pictures per class. A path is an .npz file or a folder of pictures (``size`` and ``channels`` as in ImageFolder): its
+    subfolder named after the split if there is one (for test, val will do), or else itself. Where a folder has the name of
+    a data set, write ./name.
     """
     if isinstance(source, str) and source.lower() in NAMES:
-        return _load_named(source.lower(), split, Path(root or os.environ.get("UCAN_DATA_DIR") or "data"))
+        place = Path(root or os.environ.get("UCAN_DATA_DIR") or "data")
+        if source.lower() == "imagenet":
+            return ImageFolder(_imagenet_folder(place, split), size, channels)
+        return _load_named(source.lower(), split, place)
     path = Path(source)
     if path.is_dir():
         return ImageFolder(_split_folder(path, split), size, channels)
@@ -48,6 +52,18 @@ def _load_named(name: str, split: str, root: Path) -> InMemory:
     if name == "digits":
         return load_digits(split)
     return load_cifar10(root, split) if name == "cifar10" else load_mnist(root, split, name)
+
+
+def _imagenet_folder(root: Path, split: str) -> Path:
+    check_split(split)
+    found = [root / "imagenet" / name for name in (("train",) if split == "train" else ("val", "test"))]
+    place = next((folder for folder in found if folder.is_dir()), None)
+    if place is None:
+        raise InvalidInput(
+            f"imagenet was not found. Sought: {found[0]}, with one folder of pictures per class. Put it there, set "
+            "UCAN_DATA_DIR to the folder that holds imagenet, or give the path of the folder with train and val as data."
+        )
+    return place
 
 
 def _split_folder(path: Path, split: str) -> Path:

@@ -49,6 +49,8 @@ class PrincipalComponents(Directions):
     @classmethod
     def of(cls, images: torch.Tensor) -> PrincipalComponents:
         """From images (n, *event)."""
+        if len(images) < 1 or not bool(images.isfinite().all()):
+            raise InvalidInput(f"PCA needs images (n, *event) of finite numbers, got shape {tuple(images.shape)}.")
         flat = images.flatten(1).double()
         if flat.shape[1] > MAX_PCA:
             raise InvalidInput(

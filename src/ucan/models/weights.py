@@ -57,17 +57,24 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Put a file's weights into the model. Every weight must be there, with its shape, and no other.
 
-    A "module." in front of every name is dropped (DataParallel); a built-in model also takes its network's weights alone,
+    A "module." in front of every name is dropped (DataParallel); of the weights of a training run, which hold classifier
+    and generator, the classifier's are taken; a built-in model also takes its network's weights alone,
     and keeps the normalisation that it has.
     """
     given = read_weights(path)
     target: nn.Module = model
     if all(key.startswith("module.") for key in given) and not any(k.startswith("module.") for k in model.state_dict()):
         given = {key.removeprefix("module."): value for key, value in given.items()}
+    if _of_a_run(given) and not any(k.startswith("classifier.") for k in model.state_dict()):
+        given = {k.removeprefix("classifier."): v for k, v in given.items() if k.startswith("classifier.")}
     if isinstance(model, BuiltIn) and not any(key.startswith("network.") for key in given):
         target = model.network
     _check_fit(target, given, Path(path))
     target.load_state_dict(given, strict=False)
+
+
+def _of_a_run(given: dict[str, torch.Tensor]) -> bool:
+    return {key.partition(".")[0] for key in given} <= {"classifier", "generator"}
 
 
 def _check_fit(model: nn.Module, given: dict[str, torch.Tensor], path: Path) -> None:

@@ -3,7 +3,7 @@
 from ucan.training.checkpoint import TrainedRun, is_trained_run, load_run
 from ucan.training.classifier import build_classifier
 from ucan.training.loop import Trainer
-from ucan.training.settings import TrainSettings, preset_names, read_settings
+from ucan.training.settings import TrainSettings, preset_names, preset_text, read_settings
 
 __all__ = [
     "TrainSettings",
@@ -13,5 +13,6 @@ __all__ = [
     "is_trained_run",
     "load_run",
     "preset_names",
+    "preset_text",
     "read_settings",
 ]

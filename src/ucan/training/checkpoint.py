@@ -112,6 +112,15 @@ def check_finished(folder: Path) -> None:
         raise TrainingError(f"{folder} holds no finished training run ({' and '.join(missing)} missing): {what}.")
 
 
+def weights_file(start: str | Path) -> Path:
+    """The file with the weights to start from: as named, or of the finished run in that folder."""
+    path = Path(start)
+    if not path.is_dir():
+        return path
+    check_finished(path)
+    return path / WEIGHTS
+
+
 def load_run(folder: str | Path, classifier: nn.Module | None = None) -> TrainedRun:
     """The classifier, generator and law of a finished training run, in evaluation mode on the CPU.
 

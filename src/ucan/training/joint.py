@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ucan.errors import InvalidInput
-from ucan.generators import Generator
+from ucan.generators import Composed, Generator
 from ucan.laws import Law
 from ucan.scales import DCT, Basis, Diagonal, Scalar, Scale, as_scale
 from ucan.training.recipes import Recipe
@@ -61,7 +61,7 @@ class Joint(nn.Module):
         object.__setattr__(self, "answer", twin)
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor, rng: torch.Generator) -> dict[str, torch.Tensor]:
-        """loss, the number of correct noisy copies, and the smallest and mean σ."""
+        """loss, the number of correct noisy copies, and the smallest and mean σ where the noise has one Σ to speak of."""
         noise = self.generator(x)
         noisy = self.generator.perturb(x, self.law, self.recipe.draws, rng, noise)
         shown = self.generator.view(noisy.flatten(0, 1))
@@ -73,9 +73,7 @@ class Joint(nn.Module):
         entries = scale_entries(as_scale(noise[1]), x).float()
         if self.term != "none":
             loss = loss - self.weight * variance_term(entries, self.term)
-        return {
-            "loss": loss,
-            "correct": (logits.argmax(-1) == labels).float().mean().detach(),
-            "min_sigma": entries.amin(1).mean().detach(),
-            "mean_sigma": entries.mean().detach(),
-        }
+        metrics = {"loss": loss, "correct": (logits.argmax(-1) == labels).float().mean().detach()}
+        if not isinstance(self.generator, Composed):  # every copy of which draws its own
+            metrics |= {"min_sigma": entries.amin(1).mean().detach(), "mean_sigma": entries.mean().detach()}
+        return metrics

@@ -28,6 +28,7 @@ from ucan.training.checkpoint import (
     keep_settings,
     read_checkpoint,
     save_run,
+    weights_file,
     write_checkpoint,
 )
 from ucan.training.classifier import count_outputs
@@ -53,7 +54,7 @@ class Trainer:
     ``dataset`` is what ``ucan.data.load`` gives, or any torch Dataset of (pixels in [0, 1], label) that fits in memory.
 
     The folder keeps the settings, and what tells the data from others: a run that goes on with others is refused. With
-    ``finetune`` the classifier starts from the weights in that file.
+    ``finetune`` the classifier starts from the weights in that file, or from those of the run in that folder.
 
     Everything random follows from (seed, epoch), or is kept in the checkpoint, so an interrupted run that is started
     again ends with the same weights, bit for bit on a CPU.
@@ -73,7 +74,7 @@ class Trainer:
         self.folder = Path(folder)
         self.on_progress = on_progress
         if finetune is not None:
-            load_weights(classifier, finetune)
+            load_weights(classifier, weights_file(finetune))
         self.fabric = _fabric(accelerator, settings.precision)
         self.fabric.launch()
         if self.fabric.world_size > 1:

@@ -57,6 +57,11 @@ class TrainSettings:
         _one_of("optimiser", self.optimiser, OPTIMISERS)
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("precision", self.precision, PRECISIONS)
+        if "std" in self.law and "scale" in self.law:
+            raise InvalidInput(
+                "the law has both scale and std, two ways to say how wide it is: give the whole table with one of them, "
+                f"as in --set 'law={{kind=\"{self.law.get('kind')}\", std={self.law['std']}}}'."
+            )
         _one_of("law.kind", self.law.get("kind"), tuple(laws.BY_NAME))
         _one_of("generator.kind", self.generator.get("kind"), GENERATORS)
         _one_of("recipe.kind", self.recipe.get("kind"), tuple(RECIPES))
@@ -143,10 +148,17 @@ def preset_names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
+def preset_text(name: str) -> str:
+    """A preset as it is written: TOML with its comments, to copy and change."""
+    if name not in preset_names():
+        raise InvalidInput(f"there is no preset {name!r}; presets: {', '.join(preset_names())}.")
+    return (resources.files("ucan.training") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
+
+
 def read_settings(source: str | Path) -> TrainSettings:
-    """Settings from a TOML file, or from the preset of that name."""
+    """Settings from a TOML file, which may be the ``config.toml`` of a training run, or from the preset of that name."""
     if str(source) in preset_names():
-        text = (resources.files("ucan.training") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
+        text = preset_text(str(source))
     else:
         path = Path(source)
         if not path.is_file():
@@ -156,9 +168,16 @@ def read_settings(source: str | Path) -> TrainSettings:
         except UnicodeDecodeError as error:
             raise InvalidInput(f"{source} is no text in UTF-8, as TOML must be: save it so ({error}).") from error
     try:
-        return TrainSettings.from_dict(tomllib.loads(text))
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"{source} cannot be read as training settings: {error}.") from error
+    if "run_format" in values:  # what a run keeps: its settings are one table of it
+        if not isinstance(values.get("training"), dict):
+            raise InvalidInput(
+                f"{source} belongs to a run of another kind ({values.get('kind')}): name a training run's."
+            )
+        values = values["training"]
+    return TrainSettings.from_dict(values)
 
 
 def _made(what: str, kind: Any, parameters: dict[str, Any]) -> Any:
