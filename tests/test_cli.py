@@ -24,9 +24,10 @@ from typer.testing import CliRunner
 import ucan
 from ucan.bench import Bench
 from ucan.cli import app, main
+from ucan.cli.answers import Answer, Answers
 from ucan.cli.progress import Progress, duration
 from ucan.cli.train import _Shown
-from ucan.errors import InvalidInput, TrainingError
+from ucan.errors import InvalidInput, StoreError, TrainingError
 from ucan.models import build_model
 from ucan.results import Store
 from ucan.smoothed import COMPANY
@@ -773,6 +774,160 @@ def test_predict_refuses(
     assert files(place) == before and (place / "taken.tsv").read_text() == "precious"
 
 
+HELD = """
+import os, signal
+
+def held(batch):
+    if os.path.exists("hold") and abs(float(batch.mean()) - 0.8) < 0.05:  # the fifth input
+        {stop}
+    return net(batch)
+"""
+HELD_WORDS = ("predict", "--model", "tiny:held", "--data", "data.npz", "--n", 300, "--batch-size", 300)
+
+
+def answers_of(tsv: Path) -> list[list[str]]:
+    """The rows of a table of predictions, without the time that each took."""
+    return [line.split("\t")[:4] for line in tsv.read_text().splitlines()]
+
+
+@pytest.fixture
+def held(place: Path) -> Path:
+    """A classifier that is interrupted at the fifth input as long as the file `hold` is there; it is."""
+    (place / "tiny.py").write_text(MODEL + HELD.format(stop="raise KeyboardInterrupt"))
+    (place / "hold").touch()
+    return place
+
+
+@pytest.mark.parametrize("more", [(), ("--stop", "--n", 2000)], ids=["fixed", "stopping"])
+def test_predict_goes_on_to_the_answers_of_an_uninterrupted_run(
+    place: Path, monkeypatch: pytest.MonkeyPatch, more: tuple
+) -> None:
+    """With a stopping rule inputs finish in an order of their own."""
+    words = ["predict", "--model", "tiny:net", "--data", "data.npz", "--n", "300", *map(str, more)]
+    ok(*words, "-o", "whole.tsv", "-q")
+    add = Answers.add
+
+    def thrice(self: Answers, answer: Answer) -> None:
+        if len(self.done) == 3:
+            raise KeyboardInterrupt
+        add(self, answer)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Answers, "add", thrice)
+        stopped = CliRunner().invoke(app, [*words, "-o", "answers.tsv"])
+    assert stopped.exit_code == 130 and "Stopped; 3 answers are kept. The same command goes on" in stopped.stderr
+    part = place / "answers.tsv.part"
+    assert len(part.read_text().splitlines()) == 4
+    with open(part, "a") as file:
+        file.write("4\t1\t0\t")  # cut short by a crash
+    resumed = CliRunner().invoke(app, [*words, "-o", "answers.tsv"])
+    assert resumed.exit_code == 0 and "3 inputs are done already, 3 to go." in resumed.stderr
+    assert answers_of(place / "answers.tsv") == answers_of(place / "whole.tsv") and not part.exists()
+    assert [row[2] for row in answers_of(place / "whole.tsv")] == ["predict", "0", "1", "-1", "0", "1", "1"]
+
+
+def test_predict_keeps_an_answer_once_it_is_given(held: Path) -> None:
+    CliRunner().invoke(app, [str(w) for w in (*HELD_WORDS, "-o", "answers.tsv")])
+    first, *kept = (held / "answers.tsv.part").read_text().splitlines()
+    kept[0] = kept[0].replace("0\t0\t0\t1\t", "0\t0\t1\t0\t")  # seen again only if it is not computed again
+    (held / "answers.tsv.part").write_text("\n".join([first, *kept]) + "\n")
+    (held / "hold").unlink()
+    ok(*HELD_WORDS, "-o", "answers.tsv", "-q")
+    assert (held / "answers.tsv").read_text().splitlines()[1] == kept[0]
+
+
+def test_predict_does_not_go_on_under_another_setting(
+    held: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CliRunner().invoke(app, [str(w) for w in (*HELD_WORDS, "-o", "answers.tsv")])
+    before = (held / "answers.tsv.part").read_bytes()
+    (held / "hold").unlink()
+    for words, message in {
+        ("--seed", 1): "seed: the run has 0, asked for 1",
+        ("--scale", 0.5): "law.scale: the run has 0.25, asked for 0.5",
+        ("--max", 5): "max: the run has none, asked for 5",
+        ("--stop",): "stop: the run has False, asked for True",
+        ("--model", "tiny:net"): "model: the run has 'tiny:held', asked for 'tiny:net'",
+    }.items():
+        said = refused(capsys, monkeypatch, *HELD_WORDS, "-o", "answers.tsv", *words)
+        assert "answers.tsv.part holds a run with another config:" in said and message in said
+        assert "Give the same settings to resume it" in said
+    with np.load("data.npz") as arrays:
+        np.savez("data.npz", x=1 - arrays["x"], y=arrays["y"])
+    assert "data_hash" in refused(capsys, monkeypatch, *HELD_WORDS, "-o", "answers.tsv")
+    assert (held / "answers.tsv.part").read_bytes() == before and not (held / "answers.tsv").exists()
+
+
+def test_predict_does_not_go_on_with_other_weights(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "tiny.py").write_text(MODULE + HELD.format(stop="raise KeyboardInterrupt").replace("net(", "Bright()("))
+    with open(place / "tiny.py", "a") as file:
+        file.write(
+            "class Held(Bright):\n    def forward(self, x):\n        held(x)\n        return super().forward(x)\n"
+        )
+    words = (*HELD_WORDS, "-o", "answers.tsv", "--model", "tiny:Held", "--weights", "w.safetensors")
+    for scale in (1.0, 2.0):
+        save_file({"linear.weight": torch.full((2, 16), scale), "linear.bias": torch.zeros(2)}, "w.safetensors")
+        if scale == 1.0:
+            (place / "hold").touch()
+            assert CliRunner().invoke(app, [str(w) for w in words]).exit_code == 130
+            (place / "hold").unlink()
+        else:
+            assert "weights_hash: the run has" in refused(capsys, monkeypatch, *words)
+
+
+@pytest.mark.parametrize(
+    "content", ["precious", "precious\n", '{"kind": "certify"}\n', '{"kind": "predict"}\n0\t1\tx\t1\t0.1\n', "[1]\n"]
+)
+def test_predict_leaves_a_part_alone_that_is_not_its_own(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    (place / "answers.tsv.part").write_text(content)
+    words = ("predict", "--model", "tiny:net", "--data", "data.npz", "--n", 300, "-o", "answers.tsv")
+    assert "nothing was changed. Remove it to begin anew" in refused(capsys, monkeypatch, *words)
+    assert (place / "answers.tsv.part").read_text() == content
+
+
+@pytest.mark.parametrize("content", ["", '{"ki', '{"kind": "predict", "ucan": "0'])
+def test_predict_begins_anew_where_not_even_the_first_line_was_written(place: Path, content: str) -> None:
+    (place / "answers.tsv.part").write_text(content)
+    ok("predict", "--model", "tiny:net", "--data", "data.npz", "--n", 300, "-o", "answers.tsv", "-q")
+    assert len(answers_of(place / "answers.tsv")) == 7 and not (place / "answers.tsv.part").exists()
+
+
+def test_two_settings_never_share_a_part(place: Path) -> None:
+    """Both begin before either has an answer."""
+    with Answers(Path("answers.tsv")) as one, Answers(Path("answers.tsv")) as other:
+        one.begin({"seed": 0})
+        other.begin({"seed": 1})
+        one.add(Answer(0, 1, 1, 1, 0.1))
+        with pytest.raises(StoreError, match="being written by another process"):
+            other.add(Answer(0, 1, 0, 0, 0.1))
+
+
+def test_predict_without_a_file_says_how_to_keep_answers(held: Path) -> None:
+    before = files(held)
+    stopped = CliRunner().invoke(app, [str(w) for w in HELD_WORDS])
+    assert stopped.exit_code == 130 and stopped.stdout == "" and "with -o FILE answers are kept" in stopped.stderr
+    assert files(held) == before
+
+
+def test_predict_sums_up_as_json(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("predict", "--model", "tiny:net", "--data", "data.npz", "--n", 300, "--json")
+    assert json.loads(ok(*words, "-o", "answers.tsv")) == {
+        "tsv": "answers.tsv",
+        "inputs": 6,
+        "labelled": 6,
+        "accuracy": 0.666666,
+        "abstained": 1,
+        "alpha": 0.001,
+    }
+    assert "name a file for those with -o" in refused(capsys, monkeypatch, *words)
+
+
 # --- train ---
 
 
@@ -900,21 +1055,20 @@ def test_a_full_disk_behind_the_output_is_said_in_one_line(place: Path) -> None:
     assert process.returncode == 2 and err.startswith("ucan: ") and "No space left" in err and "Traceback" not in err
 
 
-@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-def test_ctrl_c_while_predicting_says_that_nothing_was_written(place: Path) -> None:
-    with open(place / "tiny.py", "a") as file:
-        file.write(
-            "def begun(batch):\n    len(batch) == 100 and open('begun', 'w').close()  # votes\n    return slow(batch)\n"
-        )
-    words = ("--model", "tiny:begun", "--data", "data.npz", "--n", 20_000, "--batch-size", 100, "--backend", "eager")
-    process = start("predict", *words, "-o", "answers.tsv")
-    deadline = time.monotonic() + 120
-    while not (place / "begun").exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Stopped; nothing was written" in err and "Traceback" not in err
-    assert not (place / "answers.tsv").exists()
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.parametrize("name", ("SIGINT", "SIGKILL"))
+def test_predict_goes_on_after_a_signal(place: Path, name: str) -> None:
+    (place / "tiny.py").write_text(MODEL + HELD.format(stop=f"os.kill(os.getpid(), signal.{name}); time.sleep(1)"))
+    words = (*HELD_WORDS, "-o", "answers.tsv")
+    (place / "hold").touch()
+    process = start(*words)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == (130 if name == "SIGINT" else -signal.SIGKILL) and out == "" and "Traceback" not in err
+    assert name == "SIGKILL" or re.search(r"Stopped; [1-4] answers are kept. The same command goes on from there.", err)
+    assert not (place / "answers.tsv").exists() and 2 <= len((place / "answers.tsv.part").read_text().splitlines()) <= 5
+    (place / "hold").unlink()
+    assert "6 inputs: 66.6 % answered correctly, 1 abstained." in ok(*words)
+    assert {name for name in files(place) if name.startswith("answers")} == {"answers.tsv"}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")

@@ -1,19 +1,26 @@
-"""`ucan predict`: the smoothed classifier's answers."""
+"""`ucan predict`: the smoothed classifier's answers, kept as they come."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ucan import __version__
+from ucan.certificate import law_to_json
 from ucan.cli import words
+from ucan.cli.answers import Answer, Answers
 from ucan.cli.progress import Progress
-from ucan.config import write_whole
 from ucan.errors import InvalidInput
+from ucan.fingerprint import weights_hash
 from ucan.plan import PredictPlan
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
@@ -24,7 +31,10 @@ def predict(
     model: words.ModelOption,
     source: words.DataOption,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The TSV to write; standard output if not given.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The TSV to write (it resumes where it stopped); standard output if not given."
+        ),
     ] = None,
     weights: words.WeightsOption = None,
     split: words.SplitOption = "test",
@@ -50,12 +60,18 @@ def predict(
     batch_size: words.BatchOption = None,
     skip: words.SkipOption = 1,
     most: words.MaxOption = None,
+    as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
     """Answer with the smoothed classifier, or abstain (−1): wrong with probability at most α.
 
+    With `-o FILE` answers are kept one by one in `FILE.part`: stop it at any time, and the same command goes on where it
+    stopped. FILE itself is written when it is whole.
+
     Example: `ucan predict --model mymodels:resnet --data images/ --scale 0.25 -o predictions.tsv`
     """
+    if as_json and out is None:
+        raise InvalidInput("--json prints a summary where the answers would go: name a file for those with -o.")
     if out is not None and out.exists():
         raise InvalidInput(f"{out} exists already; name another file, or remove it first.")
     if out is not None and not out.parent.is_dir():
@@ -77,34 +93,106 @@ def predict(
     g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first)
     g.check_inputs(first)
     selection.check(g.f.num_classes)
-    words.settle_backend(g, backend, plan, first, len(selection.indices))
-    try:
-        lines = _answers(g, selection, plan, quiet)
-    except KeyboardInterrupt:
-        print("\nStopped; nothing was written, since not every input has its answer.", file=sys.stderr)
-        raise
-    text = "\n".join(["idx\tlabel\tpredict\tcorrect\ttime", *lines]) + "\n"
+    with Answers(out) as answers, _told(answers):
+        # The backend of another model's answers does not matter: that the model is another is said below.
+        begun = answers.about.get("backend") if answers.about.get("model") == model else None
+        answers.begin(
+            {
+                "ucan": __version__,
+                "model": model,
+                "weights": weights,
+                "data": source,
+                "split": split,
+                "size": size,
+                "channels": channels,
+                "skip": skip,
+                "max": most,
+                **_settings(g, plan, selection),
+                "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), begun),
+            }
+        )
+        _answer_all(g, selection, answers, plan, quiet)
+        if out is not None:
+            answers.finish(selection.indices)
     if out is None:
-        sys.stdout.write(text)
-    else:
-        write_whole(out, text.encode())
+        sys.stdout.write(answers.text(selection.indices))
+        return
+    summary = _summary(answers.done.values(), out, alpha)
+    print(json.dumps(summary) if as_json else _in_words(summary))
 
 
-def _answers(g: SmoothedClassifier, selection: words.Selection, plan: PredictPlan, quiet: bool) -> list[str]:
-    """One line per input, in the order of the data."""
-    lines = [""] * len(selection.indices)
-    right = known = 0
-    with Progress("predicting", len(lines), plan.n, quiet) as progress:
+def _settings(g: SmoothedClassifier, plan: PredictPlan, selection: words.Selection) -> dict[str, Any]:
+    """What tells the weights, data and noise of these answers from others, beside the words that were given."""
+    return {
+        "weights_hash": weights_hash(g.f.model),
+        "data_hash": selection.dataset.fingerprint(),
+        "law": law_to_json(g.law),
+        "noise": g.M.describe(),
+        "noise_hash": weights_hash(g.M),
+        "classes": g.f.num_classes,
+        **asdict(plan),
+    }
+
+
+@contextmanager
+def _told(answers: Answers) -> Iterator[None]:
+    """Who stops the work is told how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = (
+            "nothing was written: with -o FILE answers are kept as they come, and the same command goes on from there"
+            if answers.part is None
+            else f"{len(answers.done)} answers are kept. The same command goes on from there"
+        )
+        print(f"\nStopped; {kept}.", file=sys.stderr)
+        raise
+
+
+def _answer_all(
+    g: SmoothedClassifier, selection: words.Selection, answers: Answers, plan: PredictPlan, quiet: bool
+) -> None:
+    todo = [index for index in selection.indices if index not in answers.done]
+    if answers.done and not quiet:
+        print(f"{len(answers.done)} inputs are done already, {len(todo)} to go.", file=sys.stderr)
+    if not todo:
+        return
+    right, known = _tally(answers.done.values())
+    with Progress("predicting", len(todo), plan.n, quiet) as progress:
         g.engine.on_votes = progress.sampled
         last = time.perf_counter()
-        for number, outcome in g.predict_each((selection.dataset[i][0][None] for i in selection.indices), plan):
-            index, answer, now = selection.indices[number], outcome.prediction, time.perf_counter()
-            label = int(selection.dataset.labels[index])
-            correct = int(answer is not None and answer == label)
-            right, known = right + correct, known + (label != NO_LABEL)
-            lines[number] = f"{index}\t{label}\t{-1 if answer is None else answer}\t{correct}\t{now - last:.3f}"
-            last = now
+        for number, outcome in g.predict_each((selection.dataset[i][0][None] for i in todo), plan):
+            index, now = todo[number], time.perf_counter()
+            label, found = int(selection.dataset.labels[index]), outcome.prediction
+            correct = int(found is not None and found == label)
+            answers.add(Answer(index, label, -1 if found is None else found, correct, now - last))
+            right, known, last = right + correct, known + (label != NO_LABEL), now
             # Sampling that stops early finishes the sure inputs first: a share of those would promise too much.
             unknown = plan.stop or not known
             progress.finished("" if unknown else f"accuracy {floor_percent(right / known)} %")
-    return lines
+
+
+def _tally(answers: Iterable[Answer]) -> tuple[int, int]:
+    """How many are right, and of how many that is known."""
+    known = [answer.correct for answer in answers if answer.label != NO_LABEL]
+    return sum(known), len(known)
+
+
+def _summary(answers: Iterable[Answer], tsv: Path, alpha: float) -> dict[str, Any]:
+    answers = list(answers)
+    right, known = _tally(answers)
+    return {
+        "tsv": str(tsv),
+        "inputs": len(answers),
+        "labelled": known,
+        "accuracy": 10**6 * right // known / 1e6 if known else None,
+        "abstained": sum(answer.predict == -1 for answer in answers),
+        "alpha": alpha,
+    }
+
+
+def _in_words(summary: dict[str, Any]) -> str:
+    of = "" if summary["labelled"] == summary["inputs"] else f" of the {summary['labelled']} whose label is known"
+    share = "" if summary["accuracy"] is None else f" {floor_percent(summary['accuracy'])} %{of} answered correctly,"
+    inputs = "1 input" if summary["inputs"] == 1 else f"{summary['inputs']} inputs"
+    return f"{inputs}:{share} {summary['abstained']} abstained. Answers: {summary['tsv']}"

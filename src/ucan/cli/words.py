@@ -122,7 +122,8 @@ PrecisionOption = Annotated[
 ]
 SkipOption = Annotated[int, typer.Option(min=1, help="Take every SKIP-th input.")]
 MaxOption = Annotated[int | None, typer.Option("--max", min=1, help="Take at most MAX inputs.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 
 
 def norm_of(name: NormName | None, generator: Generator) -> float:
