@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -280,6 +281,15 @@ def test_the_papers_presets_have_the_papers_settings():
         settings = read_settings(name)
         assert (settings.optimiser, settings.lr, settings.batch, settings.epochs) == ("adam", 1e-2, 128, 200)
         assert settings.law["scale"] == 1.0 and settings.generator["gamma"] == 1.0
+
+
+def test_the_page_on_training_has_every_setting_with_its_default():
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.MULTILINE))
+    shown = {
+        name: None if text == "none" else tomllib.loads(f"v = {text.strip('`')}")["v"] for name, text in rows.items()
+    }
+    assert shown == TrainSettings().to_dict()
 
 
 BAD = {

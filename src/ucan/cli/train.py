@@ -27,7 +27,7 @@ def train(
             "presets, `show NAME` prints one as TOML."
         ),
     ] = None,
-    shown: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The preset that `show` prints.")] = None,
+    shown: Annotated[str | None, typer.Argument(metavar="NAME", help="The preset that `show` prints.")] = None,
     preset: Annotated[str | None, typer.Option(help="A preset's name, as another way to write it.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; runs/NAME if not given.")] = None,
     finetune: Annotated[
