@@ -717,6 +717,25 @@ def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
     assert tampered.exit_code == 1 and "FAIL radius" in tampered.stdout
 
 
+def test_a_verdict_as_json_keeps_its_exit_code(place: Path) -> None:
+    certify("run", "--certificates")
+    words = ["verify", "run/certificates/0.json", "--model", "tiny:net", "--input", "data.npz", "--json", "--index"]
+    said = json.loads(ok(*words, 0))
+    assert said["stands"] is True and (said["prediction"], said["scope"]) == (0, "pipeline")
+    assert (said["n"], said["alpha"]) == (300, 0.001) and all(check["passed"] for check in said["checks"])
+    other = CliRunner().invoke(app, [*words, "1"])
+    said = json.loads(other.stdout)
+    assert other.exit_code == 1 and said["stands"] is False
+    assert {"input", "votes"} <= {check["name"] for check in said["checks"] if not check["passed"]}
+
+
+def test_verify_shows_its_progress_unless_quiet(place: Path) -> None:
+    certify("run", "--certificates")
+    words = ["verify", "run/certificates/0.json", "--model", "tiny:net", "--input", "data.npz", "--index", "0"]
+    shown, quiet = CliRunner().invoke(app, words), CliRunner().invoke(app, [*words, "-q"])
+    assert "verifying 1/1" in shown.stderr and quiet.stderr == "" and quiet.stdout == shown.stdout
+
+
 def test_what_cannot_be_verified_is_said(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1153,6 +1172,17 @@ def test_bench_measures_ones_own_model(place: Path) -> None:
     assert "own:make at 16" in ok(*words, "-o", "bench.json")
     made = json.loads((place / "bench.json").read_text())
     assert made["machine"]["shape"] == "16" and made["rows"] and all(row["rate"] > 0 for row in made["rows"])
+
+
+@pytest.mark.parametrize("quiet", (False, True))
+def test_bench_prints_json_alone_and_is_quiet_on_request(
+    place: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    monkeypatch.setattr(Bench, "art", lambda self, size: None)  # not installed
+    words = ["bench", "--model", "cnn", "--shape", "1,8,8", "--n", "1000", "--backend", "eager", "--no-shapes"]
+    result = CliRunner().invoke(app, [*words, "--json", "-o", "bench.json", *(["-q"] if quiet else [])])
+    assert result.exit_code == 0 and json.loads(result.stdout) == json.loads((place / "bench.json").read_text())
+    assert ("Left out" in result.stderr) != quiet and (not quiet or result.stderr == "")
 
 
 def test_bench_measures_a_trained_run(place: Path) -> None:

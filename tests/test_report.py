@@ -762,7 +762,7 @@ def test_the_command_writes_a_page_and_replaces_an_older_one(place, tmp_path):
     assert ok("report", place / "plain", "-o", page).strip() == f"Report: {page}"
     first = page.read_text()
     assert GENERATOR in first[:1000]
-    ok("report", place / "plain", place / "leaning", "-o", page)
+    assert ok("report", place / "plain", place / "leaning", "-o", page, "-q") == ""
     assert page.read_text() != first and [p.name for p in tmp_path.iterdir()] == ["report.html"]
     ok("report", place / "plain", "-o", page, "--no-gallery")
     assert 'id="gallery"' not in page.read_text()

@@ -41,6 +41,8 @@ def bench(
     ] = True,
     device: words.DeviceOption = "auto",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the numbers as JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    quiet: words.QuietOption = False,
 ) -> None:
     """Measure certification beside the bare forward pass, the textbook loop and others: ratios within this one run.
 
@@ -56,14 +58,17 @@ def bench(
     measured = Bench(network, event, classes, n)
     precisions = [None if name.strip() == "fp32" else name.strip() for name in precision.split(",")]  # None: its own
     choices = [(name.strip(), kind) for kind in precisions for name in backend.split(",")]
-    stopped = _measure(measured, choices, shapes, art)
+    stopped = _measure(measured, choices, shapes, art, quiet)
     about = machine(where)
-    _show(measured.rows, stopped, f"{model} at {_joined(event)} on {about['device']}")
+    asked = {"ucan": __version__, "model": model, "shape": _joined(event), "n": str(n), "batch": str(measured.size)}
+    rows, samples = [asdict(row) for row in measured.rows], [asdict(row) for row in stopped]
+    record = json.dumps({"machine": {**about, **asked}, "rows": rows, "stopping": samples}, indent=1) + "\n"
+    if as_json:
+        typer.echo(record, nl=False)
+    else:
+        _show(measured.rows, stopped, f"{model} at {_joined(event)} on {about['device']}")
     if out is not None:
-        asked = {"ucan": __version__, "model": model, "shape": _joined(event), "n": str(n), "batch": str(measured.size)}
-        rows, samples = [asdict(row) for row in measured.rows], [asdict(row) for row in stopped]
-        record = {"machine": {**about, **asked}, "rows": rows, "stopping": samples}
-        out.write_text(json.dumps(record, indent=1) + "\n")
+        out.write_text(record)
 
 
 def _network(
@@ -93,11 +98,13 @@ def _joined(event: tuple[int, ...]) -> str:
     return ",".join(map(str, event))
 
 
-def _measure(bench: Bench, choices: list[tuple[str, str | None]], shapes: bool, art: bool) -> list[Stopped]:
+def _measure(
+    bench: Bench, choices: list[tuple[str, str | None]], shapes: bool, art: bool, quiet: bool
+) -> list[Stopped]:
     """Fill the bench's rows, laws and shapes with the last backend and precision; the samples that stopping early uses."""
     from rich.console import Console
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=quiet)
     with console.status("textbook loop"):
         bench.textbook()
     if bench.device.type == "cpu":  # as `ucan certify` does; a loop of one's own, above, has what the system gives it

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ucan.cli import words
 from ucan.config import write_whole
 from ucan.errors import InvalidInput, MissingExtra, StoreError
 from ucan.report.page import GENERATOR, build_page, figure_files, galleries_of
@@ -28,6 +29,7 @@ def report(
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite a file that is no report, and figures that are there.")
     ] = False,
+    quiet: words.QuietOption = False,
 ) -> None:
     """Make one self-contained page of any set of runs: curves, tables, audits, regions, inputs, and what they mean.
 
@@ -48,6 +50,8 @@ def report(
     write_page(output, page)
     if figures is not None:
         write_figures(figures, drawn)
+    if quiet:
+        return
     more = f", and {len(drawn)} figures in {figures}" if figures is not None else ""
     typer.echo(f"Report: {output}{more}")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,7 @@ import typer
 from ucan import verify as verification
 from ucan.certificate import Certificate, load_json
 from ucan.cli import words
+from ucan.cli.progress import Progress
 from ucan.data.single import is_single, load_picture_or_array
 from ucan.errors import InvalidInput
 from ucan.models import load_model
@@ -37,6 +40,8 @@ def verify(
     alpha: words.AlphaOption = 0.001,
     seed: Annotated[int, typer.Option(help="Seed of the fresh samples; must differ from the certificate's.")] = 1,
     device: words.DeviceOption = "auto",
+    as_json: words.JsonOption = False,
+    quiet: words.QuietOption = False,
 ) -> None:
     """Recompute what a certificate claims, and draw fresh samples against it.
 
@@ -60,8 +65,23 @@ def verify(
     g = SmoothedClassifier(f, record.evidence.law, noise, len(record.evidence.counts))
     if registry is not None and not registry.is_file():
         raise InvalidInput(f"there is no registry {registry}.")
-    with Registry(registry) if registry is not None else nullcontext() as memory:
+    with (
+        Registry(registry) if registry is not None else nullcontext() as memory,
+        Progress("verifying", 1, record.evidence.n if n is None else n, quiet) as progress,
+    ):
+        g.engine.on_votes = progress.sampled
         verdict = verification.verify(record, g, x, n, alpha, seed, memory)
+        progress.finished("")
+    if as_json:
+        claim = {"certificate": str(certificate), "prediction": record.prediction, "scope": record.scope}
+        typer.echo(json.dumps({**claim, "stands": verdict.stands, **asdict(verdict)}))
+    else:
+        _show(record, verdict)
+    if not verdict.stands:
+        raise typer.Exit(1)
+
+
+def _show(record: Certificate, verdict: verification.Verdict) -> None:
     for check in verdict.checks:
         typer.echo(f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}")
     tested = f"{verdict.n:,} fresh votes at level {verdict.alpha:g}"
@@ -73,7 +93,6 @@ def verify(
     else:
         failed = ", ".join(check.name for check in verdict.checks if not check.passed)
         typer.echo(f"The claim does not stand ({failed}), tested with {tested}.")
-        raise typer.Exit(1)
 
 
 def _input(source: str, index: int | None, shape: tuple[int, ...], split: str, size: int | None) -> torch.Tensor:
