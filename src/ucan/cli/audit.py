@@ -69,7 +69,7 @@ def audit(
     ] = Budget.level,
     seed: words.SeedOption = 0,
     device: words.DeviceOption = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
     """Attack the certificates of a run inside their own regions, as an adversary who knows everything would.

@@ -98,7 +98,7 @@ def certify(
         int | None,
         typer.Option(min=1, help="Workers of the cluster, a GPU or a CPU core each; all that it has if not given."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
     """Give every input an answer and a region in which it provably does not change.

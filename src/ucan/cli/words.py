@@ -107,7 +107,10 @@ AlphaOption = Annotated[float, typer.Option(help="α: a claim is wrong with at m
 SeedOption = Annotated[int, typer.Option(help="Seed of the noise; the same seed draws the same noise.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; `auto` takes a GPU where there is one.")]
 BatchOption = Annotated[
-    int | None, typer.Option(help="Noisy copies per forward pass; chosen from the input's size if not given.")
+    int | None,
+    typer.Option(
+        help="Noisy copies per forward pass; by the input's size if not given. Fewer than 128 may draw other noise."
+    ),
 ]
 BackendOption = Annotated[
     BackendName,
