@@ -234,7 +234,8 @@ def same_curve(one: Path, other: Path, tolerance: float = 2e-4) -> None:
     first, second = curve(one), curve(other)
     assert [line["epoch"] for line in first] == [line["epoch"] for line in second]
     for a, b in zip(first, second, strict=True):
-        for name in ("loss", "min_sigma", "mean_sigma"):
+        assert a.keys() == b.keys()
+        for name in a.keys() & {"loss", "min_sigma", "mean_sigma"}:
             assert a[name] == pytest.approx(b[name], rel=tolerance), (name, a, b)
         assert a["correct"] == pytest.approx(b["correct"], abs=0.02)
 

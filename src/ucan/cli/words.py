@@ -76,7 +76,7 @@ WeightsOption = Annotated[
 ]
 DATA_HELP = (
     "The inputs: a folder of images (one subfolder a class, or flat), an `.npz` with `x` and `y`, or one of "
-    "digits, mnist, fashion-mnist, cifar10."
+    "digits, mnist, fashion-mnist, cifar10, imagenet."
 )
 DataOption = Annotated[str, typer.Option("--data", help=DATA_HELP)]
 SizeOption = Annotated[int | None, typer.Option(help="Resize and crop the pictures of a folder to SIZE × SIZE pixels.")]
