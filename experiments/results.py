@@ -533,7 +533,7 @@ def beside_alm(recorded: Recorded) -> list[str]:
             "", "`cifar10-bands` learns its scales instead: eight bands of principal components, trained with the network for "
             f"a large mean log σ. On the {both:,} inputs that both have it certifies {' / '.join(at[0])} at ALM "
             f"{' / '.join(f'{r:g}' for r in levels)}, where `cifar10-alm` has {' / '.join(at[1])}. By radius it certifies "
-            f"{rivals[0]['accuracy']['l2 radius']['0.1']} at 0.1 with the votes so far: its smallest scale is smaller still.",
+            f"{rivals[0]['accuracy']['l2 radius']['0.1']} at 0.1 with the votes so far.",
         ]  # fmt: skip
     return lines
 

@@ -470,7 +470,7 @@ class Suite:
               f"certified in {record.seconds:.0f} s, {record.to_dict(row)['accuracy']}", flush=True)  # fmt: skip
 
     def network(self, row: Row, number: int) -> None:
-        """Train the so-manieth network of a row, if it has so many and it fits: each can have a process of its own."""
+        """Train the network of that number, from 1 on, if the row has one and it fits: each can have a process of its own."""
         members = [*runs_of(row, self.args.out, self.args.runs, self.args.set).items()]
         if number > len(members):
             return

@@ -925,6 +925,19 @@ def test_two_settings_never_share_a_part(place: Path) -> None:
             other.add(Answer(0, 1, 0, 0, 0.1))
 
 
+def test_predict_stopped_before_its_first_answer_promises_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Answers, "add", stop)
+    before = files(place)
+    stopped = CliRunner().invoke(
+        app, [*["predict", "--model", "tiny:net", "--data", "data.npz", "--n", "300", "-o", "answers.tsv"]]
+    )
+    assert stopped.exit_code == 130 and "no input had its answer yet, and nothing was written" in stopped.stderr
+    assert files(place) == before
+
+
 def test_predict_without_a_file_says_how_to_keep_answers(held: Path) -> None:
     before = files(held)
     stopped = CliRunner().invoke(app, [str(w) for w in HELD_WORDS])

@@ -140,11 +140,11 @@ def _told(answers: Answers) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        kept = (
-            "nothing was written: with -o FILE answers are kept as they come, and the same command goes on from there"
-            if answers.part is None
-            else f"{len(answers.done)} answers are kept. The same command goes on from there"
-        )
+        kept = f"{len(answers.done)} answers are kept. The same command goes on from there"
+        if answers.part is None:
+            kept = "nothing was written: with -o FILE answers are kept as they come, and the same command goes on from there"
+        elif not answers.done:
+            kept = "no input had its answer yet, and nothing was written"
         print(f"\nStopped; {kept}.", file=sys.stderr)
         raise
 
