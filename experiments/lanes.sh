@@ -36,8 +36,9 @@ suite --choose
 side_by_side <<'JOBS'
 rows cifar10-certification
 rows cifar10-consistency-0.21
-network 2 cifar10-trio-*
-network 3 cifar10-trio-*
+network 2 cifar10-ensemble-*
+network 3 cifar10-ensemble-*
+network 4 cifar10-ensemble-*
 rows cifar10-consistency-0.42
 rows cifar10-consistency-0.32
 rows cifar10-certification-laplace
@@ -63,25 +64,22 @@ rows cifar10-isotropic-0.5
 rows cifar10-isotropic-0.25
 rows cifar10-certification-uniform
 rows cifar10-consistency-0.15
-rows cifar10-basis cifar10-ensemble-0.25
-rows cifar10-consistency-0.35 cifar10-ensemble-0.35
 figure cifar10-universal-certification-laplace cifar10-universal-certification-expinf
 figure cifar10-universal-certification-uniform cifar10-universal-certification-powerlaw
 figure cifar10-versus-certification-alm-loss
 figure mnist-versus-*
 JOBS
 side_by_side <<'JOBS'
-deeper cifar10-trio-0.32 cifar10-consistency-0.32
-deeper cifar10-trio-0.42 cifar10-consistency-0.42
+deeper cifar10-ensemble-0.32 cifar10-consistency-0.32
+deeper cifar10-ensemble-0.42 cifar10-consistency-0.42
 deeper cifar10-consistency-0.21
 wider cifar10-bands
 deeper cifar10-certification
-deeper cifar10-consistency-0.15 cifar10-consistency-0.35 cifar10-ensemble-0.35
+deeper cifar10-consistency-0.15
 deeper cifar10-certification-laplace
 deeper cifar10-alm
 deeper cifar10-isotropic-1
 deeper cifar10-isotropic-0.*
-deeper cifar10-basis cifar10-ensemble-0.25
 deeper cifar10-certification-uniform
 deeper mnist-certification mnist-basis
 wider cifar10-versus-*

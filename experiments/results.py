@@ -148,8 +148,8 @@ class Target:
 
 
 FIFTHS = (0.0, 0.5, 1.0, 1.5, 2.25)
-CONSISTENT = (*(f"cifar10-consistency-{sigma}" for sigma in (0.15, 0.21, 0.32, 0.35, 0.42)), "cifar10-basis",
-              "cifar10-ensemble-0.25", "cifar10-ensemble-0.35", "cifar10-trio-0.32", "cifar10-trio-0.42")  # fmt: skip
+CONSISTENT = (*(f"cifar10-consistency-{sigma}" for sigma in (0.15, 0.21, 0.32, 0.42)),
+              *(f"cifar10-ensemble-{sigma}" for sigma in (0.32, 0.42)))  # fmt: skip
 TARGETS = (
     Target("CIFAR-10, ℓ2 radius 0 / 0.5 / 1.0 / 1.5 / 2.25, certification-wise, γ = λ = 1", "85 / 81 / 77 / 73 / 65",
            (85, 81, 77, 73, 65), "l2 radius", FIFTHS, ("cifar10-certification",)),
@@ -208,25 +208,6 @@ def _chance(rows: Sequence[Measured], key: str, level: float) -> float:
     return 1.96 * math.sqrt(share * (100 - share) / inputs * max(0.0, 1 - inputs / TEST_SET))
 
 
-def parts(recorded: Recorded) -> list[str]:
-    """Rows that were recorded twice, on the inputs that both records have: a part may be harder than the whole."""
-    lines = []
-    for found in recorded.earlier_files():
-        now, before = recorded.rows.get(found["row"]), recorded.earlier[found["row"]]
-        if now is None or now.inputs >= before.inputs:
-            continue
-        key = next(iter(found["claims"]))
-        levels = [r for r in found["claims"][key]["levels"] if now.at(key, r) and before.at(key, r)]
-        at = " / ".join(f"{r:g}" for r in levels)
-        ours, whole = (" / ".join(row.at(key, r) or "–" for r in levels) for row in (now, before))
-        part = " / ".join(floor_percent(sum(reaches(found, key, r)[: now.inputs]) / now.inputs) for r in levels)
-        lines.append(
-            f"- `{now.name}`, {key} at {at}: {ours} on its {now.inputs:,} inputs with n ≤ {now.n:,}. {before.name} has "
-            f"{part} on the same inputs with n ≤ {before.n:,}, and on all {before.inputs:,} {whole}."
-        )
-    return lines or ["- None."]
-
-
 def targets(recorded: Recorded, bench: Any) -> list[str]:
     """The table of what was to be reached."""
     lines = ["| what | paper | to reach | ours | scope | on | verdict | audit |", "|---|---|---|---|---|---|---|---|"]
@@ -260,38 +241,36 @@ def targets(recorded: Recorded, bench: Any) -> list[str]:
     return lines
 
 
-PAIRS = (("cifar10-basis", "cifar10-ensemble-0.25"), ("cifar10-consistency-0.35", "cifar10-ensemble-0.35"))
-
-
-def second_network(recorded: Recorded, one: str, two: str) -> list[str]:
-    """What it adds at radius 0.5, on the inputs that both rows have, if both had as many votes."""
-    if one not in recorded.rows or two not in recorded.rows:
+def more_networks(recorded: Recorded, one: str, several: str) -> list[str]:
+    """What they add at the largest radius asked, on the inputs that both rows have."""
+    if one not in recorded.rows or several not in recorded.rows:
         return []
-    votes = [recorded.rows[name].n for name in (one, two)]
-    if votes[0] != votes[1]:
-        return [
-            f"{one} and {two} had {votes[0]:,} and {votes[1]:,} votes at most, so they do not say what a second adds."
-        ]
-    reached = [reaches(recorded.json(f"suite/{name}.json"), "l2 radius", 0.5) for name in (one, two)]
-    both = min(map(len, reached))
-    at = [floor_percent(sum(inputs[:both]) / both) for inputs in reached]
-    return [f"On the {both:,} inputs that {one} and {two} share, each with {votes[0]:,} votes at most, the second network "
-            f"takes the share at 0.5 from {at[0]} to {at[1]}."]  # fmt: skip
+    records = [recorded.json(f"suite/{name}.json") for name in (one, several)]
+    level = records[0]["claims"]["l2 radius"]["levels"][-1]
+    before, after = (reaches(found, "l2 radius", level) for found in records)
+    both = min(len(before), len(after))
+    shares = [floor_percent(sum(inputs[:both]) / both) for inputs in (before, after)]
+    gained, lost = (sum(a > b for a, b in zip(x, y, strict=False)) for x, y in ((after, before), (before, after)))
+    return [f"On the {both:,} inputs that {one} and {several} share, the share at {level:g} goes from {shares[0]} to "
+            f"{shares[1]}: {gained} inputs are gained and {lost} are lost."]  # fmt: skip
 
 
 def tried(recorded: Recorded) -> list[str]:
-    """Every run that was made for the largest radii of a pipeline."""
+    """Every run that was made for the largest radii of a pipeline, and those that have no place in the list any more."""
     levels = (0.0, 0.25, 0.5, 0.75, 1.0)
+    listed = {row.name for row in ROWS}
+    left = [found for found in recorded.earlier_files() if found["row"] not in listed]
+    made = [(recorded.rows[name], recorded.json(f"suite/{name}.json")) for name in CONSISTENT if name in recorded.rows]
+    made += [(_of_suite(f"{found['row']} (left: neither attacked nor gone on with)", found), found) for found in left]
     lines = ["| run | networks | mirrored | " + " | ".join(f"{r:g}" for r in levels) + " | on |",
              "|---|--:|---|" + "--:|" * len(levels) + "---|"]  # fmt: skip
-    for name in CONSISTENT:
-        row, found = recorded.rows.get(name), recorded.json(f"suite/{name}.json")
-        if row is not None:
-            shares = " | ".join(row.at("l2 radius", r) or "–" for r in levels)
-            mirrored = "yes" if found.get("mirrored") else "no"
-            lines.append(f"| {name} | {found.get('members', 1)} | {mirrored} | {shares} | {row.part} |")
-    lines += ["", *(said for pair in PAIRS for said in second_network(recorded, *pair))]
-    return lines if any(name in recorded.rows for name in CONSISTENT) else [MISSING]
+    for row, found in made:
+        shares = " | ".join(row.at("l2 radius", r) or "–" for r in levels)
+        mirrored = "yes" if found.get("mirrored") else "no"
+        lines.append(f"| {row.name} | {found.get('members', 1)} | {mirrored} | {shares} | {row.part} |")
+    pairs = [(name.replace("ensemble", "consistency"), name) for name in CONSISTENT if "ensemble" in name]
+    lines += ["", *(said for pair in pairs for said in more_networks(recorded, *pair))]
+    return lines if made else [MISSING]
 
 
 def unattacked(recorded: Recorded) -> list[str]:
@@ -316,8 +295,8 @@ def missing(recorded: Recorded) -> list[str]:
 
 SHOWN = {
     "mnist-l2": ("mnist-certification", "mnist-basis", "mnist-versus-*"),
-    "cifar10-l2": ("cifar10-certification", "cifar10-basis", "cifar10-alm", "cifar10-bands", "cifar10-ensemble-*",
-                   "cifar10-trio-*", "cifar10-consistency-*", "cifar10-isotropic-*", "cifar10-versus-*"),
+    "cifar10-l2": ("cifar10-certification", "cifar10-alm", "cifar10-bands", "cifar10-ensemble-*", "cifar10-consistency-*",
+                   "cifar10-isotropic-*", "cifar10-versus-*"),
     "cifar10-l1": ("cifar10-certification*",),
     "cifar10-linf": ("cifar10-certification",),
 }  # fmt: skip
@@ -599,7 +578,7 @@ def page(folder: Path = RECORDED) -> str:
     file = HERE.parent / "benchmarks" / "2026-11-15-h200-packed.json"
     bench = json.loads(file.read_text()) if file.exists() else None
     filled = {
-        "targets": targets(recorded, bench), "parts": parts(recorded), "tried": tried(recorded), "missing": missing(recorded),
+        "targets": targets(recorded, bench), "tried": tried(recorded), "missing": missing(recorded),
         "formulas": formulas(recorded), "universality": universality(recorded), "beside alm": beside_alm(recorded),
         "imagenet": imagenet(recorded, paper, bench), "canvas": canvas(recorded), "control": control(recorded),
         "audits": audits(recorded), "choices": choices(recorded),

@@ -4,7 +4,7 @@
     python experiments/suite.py --choose 'cifar10-*' --seconds 500
     python experiments/suite.py --seconds 1400 --shard 1/3 &      (and 2/3, 3/3: three processes share one GPU)
     python experiments/suite.py --only 'mnist-*' --passes 10000:100000
-    python experiments/suite.py --only cifar10-trio-0.32 --network 2          (trains one network of an ensemble, no more)
+    python experiments/suite.py --only cifar10-ensemble-0.32 --network 2      (trains one network of an ensemble, no more)
 
 Weights are kept under --runs and not trained again. Where they are gone, the row is trained once more: if that gives the
 same weights bit for bit, as it often does on the same kind of GPU, the record is gone on with. Each row's record,

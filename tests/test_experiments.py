@@ -300,14 +300,14 @@ def test_the_lanes_have_every_row_once_and_no_training_run_twice(tmp_path: Path)
         runs = [{folder for row in each for folder in suite.runs_of(row, tmp_path, tmp_path, [])} for each in writing]
         assert sum(map(len, runs)) == len(set().union(*runs))  # two processes would write one folder
     first, second = lanes_jobs(tmp_path)
-    trios = {row.name for row in rows.ROWS if row.members > 2}
-    assert {row.name for _, each in first for row in each} == {row.name for row in rows.ROWS} - trios
+    ensembles = {row.name for row in rows.ROWS if row.members > 1}
+    assert {row.name for _, each in first for row in each} == {row.name for row in rows.ROWS} - ensembles
     further = {row.name for _, each in second for row in each}
     assert further == {row.name for row in rows.ROWS if row.inputs > 500}
     tables = [
         {row.name for kind, each in jobs for row in each if kind in ("rows", "deeper")} for jobs in (first, second)
     ]
-    assert tables[0] | trios == tables[1]
+    assert tables[0] | ensembles == tables[1]
 
 
 def test_the_lanes_run_their_jobs_in_order_and_go_on_after_one_that_fails(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_the_lanes_run_their_jobs_in_order_and_go_on_after_one_that_fails(tmp_pa
     assert calls[1].endswith("--only cifar10-certification") and "suite.py" in calls[1]
     assert calls[2].endswith("--only cifar10-certification") and "audits.py" in calls[2]
     assert not any("audits.py" in call and "cifar10-alm" in call for call in calls)  # nothing to attack
-    assert any(call.endswith("--network 3 --only cifar10-trio-*") for call in calls)
+    assert any(call.endswith("--network 3 --only cifar10-ensemble-*") for call in calls)
     assert any(call.endswith("10000:100000 --only mnist-certification mnist-basis") for call in calls)
     assert calls[-1].endswith("--passes 1000:10000 --only mnist-versus-*")
     assert (tmp_path / "out" / "logs" / "wider_mnist-versus-_.log").exists()
@@ -363,8 +363,8 @@ def test_the_estimate_is_about_what_sequential_decisions_take(tmp_path: Path) ->
 
 
 def record_of(name: str, **more: object) -> dict[str, object]:
-    row = next(row for row in rows.ROWS if row.name == name)
-    shares = {claim.key: {f"{r:.6g}": "90.5" for r in claim.levels} for claim in row.claims}
+    claims = [claim for row in rows.ROWS if row.name == name for claim in row.claims]
+    shares = {claim.key: {f"{r:.6g}": "90.5" for r in claim.levels} for claim in claims}
     return {
         "scope": "frozen",
         "cap": 1.0,
@@ -425,24 +425,31 @@ def test_verdicts() -> None:
     assert results.best_of([whole, replace(whole, shares={"l2 radius": {1.0: "9.0"}})], "l2 radius", 1.0) == "69.9"
 
 
-def test_a_row_recorded_twice_is_compared_on_the_same_inputs(tmp_path: Path) -> None:
+def test_what_was_tried_has_the_runs_that_were_left_and_what_more_networks_add(tmp_path: Path) -> None:
     (tmp_path / "suite" / "earlier").mkdir(parents=True)
-    assert results.parts(results.Recorded(tmp_path)) == ["- None."]
-    name = "cifar10-isotropic-0.25"
+    assert results.tried(results.Recorded(tmp_path)) == ["not measured yet"]
 
-    def record(reached: str, shares: list[str], votes: int) -> str:
-        claims = {"l2 radius": {"levels": [0.0, 0.25, 0.5], "reached": reached}}
-        accuracy = {"l2 radius": dict(zip(("0", "0.25", "0.5"), shares, strict=True))}
-        about = {"row": name, "weights": "w", "inputs": len(reached), "undecided": {"inputs": 0, "votes": votes}}
+    def record(name: str, reached: str, shares: list[str]) -> str:
+        claims = {"l2 radius": {"levels": [0.0, 0.75], "reached": reached}}
+        accuracy = {"l2 radius": dict(zip(("0", "0.75"), shares, strict=True))}
+        about = {"row": name, "weights": "w", "inputs": len(reached), "undecided": {"inputs": 0, "votes": 9984}}
         return json.dumps(record_of(name, accuracy=accuracy, claims=claims, **about))
 
-    (tmp_path / "suite" / f"{name}.json").write_text(record("3310", ["75.0", "50.0", "50.0"], 9984))
-    (tmp_path / "suite" / "earlier" / f"{name}-w.json").write_text(record("31101333", ["87.5", "50.0", "50.0"], 1920))
-    (line,) = results.parts(results.Recorded(tmp_path))
-    assert "0 / 0.25 / 0.5: 75.0 / 50.0 / 50.0 on its 4 inputs with n ≤ 9,984" in line
-    assert "(with fewer votes) has 75.0 / 25.0 / 25.0 on the same inputs with n ≤ 1,920, and on all 8 87.5 /" in line
-    (closed,) = [said for said in results.missing(results.Recorded(tmp_path)) if "were not kept" in said]
-    assert closed.endswith(f": `{name}`.")
+    for file, name, reached, shares in (
+        ("cifar10-consistency-0.32", "cifar10-consistency-0.32", "21120000", ["50.0", "25.0"]),
+        ("cifar10-ensemble-0.32", "cifar10-ensemble-0.32", "22210", ["80.0", "60.0"]),
+        ("earlier/cifar10-gone-12345678", "cifar10-gone", "2200", ["50.0", "50.0"]),
+    ):
+        (tmp_path / "suite" / f"{file}.json").write_text(record(name, reached, shares))
+    recorded = results.Recorded(tmp_path)
+    *table, empty, added = results.tried(recorded)
+    assert [line.split(" | ")[0] for line in table[2:]] == [
+        "| cifar10-consistency-0.32", "| cifar10-ensemble-0.32", "| cifar10-gone (left: neither attacked nor gone on with)"
+    ]  # fmt: skip
+    assert table[3].split(" | ")[3:8] == ["80.0", "–", "–", "60.0", "–"] and not empty
+    assert "5 inputs" in added and "at 0.75 goes from 40.0 to 60.0: 2 inputs are gained and 1 are lost" in added
+    (closed,) = [said for said in results.missing(recorded) if "were not kept" in said]
+    assert closed.endswith(": `cifar10-consistency-0.32`, `cifar10-ensemble-0.32`.")
 
 
 def test_the_printed_numbers_are_whole_tables() -> None:

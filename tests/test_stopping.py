@@ -34,11 +34,45 @@ def test_what_no_votes_could_reach_is_not_waited_for(radius):
 
 
 def test_hope_is_given_up_only_where_the_rest_of_the_votes_would_not_do():
-    rule, radius, cap = AtRadii((0.0,)), Radius(of=float, probability=lambda r: 0.9), 512
-    most = next(k for k in range(cap, 0, -1) if log_wealth(k, cap, 0.9) < math.log(1000))  # one more would do
-    drawn = 256
-    assert rule.settled(most - (cap - drawn), drawn, cap, 0.001, radius)
-    assert not rule.settled(most + 1 - (cap - drawn), drawn, cap, 0.001, radius)
+    rule, radius, cap, drawn = AtRadii((0.0,)), Radius(of=float, probability=lambda r: 0.9), 512, 384
+    needed = next(k for k in range(cap) if log_wealth(k, cap, 0.9) >= math.log(1000))
+    settled = [rule.settled(k, drawn, cap, 0.001, radius) for k in range(drawn + 1)]
+    hopeful = settled.index(False)
+    # By a bound of its own on p, the rest at that rate just does, and with one hit fewer it would not have.
+    for hits, enough in ((hopeful, True), (hopeful - 1, False)):
+        most = stats.beta.ppf(1 - 0.001, hits + 1, drawn - hits)
+        assert (hits + math.ceil(most * (cap - drawn)) >= needed) == enough
+    assert all(settled[:hopeful])
+
+
+def certified_and_votes(p, p0, cap, gives_up, block=64, alpha=0.001):
+    """P(certified by the cap) and the mean number of votes, looking after every block: exact, by dynamic programming."""
+    rule, radius = AtRadii((0.0,)), Radius(of=float, probability=lambda r: p0)
+    alive, certified, votes = np.ones(1), 0.0, 0.0
+    for n in range(block, cap + 1, block):
+        alive = np.convolve(alive, stats.binom.pmf(np.arange(block + 1), block, p))
+        k = np.arange(len(alive))
+        done = log_wealth(k, n, p0) >= math.log(1 / alpha)
+        certified += alive[done].sum()
+        if gives_up:
+            likely = alive > 1e-9
+            done[likely] = [rule.settled(int(hits), n, cap, alpha, radius) for hits in k[likely]]
+        elif n == cap:
+            done[:] = True
+        votes += n * alive[done].sum()
+        alive = np.where(done, 0.0, alive)
+    return certified, votes
+
+
+@pytest.mark.parametrize("p0", (0.5, 0.9))
+def test_giving_up_costs_few_certificates_and_saves_most_votes_where_there_are_none(p0):
+    cap = 1280
+    for z, loses, saves in ((0.0, 0.001, 3.0), (2.0, 0.01, 2.0), (4.0, 0.04, 1.1), (5.0, 0.04, 1.0), (8.0, 0.01, 1.0)):
+        p = p0 + z * math.sqrt(p0 * (1 - p0) / cap)
+        patient, all_votes = certified_and_votes(p, p0, cap, False)
+        certified, votes = certified_and_votes(p, p0, cap, True)
+        assert patient - loses <= certified <= patient + 1e-9
+        assert votes * saves <= all_votes
 
 
 # --- the bettor: an exact account of every stopping rule at once ---
