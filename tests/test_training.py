@@ -1108,7 +1108,11 @@ def test_a_preset_is_named_by_either_way_but_once(place):
 
 def test_a_preset_is_shown_with_its_comments_and_can_be_copied(place):
     listed = CliRunner().invoke(app, ["train", "list"])
-    assert listed.stdout.split() == preset_names() and "ucan train show NAME > mine.toml" in listed.stderr
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == preset_names()
+    assert all(len(line.split()) > 4 and len(line) < 140 for line in listed.stdout.splitlines())  # what each trains
+    assert "ucan train show NAME > mine.toml" in listed.stderr
+    quiet = CliRunner().invoke(app, ["train", "list", "--quiet"])
+    assert quiet.stdout.split() == preset_names() and not quiet.stderr
     for name in preset_names():
         text = CliRunner().invoke(app, ["train", "show", name]).stdout
         (place / "mine.toml").write_text(text)

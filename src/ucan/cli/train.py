@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import time
@@ -56,7 +57,8 @@ def train(
     `ucan train show digits-basis > mine.toml`, and after changing it `ucan train mine.toml`
     """
     if settings == "list" and preset is None and shown is None:
-        typer.echo("\n".join(preset_names()))
+        for name in preset_names():
+            typer.echo(name if quiet else f"{name:28}{_about(name)}")
         if not quiet:
             print("To copy one and change it: ucan train show NAME > mine.toml", file=sys.stderr)
         return
@@ -82,6 +84,12 @@ def train(
     if not quiet and trainer.rank == 0:
         size = f" --size {chosen.size}" if isinstance(dataset, data.ImageFolder) and chosen.size else ""
         print(f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {chosen.data}{size}", file=sys.stderr)
+
+
+def _about(name: str) -> str:
+    """The first sentence of a preset's comment."""
+    comment = itertools.takewhile(lambda line: line.startswith("#"), preset_text(name).splitlines())
+    return " ".join(line.removeprefix("# ") for line in comment).partition(". ")[0].removesuffix(".")
 
 
 def _one(settings: str | None, shown: str | None, preset: str | None) -> str:
