@@ -2,7 +2,7 @@
 
     python experiments/audits.py mnist --out OUT --certificates 500
     python experiments/audits.py cifar10 --out OUT --only certification-wise --certificates 150 --min-radius 0.5
-    python experiments/audits.py rows --runs runs/suite --only cifar10-basis 'cifar10-isotropic-*' --certificates 100
+    python experiments/audits.py rows --runs runs/suite --only cifar10-alm 'cifar10-isotropic-*' --certificates 100
 
 The last form attacks rows of the suite with the weights that it trained, those that have some. Each run is recorded in a
 file of its own, OUT/DATA-NAME.json (a row's in OUT/NAME.json): the settings, how many certificates were attacked at which

@@ -15,8 +15,8 @@ true.
 
 Inputs come in a fixed order whose beginnings are even parts of the test set (every 20th, every 10th, …). n₀ = 100 votes
 choose the class; where that is wrong, nothing can be certified and no more votes are cast. The others vote until every
-level is decided at α = 0.001 by bounds that hold whenever one looks (ucan.stopping), or the pass's votes are used up; a
-later pass goes on where the vote stopped, with the same noise stream. No training is begun that will not fit into
+level is decided at α = 0.001 by bounds that hold whenever one looks (ucan.stopping), or the pass's votes are used up or will
+not do; a later pass goes on where the vote stopped, with the same noise stream. No training is begun that will not fit into
 the seconds left, by the estimates of rows.py and the pace measured so far; votes are cast until the last second.
 """
 
@@ -406,7 +406,7 @@ def radius_of(sizes: list[Sizes], claims: tuple[Claim, ...], cap: int) -> Radius
 def estimate(row: Row, settings: TrainSettings, untrained: int, inputs: int, cap: int, missing: float = 0) -> float:
     """Seconds that training so many networks and so many further inputs should take; Σ counts as 1 here.
 
-    ``missing`` are the votes that inputs left open by an earlier pass may still use; about two thirds will be.
+    ``missing`` are the votes that inputs left open by an earlier pass may still use; two thirds at most, it is assumed.
     """
     dim = math.prod(loaded(settings.data, "test").event_shape)
     law = settings.build_law(dim)

@@ -16,7 +16,7 @@ from ucan import Certificate, ExpInf, Fixed, Gaussian, InvalidInput, Prediction,
 from ucan.bounds import anytime_lower_bound, anytime_upper_bound, log_wealth, lower_bound
 from ucan.generators import Isotropic
 from ucan.sequential import Candidate, settle
-from ucan.stopping import AtRadii, Radius, Stop, Within, parse_stop
+from ucan.stopping import GIVE_UP, AtRadii, Radius, Stop, Within, hopeless, misses_allowed, parse_stop
 from ucan.votes import Classifier, Stream, VoteCounter
 
 INF = math.inf
@@ -33,16 +33,28 @@ def test_what_no_votes_could_reach_is_not_waited_for(radius):
     assert c.evidence.n < 2_000
 
 
-def test_hope_is_given_up_only_where_the_rest_of_the_votes_would_not_do():
-    rule, radius, cap, drawn = AtRadii((0.0,)), Radius(of=float, probability=lambda r: 0.9), 512, 384
-    needed = next(k for k in range(cap) if log_wealth(k, cap, 0.9) >= math.log(1000))
-    settled = [rule.settled(k, drawn, cap, 0.001, radius) for k in range(drawn + 1)]
-    hopeful = settled.index(False)
-    # By a bound of its own on p, the rest at that rate just does, and with one hit fewer it would not have.
-    for hits, enough in ((hopeful, True), (hopeful - 1, False)):
-        most = stats.beta.ppf(1 - 0.001, hits + 1, drawn - hits)
-        assert (hits + math.ceil(most * (cap - drawn)) >= needed) == enough
-    assert all(settled[:hopeful])
+@pytest.mark.parametrize(
+    "cap, alpha, p0", [(512, 0.001, 0.9), (10_000, 0.001, 0.5), (10_000, 0.05, 0.99), (64, 0.001, 0.99)]
+)
+def test_the_misses_allowed_are_the_most_that_certify(cap, alpha, p0):
+    allowed = misses_allowed(cap, alpha, p0)
+    certifies = log_wealth(cap - np.arange(cap + 1), cap, p0) >= math.log(1 / alpha)
+    assert allowed == certifies.sum() - 1 and (allowed == -1) == (cap == 64)
+
+
+@pytest.mark.parametrize(
+    "cap, allowed", [(1000, 500), (1000, 80), (1000, 3), (100_000, 49_000), (100_000, 900), (100_000, 0)]
+)
+@pytest.mark.parametrize("done", (0.001, 0.01, 0.1, 0.5, 0.9, 0.999))
+def test_hope_is_lost_where_the_misses_allowed_seldom_come_so_early(cap, allowed, done):
+    drawn = int(done * cap)
+    lost = hopeless(np.arange(drawn + 1), drawn, cap, np.array(allowed))
+    assert (np.diff(lost.astype(int)) >= 0).all()
+    assert lost.all() or not lost[0]
+    first = int(lost.argmax()) if lost.any() else drawn + 1
+    early = stats.hypergeom(cap, allowed, drawn)  # the law itself
+    assert early.sf(first - 1) < 2 * GIVE_UP
+    assert first > allowed or early.sf(first - 3) > GIVE_UP / 2
 
 
 def certified_and_votes(p, p0, cap, gives_up, block=64, alpha=0.001):
@@ -67,11 +79,12 @@ def certified_and_votes(p, p0, cap, gives_up, block=64, alpha=0.001):
 @pytest.mark.parametrize("p0", (0.5, 0.9))
 def test_giving_up_costs_few_certificates_and_saves_most_votes_where_there_are_none(p0):
     cap = 1280
-    for z, loses, saves in ((0.0, 0.001, 3.0), (2.0, 0.01, 2.0), (4.0, 0.04, 1.1), (5.0, 0.04, 1.0), (8.0, 0.01, 1.0)):
-        p = p0 + z * math.sqrt(p0 * (1 - p0) / cap)
+    edge = 1 - misses_allowed(cap, 0.001, p0) / cap
+    for z, saves in ((-8, 5.0), (-4, 2.3), (-2, 1.4), (0, 1.05), (2, 1.0), (4, 1.0)):
+        p = edge + z * math.sqrt(edge * (1 - edge) / cap)
         patient, all_votes = certified_and_votes(p, p0, cap, False)
         certified, votes = certified_and_votes(p, p0, cap, True)
-        assert patient - loses <= certified <= patient + 1e-9
+        assert patient - 0.002 <= certified <= patient + 1e-9
         assert votes * saves <= all_votes
 
 

@@ -202,7 +202,7 @@ class SmoothedClassifier:
 
         An answer differs from g(x) with probability at most α. ``test="majority"`` is the paper's (one-sided, so that
         it holds for any number of classes); ``test="top-two"`` also answers where no class has a majority. With ``stop``
-        100 votes name the class, and others test it, up to n votes or until it is clear.
+        100 votes name the class, and others test it, up to n votes or until it is clear, or clear that n will not do.
         """
         plan = PredictPlan(n, alpha, seed, test, batch_size, stop, precision)
         outcomes = dict(self.predict_each(self.check_inputs(x), plan))

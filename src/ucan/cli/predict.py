@@ -50,7 +50,7 @@ def predict(
         str, typer.Option(help="`majority`, or `top-two`, which also answers where no class has a majority.")
     ] = "majority",
     stop: Annotated[
-        bool, typer.Option("--stop", help="Stop sampling an input as soon as its answer is clear.")
+        bool, typer.Option("--stop", help="Stop sampling an input as soon as its answer is clear, or hopeless.")
     ] = False,
     seed: words.SeedOption = 0,
     device: words.DeviceOption = "auto",

@@ -36,7 +36,7 @@ def inputs_in_words(config: dict[str, Any], count: int) -> str:
 
 
 def decided(config: dict[str, Any], at: float, by: Measure = "radius") -> bool:
-    """Whether the share at this size is what all samples would give: a stopping rule decides only the radii it names."""
+    """Whether the share at this size is about what all samples would give: a stopping rule decides only the radii it names."""
     rule = parse_stop(config.get("stop"))
     return rule is None or (isinstance(rule, AtRadii) and by == "radius" and at in rule.radii)
 
