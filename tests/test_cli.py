@@ -1198,6 +1198,16 @@ def test_bench_prints_json_alone_and_is_quiet_on_request(
     assert ("Left out" in result.stderr) != quiet and (not quiet or result.stderr == "")
 
 
+def test_bench_shows_what_it_has_when_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Bench, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bench, "ours", interrupted)
+    result = CliRunner().invoke(app, ["bench", "--model", "cnn", "--shape", "1,8,8", "--n", "1000", "--no-art"])
+    assert result.exit_code == 130 and "interrupted" in result.stdout and "textbook loop" in result.stdout
+    assert "samples for a decision" not in result.stdout  # not measured
+
+
 def test_bench_measures_a_trained_run(place: Path) -> None:
     ok("train", "digits-isotropic", "-o", "run", "--set", "epochs=1", "--set", "model=cnn")
     words = ["bench", "--model", "run", "--n", "1000", "--backend", "eager", "--no-art", "--no-shapes"]

@@ -58,15 +58,21 @@ def bench(
     measured = Bench(network, event, classes, n)
     precisions = [None if name.strip() == "fp32" else name.strip() for name in precision.split(",")]  # None: its own
     choices = [(name.strip(), kind) for kind in precisions for name in backend.split(",")]
-    stopped = _measure(measured, choices, shapes, art, quiet)
     about = machine(where)
+    title = f"{model} at {_joined(event)} on {about['device']}"
+    try:
+        stopped = _measure(measured, choices, shapes, art, quiet)
+    except KeyboardInterrupt:
+        if measured.rows and not as_json:
+            _show(measured.rows, [], f"{title}, interrupted")
+        raise
     asked = {"ucan": __version__, "model": model, "shape": _joined(event), "n": str(n), "batch": str(measured.size)}
     rows, samples = [asdict(row) for row in measured.rows], [asdict(row) for row in stopped]
     record = json.dumps({"machine": {**about, **asked}, "rows": rows, "stopping": samples}, indent=1) + "\n"
     if as_json:
         typer.echo(record, nl=False)
     else:
-        _show(measured.rows, stopped, f"{model} at {_joined(event)} on {about['device']}")
+        _show(measured.rows, stopped, title)
     if out is not None:
         out.write_text(record)
 
@@ -143,4 +149,5 @@ def _show(rows: list[Row], stopped: list[Stopped], title: str) -> None:
         samples.add_row(f"{one.probability:g}", f"{one.radius:g} λ", f"{one.fixed:,}", f"{one.mean:,.0f}", fewer)
     screen = Console(width=110)
     screen.print(table)
-    screen.print(samples)
+    if stopped:
+        screen.print(samples)

@@ -230,6 +230,8 @@ def load_npz(path: str | Path, split: str | None = None) -> InMemory:
             f"{path} holds {', '.join(keys) or 'nothing'}: name the images x, images or data, the labels y, labels or "
             "targets."
         )
+    if split not in (None, *SPLITS) and split not in (x or "").split("_"):
+        raise InvalidInput(f"{path} has no split {split!r}: it holds {', '.join(keys)}.")
     if labels is not None and labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     return InMemory(images, labels, None, path.stem)
