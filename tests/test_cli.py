@@ -519,7 +519,10 @@ def test_labels_that_the_model_does_not_know_are_found_before_work_begins(
 def test_stopping_early_draws_less_and_is_frozen_with_the_run(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    certify("run", "--n", 20_000, "--stop", "0.30, 0.1", "--max", 4)
+    said = certify("run", "--n", 20_000, "--stop", "0.30, 0.1", "--max", 4)
+    with Store.open("run") as store:
+        mean = store.gapless()[0]["n"].mean()
+    assert "stopped once the radii 0.1 and 0.3 were decided" in said and f"lower bounds. {mean:,.0f} samples an" in said
     before = rows(place / "run" / "results.tsv")
     certify("run", "--n", 20_000, "--stop", "0.1,0.3")
     table = rows(place / "run" / "results.tsv")
@@ -1203,9 +1206,13 @@ def test_bench_shows_what_it_has_when_interrupted(monkeypatch: pytest.MonkeyPatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Bench, "ours", interrupted)
-    result = CliRunner().invoke(app, ["bench", "--model", "cnn", "--shape", "1,8,8", "--n", "1000", "--no-art"])
+    words = ["bench", "--model", "cnn", "--shape", "1,8,8", "--n", "1000", "--no-art"]
+    result = CliRunner().invoke(app, words)
     assert result.exit_code == 130 and "interrupted" in result.stdout and "textbook loop" in result.stdout
     assert "samples for a decision" not in result.stdout  # not measured
+    result = CliRunner().invoke(app, [*words, "--json"])
+    told = json.loads(result.stdout)
+    assert result.exit_code == 130 and told["interrupted"] and len(told["rows"]) == 1 and told["stopping"] == []
 
 
 def test_bench_measures_a_trained_run(place: Path) -> None:

@@ -294,7 +294,8 @@ def test_a_run_that_stopped_early_is_not_said_to_be_behind():
     assert "which of the 2 runs" in words([run(), run("low", radii=[0.1] * 4), early])[0]
     ahead = words([run("early", radii=[9.0] * 4, stop="0.5"), run()])[0]
     assert "Trust early, which of the 2 runs" in ahead and ahead.endswith(
-        "Sampling stopped once radius 0.5 was decided: elsewhere these are lower bounds."
+        "Sampling stopped once radius 0.5 was decided, by a bound a little below that of a fixed n: elsewhere these are "
+        "lower bounds."
     )
 
 
@@ -303,7 +304,7 @@ def test_the_overview_under_a_stopping_rule_and_its_rounding():
     early.columns["n"], early.columns["abstained"] = np.array([100, 300, 8000]), np.array([False, False, True])
     section = overview_section([early])
     assert "up to 8,000, mean 2,800" in section and "asked about each input" not in section
-    assert "early: sampling stopped once the radii 0.25 and 0.5 were decided. Its radii" in section
+    assert "0.25 and 0.5 were decided, by a bound a little below that of a fixed n. Its radii" in section
     assert '<td class="n">33.4</td>' in section  # a third, and no less, abstained
     early.columns["n"][:] = 300
     assert '<td class="n">300</td>' in overview_section([early])

@@ -188,17 +188,18 @@ def test_where_sampling_stopped_shares_are_lower_bounds(tmp_path: Path) -> None:
     table = comparison([full, early], AT)
     assert cells(table)[1][3:] == ("63.0", "63.0", "15.0")
     assert [row.best for row in table.rows] == [(True, False, False), (False, True, False)]
-    said = "early: sampling stopped once radius 0.5 was decided: elsewhere these are lower bounds"
+    said = "early: sampling stopped once radius 0.5 was decided, by a bound a little below that of a fixed n: elsewhere these "
+    said += "are lower bounds"
     assert table.notes == (said,) and said in markdown(table)
     by_alm = comparison([full, early], (1.0,), "alm")
     assert [row.best for row in by_alm.rows] == [(False,), (False,)]
-    assert "decided: by ALM these are lower bounds" in by_alm.notes[-1]
+    assert "of a fixed n: by ALM these are lower bounds" in by_alm.notes[-1]
     improved = comparison([full], AT, baselines=[early]).rows[2]
     assert [math.isnan(v) for v in improved.values] == [True, False, True]
     within = make(tmp_path / "within", [9.0] * 90, 100, scope="pipeline", stop="5%")
     table = comparison([within, early], AT)
     assert not any(any(row.best) for row in table.rows)
-    assert "sampling stopped within 5% of the radius that more samples could give" in table.notes[0]
+    assert "sampling stopped within 5% of what more samples could give by the same bound" in table.notes[0]
     both = comparison([], AT, envelopes={"E": [full, early]})
     assert both.rows[0].best == (False, True, False) and "E (best of full, early): sampling stopped" in both.notes[0]
     two = make(tmp_path / "two", [1.0], 1, scope="pipeline", stop="0.5,1.0")

@@ -1119,6 +1119,14 @@ def test_a_preset_is_shown_with_its_comments_and_can_be_copied(place):
         assert text.startswith("# ") and read_settings("mine.toml") == read_settings(name)
 
 
+def test_settings_for_a_gpu_are_told_from_those_for_a_cpu(place):
+    words = ["train", "digits-isotropic", "--set", "epochs=1", "--device", "cpu"]
+    plain = CliRunner().invoke(app, [*words, "-o", "plain"])
+    told = CliRunner().invoke(app, [*words, "--set", "precision=bf16-mixed", "-o", "told"])
+    assert plain.exit_code == told.exit_code == 0
+    assert ["On a CPU add --set precision=32-true" in run.stderr for run in (plain, told)] == [False, True]
+
+
 def test_composed_noise_tells_no_scale_that_it_has_not(tmp_path, place):
     result = CliRunner().invoke(app, ["train", "digits-composed", "--set", "epochs=1", "--device", "cpu", "-o", "run"])
     assert result.exit_code == 0 and "accuracy" in result.stderr and "σ" not in result.stderr

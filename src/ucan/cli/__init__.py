@@ -67,3 +67,7 @@ def main() -> None:
     except KeyboardInterrupt:
         print("ucan: interrupted.", file=sys.stderr)
         sys.exit(130)
+    except SystemExit as leaving:
+        if leaving.code == 130:  # Ctrl-C within a command, which says more if there is more to say
+            print("ucan: interrupted.", file=sys.stderr)
+        raise

@@ -60,21 +60,23 @@ def bench(
     choices = [(name.strip(), kind) for kind in precisions for name in backend.split(",")]
     about = machine(where)
     title = f"{model} at {_joined(event)} on {about['device']}"
+    interrupted, stopped = False, list[Stopped]()
     try:
         stopped = _measure(measured, choices, shapes, art, quiet)
-    except KeyboardInterrupt:
-        if measured.rows and not as_json:
-            _show(measured.rows, [], f"{title}, interrupted")
-        raise
+    except KeyboardInterrupt:  # what was measured until then is told all the same
+        interrupted, title = True, f"{title}, interrupted"
     asked = {"ucan": __version__, "model": model, "shape": _joined(event), "n": str(n), "batch": str(measured.size)}
     rows, samples = [asdict(row) for row in measured.rows], [asdict(row) for row in stopped]
-    record = json.dumps({"machine": {**about, **asked}, "rows": rows, "stopping": samples}, indent=1) + "\n"
+    state = {"interrupted": True} if interrupted else {}
+    record = json.dumps({"machine": {**about, **asked}, **state, "rows": rows, "stopping": samples}, indent=1) + "\n"
     if as_json:
         typer.echo(record, nl=False)
     else:
         _show(measured.rows, stopped, title)
     if out is not None:
         out.write_text(record)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def _network(

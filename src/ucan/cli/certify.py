@@ -28,6 +28,7 @@ from ucan.fingerprint import weights_hash
 from ucan.laws import norm_name
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
+from ucan.report.basis import stopped_in_words
 from ucan.results import Store
 from ucan.results.formats import write
 from ucan.results.metrics import NO_LABEL, labelled
@@ -161,7 +162,7 @@ def certify(
     with _memory(registry, g, first, plan) as memory, Store.create(folder, config) as store:
         with _written(store, tsv):
             _certify_all(placed, memory, selection, store, plan, certificates, quiet)
-        summary = _summary(store, selection, folder, tsv, scope, plan.norm)
+        summary = _summary(store, selection, folder, tsv, scope, plan)
     print(json.dumps(summary) if as_json else _in_words(summary))
 
 
@@ -299,7 +300,7 @@ def _places(out: Path | None, model: str, norm: float) -> tuple[Path, Path]:
 
 
 def _summary(
-    store: Store, selection: words.Selection, folder: Path, tsv: Path, scope: str, norm: float
+    store: Store, selection: words.Selection, folder: Path, tsv: Path, scope: str, plan: CertifyPlan
 ) -> dict[str, Any]:
     """Of the inputs asked for; an earlier, longer call may have left more."""
     columns = {name: column[: len(selection.indices)] for name, column in store.gapless()[0].items()}
@@ -315,7 +316,9 @@ def _summary(
         "median_correct_radius": float(torch.tensor(certified).median()) if len(certified) else None,
         "scope": scope,
         "guarantee": SCOPES[scope],
-        "norm": "inf" if norm == math.inf else norm,
+        "norm": "inf" if plan.norm == math.inf else plan.norm,
+        "stop": None if plan.stop is None else str(plan.stop),
+        "mean_samples": float(columns["n"].mean()) if count else None,
     }
 
 
@@ -337,8 +340,11 @@ def _in_words(summary: dict[str, Any]) -> str:
         if summary["accuracy"] is None
         else f"{math.floor(1000 * summary['accuracy']) / 10} %{of} certified correctly{middle}"
     )
+    stopped = stopped_in_words(summary)
+    samples = f"{summary['mean_samples']:,.0f} samples an input on average"
+    early = f"{stopped[0].upper()}{stopped[1:]}. {samples}.\n" if stopped else ""
     return (
-        f"{_counted(summary['inputs'], 'input')}: {share}; {_counted(summary['abstained'], 'abstention')}.\n"
+        f"{_counted(summary['inputs'], 'input')}: {share}; {_counted(summary['abstained'], 'abstention')}.\n{early}"
         f"Scope {summary['scope']}: the guarantee is about {SCOPES[summary['scope']]}.\n"
         f"Results: {summary['tsv']} (run folder {summary['run']})"
     )

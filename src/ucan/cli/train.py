@@ -72,6 +72,11 @@ def train(
     classifier = build_classifier(chosen, dataset.event_shape, dataset.num_classes)
     show = None if quiet else _Shown(chosen.epochs)
     place = words.device_of(device).type
+    if place == "cpu" and not quiet and (chosen.compile or chosen.precision != "32-true"):
+        print(
+            "These settings are made for a GPU. On a CPU add --set precision=32-true --set compile=false.",
+            file=sys.stderr,
+        )
     trainer = Trainer(chosen, dataset, classifier, folder, place, show, finetune)
     try:
         trainer.run()

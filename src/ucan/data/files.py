@@ -225,13 +225,15 @@ def load_npz(path: str | Path, split: str | None = None) -> InMemory:
             images, labels = archive[x] if x else None, archive[y] if y else None
     except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, BadZipFile, zlib.error) as error:
         raise InvalidInput(f"{path} cannot be read as .npz ({error}): write it with numpy.savez.") from error
+    if split not in (None, *SPLITS) and split not in (x or "").split("_"):
+        raise InvalidInput(
+            f"{path} holds {', '.join(keys)}, no split {split!r}: name one that it has, or leave it out."
+        )
     if images is None:
         raise InvalidInput(
             f"{path} holds {', '.join(keys) or 'nothing'}: name the images x, images or data, the labels y, labels or "
             "targets."
         )
-    if split not in (None, *SPLITS) and split not in (x or "").split("_"):
-        raise InvalidInput(f"{path} has no split {split!r}: it holds {', '.join(keys)}.")
     if labels is not None and labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     return InMemory(images, labels, None, path.stem)

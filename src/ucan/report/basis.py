@@ -47,10 +47,13 @@ def stopped_in_words(config: dict[str, Any], by: Measure = "radius") -> str:
     if rule is None:
         return ""
     if not isinstance(rule, AtRadii):
-        return f"sampling stopped within {rule} of the radius that more samples could give: these are lower bounds"
+        return (
+            f"sampling stopped within {rule} of what more samples could give by the same bound: these are lower bounds"
+        )
     *others, last = (f"{r:g}" for r in rule.radii)
     what = f"the radii {', '.join(others)} and {last} were" if others else f"radius {last} was"
-    return f"sampling stopped once {what} decided: {'elsewhere' if by == 'radius' else 'by ALM'} these are lower bounds"
+    where = "elsewhere" if by == "radius" else "by ALM"
+    return f"sampling stopped once {what} decided, by a bound a little below that of a fixed n: {where} these are lower bounds"
 
 
 def unlabelled_in_words(known: np.ndarray, abstained: np.ndarray) -> str:
