@@ -1201,7 +1201,7 @@ def test_bench_prints_json_alone_and_is_quiet_on_request(
     assert ("Left out" in result.stderr) != quiet and (not quiet or result.stderr == "")
 
 
-def test_bench_shows_what_it_has_when_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_shows_what_it_has_when_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Bench, *_: object) -> None:
         raise KeyboardInterrupt
 
@@ -1213,6 +1213,11 @@ def test_bench_shows_what_it_has_when_interrupted(monkeypatch: pytest.MonkeyPatc
     result = CliRunner().invoke(app, [*words, "--json"])
     told = json.loads(result.stdout)
     assert result.exit_code == 130 and told["interrupted"] and len(told["rows"]) == 1 and told["stopping"] == []
+    monkeypatch.setattr(
+        Bench, "textbook", interrupted
+    )  # before anything was measured: nothing to tell, or to write over
+    result = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "bench.json")])
+    assert result.exit_code == 130 and not result.stdout and not (tmp_path / "bench.json").exists()
 
 
 def test_bench_measures_a_trained_run(place: Path) -> None:

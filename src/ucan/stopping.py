@@ -19,7 +19,7 @@ from ucan.errors import InvalidInput
 # Giving up on a radius that could have been certified costs no soundness, only that radius. One is given up when of the ways
 # to come to it at the cap fewer than this share lead through so many misses. Looking after every block, that takes about 1
 # point at most from the probability to be certified (computed exactly: 0.1 with a cap of 1,000, 1.1 with 100,000), and
-# nothing that shows where p is not within two standard deviations of what the cap can just certify.
+# less the further p is from what the cap can just certify.
 GIVE_UP = 0.001
 
 

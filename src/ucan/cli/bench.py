@@ -64,6 +64,8 @@ def bench(
     try:
         stopped = _measure(measured, choices, shapes, art, quiet)
     except KeyboardInterrupt:  # what was measured until then is told all the same
+        if not measured.rows:
+            raise
         interrupted, title = True, f"{title}, interrupted"
     asked = {"ucan": __version__, "model": model, "shape": _joined(event), "n": str(n), "batch": str(measured.size)}
     rows, samples = [asdict(row) for row in measured.rows], [asdict(row) for row in stopped]
