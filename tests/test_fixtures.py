@@ -66,15 +66,15 @@ def test_an_old_run_is_resumed_with_its_own_settings(old: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ("isotropic", "certification-wise", "composed", "basis-wise"))
-def test_the_noise_of_old_runs_is_drawn_again(name: str) -> None:
+def test_the_noise_of_old_runs_is_drawn_again(old: Path, name: str) -> None:
     """Other noise would change dozens of these 2,000 votes; another processor changes at most one on the edge."""
-    trained, digits = load_run(OLD / name), data.load("digits")
+    trained, digits = load_run(old / name), data.load("digits")
     g = ucan.SmoothedClassifier(trained.classifier, trained.law, trained.generator, 10)
-    with Store.open(OLD / f"{name}-run") as store:
-        old = [store.outcome(i) for i in range(5)]
+    with Store.open(old / f"{name}-run") as store:
+        before = [store.outcome(i) for i in range(5)]
     x = torch.stack([digits[i][0] for i in range(5)])
-    new = g.certify(x, n0=40, n=400, norm=old[0].norm)
-    assert sum(int((a.counts - b.counts).abs().sum()) for a, b in zip(old, new, strict=True)) <= 4
+    new = g.certify(x, n0=40, n=400, norm=before[0].norm)
+    assert sum(int((a.counts - b.counts).abs().sum()) for a, b in zip(before, new, strict=True)) <= 4
 
 
 @pytest.mark.parametrize("name", ("isotropic", "certification-wise", "composed", "basis-wise"))
