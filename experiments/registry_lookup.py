@@ -23,7 +23,8 @@ import torch
 
 import ucan
 from ucan import data
-from ucan.certificate import Certificate, Evidence
+from ucan.certificate import Certificate
+from ucan.evidence import Evidence, Noise
 from ucan.region import Region
 from ucan.registry import Registry
 from ucan.registry.database import Row
@@ -40,7 +41,7 @@ EVIDENCE = Evidence(
     0.001,
     0,
     ucan.Gaussian(1.0),
-    "made up",
+    Noise("made up"),
     "binary",
     128,
     128,

@@ -339,7 +339,7 @@ def edit(*path, value=None, remove=False):
 
 
 TAMPERED = {
-    "other format": edit("format", value=2),
+    "other format": edit("format", value=3),
     "no format": edit("format", remove=True),
     "no kind": edit("kind", remove=True),
     "no region": edit("region", remove=True),

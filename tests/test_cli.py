@@ -315,14 +315,24 @@ def test_certificates_that_are_missing_are_written_by_the_same_command(place: Pa
 
 
 def test_a_second_run_computes_nothing(place: Path) -> None:
-    certify("run")
+    certify("run", "--model-id", "tiny")
     first = (place / "run" / "results.tsv").read_text()
     # What is left is a look at one picture and a few copies of it; votes come in larger batches.
     refusing = f"def net(batch):\n    assert len(batch) <= {COMPANY}, 'nothing is left to compute'"
     (place / "tiny.py").write_text(MODEL.replace("def net(batch):", refusing))
     sys.modules.pop("tiny")
-    certify("run")
+    certify("run", "--model-id", "tiny")
     assert (place / "run" / "results.tsv").read_text() == first
+
+
+def test_a_run_does_not_go_on_with_another_function_of_the_same_name(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify("run", "--max", 1)
+    (place / "tiny.py").write_text(MODEL.replace("10 * bright", "11 * bright"))
+    sys.modules.pop("tiny")
+    said = refused(capsys, monkeypatch, "certify", "--model", "tiny:net", "--data", "data.npz", *SMALL, "-o", "run")
+    assert "identity: the run has 'code:" in said
 
 
 def test_a_run_grows_with_max(place: Path) -> None:
@@ -697,7 +707,11 @@ def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
     words = ["verify", str(path), "--model", "tiny:net", "--input", "data.npz"]
     said = ok(*words, "--index", 0)
     assert "The claim stands against 300 fresh votes at level 0.001: class 0 on the whole region" in said
-    assert "scope pipeline" in said and "no proof" in said and "FAIL" not in said
+    assert "the noise as the certificate states it" in said and "not confirmed" in said and "no proof" in said
+    deployed = ok(*words, "--index", 0, "--scale", 0.25, "--replay")
+    assert "scope pipeline. That is no proof" in deployed and "replay: same: all 300 votes" in deployed
+    other = CliRunner().invoke(app, [*words, "--index", "0", "--scale", "0.5"])
+    assert other.exit_code == 1 and "FAIL law" in other.stdout
     np.save("zero.npy", np.full((1, 4, 4), 0.1, dtype=np.float32))
     assert "The claim stands" in ok("verify", path, "--model", "tiny:net", "--input", "zero.npy")
 

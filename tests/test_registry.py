@@ -21,8 +21,9 @@ from scipy.optimize import linprog, minimize_scalar
 
 import ucan
 from ucan import Abstention, Certificate, Gaussian, InvalidInput, Laplace, Region, Registry, SmoothedClassifier
-from ucan.certificate import Evidence, from_dict, load_json, save_json
+from ucan.certificate import from_dict, load_json, save_json
 from ucan.errors import StoreError
+from ucan.evidence import Evidence, Noise
 from ucan.plan import CertifyPlan
 from ucan.scales import Basis, Dense, Diagonal, Scalar
 from ucan.smoothed import COMPANY
@@ -39,7 +40,7 @@ EVIDENCE = Evidence(
     alpha=0.001,
     seed=0,
     law=Gaussian(scale=1.0),
-    generator="a stub",
+    noise=Noise("a stub"),
     bound="binary",
     block=128,
     batch_size=128,

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 
-from ucan import laws, scales
+from ucan import scales
 from ucan.errors import InvalidInput, StoreError, UcanError
-from ucan.laws import Law, norm_name
+from ucan.evidence import Evidence, norm_from_json, norm_to_json, own_kind
+from ucan.laws import norm_name
 from ucan.region import Region
 from ucan.rounding import floor_digits
 from ucan.sidecar import tensors_from_json, tensors_to_json
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)  # 1: version 0.1, whose evidence tells less
 Scope = Literal["pipeline", "frozen", "registry"]
 SCOPES: dict[str, str] = {
     "pipeline": "the deployed pipeline, at every input in the region",
@@ -25,49 +27,6 @@ SCOPES: dict[str, str] = {
     "(docs/scopes.md)",
     "registry": "the stateful classifier, in the order in which its inputs were enrolled (docs/registry.md)",
 }
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """How a claim was arrived at: everything needed to check it or to draw it again."""
-
-    counts: tuple[int, ...]
-    invalid: int
-    n0: int
-    n: int
-    alpha: float
-    seed: int
-    law: Law
-    generator: str
-    bound: str
-    block: int
-    batch_size: int
-    precision: str
-    backend: str
-    weights_hash: str | None
-    input_hash: str
-    arithmetic: str = "real"
-
-    def __post_init__(self) -> None:
-        votes = (*self.counts, self.invalid)
-        if any(type(vote) is not int or vote < 0 for vote in votes) or sum(votes) != self.n:
-            raise InvalidInput(
-                f"the votes {votes} do not add up to n = {self.n!r}: this evidence was changed or is damaged."
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "law"}
-        return {
-            **plain,
-            "counts": list(self.counts),
-            "law": law_to_json(self.law),
-        }
-
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Evidence:
-        """The inverse of ``to_dict``."""
-        return cls(**{**record, "counts": tuple(record["counts"]), "law": _law_from_json(record["law"])})
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +55,18 @@ class Outcome:
         """Votes for no class: NaN logits or a class out of range."""
         return self.evidence.invalid
 
+    @property
+    def _claim(self) -> str:
+        """Whose claim this is, at which level."""
+        evidence = self.evidence
+        family = (
+            f", one of {evidence.family:,} at {evidence.alpha * evidence.family:g} together"
+            if evidence.family > 1
+            else ""
+        )
+        copy = f", of a copy in {evidence.precision}" if evidence.copy else ""
+        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{copy}"
+
 
 @dataclass(frozen=True, eq=False)
 class Certificate(Outcome):
@@ -123,7 +94,7 @@ class Certificate(Outcome):
         """The claim in one line, its radius rounded down."""
         norm = norm_name(self.norm if self.norm is not None else self.region.norm)
         radius = floor_digits(self.radius, 4)
-        return f"class {self.prediction} within an {norm} radius of {radius} (scope {self.scope}, α = {self.evidence.alpha:g})"
+        return f"class {self.prediction} within an {norm} radius of {radius} ({self._claim})"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values. A large Σ or μ is referred to by file name; ``folder`` says where to write that file."""
@@ -138,11 +109,11 @@ class Certificate(Outcome):
             "radius": self.radius,
             "alm": self.alm,
             "log_volume": self.log_volume if self.radius > 0 else None,
-            "norm": _norm_to_json(self.norm),
+            "norm": norm_to_json(self.norm),
             "scope": self.scope,
             "guarantee": SCOPES[self.scope],
             "region": {
-                "norm": _norm_to_json(region.norm),
+                "norm": norm_to_json(region.norm),
                 "radius": region.radius,
                 "shape": list(region.shape),
                 "scale": _scale_to_json(scale, where),
@@ -176,7 +147,7 @@ class Abstention(Outcome):
             "kind": "abstention",
             "reason": self.reason,
             "p_lower": self.p_lower,
-            "norm": _norm_to_json(self.norm),
+            "norm": norm_to_json(self.norm),
             "scope": self.scope,
             "evidence": self.evidence.to_dict(),
         }
@@ -191,7 +162,7 @@ class Prediction(Outcome):
 
     def __str__(self) -> str:
         """The answer in one line."""
-        return f"class {self.prediction} (scope {self.scope}, α = {self.evidence.alpha:g})"
+        return f"class {self.prediction} ({self._claim})"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values."""
@@ -200,7 +171,7 @@ class Prediction(Outcome):
             "kind": "prediction",
             "prediction": self.prediction,
             "p_value": self.p_value,
-            "norm": _norm_to_json(self.norm),
+            "norm": norm_to_json(self.norm),
             "scope": self.scope,
             "evidence": self.evidence.to_dict(),
         }
@@ -208,12 +179,13 @@ class Prediction(Outcome):
 
 def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certificate | Abstention | Prediction:
     """Any outcome from its ``to_dict``, without loss; ``folder`` is where a large Σ was written."""
-    if record.get("format") != FORMAT:
-        raise InvalidInput(f"this record has format {record.get('format')!r}; this version reads format {FORMAT}.")
+    if record.get("format") not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise InvalidInput(f"this record has format {record.get('format')!r}; this version reads formats {known}.")
     where = Path(folder) if folder is not None else None
     try:
         shared = {
-            "norm": _norm_from_json(record["norm"]),
+            "norm": norm_from_json(record["norm"]),
             "scope": record["scope"],
             "evidence": Evidence.from_dict(record["evidence"]),
         }
@@ -226,7 +198,7 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
         region = Region(
             _scale_from_json(inner["scale"], where),
             inner["radius"],
-            _norm_from_json(inner["norm"]),
+            norm_from_json(inner["norm"]),
             inner["shape"],
         )
         certificate = Certificate(
@@ -281,38 +253,6 @@ def load_json(path: str | Path) -> Certificate | Abstention | Prediction:
     return from_dict(record, path.parent)
 
 
-def law_to_json(law: Law) -> dict[str, Any]:
-    """A law by its name and parameters; one that does not come with UCAN also by the module that has it."""
-    kind = type(law)
-    own = getattr(laws, kind.__name__, None) is kind
-    return {"name": kind.__name__, **({} if own else {"module": kind.__module__}), **asdict(law)}
-
-
-def _law_from_json(entry: dict[str, Any]) -> Law:
-    """The law again. A record never gets a module imported, since that would run its code: the user does that."""
-    parameters = dict(entry)
-    name, module = parameters.pop("name"), parameters.pop("module", None)
-    if module is None:
-        return _named(laws, name)(**parameters)
-    found = [kind for kind in _subclasses(Law) if (kind.__module__, kind.__name__) == (module, name)]
-    if not found:
-        raise InvalidInput(f"this record's law is {name} of the module {module}: import that module first.")
-    return found[-1](**parameters)
-
-
-def _subclasses(kind: type) -> list[type]:
-    direct: list[type] = kind.__subclasses__()
-    return direct + [inner for outer in direct for inner in _subclasses(outer)]
-
-
-def _norm_to_json(norm: float | None) -> float | str | None:
-    return "inf" if norm == math.inf else norm
-
-
-def _norm_from_json(norm: Any) -> Any:
-    return math.inf if norm == "inf" else norm
-
-
 def _scale_to_json(scale: scales.Scale, folder: Path | None) -> dict[str, Any]:
     if isinstance(scale, scales.Scalar):
         return {"kind": "Scalar", "value": scale.value}
@@ -320,13 +260,7 @@ def _scale_to_json(scale: scales.Scale, folder: Path | None) -> dict[str, Any]:
 
 
 def _scale_from_json(entry: dict[str, Any], folder: Path | None) -> scales.Scale:
-    kind = _named(scales, entry["kind"])
+    kind = own_kind(scales, entry["kind"])
     if "value" in entry:
         return kind(entry["value"])
     return kind.of_tensors(tensors_from_json(entry["tensors"], folder))
-
-
-def _named(module: Any, name: str) -> Any:
-    if name not in module.__all__:
-        raise InvalidInput(f"this record names {name!r}, which this version does not know.")
-    return getattr(module, name)

@@ -21,6 +21,11 @@ def frozen(config: dict[str, Any]) -> dict[str, Any]:
     return tomllib.loads(to_toml(config))
 
 
+def handed_out(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's config as others may see it: a seed from the system's entropy stays with the run."""
+    return {k: v for k, v in config.items() if k != "seed"} if config.get("seed_source") == "random" else config
+
+
 def to_toml(config: dict[str, Any]) -> str:
     """TOML for str, int, float, bool, lists of them, and nested tables."""
     lines: list[str] = []

@@ -13,16 +13,17 @@ import torch
 from torch import nn
 
 from ucan.backends import Backend, prepare
-from ucan.certificate import Evidence
 from ucan.errors import ModelError
-from ucan.fingerprint import plain_state, weights_hash
+from ucan.evidence import Evidence, Noise
+from ucan.fingerprint import identity, plain_state, weights_hash
 from ucan.generators import Generator
-from ucan.generators.base import check_scope, unlike
+from ucan.guards import check_constant, check_lost, unlike
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan
 from ucan.sequential import Candidate, settle
 from ucan.sidecar import input_hash
 from ucan.stopping import Stop
+from ucan.version import __version__
 from ucan.votes import (
     Classifier,
     Request,
@@ -48,6 +49,8 @@ class Setup:
     counter: VoteCounter
     backend: Backend
     weights: str | None
+    model: str | None
+    noise: Noise
 
     def classify_samples(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
         """n votes on one input (1, *event) under the generator held at it."""
@@ -61,11 +64,21 @@ class Setup:
 class Engine:
     """Runs the classifier f under noise of one law and one generator. ``on_votes`` is told of every block of votes."""
 
-    def __init__(self, f: Classifier, M: Generator, law: Law, backend: str) -> None:
+    def __init__(
+        self,
+        f: Classifier,
+        M: Generator,
+        law: Law,
+        backend: str,
+        precision: str | None = None,
+        model_id: str | None = None,
+    ) -> None:
         self.f = f
         self.M = M
         self.law = law
         self.backend = backend
+        self.precision = precision
+        self.model_id = model_id
         self.on_votes: Callable[[int], None] | None = None
         self.prepared: dict[Any, Backend] = {}
         self._fitting: dict[Any, int] = {}
@@ -73,19 +86,23 @@ class Engine:
 
     def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
         """For inputs like x (1, *event): everything that does not depend on their pixels."""
-        weights = weights_hash(self.f.model)
+        weights, precision = weights_hash(self.f.model), plan.precision or self.precision
         asked = plan.batch_size or forward_size(x.numel(), x.device)
         block = min(asked, block_size(x.numel()))
-        place = (plan.precision, asked, x.shape, x.device)
+        place = (precision, asked, x.shape, x.device)
         size = self._fitting.get(place, asked // block * block)
-        while (backend := self._run(x, size, plan.precision, weights)) is None:
+        while (backend := self._run(x, size, precision, weights)) is None:
             if size == block:
                 raise ModelError(too_small(block))
             size = self._fitting[place] = max(block, size // 2 // block * block)
             warnings.warn(f"out of memory: going on with forward passes of {size}.", RuntimeWarning, stacklevel=2)
         counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size)
         counter.on_votes = self.on_votes
-        return Setup(counter, backend, weights)
+        return Setup(counter, backend, weights, weights or self.identity(), self.M.record())
+
+    def identity(self) -> str | None:
+        """What the classifier is known by."""
+        return identity(self.f.model, self.model_id)
 
     def _run(self, x: torch.Tensor, size: int, precision: str | None, weights: str | None) -> Backend | None:
         """How f is run on forward passes of this shape: prepared once per state of f. None where they do not fit."""
@@ -144,9 +161,10 @@ class Engine:
                     return
                 x = x.to(device)
                 M, name = self.M.at(x), input_hash(x)
-                if M.scope == "pipeline":  # held against every input: noise may follow only some of them
-                    elsewhere = elsewhere or self.M.at(unlike(x))
-                    check_scope(M, elsewhere, x)
+                check_lost(M, x, self.law)
+                if M.scope == "pipeline" and self.M.looks():  # at every input: noise may follow only some of them
+                    check_constant(M, elsewhere or self.M.at(unlike(x)), x, self.law)
+                    elsewhere = M
             yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
 
     @contextmanager
@@ -168,26 +186,52 @@ class Engine:
         self, setup: Setup, candidates: Iterable[Candidate], stop: Stop, plan: CertifyPlan | PredictPlan
     ) -> Iterator[Candidate]:
         """Each candidate when its votes satisfy the rule, or when it has used all n."""
-        return settle(setup.counter, candidates, stop, plan.n, plan.alpha)
+        return settle(setup.counter, candidates, stop, plan.n, plan.level)
 
     def evidence(
-        self, setup: Setup, x: torch.Tensor, votes: Votes, n0: int, n: int, plan: CertifyPlan | PredictPlan, bound: str
+        self,
+        setup: Setup,
+        x: torch.Tensor,
+        votes: Votes,
+        selection: torch.Tensor | None,
+        n0: int,
+        n: int,
+        plan: CertifyPlan | PredictPlan,
+        bound: str,
     ) -> Evidence:
-        """Everything needed to check these votes, or to draw them again."""
+        """Everything needed to check these votes, or to draw them again; ``selection`` chose the class, where others did."""
+        name, phase = input_hash(x), "estimate" if isinstance(plan, CertifyPlan) else "predict"
+        phases = (phase,) if selection is None else ("select", phase)
         return Evidence(
             counts=tuple(votes.counts.tolist()),
             invalid=votes.invalid,
             n0=n0,
             n=n,
-            alpha=plan.alpha,
-            seed=plan.seed,
+            alpha=plan.level,
+            seed=None if plan.secret else plan.seed,
             law=self.law,
-            generator=self.M.describe(),
+            noise=setup.noise,
             bound=bound,
             block=setup.counter.block,
             batch_size=setup.counter.size,
             precision=setup.backend.precision,
             backend=setup.backend.name,
             weights_hash=setup.weights,
-            input_hash=input_hash(x),
+            input_hash=name,
+            phase=phase,
+            stop=plan.rule,
+            cap=plan.n,
+            selection=None if selection is None else tuple(selection.tolist()),
+            device=device_name(x.device),
+            versions={"ucan": __version__, "torch": torch.__version__},
+            streams={each: Stream(plan.seed, name, each).key for each in phases},
+            model=setup.model,
+            family=plan.family,
+            data_hash=plan.data_hash,
+            copy=plan.precision not in (None, self.precision),
         )
+
+
+def device_name(device: torch.device) -> str:
+    """A device as evidence names it: other kinds of GPU draw other noise from the same seed."""
+    return f"cuda: {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type

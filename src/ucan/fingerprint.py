@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
+import types
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -37,6 +40,122 @@ def weights_hash(model: Any) -> str | None:
     if known is None or known[0] != now:
         known = _HASHES[model] = (now, _sha256(state))
     return known[1]
+
+
+def identity(model: Any, model_id: str | None = None) -> str | None:
+    """Which classifier answered: what evidence, runs and registries know a model by. None: nobody can tell.
+
+    A module and a model file are known by the hash of their weights, anything else by the ``model_id`` that its user
+    gives, or else by a hash of its code and of what it holds, as far as that can be followed.
+    """
+    own = weights_hash(model)
+    if own is not None:
+        return own
+    if model_id is not None:
+        return f"id:{model_id}"
+    digest = hashlib.sha256()
+    try:
+        _digest(model, digest, ())
+    except (_Unknown, RecursionError):
+        return None
+    return f"code:{digest.hexdigest()}"
+
+
+def state_hash(module: nn.Module) -> str:
+    """SHA-256 over a module's weights, buffers and the plain public attributes of all its parts."""
+    plain = [
+        (name, type(part).__qualname__, key, repr(value))
+        for name, part in module.named_modules()
+        for key, value in sorted(vars(part).items())
+        if not key.startswith("_") and key != "training" and _is_plain(value)
+    ]
+    return hashlib.sha256(f"{weights_hash(module)} {plain}".encode()).hexdigest()
+
+
+class _Unknown(Exception):
+    """Something whose contents cannot be followed."""
+
+
+def _digest(value: Any, digest: Any, above: tuple[int, ...]) -> None:
+    """Feed a value's contents into the digest: what it is made of, not where it lies."""
+    if id(value) in above:
+        digest.update(b"again")
+        return
+    above = (*above, id(value))
+    digest.update(type(value).__qualname__.encode())
+    if isinstance(value, PLAIN):
+        digest.update(repr(value).encode())
+    elif isinstance(value, nn.Module):
+        digest.update(state_hash(value).encode())
+    elif isinstance(value, torch.Tensor):
+        digest.update(_sha256({"": value}).encode())
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        digest.update(f"{value.dtype.str} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, type | types.ModuleType):
+        digest.update(f"{getattr(value, '__module__', '')} {value.__name__}".encode())
+    elif isinstance(value, types.FunctionType):
+        _digest_function(value, digest, above)
+    elif isinstance(value, dict):
+        for key, held in sorted(value.items(), key=lambda item: repr(item[0])):
+            _digest(key, digest, above)
+            _digest(held, digest, above)
+    elif isinstance(value, set | frozenset):
+        for item in sorted(value, key=repr):
+            _digest(item, digest, above)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _digest(item, digest, above)
+    elif isinstance(value, types.MethodType | functools.partial):
+        _digest(value.__func__ if isinstance(value, types.MethodType) else value.func, digest, above)
+        held = value.__self__ if isinstance(value, types.MethodType) else (value.args, value.keywords)
+        _digest(held, digest, above)
+    else:
+        _digest_object(value, digest, above)
+
+
+def _digest_function(function: types.FunctionType, digest: Any, above: tuple[int, ...]) -> None:
+    """A function by its code, its defaults, what it closed over, and the globals that it names."""
+    code = function.__code__
+    digest.update(code.co_code)
+    _digest_code(code, digest, above)
+    _digest((function.__defaults__, function.__kwdefaults__), digest, above)
+    _digest([cell.cell_contents for cell in function.__closure__ or ()], digest, above)
+    for name in sorted(_names(code)):
+        if name in function.__globals__:
+            digest.update(name.encode())
+            _digest(function.__globals__[name], digest, above)
+
+
+def _digest_code(code: types.CodeType, digest: Any, above: tuple[int, ...]) -> None:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            digest.update(constant.co_code)
+            _digest_code(constant, digest, above)
+        else:
+            _digest(constant, digest, above)
+    digest.update(repr((code.co_names, code.co_varnames)).encode())
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The global names in a function and in the functions inside it."""
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _digest_object(value: Any, digest: Any, above: tuple[int, ...]) -> None:
+    """Any other object as pickling takes it apart; nothing is written."""
+    try:
+        parts = value.__reduce_ex__(4)
+    except Exception as error:  # whatever an object says that cannot be taken apart
+        raise _Unknown from error
+    if isinstance(parts, str):
+        digest.update(parts.encode())
+        return
+    made, arguments, *state = parts
+    digest.update(f"{type(value).__module__} {getattr(made, '__qualname__', '')}".encode())
+    _digest(arguments, digest, above)
+    for part in state:
+        _digest(list(part) if part is not None and hasattr(part, "__next__") else part, digest, above)
 
 
 def plain_state(model: nn.Module) -> tuple[Any, ...]:

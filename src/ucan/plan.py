@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import asdict, dataclass, fields
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -13,11 +14,18 @@ from ucan.stopping import Stop
 
 Bound = Literal["binary", "two-class", "anytime"]
 Test = Literal["majority", "top-two"]
+# What certify and predict take as a seed: a number; None for one from the system's entropy, which stays secret; "derived"
+# for one that nobody chose, made from model, noise, settings and data.
+Seed = int | None | Literal["derived"]
+RANDOM_BITS = 128
 
 
 @dataclass(frozen=True)
 class CertifyPlan:
-    """The settings of Algorithm 1."""
+    """The settings of Algorithm 1. ``alpha`` is for all of a ``family`` of so many certificates together.
+
+    ``secret``: the seed must not be handed out. ``data_hash``: the seed was derived from data with this hash.
+    """
 
     n0: int = 100
     n: int = 100_000
@@ -28,10 +36,14 @@ class CertifyPlan:
     bound: Bound = "binary"
     stop: Stop | None = None
     precision: str | None = None
+    family: int = 1
+    secret: bool = False
+    data_hash: str | None = None
 
     def __post_init__(self) -> None:
         check_count("n0", self.n0)
         check_count("n", self.n)
+        check_count("family", self.family)
         check_alpha(self.alpha)
         check_norm(self.norm)
         check_seed(self.seed)
@@ -43,10 +55,25 @@ class CertifyPlan:
             raise InvalidInput("stopping early needs the binary bound: leave bound= out, or stop=.")
         _plain(self)
 
+    @property
+    def level(self) -> float:
+        """The α of each certificate: Bonferroni's share of the family's."""
+        return self.alpha / self.family
+
+    @property
+    def rule(self) -> str | None:
+        """The stopping rule as text."""
+        return None if self.stop is None else str(self.stop)
+
+    def settings(self) -> dict[str, Any]:
+        """What a seed is derived from: all that changes the numbers, but for the seed itself."""
+        kept = ("n0", "n", "level", "norm", "bound", "precision", "family")
+        return {**{name: str(getattr(self, name)) for name in kept}, "stop": self.rule}
+
 
 @dataclass(frozen=True)
 class PredictPlan:
-    """The settings of Algorithm 2."""
+    """The settings of Algorithm 2. ``secret`` and ``data_hash`` as in ``CertifyPlan``."""
 
     n: int = 1000
     alpha: float = 0.001
@@ -55,6 +82,8 @@ class PredictPlan:
     batch_size: int | None = None
     stop: bool = False
     precision: str | None = None
+    secret: bool = False
+    data_hash: str | None = None
 
     def __post_init__(self) -> None:
         check_count("n", self.n)
@@ -67,6 +96,55 @@ class PredictPlan:
         if self.stop and self.test != "majority":
             raise InvalidInput("stopping early needs the majority test: leave test= out, or stop=.")
         _plain(self)
+
+    @property
+    def level(self) -> float:
+        """The α of each answer."""
+        return self.alpha
+
+    @property
+    def family(self) -> int:
+        """Each answer has its own α."""
+        return 1
+
+    @property
+    def rule(self) -> str | None:
+        """The stopping rule as text."""
+        return "majority" if self.stop else None
+
+    def settings(self) -> dict[str, Any]:
+        """What a seed is derived from: all that changes the numbers, but for the seed itself."""
+        kept = ("n", "level", "test", "precision", "stop")
+        return {name: str(getattr(self, name)) for name in kept}
+
+
+def to_config(plan: CertifyPlan | PredictPlan) -> dict[str, Any]:
+    """The plan as a run's config has it. What version 0.1 did not know appears only where it is used."""
+    plain = {**asdict(plan), "stop": plan.rule if isinstance(plan, CertifyPlan) else plan.stop}
+    source = "random" if plan.secret else "derived" if plan.data_hash is not None else None
+    config = {name: value for name, value in plain.items() if name not in ("secret", "data_hash", "family")}
+    return {
+        **config,
+        # TOML has no whole numbers of so many digits.
+        "seed": f"{plan.seed:#x}" if source else plan.seed,
+        "seed_source": source,
+        "family": plan.family if plan.family > 1 else None,
+    }
+
+
+def from_config(config: dict[str, Any]) -> CertifyPlan:
+    """A run's plan from its config, but for its stopping rule."""
+    plain = {
+        f.name: config[f.name] for f in fields(CertifyPlan) if f.name in config and f.name not in ("stop", "data_hash")
+    }
+    seed = plain.get("seed", 0)
+    secret = config.get("seed_source") == "random"
+    return CertifyPlan(**{**plain, "seed": int(seed, 16) if isinstance(seed, str) else seed, "secret": secret})
+
+
+def random_seed() -> int:
+    """A seed from the system's entropy, long enough that nobody finds it by trying."""
+    return secrets.randbits(RANDOM_BITS)
 
 
 def _plain(plan: CertifyPlan | PredictPlan) -> None:
@@ -84,7 +162,17 @@ def check_count(name: str, value: Any) -> None:
         raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
 
 
+def given_seed(seed: Any) -> int:
+    """The seed that a caller gives, or 0 in place of one that is yet to be made; refuses everything else."""
+    if seed is None or seed == "derived":
+        return 0
+    check_seed(seed)
+    return int(seed)
+
+
 def check_seed(seed: Any) -> None:
     """Refuse a seed that is no whole number."""
     if isinstance(seed, bool) or not isinstance(seed, Integral):
-        raise InvalidInput(f"seed must be a whole number, got {seed!r}.")
+        raise InvalidInput(
+            f'seed must be a whole number, None for a secret one, or "derived" for one that nobody chose; got {seed!r}.'
+        )

@@ -24,6 +24,7 @@ class Candidate:
     stream: Stream
     c_A: int
     radius: Radius
+    selection: torch.Tensor | None = None
     tally: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     drawn: int = 0
     next_block: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ def tensor_hash(tensor: torch.Tensor) -> str:
 def input_hash(x: torch.Tensor) -> str:
     """SHA-256 of an input's float32 bytes: its identity for seeds and certificates."""
     return tensor_hash(x.detach().float())
+
+
+def batch_hash(inputs: Iterable[torch.Tensor]) -> str:
+    """SHA-256 over the identities of several inputs, in their order."""
+    return hashlib.sha256("/".join(map(input_hash, inputs)).encode()).hexdigest()
 
 
 def tensors_to_json(tensors: dict[str, torch.Tensor], folder: Path | None) -> dict[str, Any]:

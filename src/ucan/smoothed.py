@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 
+from ucan.backends import PRECISIONS
 from ucan.bounds import (
     anytime_lower_bound,
     log_wealth,
@@ -18,20 +22,23 @@ from ucan.bounds import (
     top_two_p_value,
     upper_bound,
 )
-from ucan.certificate import Abstention, Certificate, Evidence, Prediction
+from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput, ModelError, UcanError
+from ucan.evidence import Evidence, law_to_json
+from ucan.fingerprint import weights_hash
 from ucan.generators import Generator, Isotropic
-from ucan.generators.base import SAME, check_offset, check_scope, unlike
+from ucan.guards import SAME, check_constant, check_from_the_start, check_inside, check_lost, fresh, unlike
 from ucan.laws import Law
-from ucan.plan import Bound, CertifyPlan, PredictPlan, Test
+from ucan.plan import Bound, CertifyPlan, PredictPlan, Seed, Test, given_seed, random_seed
 from ucan.region import Region
 from ucan.rounding import ceil_digits, floor_digits
 from ucan.sequential import Candidate
-from ucan.sidecar import input_hash
+from ucan.sidecar import batch_hash, input_hash
 from ucan.stopping import AtRadii, Radius, Stop, parse_stop
 from ucan.votes import Classifier, Stream, Votes
 
+AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
 # Votes that name the class of a prediction that may stop early.
 NAMING = 100
 # Noisy copies that a model must answer alike, together and one by one.
@@ -45,7 +52,10 @@ class SmoothedClassifier:
 
     ``model`` is f: any callable that maps a batch (n, *event) to logits (n, num_classes) or to class indices (n,).
     ``law`` draws ε; ``generator`` is the paper's M, which chooses μ and Σ (None: isotropic). ``backend``
-    is how f is run: "eager", "compile" (torch.compile), or "auto", the faster of the two.
+    is how f is run: "eager", "compile" (torch.compile), or "auto", the faster of the two; ``precision`` ("fp32", "tf32",
+    "bf16") is what it computes in, its own if not given. Both are part of the classifier, so what is certified is what
+    predicts. ``model_id`` names a model that has no PyTorch weights (a scikit-learn estimator, a function): evidence, runs
+    and registries know it by that name; without one they know it by its code and what it holds.
     """
 
     def __init__(
@@ -55,6 +65,8 @@ class SmoothedClassifier:
         generator: Generator | None = None,
         num_classes: int = 10,
         backend: str = "eager",
+        precision: str | None = None,
+        model_id: str | None = None,
     ) -> None:
         if not isinstance(law, Law):
             raise InvalidInput(f"law must be a noise law such as ucan.Gaussian(scale=0.5), got {law!r}.")
@@ -65,7 +77,11 @@ class SmoothedClassifier:
         self.f = Classifier(model, num_classes)
         self.law = law
         self.M = (Isotropic() if generator is None else generator).eval()
-        self.engine = Engine(self.f, self.M, law, backend)
+        if precision is not None and precision not in PRECISIONS:
+            raise InvalidInput(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
+        if model_id is not None and weights_hash(model) is not None:
+            raise InvalidInput("this model has weights, which tell it from others: leave model_id out.")
+        self.engine = Engine(self.f, self.M, law, backend, precision, model_id)
         self._answered: set[tuple[torch.Size, torch.dtype, torch.device]] = set()
 
     def certify(
@@ -75,11 +91,12 @@ class SmoothedClassifier:
         n: int = 100_000,
         alpha: float = 0.001,
         norm: float = 2,
-        seed: int = 0,
+        seed: Seed = 0,
         batch_size: int | None = None,
         bound: Bound = "binary",
         stop: Any = None,
         precision: str | None = None,
+        family: int | None = None,
     ) -> list[Certificate | Abstention]:
         """Algorithm 1, UCAN-Certification, for each of a batch of inputs (batch, *event).
 
@@ -90,12 +107,58 @@ class SmoothedClassifier:
 
         ``stop`` ends sampling before n: a radius or several ("is the radius at least r?"; stop when each is decided), or
         "5%" (stop when the radius is within 5% of what n samples could still give). The bound is then one that holds at
-        every stopping time, at the same α. ``precision`` ("fp32", "tf32", "bf16") runs the classifier in another
-        precision than its own; the certificate is then about that classifier.
+        every stopping time, at the same α. ``precision`` ("fp32", "tf32", "bf16") asks a copy of the classifier in that
+        precision; the certificate is then about the copy, and says so.
+
+        ``seed`` None is drawn from the system's entropy and kept out of the certificates; "derived" is made from model,
+        noise, settings and inputs, so that nobody chose it. With ``family`` = N, α is for N certificates together, a
+        number stated beforehand: each is made at α/N, and all are true at once with probability at least 1 − α.
         """
-        plan = CertifyPlan(n0, n, alpha, norm, seed, batch_size, bound, parse_stop(stop), precision)
-        outcomes = dict(self.certify_each(self.check_inputs(x, plan.norm), plan))
+        plan = CertifyPlan(
+            n0,
+            n,
+            alpha,
+            norm,
+            given_seed(seed),
+            batch_size,
+            bound,
+            parse_stop(stop),
+            precision,
+            1 if family is None else family,
+        )
+        inputs = self.check_inputs(x, plan.norm)
+        if family is not None and len(inputs) > plan.family:
+            raise InvalidInput(f"the family is of {plan.family} certificates, but there are {len(inputs)} inputs.")
+        outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
         return [outcomes[i] for i in range(len(outcomes))]
+
+    def seeded(self, plan: AnyPlan, seed: Seed, data_hash: str) -> AnyPlan:
+        """The plan with its seed: the one given; for None one from the system's entropy; for "derived" one that follows
+        from model, noise, settings and the data with this hash.
+        """
+        if seed is None:
+            return replace(plan, seed=random_seed(), secret=True)
+        if seed != "derived":
+            return replace(plan, seed=given_seed(seed))
+        if self.engine.identity() is None:
+            raise InvalidInput("nothing tells this model from others, so no seed follows from it: give it a model_id.")
+        return replace(plan, seed=self.derived_seed(plan.settings(), data_hash), data_hash=data_hash)
+
+    def derived_seed(self, settings: dict[str, Any], data_hash: str) -> int:
+        """The seed that follows from what is certified: nobody can try several and keep the best.
+
+        ``settings`` are a plan's, ``data_hash`` is that of the inputs or of the data set.
+        """
+        noise = self.M.record()
+        parts = {
+            "model": self.engine.identity(),
+            "law": law_to_json(self.law),
+            "noise": [noise.kind, noise.module, dict(noise.settings), noise.state],
+            "precision": self.engine.precision,
+            "settings": settings,
+            "data": data_hash,
+        }
+        return int(hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32], 16)
 
     def certify_each(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
@@ -126,7 +189,7 @@ class SmoothedClassifier:
         plan: CertifyPlan,
     ) -> Certificate | Abstention:
         """The end of Algorithm 1: the class that n0 samples chose, its probability bounded by n others."""
-        n, alpha = plan.n, plan.alpha
+        n, alpha = plan.n, plan.level
         c_A = int(counts_select.argmax())
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
         if plan.bound == "binary":
@@ -135,7 +198,7 @@ class SmoothedClassifier:
             p_A, p_B = anytime_lower_bound(n_A, n, alpha), None
         else:
             p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
-        evidence = self.engine.evidence(setup, x, votes, plan.n0, n, plan, plan.bound)
+        evidence = self.engine.evidence(setup, x, votes, counts_select, plan.n0, n, plan, plan.bound)
         return self._conclude(M, x, c_A, p_A, p_B, evidence, plan.norm)
 
     def _conclude(
@@ -148,6 +211,7 @@ class SmoothedClassifier:
             reason = f"the lower bound {floor_digits(p_A, 6)} on the probability of class {c_A} is not above {rival}"
             return Abstention(norm, M.scope, evidence, reason, p_A)
         region, mu = M.region(self.law, p_A, norm, x, p_B), M(x)[0]
+        check_inside(self.M, M, x, region, self.law)
         return Certificate(
             norm,
             M.scope,
@@ -167,9 +231,11 @@ class SmoothedClassifier:
         settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self._radius(M, x, plan.norm))
         for setup, candidate in settled:
             votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
-            p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.alpha)
+            p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.level)
             with self.engine.beside(x.device):
-                evidence = self.engine.evidence(setup, x, votes, plan.n0, candidate.drawn, plan, "anytime")
+                evidence = self.engine.evidence(
+                    setup, x, votes, candidate.selection, plan.n0, candidate.drawn, plan, "anytime"
+                )
                 outcome = self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan.norm)
             yield candidate.index, outcome
 
@@ -192,7 +258,7 @@ class SmoothedClassifier:
         x: torch.Tensor,
         n: int = 1000,
         alpha: float = 0.001,
-        seed: int = 0,
+        seed: Seed = 0,
         test: Test = "majority",
         batch_size: int | None = None,
         stop: bool = False,
@@ -203,9 +269,10 @@ class SmoothedClassifier:
         An answer differs from g(x) with probability at most α. ``test="majority"`` is the paper's (one-sided, so that
         it holds for any number of classes); ``test="top-two"`` also answers where no class has a majority. With ``stop``
         100 votes name the class, and others test it, up to n votes or until it is clear, or clear that n will not do.
+        ``seed`` and ``precision`` are those of ``certify``.
         """
-        plan = PredictPlan(n, alpha, seed, test, batch_size, stop, precision)
-        outcomes = dict(self.predict_each(self.check_inputs(x), plan))
+        plan, inputs = PredictPlan(n, alpha, given_seed(seed), test, batch_size, stop, precision), self.check_inputs(x)
+        outcomes = dict(self.predict_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
         return [outcomes[i] for i in range(len(outcomes))]
 
     def predict_each(
@@ -227,7 +294,7 @@ class SmoothedClassifier:
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
         p_value = majority_p_value(n_A, n) if plan.test == "majority" else top_two_p_value(n_A, n_B)
 
-        evidence = self.engine.evidence(setup, x, votes, 0, n, plan, plan.test)
+        evidence = self.engine.evidence(setup, x, votes, None, 0, n, plan, plan.test)
         if p_value <= alpha:
             return Prediction(None, M.scope, evidence, prediction=c_A, p_value=p_value)
         reason = f"class {c_A} leads with {n_A} of {n} votes, too few for the {plan.test} test at alpha = {alpha:g}"
@@ -242,7 +309,7 @@ class SmoothedClassifier:
             hits, drawn, c_A = candidate.hits, candidate.drawn, candidate.c_A
             p_value = min(1.0, math.exp(-float(log_wealth(hits, drawn, 0.5))))
             evidence = self.engine.evidence(
-                setup, candidate.x, Votes.of(candidate.tally), NAMING, drawn, plan, "anytime"
+                setup, candidate.x, Votes.of(candidate.tally), candidate.selection, NAMING, drawn, plan, "anytime"
             )
             if p_value <= plan.alpha:
                 yield candidate.index, Prediction(None, candidate.M.scope, evidence, prediction=c_A, p_value=p_value)
@@ -282,7 +349,7 @@ class SmoothedClassifier:
         for first in selected:  # none, or the first, to learn how votes are counted
             setup = first[0]
             candidates = (
-                Candidate(i, x, M, Stream(plan.seed, input_hash(x), phase), int(counts.argmax()), radius(M, x))
+                Candidate(i, x, M, Stream(plan.seed, input_hash(x), phase), int(counts.argmax()), radius(M, x), counts)
                 for _, i, x, M, counts in itertools.chain([first], selected)
             )
             for candidate in self.engine.settled(setup, candidates, stop, plan):
@@ -332,15 +399,15 @@ class SmoothedClassifier:
         kind = (x.shape, x.dtype, x.device)
         if kind in self._answered:
             return
-        held = self.M.at(x)  # refuses noise that does not fit
-        check_offset(held, x, self.law)
-        rng = torch.Generator(x.device).manual_seed(0)
+        held = check_from_the_start(self.M, x, self.law)  # refuses noise that does not fit
+        check_lost(held, x, self.law)
+        rng = fresh(x.device)
         with torch.inference_mode():
             copies = held.perturb(x, self.law, COMPANY, rng)[:, 0]
             shown = self.M.view(copies.clone())
         elsewhere = self.M.at(unlike(x))  # a view that remembers where its noise was made now remembers another input
         if held.scope == "pipeline":
-            check_scope(held, elsewhere, x)
+            check_constant(held, elsewhere, x, self.law)
         try:
             with torch.inference_mode():
                 if not torch.allclose(shown, self.M.view(copies), rtol=SAME, atol=SAME, equal_nan=True):
@@ -349,12 +416,19 @@ class SmoothedClassifier:
                         "so that it is no part of a classifier: write a view that keeps nothing."
                     )
                 self.f(self.M.view(x.clone()))
-                self.f.check_apart(shown)
+                self._check_company(held, x, rng)
         except UcanError:
             raise
         except Exception as error:  # whatever the user's model raises
             raise cannot_answer(x, error) from error
         self._answered.add(kind)
+
+    def _check_company(self, held: Generator, x: torch.Tensor, rng: torch.Generator) -> None:
+        """Refuse a model whose answer to a noisy copy of x (1, *event) depends on the rest of its batch."""
+        far = torch.cat([scale * sign * unlike(x) for scale in (1, 10) for sign in (1, -1)])
+        others = self.M.view(torch.cat([far, -x, 1 - x, torch.zeros_like(x)]))
+        draws = (self.M.view(held.perturb(x, self.law, COMPANY, rng)[:, 0]) for _ in range(3))
+        self.f.check_apart(draws, others)
 
 
 def cannot_answer(x: torch.Tensor, error: Exception) -> ModelError:

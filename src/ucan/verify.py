@@ -1,4 +1,4 @@
-"""Checking a certificate that someone else made: recompute what follows from it, and draw fresh samples against it."""
+"""Checking a certificate that someone else made: hold it against what is deployed, and draw fresh samples against it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from torch import nn
 
 from ucan.backends import PRECISIONS, precision_name
 from ucan.bounds import anytime_lower_bound, at_most_p_value, check_alpha, lower_bound, upper_bound
-from ucan.certificate import SCOPES, Certificate
-from ucan.errors import InvalidInput
-from ucan.fingerprint import weights_hash
+from ucan.certificate import SCOPES, Certificate, Scope
+from ucan.errors import InvalidInput, UcanError
+from ucan.evidence import Noise
 from ucan.generators import BasisWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
-from ucan.generators.base import Held
-from ucan.laws import Law
+from ucan.laws import norm_name
 from ucan.registry import Registry
 from ucan.rounding import ceil_digits, floor_digits, floor_significant
 from ucan.scales import as_scale
+from ucan.scales.base import same_map
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Votes
 
 ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
+DEPLOYED = "the classifier and the noise that were given"
+STATED = "the noise as the certificate states it"
 # What rounding may add to a recomputed number.
 SLACK = 1 + 1e-9
-# Noise that is the same for every input, or composed: what may claim the pipeline, by the name in the evidence.
-CONSTANT = tuple(kind.__name__ for kind in (Isotropic, Fixed, Pattern, DatasetWise, BasisWise, Composed))
+# Of a certificate of version 0.1, whose noise is a line of text: kinds that may claim the pipeline, by the name it begins with.
+CONSTANT = {kind.__name__ for kind in (Isotropic, Fixed, Pattern, DatasetWise, BasisWise, Composed)}
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,46 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All that was looked at, with n fresh votes at level α. A claim stands if nothing spoke against it: that is no proof."""
+    """All that was looked at, with n fresh votes at level α. A claim stands if nothing spoke against it: that is no proof.
+
+    ``about`` is what the certificate was held against: the classifier and the noise that were given, or, where nobody said
+    which noise is deployed, the noise as the certificate states it. ``confirms`` is the scope in which the claim stands:
+    None where it falls, and where it is about the pipeline and nobody said what noise the pipeline has.
+    """
 
     checks: tuple[Check, ...]
     n: int
     alpha: float
+    about: str = DEPLOYED
+    confirms: Scope | None = None
 
     @property
     def stands(self) -> bool:
         """True if no check failed."""
         return all(check.passed for check in self.checks)
+
+
+class Stated(Fixed):
+    """Noise as a certificate states it: its own Σ and μ. Nobody has said that a pipeline has this noise."""
+
+    def __init__(self, certificate: Certificate, source: Generator | None = None) -> None:
+        super().__init__(certificate.region.scale, certificate.mean)
+        self.scope = "pipeline" if source is None else source.scope  # type: ignore[misc, assignment]
+        self._noise = certificate.evidence.noise
+        self._view = (source,)  # in a tuple: not a part of this module
+
+    def view(self, y: torch.Tensor) -> torch.Tensor:
+        """What the generator that the certificate came from shows, where that one is known."""
+        source = self._view[0]
+        return y if source is None else source.view(y)
+
+    def record(self) -> Noise:
+        """What the certificate says."""
+        return self._noise
+
+    def describe(self) -> str:
+        """The certificate's line."""
+        return self._noise.line
 
 
 def verify(
@@ -61,12 +93,15 @@ def verify(
     seed: int = 1,
     registry: Registry | None = None,
 ) -> Verdict:
-    """Whether the certificate's claim about input x (1, *event) stands.
+    """Whether the certificate's claim about input x (1, *event) stands against g, the classifier that is deployed.
 
-    Its numbers are recomputed from its own evidence, and n fresh samples are drawn with another seed, in the precision
-    that the evidence names. A true claim is rejected with probability at most α; a claimed probability that is wrong by
-    much more than 1/√n is rejected. A claim of scope ``registry`` is checked against its registry, and its samples are
-    about the enrolled input.
+    Model, law, kind of noise, its settings and weights, μ and Σ at this input, number of classes, norm, view and the rule
+    from p to the region are all g's; a difference is named, and the certificate falls. Its numbers are recomputed from
+    its own evidence, and n fresh samples are drawn with another seed, in the precision that the evidence names. A true
+    claim is rejected with probability at most α; a claimed probability that is wrong by much more than 1/√n is rejected.
+    A claim of scope ``registry`` is checked against its registry, and its samples are about the enrolled input.
+
+    Where g's noise comes from the certificate itself (``noise_of``), the verdict says so and confirms no pipeline.
     """
     check_alpha(alpha)
     if seed == certificate.evidence.seed:
@@ -74,50 +109,103 @@ def verify(
     shape = certificate.region.shape
     if tuple(x.shape[1:]) != shape:
         raise InvalidInput(f"the certificate is about inputs of shape {shape}, this one has {tuple(x.shape[1:])}.")
+    stated = isinstance(g.M, Stated)
     scope, x = _scope(certificate, g, x, registry)
     n = certificate.evidence.n if n is None else n
-    device = g.f.device or x.device
-    votes = g.votes(x.to(device), n, seed, "verify", _precision(certificate, g, x))
-    same, follows = _same_checks(certificate, g, x), _follow_checks(certificate, g.law)
-    return Verdict((scope, *same, *follows, *fresh_checks(certificate, votes, n, alpha)), n, alpha)
+    x = x.to(g.f.device or x.device)
+    same, follows = _same_checks(certificate, g, x), _follow_checks(certificate, g, x)
+    checks = (scope, *same, *follows)
+    if len(certificate.evidence.counts) == g.f.num_classes:  # else no vote would be comparable
+        votes = g.votes(x, n, seed, "verify", _precision(certificate, g, x))
+        checks = (*checks, *fresh_checks(certificate, votes, n, alpha))
+    verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED)
+    confirms = verdict.stands and not (stated and certificate.scope == "pipeline")
+    return Verdict(checks, n, alpha, verdict.about, certificate.scope if confirms else None)
 
 
 def _same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
-    """Whether input, weights and noise are those that the certificate is about."""
-    evidence, weights = certificate.evidence, weights_hash(g.f.model)
-    same_input = input_hash(x) == evidence.input_hash
-    noise = evidence.law == g.law and same_noise(certificate, g, x)
+    """Whether input, model, classes and noise are those that the certificate is about."""
+    evidence, mine, classes = certificate.evidence, g.engine.identity(), len(certificate.evidence.counts)
+    noise = _noise_differences(certificate, g, x)
+    law = evidence.law == g.law
     return (
-        _check("input", "this", same_input, ("is", "is not"), "the input that was certified"),
-        Check("weights", True, "no weights to compare: a plain function")
-        if weights is None or evidence.weights_hash is None
-        else _check("weights", "the weights", weights == evidence.weights_hash, ARE, "those that were certified"),
-        _check("noise", "law, μ and Σ", noise, ARE, "the certificate's"),
+        _check("input", "this", input_hash(x) == evidence.input_hash, ("is", "is not"), "the input that was certified"),
+        _model_check(evidence.identity, mine),
+        _check(
+            "classes",
+            f"the model has {g.f.num_classes} classes, and the certificate's",
+            classes == g.f.num_classes,
+            ("has", "has not"),
+            f"as many ({classes})",
+        ),
+        _check("law", f"the noise law, {g.law},", law, ("is", "is not"), f"the certificate's, {evidence.law}"),
+        Check(
+            "noise", not noise, "; ".join(noise) if noise else "kind, settings, weights, μ and Σ are the certificate's"
+        ),
     )
 
 
-def _follow_checks(certificate: Certificate, law: Law) -> tuple[Check, ...]:
-    """Whether radius and ALM follow from the claimed probabilities, and those from the counts."""
-    evidence, region, p_a, p_b = certificate.evidence, certificate.region, certificate.p_lower, certificate.p_upper
-    expected = law.radius(p_a, region.norm, region.dim, p_b)
-    alm = region.mean_scale * law.radius(p_a, certificate.norm or region.norm, region.dim, p_b)
-    claimable, rival = _claimable(certificate)
+def _model_check(claimed: str | None, mine: str | None) -> Check:
+    """Whether the model is the one that was certified; a model that nothing tells from others is the same as no other."""
+    if claimed is None and mine is None:
+        return Check(
+            "weights", True, "not compared: neither the certificate nor this classifier says which model it is"
+        )
+    if claimed is None:
+        return Check("weights", False, "the certificate does not say which model it is about")
+    if mine is None:
+        return Check(
+            "weights", False, "nothing tells this model from others: give it the model_id that it was certified under"
+        )
+    return _check(
+        "weights", "the model", claimed == mine, ("is", "is not"), "the one that was certified, weight for weight"
+    )
+
+
+def _noise_differences(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> list[str]:
+    """What tells the noise of g at x from the certificate's, in words."""
+    found = certificate.evidence.noise.differences(g.M.record())
+    if not same_noise(certificate, g, x):
+        found.append("μ or Σ at this input is another one")
+    return found
+
+
+def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
+    """Whether the region follows from the claimed probabilities by g's own rule, and those from the counts."""
+    evidence, p_a, p_b = certificate.evidence, certificate.p_lower, certificate.p_upper
+    most, rival = claimable(certificate)
     shown = f"p = {floor_digits(p_a, 6)}" + ("" if p_b is None else f" and {ceil_digits(p_b, 6)} for every other class")
     return (
-        _check(
-            "radius",
-            f"the region's radius {floor_significant(region.radius)}",
-            region.radius <= expected * SLACK and certificate.alm <= alm * SLACK,
-            FOLLOWS,
-            f"from {shown} ({floor_significant(expected)})",
-        ),
+        _region_check(certificate, g, x, shown),
         _check(
             "bound",
             shown,
-            p_a <= claimable * SLACK and (p_b is None or (rival is not None and p_b * SLACK >= rival)),
+            p_a <= most * SLACK and (p_b is None or (rival is not None and p_b * SLACK >= rival)),
             FOLLOWS,
             f"from the counts by the {evidence.bound} bound at alpha = {evidence.alpha:g}",
         ),
+    )
+
+
+def _region_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, shown: str) -> Check:
+    """Whether g, at these probabilities, certifies a region of this norm that is at least as large."""
+    region, p_a, p_b = certificate.region, certificate.p_lower, certificate.p_upper
+    norm = region.norm if certificate.norm is None else certificate.norm
+    try:
+        g.M.check_claim(g.law, norm)
+        expected = g.M.at(x).region(g.law, p_a, norm, x, p_b)
+        alm = expected.mean_scale * g.law.radius(p_a, norm, region.dim, p_b)
+    except UcanError as error:
+        return Check("radius", False, f"this noise certifies no such region: {error}")
+    if region.norm != expected.norm:
+        kinds = f"an {norm_name(region.norm)} region, and this noise makes {norm_name(expected.norm)} ones"
+        return Check("radius", False, f"the certificate claims {kinds} against {norm_name(norm)}")
+    return _check(
+        "radius",
+        f"the region's radius {floor_significant(region.radius)}",
+        region.radius <= expected.radius * SLACK and certificate.alm <= alm * SLACK,
+        FOLLOWS,
+        f"from {shown} ({floor_significant(expected.radius)})",
     )
 
 
@@ -184,16 +272,23 @@ def _scope(
         found = registry.issuer(x, certificate)
         issued = "the registry holds this region" if found else "the registry holds no such region around this input"
         return Check("scope", found is not None, issued), x if found is None else found.centre[None].to(x)
-    made_by = certificate.evidence.generator
-    # Of a generator that neither comes with UCAN nor is at hand, nobody knows whether it looks at its input.
-    known = made_by.startswith(CONSTANT) or made_by == g.M.describe()
-    honest = certificate.scope == "frozen" or (g.M.scope == "pipeline" and known)
-    refusal = f"nothing shows that {made_by} noise is the same for every input: the scope is frozen, not pipeline"
-    detail = SCOPES[certificate.scope] if honest else refusal
-    return Check("scope", honest, detail), x
+    noise, stated = certificate.evidence.noise, isinstance(g.M, Stated)
+    constant = noise.constant if noise.complete else noise.line.partition("(")[0] in CONSTANT
+    # A record of version 0.1 of somebody's own generator does not tell; the generator itself does.
+    honest = certificate.scope == "frozen" or (
+        g.M.scope == "pipeline" and (bool(constant) or (not stated and not noise.complete))
+    )
+    if not honest:
+        refusal = (
+            f"nothing shows that {noise.line} noise is the same for every input: the scope is frozen, not pipeline"
+        )
+        return Check("scope", False, refusal), x
+    if stated and certificate.scope == "pipeline":
+        return Check("scope", True, f"not confirmed: this is about {STATED}, and nobody said what the pipeline has"), x
+    return Check("scope", True, SCOPES[certificate.scope]), x
 
 
-def _claimable(certificate: Certificate) -> tuple[float, float | None]:
+def claimable(certificate: Certificate) -> tuple[float, float | None]:
     """The bounds on the class and on its runner-up that the counts allow, by the bound that the evidence names."""
     evidence, c_A = certificate.evidence, certificate.prediction
     hits = evidence.counts[c_A]
@@ -211,26 +306,27 @@ def _claimable(certificate: Certificate) -> tuple[float, float | None]:
 def same_noise(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, tolerance: float = 1e-5) -> bool:
     """Whether Σ and μ of the certificate are those of g at x (1, *event), up to a relative tolerance.
 
-    Two linear maps are the same if one undoes the other, and random vectors tell. It is this way round that a direction
-    of little noise counts as much as any other: where Σ and another Σ' are compared by what they make of a vector, the
-    difference between two small scales is lost beside the large ones.
+    μ is compared beside the noise: a difference that is small beside Σε moves no vote.
     """
     mu, scale = g.M.at(x)(x)
-    z = torch.randn(4, *x.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    claimed, real = certificate.region.scale.to("cpu"), as_scale(scale).to("cpu")
-    undone = (claimed.solve(real.apply(z)), real.solve(claimed.apply(z)))
+    real = as_scale(scale).to("cpu")
     mean = torch.zeros(()) if certificate.mean is None else certificate.mean
-    return all(torch.allclose(back, z, rtol=tolerance, atol=tolerance) for back in undone) and torch.allclose(
-        mean.double().expand(x.shape), mu.cpu().double().expand(x.shape), rtol=tolerance, atol=1e-2 * tolerance
-    )
+    apart = mean.double().expand(x.shape).cpu() - mu.cpu().double().expand(x.shape)
+    beside = real.solve(apart).abs().max() / g.law.scale
+    return same_map(certificate.region.scale, real, x.shape[1:], tolerance) and float(beside) <= tolerance
 
 
 def noise_of(certificate: Certificate, source: Generator | None = None) -> Generator:
-    """The noise that the certificate speaks of: its own Σ and μ, held fixed, with the view of the source it came from."""
-    scale, mean = certificate.region.scale, certificate.mean
+    """The noise that the certificate speaks of: its own Σ and μ, held fixed, with the view of the source it came from.
+
+    What is verified against this is verified against the certificate's own words: the verdict says so.
+    """
     if isinstance(source, Composed):  # redrawn for every copy: there is nothing to hold
         return source
-    made_by = certificate.evidence.generator
-    if source is None and made_by.startswith((Composed.__name__, BasisWise.__name__)):
-        raise InvalidInput(f"this certificate is about {made_by} noise, which needs its network: give the trained run.")
-    return Fixed(scale, mean) if source is None else Held(source, torch.zeros(()) if mean is None else mean, scale)
+    noise = certificate.evidence.noise
+    kind = noise.kind or noise.line.partition("(")[0]
+    if source is None and kind in (Composed.__name__, BasisWise.__name__):
+        raise InvalidInput(
+            f"this certificate is about {noise.line} noise, which needs its network: give the trained run."
+        )
+    return Stated(certificate, source)

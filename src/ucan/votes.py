@@ -45,16 +45,26 @@ def _power_of_two(bound: int) -> int:
 
 @dataclass(frozen=True)
 class Stream:
-    """The source of noise for one input and one phase of one run; every block has its own generator."""
+    """The source of noise for one input and one phase of one run; every block has its own generator.
 
-    seed: int
+    ``given`` is the key of a stream that is drawn again by someone who does not know the seed.
+    """
+
+    seed: int | None
     input_hash: str
     phase: str
+    given: str | None = None
+
+    @property
+    def key(self) -> str:
+        """All that the noise follows from: who has it can draw this stream again, and no other."""
+        if self.given is not None:
+            return self.given
+        return hashlib.sha256(f"{self.seed}/{self.input_hash}/{self.phase}".encode()).hexdigest()
 
     def block(self, number: int, device: torch.device) -> torch.Generator:
         """The generator of one block. A CPU generator keeps only 32 bits of a seed, so 32 bits are what we give it."""
-        digest = hashlib.sha256(f"{self.seed}/{self.input_hash}/{self.phase}".encode()).digest()
-        return torch.Generator(device).manual_seed((int.from_bytes(digest[:4], "big") + number) % 2**32)
+        return torch.Generator(device).manual_seed((int(self.key[:8], 16) + number) % 2**32)
 
 
 @dataclass(frozen=True)
@@ -115,28 +125,41 @@ class Classifier:
         return self.to_votes(self.model(batch if dtype is None else batch.to(dtype)), len(batch))
 
     @torch.inference_mode()
-    def check_apart(self, batch: torch.Tensor) -> None:
+    def check_apart(self, batches: Iterable[torch.Tensor], others: torch.Tensor) -> None:
         """Refuse a model that answers an input differently in other company, as batch norm on the batch's own statistics does.
 
-        Its votes would not be independent draws, which every bound takes them for. A model that draws at random answers
-        otherwise every time: of that one nothing can be told here.
+        Its votes would not be independent draws, which every bound takes them for. A batch is asked together, one by one,
+        and among those of ``others`` that get another answer: a model that answers with the majority of its batch gives
+        one answer in all company of its own kind. A near tie may fall either way, so that one of several batches must
+        pass. A model that draws at random answers otherwise every time: of that one nothing can be told here.
         """
-        together, again = self._answers(batch), self._answers(batch)
-        apart = torch.cat([self._answers(one) for one in batch.split(1)])
-        if self._agree(together, again) and not self._agree(together, apart):
+        if not any(self._alike_in_company(batch, others) for batch in batches):
             raise ModelError(
                 "the model answers an input differently in other company, so its votes are not independent and prove nothing. "
                 "Batch norm without running statistics does that: give a model that answers each input by itself."
             )
+
+    def _alike_in_company(self, batch: torch.Tensor, others: torch.Tensor) -> bool:
+        together, again = self._answers(batch), self._answers(batch)
+        if not self._agree(together, again):
+            return True  # it draws at random
+        apart = torch.cat([self._answers(one) for one in batch.split(1)])
+        if not self._agree(together, apart):
+            return False
+        own = int(self.to_votes(apart, len(batch)).mode().values)
+        strange = [one for one in others.split(1) if int(self.to_votes(self._answers(one), 1)[0]) != own]
+        few = batch[: len(batch) // 4]  # outnumbered: the rest of the batch are strangers
+        company = torch.cat(strange * len(batch))[: len(batch) - len(few)] if strange else batch[len(few) :]
+        return self._agree(together[: len(few)], self._answers(torch.cat([few, company]))[: len(few)])
 
     def _answers(self, batch: torch.Tensor) -> torch.Tensor:
         """What the model says of a copy of the batch: it may work in place."""
         return as_answer(self.model(batch.clone() if self.dtype is None else batch.to(self.dtype, copy=True)))
 
     def _agree(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Whether two answers are one, up to rounding; of class numbers, which have no margins, one may be a near tie."""
+        """Whether two answers are one: class numbers exactly, logits up to rounding."""
         if not (one.is_floating_point() and one.ndim == 2):
-            return one.shape == other.shape and int((one != other).sum()) <= 1
+            return one.shape == other.shape and torch.equal(one, other)
         shown = one.float().nan_to_num(posinf=0.0, neginf=0.0)
         size = float((shown.amax(1) - shown.amin(1)).mean() + shown.abs().max())
         # Other company may mean another algorithm, and a network may reckon in 16 bits whatever it gives out. Statistics of

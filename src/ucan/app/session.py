@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ucan.data.single import load_picture_or_array
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
 from ucan.generators import Composed
-from ucan.plan import Bound, CertifyPlan
+from ucan.plan import Bound, CertifyPlan, from_config
 from ucan.report.pictures import is_picture
 from ucan.results import Store
 from ucan.results.rebuild import data_of, pipeline_of
@@ -218,8 +218,7 @@ def _open_certified(
         # A certificate tells Σ, an abstention only the law: prefer the former.
         first = store.outcome(int(columns["idx"][columns["abstained"].argmin()]))
     g = pipeline_of(config, first, device, model, weights)
-    known = {known.name for known in fields(CertifyPlan)} - {"stop"}
-    plan = CertifyPlan(**{key: value for key, value in config.items() if key in known})
+    plan = replace(from_config(config), precision=None)  # the classifier has it
     dataset, notes = _data(config, source)
     if isinstance(first, Certificate):
         shape = first.region.shape

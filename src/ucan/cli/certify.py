@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,15 +18,16 @@ import typer
 
 from ucan import __version__
 from ucan.allocator import keep_memory
-from ucan.certificate import SCOPES, law_to_json, save_json
+from ucan.certificate import SCOPES, save_json
 from ucan.cli import words
 from ucan.cli.progress import Progress
 from ucan.cluster import spread
 from ucan.config import read_config
 from ucan.errors import InvalidInput
+from ucan.evidence import law_to_json
 from ucan.fingerprint import weights_hash
 from ucan.laws import norm_name
-from ucan.plan import CertifyPlan
+from ucan.plan import CertifyPlan, to_config
 from ucan.registry import Registry, region_norm
 from ucan.report.basis import stopped_in_words
 from ucan.results import Store
@@ -70,11 +71,20 @@ def certify(
             "(`0.5,1.0`), or when it is within a percentage of what more samples could give (`5%`)."
         ),
     ] = None,
-    seed: words.SeedOption = 0,
+    seed: words.NoiseSeedOption = "0",
+    family: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="α is for so many certificates together, a number stated beforehand: each is made at α/FAMILY, and all "
+            "of the run's are true at once with probability at least 1 − α.",
+        ),
+    ] = None,
     device: words.DeviceOption = "auto",
     precision: words.PrecisionOption = None,
     backend: words.BackendOption = words.BackendName.auto,
     classes: words.ClassesOption = None,
+    model_id: words.ModelIdOption = None,
     batch_size: words.BatchOption = None,
     skip: words.SkipOption = 1,
     most: words.MaxOption = None,
@@ -121,17 +131,17 @@ def certify(
     where = words.device_of(device)
     selection = words.Selection.of(words.dataset_of(source, split, size, channels), skip, most)
     first = selection.first().to(where)
-    g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first)
+    g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first, precision, model_id)
     plan = CertifyPlan(
         n0,
         n,
         alpha,
         words.norm_of(norm, g.M),
-        seed,
+        0,
         batch_size,
         bound,  # type: ignore[arg-type]
         parse_stop(stop),
-        precision and precision.value,
+        family=family or 1,
     )
     g.check_inputs(first, plan.norm)
     selection.check(g.f.num_classes)
@@ -142,6 +152,17 @@ def certify(
         raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
     scope = g.M.scope if registry is None else "registry"
     known = _known(folder)
+    plan = g.seeded(plan, words.seed_of(seed, known), selection.dataset.fingerprint())
+    plan = replace(plan, secret=plan.secret or seed == "random")
+    if family is not None and len(selection.indices) > family:
+        raise InvalidInput(
+            f"--family {family} is for fewer certificates than the {len(selection.indices)} inputs chosen."
+        )
+    if known and g.engine.identity() is None:
+        raise InvalidInput(
+            f"{folder} holds a run, and nothing tells this model from others, so that going on with it could mix two: name "
+            "the model with --model-id, in a new folder."
+        )
     # The backend of another model's run does not matter: that the model is another is said below.
     begun = known.get("backend") if known.get("model") == model else None
     # A run from before weights and noise_hash were kept goes on without them.
@@ -155,6 +176,8 @@ def certify(
         "skip": skip,
         "registry": registry,
         **_settings(g, plan, selection, scope),
+        "identity": g.engine.identity() if "identity" in known or not known else None,
+        "noise_settings": dict(g.M.settings()) if "identity" in known or not known else None,
         "noise_hash": weights_hash(g.M) if "noise_hash" in known or not known else None,
         "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), begun),
     }
@@ -177,8 +200,8 @@ def _settings(g: SmoothedClassifier, plan: CertifyPlan, selection: words.Selecti
         "noise": g.M.describe(),
         "alm_cap": g.alm_cap,
         "scope": scope,
-        **asdict(plan),
-        "stop": None if plan.stop is None else str(plan.stop),
+        **to_config(plan),
+        "precision": g.engine.precision,
     }
 
 

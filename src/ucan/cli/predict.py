@@ -8,20 +8,20 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ucan import __version__
-from ucan.certificate import law_to_json
 from ucan.cli import words
 from ucan.cli.answers import Answer, Answers
 from ucan.cli.progress import Progress
 from ucan.errors import InvalidInput
+from ucan.evidence import law_to_json
 from ucan.fingerprint import weights_hash
-from ucan.plan import PredictPlan
+from ucan.plan import PredictPlan, to_config
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
 from ucan.smoothed import SmoothedClassifier
@@ -52,11 +52,12 @@ def predict(
     stop: Annotated[
         bool, typer.Option("--stop", help="Stop sampling an input as soon as its answer is clear, or hopeless.")
     ] = False,
-    seed: words.SeedOption = 0,
+    seed: words.NoiseSeedOption = "0",
     device: words.DeviceOption = "auto",
     precision: words.PrecisionOption = None,
     backend: words.BackendOption = words.BackendName.auto,
     classes: words.ClassesOption = None,
+    model_id: words.ModelIdOption = None,
     batch_size: words.BatchOption = None,
     skip: words.SkipOption = 1,
     most: words.MaxOption = None,
@@ -79,21 +80,15 @@ def predict(
     if out is not None and not os.access(out.parent, os.W_OK):
         raise InvalidInput(f"nothing may be written to the folder {out.parent}: name another file.")
     where = words.device_of(device)
-    plan = PredictPlan(
-        n,
-        alpha,
-        seed,
-        test,  # type: ignore[arg-type]
-        batch_size,
-        stop,
-        precision and precision.value,
-    )
+    plan = PredictPlan(n, alpha, 0, test, batch_size, stop)  # type: ignore[arg-type]
     selection = words.Selection.of(words.dataset_of(source, split, size, channels), skip, most)
     first = selection.first().to(where)
-    g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first)
+    g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first, precision, model_id)
     g.check_inputs(first)
     selection.check(g.f.num_classes)
     with Answers(out) as answers, _told(answers):
+        plan = g.seeded(plan, words.seed_of(seed, answers.about), selection.dataset.fingerprint())
+        plan = replace(plan, secret=plan.secret or seed == "random")
         # The backend of another model's answers does not matter: that the model is another is said below.
         begun = answers.about.get("backend") if answers.about.get("model") == model else None
         answers.begin(
@@ -107,7 +102,7 @@ def predict(
                 "channels": channels,
                 "skip": skip,
                 "max": most,
-                **_settings(g, plan, selection),
+                **_settings(g, plan, selection, answers.about),
                 "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), begun),
             }
         )
@@ -121,16 +116,24 @@ def predict(
     print(json.dumps(summary) if as_json else _in_words(summary))
 
 
-def _settings(g: SmoothedClassifier, plan: PredictPlan, selection: words.Selection) -> dict[str, Any]:
+def _settings(
+    g: SmoothedClassifier, plan: PredictPlan, selection: words.Selection, known: dict[str, Any]
+) -> dict[str, Any]:
     """What tells the weights, data and noise of these answers from others, beside the words that were given."""
+    if known and g.engine.identity() is None:
+        raise InvalidInput("nothing tells this model from others: name it with --model-id, and begin another file.")
+    new = not known or "identity" in known  # answers from before these were kept go on without them
     return {
         "weights_hash": weights_hash(g.f.model),
         "data_hash": selection.dataset.fingerprint(),
         "law": law_to_json(g.law),
         "noise": g.M.describe(),
         "noise_hash": weights_hash(g.M),
+        "identity": g.engine.identity() if new else None,
+        "noise_settings": dict(g.M.settings()) if new else None,
         "classes": g.f.num_classes,
-        **asdict(plan),
+        **to_config(plan),
+        "precision": g.engine.precision,
     }
 
 

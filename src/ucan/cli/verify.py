@@ -19,8 +19,9 @@ from ucan.data.single import is_single, load_picture_or_array
 from ucan.errors import InvalidInput
 from ucan.models import load_model
 from ucan.registry import Registry
+from ucan.replay import Replay, replay
 from ucan.smoothed import SmoothedClassifier
-from ucan.training import is_trained_run, load_run
+from ucan.training import is_trained_run
 
 
 def verify(
@@ -30,6 +31,11 @@ def verify(
         str, typer.Option("--input", help="The input: an image, an `.npy` array, or any `--data` source with --index.")
     ],
     weights: words.WeightsOption = None,
+    law: words.LawOption = None,
+    scale: words.ScaleOption = None,
+    exponent: words.ExponentOption = None,
+    noise: words.NoiseOption = None,
+    model_id: words.ModelIdOption = None,
     registry: Annotated[
         Path | None, typer.Option(help="The registry that issued the certificate, if its scope is `registry`.")
     ] = None,
@@ -39,30 +45,39 @@ def verify(
     n: Annotated[int | None, typer.Option(help="Fresh samples; as many as the certificate's if not given.")] = None,
     alpha: words.AlphaOption = 0.001,
     seed: Annotated[int, typer.Option(help="Seed of the fresh samples; must differ from the certificate's.")] = 1,
+    again: Annotated[
+        bool,
+        typer.Option("--replay", help="Also draw the certificate's own noise again, and compare the counts."),
+    ] = False,
     device: words.DeviceOption = "auto",
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
-    """Recompute what a certificate claims, and draw fresh samples against it.
+    """Hold a certificate against the classifier that is deployed, and draw fresh samples against it.
+
+    The noise is that of the trained run, or the one that --law, --scale, --exponent and --noise state. If neither says
+    what it is, the verdict is about the noise as the certificate states it, and confirms no pipeline.
 
     Exit code 0: nothing speaks against the claim, which is no proof of it. 1: something does. 2: it could not be checked.
-    Fresh samples speak against a true claim with probability at most α.
+    Fresh samples speak against a true claim with probability at most α. A replay proves that the counts belong to their
+    noise, not that seed and n were chosen beforehand.
 
-    Example: `ucan verify 17.json --model mymodels:resnet --input digit.png`
+    Examples:
+    `ucan verify 17.json --model runs/mine --input digits --index 17`
+
+    `ucan verify 17.json --model mymodels:resnet --scale 0.25 --input digit.png --replay`
     """
     record = load_json(certificate)
     if not isinstance(record, Certificate):
         raise InvalidInput(f"{certificate} is no certificate but an abstention or a prediction: it claims no region.")
     where = words.device_of(device)
     x = _input(source, index, record.region.shape, split, size)[None].to(where)
-    run = load_run(model) if is_trained_run(model) else None
-    f = (
-        run.classifier.to(where)
-        if run is not None
-        else load_model(model, weights, len(record.evidence.counts), where, record.region.shape)
-    )
-    noise = verification.noise_of(record, run.generator if run is not None else None)
-    g = SmoothedClassifier(f, record.evidence.law, noise, len(record.evidence.counts))
+    stated = any(option is not None for option in (law, scale, exponent, noise))
+    if is_trained_run(model) or stated:  # what is deployed, whatever the certificate says
+        classes = None if is_trained_run(model) else len(record.evidence.counts)
+        g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, x, None, model_id)
+    else:
+        g = _as_stated(record, model, weights, where, model_id)
     if registry is not None and not registry.is_file():
         raise InvalidInput(f"there is no registry {registry}.")
     with (
@@ -71,28 +86,65 @@ def verify(
     ):
         g.engine.on_votes = progress.sampled
         verdict = verification.verify(record, g, x, n, alpha, seed, memory)
+        origin = _origin(record, x, memory)
+        redrawn = replay(record, g, origin) if again else None
         progress.finished("")
+    stands = verdict.stands and (redrawn is None or redrawn.stands)
     if as_json:
         claim = {"certificate": str(certificate), "prediction": record.prediction, "scope": record.scope}
-        typer.echo(json.dumps({**claim, "stands": verdict.stands, **asdict(verdict)}))
+        counts = None if redrawn is None else asdict(redrawn)
+        typer.echo(json.dumps({**claim, "stands": stands, **asdict(verdict), "replay": counts}))
     else:
-        _show(record, verdict)
-    if not verdict.stands:
+        _show(record, verdict, redrawn)
+    if not stands:
         raise typer.Exit(1)
 
 
-def _show(record: Certificate, verdict: verification.Verdict) -> None:
+def _as_stated(
+    record: Certificate, model: str, weights: Path | None, where: torch.device, model_id: str | None
+) -> SmoothedClassifier:
+    """The model under the noise as the certificate states it."""
+    classes = len(record.evidence.counts)
+    f = load_model(model, weights, classes, where, record.region.shape)
+    return SmoothedClassifier(f, record.evidence.law, verification.noise_of(record), classes, model_id=model_id)
+
+
+def _origin(record: Certificate, x: torch.Tensor, memory: Registry | None) -> torch.Tensor:
+    """The input that the evidence is about: for scope registry the enrolled one."""
+    found = memory.issuer(x, record) if memory is not None and record.scope == "registry" else None
+    return x if found is None else found.centre[None].to(x)
+
+
+def _show(record: Certificate, verdict: verification.Verdict, redrawn: Replay | None) -> None:
     for check in verdict.checks:
         typer.echo(f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}")
-    tested = f"{verdict.n:,} fresh votes at level {verdict.alpha:g}"
-    if verdict.stands:
+    if redrawn is not None:
         typer.echo(
-            f"The claim stands against {tested}: class {record.prediction} on the whole region, scope {record.scope}. That "
-            "is no proof: claims that are false by little can stand, too."
+            f"{'ok  ' if redrawn.stands else 'FAIL'} replay: {redrawn.outcome}: {redrawn.detail}{_chosen(redrawn)}"
+        )
+    tested = f"{verdict.n:,} fresh votes at level {verdict.alpha:g}"
+    about = f"The claim stands against {tested}: class {record.prediction} on the whole region"
+    weak = "That is no proof: claims that are false by little can stand, too."
+    if redrawn is not None and not redrawn.stands:
+        typer.echo("The claim does not stand (replay): its counts are not those of its own noise.")
+    elif verdict.confirms is not None:
+        typer.echo(f"{about}, scope {verdict.confirms}. {weak}")
+    elif verdict.stands:
+        typer.echo(
+            f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since nobody said which noise the pipeline "
+            f"has: give the trained run as --model, or --law, --scale and --noise. {weak}"
         )
     else:
         failed = ", ".join(check.name for check in verdict.checks if not check.passed)
         typer.echo(f"The claim does not stand ({failed}), tested with {tested}.")
+
+
+def _chosen(redrawn: Replay) -> str:
+    """Whether the seed was anyone's choice."""
+    if redrawn.derived is None:
+        return ". That seed and n were chosen beforehand this does not prove"
+    follows = "follows" if redrawn.derived else "does not follow"
+    return f". The seed {follows} from model, noise, settings and data"
 
 
 def _input(source: str, index: int | None, shape: tuple[int, ...], split: str, size: int | None) -> torch.Tensor:

@@ -19,7 +19,7 @@ from ucan.errors import InvalidInput, UcanError
 from ucan.generators import Composed, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import Law
 from ucan.models import BUILT_IN, load_model
-from ucan.plan import CertifyPlan, PredictPlan
+from ucan.plan import CertifyPlan, PredictPlan, Seed
 from ucan.scales import Dense
 from ucan.smoothed import SmoothedClassifier, cannot_answer
 from ucan.training import is_trained_run, load_run
@@ -104,6 +104,19 @@ NormOption = Annotated[
 SplitOption = Annotated[str, typer.Option(help="Which part of a data set: train or test.")]
 ClassesOption = Annotated[int | None, typer.Option(help="Number of classes; asked of the model if not given.")]
 AlphaOption = Annotated[float, typer.Option(help="α: a claim is wrong with at most this probability.")]
+NoiseSeedOption = Annotated[
+    str,
+    typer.Option(
+        help="Seed of the noise: a number; `random`, from the system's entropy, which stays with the run and out of what "
+        "is handed out; or `derived`, made from model, noise, settings and data, so that nobody chose it."
+    ),
+]
+ModelIdOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A name that tells a model without PyTorch weights from others, and its versions from each other."
+    ),
+]
 SeedOption = Annotated[int, typer.Option(help="Seed of the noise; the same seed draws the same noise.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; `auto` takes a GPU where there is one.")]
 BatchOption = Annotated[
@@ -134,6 +147,18 @@ def norm_of(name: NormName | None, generator: Generator) -> float:
     if name is None:
         return generator.norm if isinstance(generator, Composed) else 2.0
     return math.inf if name is NormName.linf else float(name.value)
+
+
+def seed_of(text: str, known: dict[str, Any]) -> Seed:
+    """The seed that `--seed` means; a run that was begun with a random one goes on with it."""
+    if text == "derived":
+        return "derived"
+    if text == "random":
+        return int(str(known["seed"]), 16) if known.get("seed_source") == "random" else None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InvalidInput(f"--seed takes a whole number, random or derived, got {text!r}.") from error
 
 
 def law_of(name: LawName | None, scale: float | None, exponent: float | None) -> Law:
@@ -266,21 +291,26 @@ def smoothed_of(
     noise: str | None,
     classes: int | None,
     first: torch.Tensor,
+    precision: PrecisionName | None = None,
+    model_id: str | None = None,
 ) -> SmoothedClassifier:
     """The smoothed classifier that the options describe, for inputs like ``first`` (1, *event) on its device."""
+    wanted = None if precision is None else precision.value
     if is_trained_run(model):
-        return _trained(
-            model, first, {"--law": law, "--exponent": exponent, "--noise": noise, "--weights": weights}, scale
-        )
+        given = {"--law": law, "--exponent": exponent, "--noise": noise, "--weights": weights, "--model-id": model_id}
+        return _trained(model, first, given, scale, wanted)
     if model in BUILT_IN and weights is None:
         raise InvalidInput(f"{model} knows nothing yet: give its --weights, or train one (`ucan train list`).")
     f = load_model(model, weights, classes, first.device, tuple(first.shape[1:]))
     noise_law = law_of(law, scale, exponent)
     generator = generator_of(noise, tuple(first.shape[1:]))
-    return SmoothedClassifier(f, noise_law, generator, classes_of(f, classes, first))
+    num_classes = classes_of(f, classes, first)
+    return SmoothedClassifier(f, noise_law, generator, num_classes, precision=wanted, model_id=model_id)
 
 
-def _trained(folder: str, first: torch.Tensor, options: dict[str, Any], scale: float | None) -> SmoothedClassifier:
+def _trained(
+    folder: str, first: torch.Tensor, options: dict[str, Any], scale: float | None, precision: str | None
+) -> SmoothedClassifier:
     """A trained run, under the noise it was trained for; only λ may be changed."""
     given = [name for name, value in options.items() if value is not None]
     if given:
@@ -289,7 +319,7 @@ def _trained(folder: str, first: torch.Tensor, options: dict[str, Any], scale: f
     if run.shape != tuple(first.shape[1:]):
         raise InvalidInput(f"{folder} was trained on inputs of shape {run.shape}, these have {tuple(first.shape[1:])}.")
     law = run.law if scale is None else replace(run.law, scale=scale)
-    return SmoothedClassifier(run.classifier.to(first.device), law, run.generator, run.num_classes)
+    return SmoothedClassifier(run.classifier.to(first.device), law, run.generator, run.num_classes, precision=precision)
 
 
 def settle_backend(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -114,24 +114,26 @@ class ClusterEngine(Engine):
     """An engine for the same classifier and noise as another, which lets a pool of workers count."""
 
     def __init__(self, engine: Engine, pool: Pool) -> None:
-        super().__init__(engine.f, engine.M, engine.law, engine.backend)
+        super().__init__(engine.f, engine.M, engine.law, engine.backend, engine.precision, engine.model_id)
         self.pool = pool
         self._known: tuple[Any, Setup] | None = None
 
     def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
         """For inputs like x (1, *event): the classifier is sent to the workers, once per state of its weights."""
-        weights = weights_hash(self.f.model)
+        weights, noise = weights_hash(self.f.model), self.M.record()
         kind = (x.shape, x.dtype, x.device.type)
-        key = (self.backend, plan.precision, plan.batch_size, kind, weights, weights_hash(self.M))
+        asked = replace(plan, precision=plan.precision or self.precision)
+        key = (self.backend, asked.precision, plan.batch_size, kind, self.identity(), noise)
         if self._known is None or self._known[0] != key:
-            package = Package(self.f.model, self.f.num_classes, self.M, self.law, self._backend(x, plan), plan, x)
+            package = Package(self.f.model, self.f.num_classes, self.M, self.law, self._backend(x, plan), asked, x)
             report = self.pool.prepare(package.pack())
             if report.weights != weights:
                 raise ClusterError(
                     "the workers have other weights than this process: do they read the same model file?"
                 )
             counter = RemoteCounter(self.pool, self.M, self.f.num_classes, self.law, report.block, report.size)
-            self._known = key, Setup(counter, Backend(_elsewhere, report.backend, report.precision), weights)
+            backend = Backend(_elsewhere, report.backend, report.precision)
+            self._known = key, Setup(counter, backend, weights, weights or self.identity(), noise)
         self._known[1].counter.on_votes = self.on_votes
         return self._known[1]
 
@@ -180,7 +182,7 @@ class ClusterEngine(Engine):
             if not table.active:
                 return
             self.pool.step()
-            yield from table.settled(stop, plan.alpha)
+            yield from table.settled(stop, plan.level)
 
 
 class _Table:

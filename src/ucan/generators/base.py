@@ -6,6 +6,7 @@ import math
 import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,14 +14,12 @@ from torch import nn
 
 from ucan.certificate import Scope
 from ucan.errors import InvalidInput
+from ucan.evidence import Noise
+from ucan.fingerprint import state_hash
 from ucan.laws import Law
 from ucan.region import Region
 from ucan.scales import Scalar, Scale, as_scale
 
-# How far, relative to itself, noise may differ from place to place and count as the same: the rounding of a device.
-SAME = 1e-5
-# Draws from which the size of noise is guessed.
-DRAWS = 16
 # Σ rounded to another precision, as long as it is kept: a matrix is checked and inverted once.
 _SAMPLED: weakref.WeakKeyDictionary[Scale, dict[torch.dtype, Scale]] = weakref.WeakKeyDictionary()
 
@@ -36,6 +35,7 @@ class Generator(nn.Module):
     """
 
     scope: ClassVar[Scope]
+    _issued: _Issued | None = None  # what was issued last: constant noise is copied once, for all its certificates
 
     @abstractmethod
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
@@ -81,12 +81,7 @@ class Generator(nn.Module):
         """μ, Σ ← M: this generator with its noise computed at one input (1, *event) and held there."""
         with torch.no_grad():
             mu, sigma = self(x.clone())  # a network that works in place must not reach the input that is certified
-        scale = as_sampled(as_scale(sigma), x.dtype)
-        if not torch.isfinite(mu).all():
-            raise InvalidInput(f"{self.describe()}: μ holds a value that is not finite.")
-        scale.check()
-        check_fits(self, x, mu, scale)
-        return Held(self, mu, scale)
+        return issued(self, x, mu.detach(), as_sampled(as_scale(sigma).detached(), x.dtype))
 
     def check_claim(self, law: Law, norm: float | None = None) -> None:
         """Refuse, before any work, a law or a norm that this noise has no guarantee for; by default the law decides."""
@@ -94,6 +89,34 @@ class Generator(nn.Module):
     def cap(self) -> float | None:
         """The largest scale that any direction can get at any input; None where nobody can say."""
         return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was issued: a copy of a generator, or one that was sent elsewhere, issues its own."""
+        return {name: value for name, value in vars(self).items() if name != "_issued"}
+
+    def looks(self) -> bool:
+        """Whether μ and Σ could follow the input: True unless the code that makes them is known not to look at it."""
+        return True
+
+    def settings(self) -> dict[str, Any]:
+        """The plain values that this noise was made with, as records keep them: its public attributes that are plain."""
+        return {
+            name: "inf" if value == math.inf else value
+            for name, value in vars(self).items()
+            if isinstance(value, bool | int | float | str) and not name.startswith("_") and name != "training"
+        }
+
+    def record(self) -> Noise:
+        """What evidence says of this noise."""
+        kind = type(self)
+        return Noise(
+            line=self.describe(),
+            kind=kind.__qualname__,
+            module=kind.__module__,
+            settings=self.settings(),
+            state=state_hash(self),
+            constant=self.scope == "pipeline",
+        )
 
     def describe(self) -> str:
         """One line for certificates and tables."""
@@ -129,8 +152,16 @@ class Fixed(Generator):
 
     def at(self, x: torch.Tensor) -> Generator:
         """The same noise as at every input; Σ was checked when this was made."""
-        check_fits(self, x, self.mean, self.scale)
-        return Held(self, self.mean.to(x), as_sampled(self.scale, x.dtype))
+        return issued(self, x, self.mean.to(x), as_sampled(self.scale, x.dtype))
+
+    def looks(self) -> bool:
+        """Not unless a subclass does."""
+        return type(self).forward is not Fixed.forward or type(self).at is not Fixed.at
+
+    def settings(self) -> dict[str, Any]:
+        """The kind of Σ, and a scalar's value; tensors are part of the state."""
+        scalar = {"scale": self.scale.value} if isinstance(self.scale, Scalar) else {}
+        return {**super().settings(), "sigma": type(self.scale).__name__, **scalar}
 
     def cap(self) -> float:
         """Σ's largest factor."""
@@ -175,6 +206,7 @@ class Held(Generator):
         self.mean = mean.detach()
         self.scale = scale
         self._line = source.describe()
+        self._of = (source,)  # in a tuple: not a part of this module
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """The held μ and Σ."""
@@ -194,9 +226,67 @@ class Held(Generator):
         if self.scale.elementwise:
             self.scale.apply_around_(out, centre)
 
+    def looks(self) -> bool:
+        """No: it is held."""
+        return False
+
+    def record(self) -> Noise:
+        """The source's."""
+        return self._of[0].record()
+
     def describe(self) -> str:
         """The source's line."""
         return self._line
+
+
+@dataclass(frozen=True)
+class _Issued:
+    """Noise that was issued: the copy, and the tensors that it was copied from with their versions then."""
+
+    held: Held
+    sources: dict[str, tuple[torch.Tensor, int | None]]
+
+    def still(self, tensors: dict[str, torch.Tensor], scale: Scale) -> bool:
+        """Whether these tensors, which μ and Σ are made of now, hold what was copied."""
+        if type(scale) is not type(self.held.scale) or tensors.keys() != self.sources.keys():
+            return False
+        if isinstance(scale, Scalar) and scale.value != self.held.scale.value:  # type: ignore[attr-defined]
+            return False
+        copies = _parts(self.held.mean, self.held.scale)
+        return all(
+            (tensor is (known := self.sources[name])[0] and _version(tensor) == known[1] is not None)
+            or _same(tensor, copies[name])
+            for name, tensor in tensors.items()
+        )
+
+
+def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> Generator:
+    """μ and Σ checked for inputs like x (1, *event) and held, in memory that nobody else has.
+
+    Noise is drawn and regions are made from that copy, so a certificate stays what it was whatever becomes of the
+    generator. As long as μ and Σ stay the same, all inputs share one copy.
+    """
+    tensors, last = _parts(mean, scale), source._issued
+    if last is not None and last.still(tensors, scale):
+        check_fits(source, x, mean, scale)
+        return last.held
+    if not torch.isfinite(mean).all():
+        raise InvalidInput(f"{source.describe()}: μ holds a value that is not finite.")
+    scale.check()
+    check_fits(source, x, mean, scale)
+    own = scale.with_tensors({name: t.detach().clone() for name, t in scale.tensors().items()})
+    held = Held(source, mean.detach().clone(), own)
+    source._issued = _Issued(held, {name: (tensor, _version(tensor)) for name, tensor in tensors.items()})
+    return held
+
+
+def _parts(mean: torch.Tensor, scale: Scale) -> dict[str, torch.Tensor]:
+    return {"μ": mean, **scale.tensors()}
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """How often a tensor was changed; None for one that does not tell."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> None:
@@ -226,53 +316,6 @@ def as_sampled(scale: Scale, dtype: torch.dtype) -> Scale:
         made.check()
         known[dtype] = made
     return known[dtype]
-
-
-def unlike(x: torch.Tensor) -> torch.Tensor:
-    """An input of x's kind (1, *event) that has nothing to do with it."""
-    return torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
-
-
-@torch.no_grad()
-def check_scope(here: Generator, elsewhere: Generator, x: torch.Tensor) -> None:
-    """Refuse a claim of the pipeline where the noise held at x (1, *event) is another than that held elsewhere."""
-    (mu, scale), (other_mu, other) = ((m, as_scale(s)) for m, s in (here(x), elsewhere(x)))
-    same_mean = mu is other_mu or torch.allclose(mu.expand_as(x), other_mu.expand_as(x), rtol=SAME, atol=1e-6)
-    if not (same_mean and (scale is other or _alike(scale, other))):
-        raise InvalidInput(
-            f"{here.describe()} declares the scope pipeline, but its μ or Σ depends on the input: its certificates "
-            "hold for noise that is frozen at each input. Declare the scope frozen (docs/scopes.md)."
-        )
-
-
-def _alike(scale: Scale, other: Scale) -> bool:
-    """Whether two Σ of one generator are made of the same numbers, each up to the rounding of a device."""
-    if isinstance(scale, Scalar) or isinstance(other, Scalar):
-        return isinstance(scale, Scalar) and isinstance(other, Scalar) and math.isclose(scale.value, other.value)
-    mine, theirs = scale.tensors(), other.tensors()
-    return mine.keys() == theirs.keys() and all(
-        a is b or (a.shape == b.shape and torch.allclose(a, b, rtol=SAME, atol=0))
-        for a, b in ((tensor, theirs[name]) for name, tensor in mine.items())
-    )
-
-
-@torch.no_grad()
-def check_offset(held: Generator, x: torch.Tensor, law: Law) -> None:
-    """Refuse a μ so large that x (1, *event) and its noise are lost in the rounding of x + μ.
-
-    Then inputs that differ by more than their noise look alike, and others that differ by less look different.
-    """
-    mu, scale = held(x)
-    if not mu.any():
-        return
-    rng = torch.Generator(x.device).manual_seed(0)
-    noise = as_scale(scale).apply(law.sample(DRAWS, x.shape[1:], rng, x.dtype)).abs().mean(0)
-    lost = torch.finfo(x.dtype).eps * mu.abs().expand_as(x)[0] > noise / 64
-    if lost.any():
-        raise InvalidInput(
-            f"{held.describe()}: μ is so large beside the noise that x + μ + Σε cannot be told from x + μ in {x.dtype} "
-            f"(at entry {lost.nonzero()[0].tolist()}). Use a smaller μ, or inputs in float64."
-        )
 
 
 def _rebuild(module: Fixed, keys: Any) -> None:

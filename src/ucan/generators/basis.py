@@ -175,6 +175,14 @@ class BasisWise(Generator):
         sixth = max(1, math.prod(shape) // 6)
         return cls(Cosines(shape), sixth if leading is None else leading, scale, bands, cap)
 
+    def looks(self) -> bool:
+        """No: the scales are constants of the deployment."""
+        return type(self).forward is not BasisWise.forward
+
+    def settings(self) -> dict[str, Any]:
+        """The basis, how much of it leads, and the cap on learned scales."""
+        return {**super().settings(), "directions": type(self.directions).__name__}
+
     def cap(self) -> float:
         """The largest scale given, or the cap on learned ones."""
         fixed = float(self.s.max())

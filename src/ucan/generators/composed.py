@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import secrets
+from typing import Any
 
 import torch
 from torch import nn
 
 from ucan.errors import InvalidInput, UnsupportedNorm
+from ucan.evidence import Noise
 from ucan.generators.base import Generator
 from ucan.generators.learned import DenseBlock
 from ucan.laws import Gaussian, Law, norm_name
@@ -16,6 +19,8 @@ from ucan.scales import Scalar, Scale
 
 # The second look gets this much more noise than its budget asks for: rounding in float32 then never overdraws it.
 HEADROOM = 1 + 2.0**-18
+# Looks by which a network is tested for mixing them, and how many of them it is also asked about one by one.
+LOOKS, APART = 16, 3
 
 
 class Composed(Generator):
@@ -123,17 +128,36 @@ class Composed(Generator):
     def _check_apart(self, x: torch.Tensor) -> None:
         """Refuse a network that mixes the looks of a batch: one copy would be shaped by many looks at x, and only one
         is paid for.
+
+        The scales that follow are compared, entry by entry, each against itself: an output that is large elsewhere, or
+        beyond where tanh ends, hides nothing. Looks cannot be known beforehand, and some have company of another kind.
         """
-        rng = torch.Generator(x.device).manual_seed(0)
-        looks = x + torch.randn(3, *x.shape[1:], generator=rng, device=x.device, dtype=x.dtype)
-        together = self.net(looks).float()
-        apart = torch.cat([self.net(look) for look in looks.split(1)]).float()
-        size = float(together.nan_to_num().abs().max())  # a GPU rounds otherwise in another batch: tolerate a hundredth
-        if not torch.allclose(together, apart, rtol=1e-2, atol=1e-2 * size, equal_nan=True):
+        rng = torch.Generator(x.device).manual_seed(secrets.randbits(32))
+        noise = torch.randn(LOOKS, *x.shape[1:], generator=rng, device=x.device, dtype=x.dtype)
+        noise[LOOKS // 2 :] *= 10
+        looks, unit = x + noise, Gaussian(1.0)
+        together = self.second_scale(looks, unit)
+        apart = torch.cat([self.second_scale(look, unit) for look in looks[:APART].split(1)])
+        among = self.second_scale(torch.cat([looks[:APART], noise[APART:]]), unit)[:APART]
+        room = max(1e-3, 16 * torch.finfo(self._dtype(x)).eps)  # a device rounds otherwise in another batch
+        if not all(torch.allclose(s, together[:APART], rtol=room, atol=0, equal_nan=True) for s in (apart, among)):
             raise InvalidInput(
                 "composed noise: the network answers a look differently in other company, so the guarantee does not hold. "
                 "Call eval() on it (batch norm, dropout), or use a network that answers each look by itself."
             )
+
+    def _dtype(self, x: torch.Tensor) -> torch.dtype:
+        """What the network computes in."""
+        first = next(self.net.parameters(), None)
+        return x.dtype if first is None or not first.is_floating_point() else first.dtype
+
+    def looks(self) -> bool:
+        """No: what the certificate says of its region is the same at every input."""
+        return type(self).forward is not Composed.forward
+
+    def settings(self) -> dict[str, Any]:
+        """The norm, the shares and the kind of network."""
+        return {**super().settings(), "net": type(self.net).__qualname__}
 
     def check_claim(self, law: Law, norm: float | None = None) -> None:
         """Refuse a law other than the Gaussian, and a norm other than its own."""
@@ -181,6 +205,14 @@ class _Redrawn(Generator):
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The source's ball."""
         return self.source.region(law, p, norm, x, p_b)
+
+    def looks(self) -> bool:
+        """As the source."""
+        return self.source.looks()
+
+    def record(self) -> Noise:
+        """The source's."""
+        return self.source.record()
 
     def describe(self) -> str:
         """The source's line."""

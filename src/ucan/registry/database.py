@@ -117,19 +117,25 @@ class Database:
         """The first enrolment fixes whose answers these are; another classifier's are refused."""
         self.check_classifier(classifier)
         known = self._classifier()
-        if classifier.keys() - known.keys():
+        if any(known.get(key) is None for key in classifier):
             self._db.execute("UPDATE registry SET classifier = ?", (json.dumps({**known, **classifier}),))
 
     def check_classifier(self, classifier: dict[str, Any]) -> None:
         """Refuse a classifier that is told by anything from the one enrolled."""
         known = self._classifier()
-        differing = [key for key in known.keys() & classifier.keys() if known[key] != classifier[key]]
+        # What an older file does not say is not held against anyone; the first enrolment from now on fixes it.
+        differing = [key for key in classifier if known.get(key) is not None and known[key] != classifier[key]]
         if differing:
             lines = (f"{key} {known[key]!r}, this one {classifier[key]!r}" for key in sorted(differing))
             raise InvalidInput(
                 f"{self.path} holds the answers of another classifier ({'; '.join(lines)}). Its memory is part of a "
                 "classifier: begin another file for this one."
             )
+
+    def knows_noise(self) -> bool:
+        """Whether the file says all about the noise of its enrolments; one of version 0.1 does not."""
+        known = self._classifier()
+        return not known or "noise state" in known
 
     def _classifier(self) -> dict[str, Any]:
         text = self._db.execute("SELECT classifier FROM registry").fetchone()[0]

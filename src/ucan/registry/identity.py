@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from ucan.certificate import Evidence, law_to_json
+from ucan.evidence import Evidence, Noise, law_to_json
 from ucan.fingerprint import weights_hash
+from ucan.laws import Law
 from ucan.plan import CertifyPlan
 from ucan.registry.separation import check_kind
 from ucan.smoothed import SmoothedClassifier
@@ -24,23 +25,27 @@ def known_by(g: SmoothedClassifier, x: torch.Tensor, plan: CertifyPlan) -> dict[
     """What tells g, as it is run on inputs like x (1, *event) at this α, from other classifiers."""
     setup = g.engine.setup(x, plan)
     return {
-        "weights": setup.weights,
-        "classes": g.f.num_classes,
-        "law": law_to_json(g.law),
-        "noise": g.M.describe(),
+        **_told(setup.model, g.f.num_classes, g.law, setup.noise, plan.level, setup.backend.precision),
         "noise weights": weights_hash(g.M),
-        "alpha": plan.alpha,
-        "precision": setup.backend.precision,
     }
 
 
 def told_by(evidence: Evidence) -> dict[str, Any]:
     """What evidence tells of the classifier that it is about."""
+    return _told(
+        evidence.identity, len(evidence.counts), evidence.law, evidence.noise, evidence.alpha, evidence.precision
+    )
+
+
+def _told(model: str | None, classes: int, law: Law, noise: Noise, alpha: float, precision: str) -> dict[str, Any]:
+    """Plain JSON values. Settings and state of the noise belong to it: a line of text does not tell Σ = 0.25 from Σ = 4."""
+    settings = {"noise settings": dict(noise.settings), "noise state": noise.state} if noise.complete else {}
     return {
-        "weights": evidence.weights_hash,
-        "classes": len(evidence.counts),
-        "law": law_to_json(evidence.law),
-        "noise": evidence.generator,
-        "alpha": evidence.alpha,
-        "precision": evidence.precision,
+        "weights": model,
+        "classes": classes,
+        "law": law_to_json(law),
+        "noise": noise.line,
+        **settings,
+        "alpha": alpha,
+        "precision": precision,
     }

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.certificate import Abstention, Certificate, Evidence
+from ucan.bounds import log_wealth, majority_p_value
+from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.errors import InvalidInput, UnsupportedNorm
+from ucan.evidence import Evidence
 from ucan.laws import norm_name
-from ucan.plan import CertifyPlan
+from ucan.plan import CertifyPlan, given_seed
 from ucan.region import Region
 from ucan.registry.database import ABSTAINED, Database, Row
 from ucan.registry.identity import known_by, region_norm, told_by
@@ -29,8 +31,9 @@ from ucan.registry.separation import (
     size_bounds,
 )
 from ucan.registry.sketch import LARGEST, Cells, Index
-from ucan.scales import Scalar, Scale
-from ucan.sidecar import input_hash
+from ucan.scales import Scalar, Scale, as_scale
+from ucan.scales.base import same_map
+from ucan.sidecar import batch_hash, input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import parse_stop
 
@@ -88,8 +91,20 @@ class Registry:
         radius that is left, Rᵢ − ‖Σᵢ⁻¹(x − xᵢ)‖, and the evidence is that of the enrolled input.
         """
         own = {} if self.norm is None else {"norm": self.norm}
-        plan = CertifyPlan(**{**own, **options, "stop": parse_stop(options.get("stop"))})
-        return [outcome for _, outcome in self.certify_each(g, g.check_inputs(x, plan.norm), plan)]
+        seed = options.pop("seed", 0)
+        plan = CertifyPlan(**{**own, **options, "seed": given_seed(seed), "stop": parse_stop(options.get("stop"))})
+        inputs = g.check_inputs(x, plan.norm)
+        return [outcome for _, outcome in self.certify_each(g, inputs, g.seeded(plan, seed, batch_hash(inputs)))]
+
+    def predict(
+        self, g: SmoothedClassifier, x: torch.Tensor, n: int = 1000, alpha: float = 0.001, **options: Any
+    ) -> list[Prediction | Abstention]:
+        """The registry's answer alone, for each of a batch (batch, *event); ``options`` are those of ``certify``.
+
+        Inside a stored region it is that region's answer. Any other input is certified with n samples and enrolled, so
+        that the answer is kept, and agrees with what ``certify`` says of this input from now on.
+        """
+        return [_answer_alone(outcome) for outcome in self.certify(g, x, n=n, alpha=alpha, **options)]
 
     def certify_each(
         self, g: SmoothedClassifier, inputs: Iterable[torch.Tensor], plan: CertifyPlan
@@ -100,6 +115,7 @@ class Registry:
             classifier = classifier or self.check(g, x, plan)
             found = self.lookup(x)
             if found is None:
+                self._check_room(plan.family)
                 ((_, outcome),) = g.certify_each([x], plan)
                 yield i, self._enrol(x, outcome, {**classifier, **told_by(outcome.evidence)})
             else:
@@ -119,9 +135,40 @@ class Registry:
                 f"{norm_name(plan.norm)} makes {norm_name(made)} ones. Use another file: Registry(path, norm=…)."
             )
         classifier = known_by(g, x, plan)
+        if classifier["weights"] is None:
+            raise InvalidInput(
+                "a registry belongs to one classifier, and nothing tells this model from others: give it a name, "
+                "SmoothedClassifier(…, model_id=…)."
+            )
         with self._store.storage():
             self._store.check_classifier(classifier)
+            knows_noise = self._store.knows_noise()
+        if not knows_noise:
+            self._check_stored_noise(g)
+        self._check_room(plan.family)
         return classifier
+
+    def _check_room(self, family: int) -> None:
+        """Refuse more enrolments than α was shared over."""
+        if family > 1 and len(self) >= family:
+            raise InvalidInput(
+                f"this registry's α is shared by {family} enrolments, a number stated beforehand, and all of them are used: "
+                "begin another file. Inputs inside stored regions are still answered by lookup."
+            )
+
+    def _check_stored_noise(self, g: SmoothedClassifier) -> None:
+        """For a file that does not tell its noise: refuse g if it makes other noise at the last enrolled input."""
+        entry = next(
+            (self._entry(number) for number in range(len(self), 0, -1) if self._entry(number).radius > 0), None
+        )
+        if entry is None:
+            return
+        x = entry.centre[None].to(g.f.device or entry.centre.device)
+        if not same_map(as_scale(g.M.at(x)(x)[1]), entry.scale, x.shape[1:], 1e-3):
+            raise InvalidInput(
+                "this registry holds the answers of another classifier: at an input that it enrolled, Σ is another one now. "
+                "Begin another file for this one."
+            )
 
     def enrol(self, x: torch.Tensor, outcome: Certificate | Abstention) -> Certificate | Abstention:
         """Store what ``g.certify`` said of one input (1, *event), shrunk as needed; return what the registry answers.
@@ -147,6 +194,7 @@ class Registry:
                     self._refresh()
                     found = self._containing(point)
                     if found is None:
+                        self._check_room(outcome.evidence.family)
                         answer, scale = self._fitted(point, outcome)
                         self._keep(x, point, answer, scale)
             except BaseException:
@@ -340,6 +388,19 @@ class Registry:
             mean=row.tensors.get("mean"),
         )
         return _resized(stored, max(0.0, entry.radius - used))
+
+
+def _answer_alone(outcome: Certificate | Abstention) -> Prediction | Abstention:
+    """What a certificate answers, with the p-value of the test that this class has no majority."""
+    if isinstance(outcome, Abstention):
+        return outcome
+    evidence, c_A = outcome.evidence, outcome.prediction
+    hits = evidence.counts[c_A]
+    if evidence.bound == "anytime":
+        p_value = min(1.0, math.exp(-float(log_wealth(hits, evidence.n, 0.5))))
+    else:
+        p_value = majority_p_value(hits, evidence.n)
+    return Prediction(None, "registry", evidence, prediction=c_A, p_value=p_value)
 
 
 def _resized(certificate: Certificate, radius: float) -> Certificate:

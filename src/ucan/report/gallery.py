@@ -15,9 +15,10 @@ import torch
 from ucan.audit import Attempt, load_break
 from ucan.audit.ledger import break_path
 from ucan.audit.trials import STATEFUL
-from ucan.certificate import Certificate, Evidence
+from ucan.certificate import Certificate
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
+from ucan.evidence import Evidence
 from ucan.laws import norm_name
 from ucan.report import pictures
 from ucan.report.noise import Noise, NoiseAt

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 from ucan.certificate import SCOPES
-from ucan.config import to_toml
+from ucan.config import handed_out, to_toml
 from ucan.data import Labelled
 from ucan.report.accuracy import accuracy_figures, accuracy_section
 from ucan.report.evidence import (
@@ -153,7 +153,7 @@ def _scopes(runs: Sequence[Run]) -> str:
 def _again(runs: Sequence[Run]) -> str:
     parts = [
         f'<div class="run"><h3>{swatch(run, runs)}{escape(run.label)}</h3><pre>{escape(chr(10).join(commands(run)))}</pre>'
-        f"<details><summary>Settings of {escape(run.label)}</summary><pre>{escape(to_toml(run.config))}</pre></details></div>"
+        f"<details><summary>Settings of {escape(run.label)}</summary><pre>{escape(_settings(run))}</pre></details></div>"
         for run in runs
     ]
     page = escape(f"ucan report {' '.join(str(run.folder) for run in runs)} -o report.html")
@@ -162,3 +162,8 @@ def _again(runs: Sequence[Run]) -> str:
         f'same votes on the same kind of device.</p>{"".join(parts)}<div class="run"><h3>This page</h3><pre>{page}</pre>'
         "</div></section>\n"
     )
+
+
+def _settings(run: Run) -> str:
+    """A run's config as others may see it."""
+    return to_toml(handed_out(run.config))

@@ -18,7 +18,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from ucan.certificate import SCOPES
-from ucan.config import sync_folder
+from ucan.config import handed_out, sync_folder
 from ucan.errors import InvalidInput, MissingExtra, StoreError
 from ucan.results.store import COLUMNS, Store
 from ucan.rounding import floor_significant
@@ -45,7 +45,7 @@ def description(store: Store) -> dict[str, Any]:
             "norm": "inf" if store.norm == math.inf else store.norm,
             "alm_cap": store.config.get("alm_cap"),
             "left_out": store.gapless(("idx",))[1],
-            "config": store.config,
+            "config": handed_out(store.config),
         }
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ucan import data
+from ucan.backends import PRECISIONS
 from ucan.certificate import Abstention, Certificate
 from ucan.data import Labelled
 from ucan.errors import InvalidInput
@@ -44,10 +45,10 @@ def pipeline_of(
         model, weights = config.get("model"), weights or config.get("weights")
     if model is None:
         raise InvalidInput("this run does not say which model it certified: name it with --model.")
-    law, classes = outcome.evidence.law, len(outcome.evidence.counts)
+    law, classes, precision = outcome.evidence.law, len(outcome.evidence.counts), _precision(outcome)
     if is_trained_run(model):
         trained = load_run(model)
-        return SmoothedClassifier(trained.classifier.to(device), law, trained.generator, classes)
+        return SmoothedClassifier(trained.classifier.to(device), law, trained.generator, classes, precision=precision)
     if not outcome.evidence.generator.startswith(GIVEN):
         raise InvalidInput(
             f"{outcome.evidence.generator} noise needs its generator: give --model a trained run's folder."
@@ -59,4 +60,18 @@ def pipeline_of(
     else:
         raise InvalidInput("every input of this run abstained, and only a certificate would tell its Σ.")
     shape = outcome.region.shape if isinstance(outcome, Certificate) else None
-    return SmoothedClassifier(load_model(model, weights, classes, device, shape), law, noise, classes)
+    named = outcome.evidence.model or ""
+    return SmoothedClassifier(
+        load_model(model, weights, classes, device, shape),
+        law,
+        noise,
+        classes,
+        precision=precision,
+        model_id=named.removeprefix("id:") if named.startswith("id:") else None,
+    )
+
+
+def _precision(outcome: Certificate | Abstention) -> str | None:
+    """The precision that is the classifier's, if it is one to ask for."""
+    claimed = outcome.evidence.precision
+    return claimed if claimed in PRECISIONS and not outcome.evidence.copy else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -95,6 +97,20 @@ class Scale(ABC):
         tensors = self.tensors()
         learned = any(t.requires_grad for t in tensors.values())
         return self.with_tensors({name: t.detach() for name, t in tensors.items()}) if learned else self
+
+
+def same_map(one: Scale, other: Scale, shape: Sequence[int], tolerance: float) -> bool:
+    """Whether two Σ are the same map on events of this shape, up to a relative tolerance.
+
+    They are if one undoes the other, and random vectors, which nobody knows beforehand, tell. It is this way round that a
+    direction of little noise counts as much as any other: where Σ and another Σ' are compared by what they make of a
+    vector, the difference between two small scales is lost beside the large ones.
+    """
+    rng = torch.Generator().manual_seed(secrets.randbits(32))
+    z = torch.randn(4, *shape, generator=rng, dtype=torch.float64)
+    one, other = one.to("cpu"), other.to("cpu")
+    undone = (one.solve(other.apply(z)), other.solve(one.apply(z)))
+    return all(torch.allclose(back, z, rtol=tolerance, atol=tolerance) for back in undone)
 
 
 def rows(z: torch.Tensor, dim: int) -> torch.Tensor:

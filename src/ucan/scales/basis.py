@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -10,13 +11,15 @@ from typing import Self
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, SingularScale
 from ucan.scales.base import Scale, at_least, check_finite, check_positive, exact, finite_tensor, rows
 from ucan.scales.induced import dense_norm
 from ucan.scales.matrix import square
 
 # How far QᵀQ may be from I, in the spectral norm, for Q to count as orthonormal; float32 stays well below.
 ORTHONORMAL = 1e-4
+# How far Σ⁻¹ may be off, relative to itself.
+INVERSE_ERROR = 1e-6
 # Measuring Q takes a good part of a second at d = 3072, and generators build Σ anew for every batch.
 _DEFECTS = WeakTensorKeyDictionary()
 
@@ -32,19 +35,31 @@ def defect(basis: torch.Tensor) -> float:
 
 
 def measured_defect(basis: torch.Tensor, power: int = 8, vectors: int = 8) -> float:
-    """‖QᵀQ − I‖₂ from above, but for a probability of 10^(−vectors) over random vectors (which are always the same).
+    """‖QᵀQ − I‖₂ from above, but for a probability of 10^(−vectors) over random vectors.
 
     With E = QᵀQ − I, ‖E‖₂ = ‖Eᵏ‖₂^(1/k); and of r Gaussian v one has ‖A‖₂ ≤ 10 √(2/π) ‖Av‖ but for a probability of
-    10^(−r) (Halko, Martinsson and Tropp, 2011, lemma 4.1). In O(d²), where forming QᵀQ would cost O(d³).
+    10^(−r) (Halko, Martinsson and Tropp, 2011, lemma 4.1). In O(d²), where forming QᵀQ would cost O(d³). The vectors are
+    always the same, so that a radius is; a Q that was made to pass them is found by others, which nobody knows beforehand.
     """
+    sure = _stretch(basis, torch.Generator().manual_seed(0), power, vectors)
+    bound = math.exp(math.log(10 * math.sqrt(2 / math.pi)) / power) * sure
+    other = _stretch(basis, torch.Generator().manual_seed(secrets.randbits(32)), power, vectors)
+    seen = other / math.exp(math.log(math.sqrt(len(basis)) + 8) / power)  # ‖v‖ ≤ √d + 8: from below
+    if seen > max(bound, 2.0**-50):
+        raise InvalidInput(f"Basis: the columns of Q are not orthonormal (QᵀQ is off by {seen:.2g} or more).")
+    return bound
+
+
+def _stretch(basis: torch.Tensor, rng: torch.Generator, power: int, vectors: int) -> float:
+    """The largest ‖Eᵏv‖^(1/k) of some Gaussian vectors v."""
     q = exact(basis)
-    v = torch.randn(vectors, len(q), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(q.device)
+    v = torch.randn(vectors, len(q), generator=rng, dtype=torch.float64).to(q.device)
     log_size = torch.zeros(vectors, dtype=torch.float64, device=q.device)
     for _ in range(power):
         v = (v @ q.T) @ q - v
         length = torch.linalg.vector_norm(v, dim=1, keepdim=True).clamp_min(1e-300)
         v, log_size = v / length, log_size + length[:, 0].log()
-    return math.exp((float(log_size.max()) + math.log(10 * math.sqrt(2 / math.pi))) / power)
+    return math.exp(float(log_size.max()) / power)
 
 
 def check_orthonormal(basis: torch.Tensor) -> None:
@@ -58,7 +73,9 @@ def check_orthonormal(basis: torch.Tensor) -> None:
 class Basis(Scale):
     """Σ = Q diag(s): the columns of a square orthonormal Q are directions, s their scales.
 
-    Q⁻¹ is Qᵀ up to E = QᵀQ − I, ‖E‖₂ ≤ 1e-4. One Newton step, (I − E)Qᵀ, leaves an error of ‖E‖₂² in what follows.
+    Q⁻¹ is Qᵀ up to E = QᵀQ − I, ‖E‖₂ ≤ 1e-4. One Newton step, (I − E)Qᵀ, leaves an error of ‖E‖₂². In Σ⁻¹ that is
+    multiplied by max s/min s: a little of a direction of large scale, taken for one of small scale, counts for much.
+    ``check`` refuses a Q that is not orthonormal enough for the spread of its scales, and norms of Σ⁻¹ carry the rest.
     """
 
     basis: torch.Tensor
@@ -105,7 +122,14 @@ class Basis(Scale):
         self.check_dim(dim)
         if q == p == 2:  # ‖Q⁻¹‖₂ ≤ 1/√(1 − ‖E‖₂)
             return 1 / (float(exact(self.s).min()) * math.sqrt(1 - defect(self.basis)))
-        return dense_norm(self.inverse, q, p)
+        # The exact inverse is the computed one times (I + F), and F is the error in the norm of Q's own coordinates.
+        return dense_norm(self.inverse, q, p) * (1 + self.inverse_error)
+
+    @property
+    def inverse_error(self) -> float:
+        """How far Σ⁻¹ as computed may be off, relative to itself: ‖E‖₂² max s/min s."""
+        s = exact(self.s)
+        return defect(self.basis) ** 2 * float(s.max() / s.min())
 
     def regularised(self, eps: float) -> Self:
         """max(|sₖ|, eps)."""
@@ -121,6 +145,13 @@ class Basis(Scale):
         check_finite("Basis", "Q", self.basis)
         if self.basis.requires_grad:
             check_orthonormal(self.basis)
+        if not self.inverse_error <= INVERSE_ERROR:
+            spread = float(exact(self.s).max() / exact(self.s).min())
+            raise SingularScale(
+                f"Basis: the columns of Q are orthonormal up to {defect(self.basis):.2g}, which is not enough for scales that "
+                f"differ by a factor of {spread:.2g}: regions would be wrong by {self.inverse_error:.2g}. Give Q in float64 "
+                "(torch.linalg.qr makes one), or scales that differ less."
+            )
 
     def dense(self, dim: int) -> torch.Tensor:
         """Q diag(s)."""

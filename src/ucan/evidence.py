@@ -1,0 +1,181 @@
+"""How a claim was arrived at: the record from which anyone can check it, or draw its votes again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from ucan import laws
+from ucan.errors import InvalidInput
+from ucan.laws import Law
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a claim: which kind of generator, made with what, in which state.
+
+    ``kind`` and ``module`` name the generator's class, ``settings`` are the plain values that it was made with, ``state``
+    is a SHA-256 of its weights, buffers and plain attributes. ``constant``: μ and Σ are the same for every input, or the
+    guarantee covers the pipeline for another reason (composed noise). ``line`` is for people and is never compared.
+    A record of version 0.1 has nothing but the line.
+    """
+
+    line: str
+    kind: str | None = None
+    module: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    state: str | None = None
+    constant: bool | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the record tells all; one of version 0.1 tells only its line."""
+        return self.kind is not None
+
+    def differences(self, other: Noise) -> list[str]:
+        """What tells this noise from another, in words; nothing if they are the same."""
+        if not (self.complete and other.complete):
+            return [] if self.line == other.line else [f"the noise is {self.line}, not {other.line}"]
+        found = [
+            f"its {name} is {mine!r}, not {theirs!r}"
+            for name in ("kind", "module", "constant")
+            if (mine := getattr(self, name)) != (theirs := getattr(other, name))
+        ]
+        for name in sorted({*self.settings, *other.settings}):
+            mine, theirs = self.settings.get(name), other.settings.get(name)
+            if mine != theirs:
+                found.append(f"its {name} is {mine!r}, not {theirs!r}")
+        if self.state != other.state:
+            found.append("its weights or parameters are others")
+        return found
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How a claim was arrived at: everything needed to check it or to draw it again.
+
+    ``alpha`` is the level of this one claim; with ``family`` = N it is one of N, stated beforehand, which are all true at
+    once with probability at least 1 − N·alpha. ``cap`` is the number of votes that were planned: n is smaller where a
+    rule, ``stop``, ended sampling. ``selection`` are the votes that chose the class. ``streams`` holds the key of the noise
+    of each phase: with it the votes can be drawn again, and it tells nothing about other inputs if the seed is secret
+    (then ``seed`` is None). ``model`` is what the classifier is known by (``ucan.fingerprint.identity``). ``data_hash``:
+    the seed was derived, and these are the data that it was derived from. ``copy``: the precision was asked for in a
+    call, so this is about a copy of the classifier.
+    """
+
+    counts: tuple[int, ...]
+    invalid: int
+    n0: int
+    n: int
+    alpha: float
+    seed: int | None
+    law: Law
+    noise: Noise
+    bound: str
+    block: int
+    batch_size: int
+    precision: str
+    backend: str
+    weights_hash: str | None
+    input_hash: str
+    arithmetic: str = "real"
+    phase: str = "estimate"
+    stop: str | None = None
+    cap: int | None = None
+    selection: tuple[int, ...] | None = None
+    device: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    streams: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    family: int = 1
+    data_hash: str | None = None
+    copy: bool = False
+
+    def __post_init__(self) -> None:
+        votes = (*self.counts, self.invalid)
+        if any(type(vote) is not int or vote < 0 for vote in votes) or sum(votes) != self.n:
+            raise InvalidInput(
+                f"the votes {votes} do not add up to n = {self.n!r}: this evidence was changed or is damaged."
+            )
+
+    @property
+    def identity(self) -> str | None:
+        """What the classifier is known by; None where the evidence does not tell."""
+        return self.model or self.weights_hash
+
+    @property
+    def generator(self) -> str:
+        """The noise in one line, for tables."""
+        return self.noise.line
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {
+            **plain,
+            "counts": list(self.counts),
+            "selection": None if self.selection is None else list(self.selection),
+            "law": law_to_json(self.law),
+            "noise": asdict(self.noise),
+            "versions": dict(self.versions),
+            "streams": dict(self.streams),
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Evidence:
+        """The inverse of ``to_dict``; also reads what version 0.1 wrote, where noise was one line of text."""
+        plain = dict(record)
+        noise = Noise(line=plain.pop("generator")) if "generator" in plain else Noise(**plain["noise"])
+        selection = plain.get("selection")
+        return cls(
+            **{
+                **plain,
+                "counts": tuple(plain["counts"]),
+                "selection": None if selection is None else tuple(selection),
+                "law": law_from_json(plain["law"]),
+                "noise": noise,
+            }
+        )
+
+
+def law_to_json(law: Law) -> dict[str, Any]:
+    """A law by its name and parameters; one that does not come with UCAN also by the module that has it."""
+    kind = type(law)
+    own = getattr(laws, kind.__name__, None) is kind
+    return {"name": kind.__name__, **({} if own else {"module": kind.__module__}), **asdict(law)}
+
+
+def law_from_json(entry: Mapping[str, Any]) -> Law:
+    """The law again. A record never gets a module imported, since that would run its code: the user does that."""
+    parameters = dict(entry)
+    name, module = parameters.pop("name"), parameters.pop("module", None)
+    if module is None:
+        return own_kind(laws, name)(**parameters)
+    found = [kind for kind in _subclasses(Law) if (kind.__module__, kind.__name__) == (module, name)]
+    if not found:
+        raise InvalidInput(f"this record's law is {name} of the module {module}: import that module first.")
+    return found[-1](**parameters)
+
+
+def norm_to_json(norm: float | None) -> float | str | None:
+    """A norm as JSON has it, which knows no infinity."""
+    return "inf" if norm == math.inf else norm
+
+
+def norm_from_json(norm: Any) -> Any:
+    """The inverse of ``norm_to_json``."""
+    return math.inf if norm == "inf" else norm
+
+
+def own_kind(module: Any, name: str) -> Any:
+    """A public class of a module of UCAN's, by its name in a record."""
+    if name not in module.__all__:
+        raise InvalidInput(f"this record names {name!r}, which this version does not know.")
+    return getattr(module, name)
+
+
+def _subclasses(kind: type) -> list[type]:
+    direct: list[type] = kind.__subclasses__()
+    return direct + [inner for outer in direct for inner in _subclasses(outer)]

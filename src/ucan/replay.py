@@ -1,0 +1,136 @@
+"""Drawing a certificate's own noise again: the counts are what its stream gives, or they are not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from ucan.certificate import Certificate
+from ucan.engine import device_name
+from ucan.errors import InvalidInput
+from ucan.plan import CertifyPlan
+from ucan.smoothed import SmoothedClassifier
+from ucan.stopping import parse_stop
+from ucan.verify import SLACK, claimable
+from ucan.votes import Stream, Votes, classify_samples
+
+Outcome = Literal["same", "bears", "differs", "not replayable here"]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of drawing a certificate's votes again; ``detail`` says why.
+
+    ``same``: the counts are equal. ``bears``: some votes on the edge fell otherwise, as another way of running the network
+    may move them, and the counts drawn here bear the claim as well. ``differs``: they do not. A replay proves that the
+    counts belong to their stream. That seed and n were chosen beforehand it does not prove: see ``derived``, which is
+    True if the seed follows from model, noise, settings and data, None if nothing says that it should.
+    """
+
+    outcome: Outcome
+    detail: str
+    counts: tuple[int, ...] | None = None
+    derived: bool | None = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether nothing speaks against the certificate's counts."""
+        return self.outcome != "differs" and self.derived is not False
+
+
+def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> Replay:
+    """Draw the votes of a certificate of g about x (1, *event) again, from its own streams, and compare the counts.
+
+    The classifier must be the one that was certified (``verify`` tells). For scope ``registry`` x is the enrolled input.
+    """
+    evidence = certificate.evidence
+    (x,) = g.check_inputs(x)
+    keys = _keys(certificate)
+    reason = _obstacle(certificate, x) or (
+        "the certificate tells neither seed nor keys of its noise" if not keys else ""
+    )
+    if reason:
+        return Replay("not replayable here", reason)
+    copy = evidence.precision if evidence.copy else None
+    plan = CertifyPlan(n0=evidence.n0, n=evidence.n, batch_size=evidence.batch_size, precision=copy)
+    setup = g.engine.setup(x, plan)
+    if (setup.counter.block, setup.counter.size) != (evidence.block, evidence.batch_size):
+        return Replay("not replayable here", f"forward passes of {evidence.batch_size} are not possible here")
+    M = g.M.at(x)
+
+    def votes(phase: str, n: int) -> Votes:
+        return classify_samples(setup.counter, M, x, n, Stream(None, evidence.input_hash, phase, keys[phase]))
+
+    derived = _derived(certificate, g)
+    selected = tuple(votes("select", evidence.n0).counts.tolist())
+    if max(range(len(selected)), key=lambda c: selected[c]) != certificate.prediction:
+        detail = f"of the {evidence.n0} votes that choose the class, most are for another one: {list(selected)}"
+        return Replay("differs", detail, selected, derived)
+    again = votes(evidence.phase, evidence.n)
+    return replace(_compared(certificate, again, setup.backend.name), derived=derived)
+
+
+def _compared(certificate: Certificate, again: Votes, backend: str) -> Replay:
+    """The counts drawn here beside the certificate's."""
+    evidence, counts = certificate.evidence, tuple(again.counts.tolist())
+    moved = sum(abs(a - b) for a, b in zip(counts, evidence.counts, strict=True)) // 2
+    if not moved and again.invalid == evidence.invalid:
+        return Replay("same", f"all {evidence.n:,} votes fell as the certificate says", counts)
+    found = replace(certificate, evidence=replace(evidence, counts=counts, invalid=again.invalid))
+    p_a, p_b = claimable(found)
+    enough = certificate.p_lower <= p_a * SLACK and (
+        certificate.p_upper is None or (p_b is not None and certificate.p_upper * SLACK >= p_b)
+    )
+    ways = f"the network ran {evidence.backend} then and {backend} here" if evidence.backend != backend else "rounding"
+    fell = f"{moved:,} of {evidence.n:,} votes fell otherwise"
+    if enough:
+        return Replay("bears", f"{fell} ({ways}); those drawn here bear the claim as well", counts)
+    return Replay("differs", f"{fell}; those drawn here do not bear the claim", counts)
+
+
+def _keys(certificate: Certificate) -> dict[str, str]:
+    """The keys of the streams; those of version 0.1 follow from its seed."""
+    evidence = certificate.evidence
+    if evidence.streams:
+        return dict(evidence.streams)
+    if evidence.seed is None:
+        return {}
+    return {phase: Stream(evidence.seed, evidence.input_hash, phase).key for phase in ("select", evidence.phase)}
+
+
+def _obstacle(certificate: Certificate, x: torch.Tensor) -> str:
+    """Why this machine cannot draw that noise; nothing if it can."""
+    evidence, here = certificate.evidence, device_name(x.device)
+    if evidence.device is not None and evidence.device != here:
+        return f"the noise was drawn on {evidence.device}, and {here} draws other numbers from the same key"
+    then = evidence.versions.get("torch")
+    if then is not None and _release(then) != _release(torch.__version__):
+        return f"the noise was drawn by torch {then}, and {torch.__version__} may draw other numbers from the same key"
+    return ""
+
+
+def _release(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def _derived(certificate: Certificate, g: SmoothedClassifier) -> bool | None:
+    """Whether a seed that is said to be derived follows from what is certified."""
+    evidence = certificate.evidence
+    if evidence.data_hash is None:
+        return None
+    if evidence.cap is None or certificate.norm is None:
+        raise InvalidInput("this certificate's evidence says that its seed was derived, but not from which settings.")
+    stop = parse_stop(evidence.stop)
+    plan = CertifyPlan(
+        evidence.n0,
+        evidence.cap,
+        evidence.alpha,
+        certificate.norm,
+        bound="binary" if stop is not None else evidence.bound,  # type: ignore[arg-type]
+        stop=stop,
+        precision=evidence.precision if evidence.copy else None,
+    )
+    settings = {**plan.settings(), "family": str(evidence.family)}
+    return g.derived_seed(settings, evidence.data_hash) == evidence.seed
