@@ -86,7 +86,7 @@ class Engine:
 
     def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
         """For inputs like x (1, *event): everything that does not depend on their pixels."""
-        weights, precision = weights_hash(self.f.model), plan.precision or self.precision
+        weights, precision = weights_hash(self.f.model), self.precision_of(plan)
         asked = plan.batch_size or forward_size(x.numel(), x.device)
         block = min(asked, block_size(x.numel()))
         place = (precision, asked, x.shape, x.device)
@@ -99,6 +99,10 @@ class Engine:
         counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size)
         counter.on_votes = self.on_votes
         return Setup(counter, backend, weights, weights or self.identity(), self.M.record())
+
+    def precision_of(self, plan: CertifyPlan | PredictPlan) -> str | None:
+        """The precision to run f in: the one asked for, or else the classifier's."""
+        return self.precision if plan.precision is None else plan.precision
 
     def identity(self) -> str | None:
         """What the classifier is known by."""

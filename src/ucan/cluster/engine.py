@@ -122,7 +122,7 @@ class ClusterEngine(Engine):
         """For inputs like x (1, *event): the classifier is sent to the workers, once per state of its weights."""
         weights, noise = weights_hash(self.f.model), self.M.record()
         kind = (x.shape, x.dtype, x.device.type)
-        asked = replace(plan, precision=plan.precision or self.precision)
+        asked = replace(plan, precision=self.precision_of(plan))
         key = (self.backend, asked.precision, plan.batch_size, kind, self.identity(), noise)
         if self._known is None or self._known[0] != key:
             package = Package(self.f.model, self.f.num_classes, self.M, self.law, self._backend(x, plan), asked, x)

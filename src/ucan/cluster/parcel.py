@@ -16,6 +16,7 @@ from torch import nn
 
 from ucan.errors import ModelError
 from ucan.generators import Generator
+from ucan.generators.base import copies_issued
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan
 from ucan.votes import Job, Stream
@@ -79,8 +80,10 @@ class Codec:
     def encode(self, thing: Any) -> bytes:
         """The bytes of an input, or of a generator held at it."""
         file = io.BytesIO()
+        # Noise is held in copies of what M is made of: of those the worker has the originals.
+        copies = {_place(c): self.places[_place(o)] for c, o in copies_issued(self.M) if _place(o) in self.places}
         with _sendable(f"{type(thing).__name__} of {self.M.describe()}"):
-            _Pickler(file, self).dump(thing)
+            _Pickler(file, self.M, {**self.places, **copies}).dump(thing)
         return file.getvalue()
 
     def decode(self, data: bytes, device: torch.device) -> Any:
@@ -103,17 +106,17 @@ class _Recorder(pickle.Pickler):
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, codec: Codec) -> None:
+    def __init__(self, file: io.BytesIO, M: Generator, places: dict[tuple[Any, ...], int]) -> None:
         super().__init__(file, protocol=5)
-        self.codec = codec
+        self.M, self.places = M, places
 
     def persistent_id(self, obj: Any) -> Any:
-        if obj is self.codec.M:
+        if obj is self.M:
             return ("generator",)
         if not isinstance(obj, torch.Tensor):
             return None
-        if _place(obj) in self.codec.places:
-            return ("known", self.codec.places[_place(obj)])
+        if _place(obj) in self.places:
+            return ("known", self.places[_place(obj)])
         flat = obj.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         return ("tensor", flat.numpy().tobytes(), obj.dtype, tuple(obj.shape))
 

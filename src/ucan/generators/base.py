@@ -280,6 +280,15 @@ def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale)
     return held
 
 
+def copies_issued(source: Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(copy, original) of the tensors that μ and Σ were last issued from."""
+    last = source._issued
+    if last is None:
+        return []
+    copies = _parts(last.held.mean, last.held.scale)
+    return [(copies[name], original) for name, (original, _) in last.sources.items()]
+
+
 def _parts(mean: torch.Tensor, scale: Scale) -> dict[str, torch.Tensor]:
     return {"μ": mean, **scale.tensors()}
 
