@@ -22,6 +22,15 @@ STEPS = (0.5, 0.1)
 SPREADS = (0.0, 0.01, 0.1)
 # A chain looks finished when at most this share of its draws still votes for the certified class.
 FOOLED = 1 / 8
+# Logits are scaled so that the class's margin spreads by this much over the draws: the gradient is then nearly that of the
+# probability of a vote, and not that of the classifier's confidence.
+SHARPNESS = 6.0
+# How much of the mean of a chain's gradients is kept from one step to the next.
+MEMORY = 0.8
+# A point that rounding carried outside is drawn in by these shares of its size, the smallest that helps.
+SHRINKS = (0.0, 1e-7, 3e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+# How often a point of a grid is pulled in before it is left out.
+PULLS = 64
 
 
 @dataclass(frozen=True)
@@ -41,23 +50,88 @@ class Aim:
     enough: Callable[[torch.Tensor], bool]
 
 
-def reachable(x: torch.Tensor, delta: torch.Tensor, region: Region, limit: float) -> tuple[torch.Tensor, torch.Tensor]:
+def reachable(
+    x: torch.Tensor, delta: torch.Tensor, region: Region, limit: float, step: float | torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The perturbed inputs as the classifier sees them, and the perturbations that they really are, in float64.
 
     x + δ is rounded to the input's precision; what counts is fl(x + δ) − x, and only where ‖Σ⁻¹(fl(x + δ) − x)‖ₚ < limit.
     A δ that rounding carried outside is drawn in by up to a thousandth; one that stays outside is left out.
+
+    With ``step`` (a number, or a tensor of the event's shape) inputs are whole multiples of it: x + δ is rounded to the
+    nearest, and where that leads outside, single coordinates are pulled back towards x, a step at a time.
     """
+    if step is not None:
+        return _on_grid(x, delta, region, limit, torch.as_tensor(step, dtype=torch.float64, device=x.device))
     left, inputs, deltas = delta.double(), [x[:0]], [x[:0].double()]
-    for shrink in (1.0, 1 - 1e-6, 1 - 1e-5, 1 - 1e-4, 1 - 1e-3):
-        z = (x.double() + shrink * left).to(x.dtype)
-        actual = z.double() - x.double()
-        inside = torch.isfinite(z).flatten(1).all(1) & (region.size(actual) < limit).to(z.device)
+    for shrink in SHRINKS:
+        z, actual, inside = _seen(x, (x.double() + (1 - shrink) * left).to(x.dtype), region, limit)
         inputs.append(z[inside])
         deltas.append(actual[inside])
         left = left[~inside]
         if not len(left):
             break
     return torch.cat(inputs), torch.cat(deltas)
+
+
+def _seen(
+    x: torch.Tensor, z: torch.Tensor, region: Region, limit: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Perturbed inputs, the perturbations that they really are, and which of them lie strictly inside."""
+    actual = z.double() - x.double()
+    return z, actual, torch.isfinite(z).flatten(1).all(1) & (region.size(actual) < limit).to(z.device)
+
+
+def _on_grid(
+    x: torch.Tensor, delta: torch.Tensor, region: Region, limit: float, step: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The points of the grid nearest to x + δ, pulled towards x until they lie inside."""
+    inputs, deltas = [x[:0]], [x[:0].double()]
+    home = (x.double() / step).round()
+    for wanted in delta.double()[torch.isfinite(delta).flatten(1).all(1)].split(1):
+        moved = ((x.double() + wanted) / step).round() - home  # in whole steps
+        for _ in range(PULLS):
+            z, actual, inside = _seen(x, _at(x, home, moved, step), region, limit)
+            if inside[0]:
+                inputs.append(z)
+                deltas.append(actual)
+                break
+            moved = _pulled(x, home, moved, wanted, step, region, limit)
+    return torch.cat(inputs), torch.cat(deltas)
+
+
+def _at(x: torch.Tensor, home: torch.Tensor, moved: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """The inputs so many steps away from x; a coordinate that does not move keeps its digits."""
+    return torch.where(moved == 0, x, ((home + moved) * step).to(x.dtype))
+
+
+def _pulled(
+    x: torch.Tensor,
+    home: torch.Tensor,
+    moved: torch.Tensor,
+    wanted: torch.Tensor,
+    step: torch.Tensor,
+    region: Region,
+    limit: float,
+) -> torch.Tensor:
+    """The same point with as few coordinates pulled by one step as it takes to be inside; with all, if none will do.
+
+    The first to be pulled are those which rounding carried furthest out.
+    """
+    excess = torch.where(moved == 0, -torch.inf, (moved * step).abs() - wanted.abs()).flatten()
+    order, most = excess.argsort(descending=True), int((moved != 0).sum())
+
+    def pull(count: int) -> torch.Tensor:
+        chosen = torch.zeros_like(excess, dtype=torch.bool)
+        chosen[order[:count]] = True
+        return moved - moved.sign() * chosen.reshape(moved.shape)
+
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        inside = _seen(x, _at(x, home, pull(middle), step), region, limit)[2]
+        low, high = (low, middle) if inside[0] else (middle, high)
+    return pull(high)
 
 
 def _answers(g: SmoothedClassifier, noisy: torch.Tensor) -> torch.Tensor:
@@ -70,11 +144,18 @@ def _answers(g: SmoothedClassifier, noisy: torch.Tensor) -> torch.Tensor:
 def has_gradient(g: SmoothedClassifier, x: torch.Tensor, rng: torch.Generator) -> bool:
     """Whether f's answers near x (1, *event) tell how they would change: logits with a gradient that is not 0 throughout.
 
-    A classifier that rounds its input has a gradient for autograd's sake, and it says nothing.
+    A classifier that rounds its input has a gradient for autograd's sake, and it says nothing. One that does not take
+    tensors under autograd (it calls ``.numpy()``, say) has none.
     """
     x = x.detach().clone().requires_grad_()
     with torch.enable_grad():
-        answer = _answers(g, g.M.perturb(x, g.law, 8, rng))
+        noisy = g.M.perturb(x, g.law, 8, rng)
+        try:
+            answer = _answers(g, noisy)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # whatever is wrong with it beside autograd, its votes will say
+            return False
         if not (answer.ndim == 3 and answer.is_floating_point() and answer.requires_grad):
             return False
         spread = (answer.amax(-1) - answer.mean(-1)).flatten()
@@ -87,8 +168,8 @@ def gradient_attack(aims: Sequence[Aim], steps: int, draws: int, restarts: int) 
     """Projected gradient ascent through generator, noise and classifier; for each aim perturbations (candidates, *event).
 
     Chains start at 0 and at random points, with several step sizes, and run side by side, those of all aims in the same
-    passes through the classifier. Every step draws fresh noise. The last point of every chain and the best of its way are
-    the candidates.
+    passes through the classifier. Every step draws fresh noise. The candidates are the last point of every chain, the best
+    of its way, and the edge of the ball along the mean of its last gradients.
     """
     searches = [_Search(aim, restarts) for aim in aims]
     for step in range(steps):
@@ -115,6 +196,9 @@ class _Search:
         self.spread = torch.tensor([max(1, round(SPREADS[i % len(SPREADS)] * d)) for i in range(count)]).to(aim.x)
         self.u = ball.random(count, aim.x, aim.rng)
         self.u[: len(STEPS)] = 0
+        # Of more than two classes, some chains go against all others together and some for one rival to overtake.
+        self.rival = torch.tensor([aim.pair or i % len(STEPS) > 0 for i in range(count)], device=self.u.device)
+        self.mean = torch.zeros_like(self.u)
         self.best = self.u.clone()
         self.best_gain = torch.full((count,), -torch.inf, device=self.u.device, dtype=self.u.dtype)
         self.found: torch.Tensor | None = None
@@ -128,18 +212,24 @@ class _Search:
         if (fooled := share <= FOOLED).any() and self.aim.enough(ball.place(self.u[fooled])):
             self.found = ball.place(self.u[fooled])
             return
+        gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
+        self.mean = MEMORY * self.mean + torch.nn.functional.normalize(gradient)
         self.u = ball.project(self.u + left * self.size * ascent(gradient, ball.norm, self.spread))
 
     def candidates(self) -> torch.Tensor:
         """What is worth a look."""
-        return self.aim.ball.place(torch.cat([self.u, self.best])) if self.found is None else self.found
+        ball = self.aim.ball
+        if self.found is not None:
+            return self.found
+        edge = ball.radius * ascent(self.mean, ball.norm, self.spread)
+        return ball.place(torch.cat([self.u, self.best, edge]))
 
 
 def _gains(searches: Sequence[_Search], draws: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """For each search: how far its class has lost at each point, the gradient of that in u, the class's share of votes.
 
-    The gain is log(1 − p) − log p for p the class's mean softmax over the draws. Its gradient has the direction of the
-    cross-entropy's, and does not vanish where p is 1 to the last digit.
+    The gain is log(1 − p) − log p for p the class's mean softmax over the draws, of sharpened logits. Its gradient has the
+    direction of the cross-entropy's, and does not vanish where p is 1 to the last digit.
     """
     us = [search.u.detach().requires_grad_() for search in searches]
     with torch.enable_grad():
@@ -150,17 +240,27 @@ def _gains(searches: Sequence[_Search], draws: int) -> Iterator[tuple[torch.Tens
         outputs = (
             _answers(searches[0].aim.g, torch.cat(noisy, dim=1)).to(us[0].dtype).split([len(u) for u in us], dim=1)
         )
-        gains = [_gain(output, s.aim) for output, s in zip(outputs, searches, strict=True)]
+        gains = [_gain(output, s) for output, s in zip(outputs, searches, strict=True)]
         gradients = torch.autograd.grad(torch.cat(gains).sum(), us)
     for search, gain, gradient, output in zip(searches, gains, gradients, outputs, strict=True):
         share = (output.argmax(-1) == search.aim.c_A).to(gain.dtype).mean(0)
         yield gain.detach().nan_to_num(-torch.inf), gradient, share
 
 
-def _gain(output: torch.Tensor, aim: Aim) -> torch.Tensor:
-    logp = output.log_softmax(-1).logsumexp(0)  # (batch, classes), up to the constant log(draws)
-    others = logp.index_fill(1, torch.tensor([aim.c_A], device=logp.device), -torch.inf)
-    return (others.amax(1) if aim.pair else others.logsumexp(1)) - logp[:, aim.c_A]
+def _gain(output: torch.Tensor, search: _Search) -> torch.Tensor:
+    c_A = torch.tensor([search.aim.c_A], device=output.device)
+    logp = _sharpened(output, c_A).log_softmax(-1).logsumexp(0)  # (batch, classes), up to the constant log(draws)
+    others = logp.index_fill(1, c_A, -torch.inf)
+    return torch.where(search.rival, others.amax(1), others.logsumexp(1)) - logp[:, search.aim.c_A]
+
+
+def _sharpened(output: torch.Tensor, c_A: torch.Tensor) -> torch.Tensor:
+    """Logits (draws, batch, classes), scaled for each point by the spread of the class's margin over the draws."""
+    fixed = output.detach()
+    margin = fixed.index_select(-1, c_A)[..., 0] - fixed.index_fill(-1, c_A, -torch.inf).amax(-1)
+    spread = margin.std(0, correction=0)
+    factor = torch.where(torch.isfinite(spread) & (spread > 0), SHARPNESS / spread, 1.0)
+    return output * factor[:, None]
 
 
 def black_box_attack(aim: Aim, steps: int, draws: int) -> torch.Tensor:

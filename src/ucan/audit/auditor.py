@@ -13,7 +13,7 @@ from ucan.audit.decide import Decision
 from ucan.audit.judge import Budget, Judge
 from ucan.audit.ledger import Ledger
 from ucan.audit.stateful import Witness, copied
-from ucan.audit.trials import MODES, STATEFUL, Attempt, Case, Mode, attempts_on, case_of, frozen_at
+from ucan.audit.trials import MODES, STATEFUL, Attempt, Case, Mode, attempts_on, case_of, frozen_at, promises
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
 from ucan.registry import Registry
@@ -200,13 +200,13 @@ def replay(
         raise InvalidInput("this δ does not lie in the certificate's region: it refutes nothing.")
     with copied(registry) as memory:
         origin = case_of(g, 0, x, certificate, memory).origin
-        judge: Judge | Witness
         if mode == "live" and memory is not None:
-            judge = Witness(g, memory, x, certificate, 1.0, budget)
-        else:
-            judge = Judge(g if mode == "live" else frozen_at(g, origin), x, certificate, 1.0, budget, budget.seed)
-        judge.look(delta.to(x.device))
-        return judge.verdict()[0]
+            witness = Witness(g, memory, x, certificate, 1.0, budget)
+            witness.look(delta.to(x.device))
+            return witness.verdict()[0]
+        attacked = g if mode == "live" else frozen_at(g, origin)
+        judge = Judge(attacked, x, certificate, 1.0, budget, budget.seed, promises(certificate, mode))
+        return judge.at(delta.to(x.device))
 
 
 def inherited(attempt: Attempt, factor: float) -> Attempt:

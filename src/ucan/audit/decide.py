@@ -33,12 +33,15 @@ def rival_of(counts: Sequence[int], c_A: int) -> int:
     return max((c for c in range(len(counts)) if c != c_A), key=lambda c: counts[c])
 
 
-def decide(counts: Sequence[int], invalid: int, c_A: int, level: float, rival: int | None = None) -> Decision:
+def decide(
+    counts: Sequence[int], invalid: int, c_A: int, level: float, rival: int | None = None, changed: bool = True
+) -> Decision:
     """Whether fresh votes at a point of its region refute a certificate of class c_A.
 
     A binary certificate claims P(c_A) > 1/2, and is tested on all votes. With ``rival`` (a two-class certificate, whose
     class need not have a majority) the claim is P(c_A) > P(rival), tested on the votes for these two. In both cases a
-    true claim is called broken with probability at most ``level``, and the most voted class must be another one.
+    true claim is called broken with probability at most ``level``. With ``changed`` the most voted class must be another
+    one as well; without it a class that has lost its majority, which the certificate excludes, may still lead.
     """
     check_alpha(level)
     hits = counts[c_A]
@@ -46,7 +49,7 @@ def decide(counts: Sequence[int], invalid: int, c_A: int, level: float, rival: i
     p_value = at_most_p_value(hits, total, 0.5) if total else 1.0
     # Where none leads, the answer has not changed.
     answer = max(range(len(counts)), key=lambda c: (counts[c], c == c_A))
-    return Decision(p_value <= level and answer != c_A, answer, hits, total, p_value)
+    return Decision(p_value <= level and (answer != c_A or not changed), answer, hits, total, p_value)
 
 
 def allowed_breaks(inputs: int, chance: float) -> int:

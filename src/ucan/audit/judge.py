@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from scipy import special
 
 from ucan.audit.attacks import reachable
 from ucan.audit.decide import SURE, Decision, decide, rival_of
@@ -15,14 +19,22 @@ from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
 from ucan.smoothed import SmoothedClassifier
 
-# Votes that choose among candidates, and the share of the class above which a point is not worth testing.
-SCREEN, HOPELESS = 256, 0.6
-AGAIN = 10  # a break is tested again on so many times the votes
+# Candidates are screened in rounds of so many votes each; after a round so many of the best go on to the next.
+ROUNDS, KEPT = (256, 1024, 4096), (4, 2)
+# A share of votes is believed within so many standard deviations: to give a point up, and to call it clearly lost.
+GIVE_UP, CLEAR = 3.0, 2.0
+# A search may end at a point where the class's share is below this.
+LOST = 0.4
+# A break is tested again on at least AGAIN times the votes; no test takes more than MOST times ``check``.
+AGAIN, MOST = 10, 100
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How hard to attack: steps, noise draws a step and restarts; ``check`` fresh votes decide at ``level``."""
+    """How hard to attack: steps, noise draws a step and restarts; ``check`` fresh votes or more decide at ``level``.
+
+    A test goes on, up to a hundred times ``check``, while the class's share is too close to one half to tell.
+    """
 
     steps: int = 40
     draws: int = 16
@@ -38,6 +50,16 @@ class Budget:
         if not 0 < self.level < 1:
             raise InvalidInput(f"audit: level must lie strictly between 0 and 1, got {self.level}.")
 
+    @property
+    def most(self) -> int:
+        """The most votes that one test may take."""
+        return MOST * self.check
+
+    def looks(self, first: int) -> list[int]:
+        """The numbers of votes after which a test looks: each twice the last, from ``first`` to the most."""
+        doubled = itertools.takewhile(lambda n: n < self.most, (first * 2**i for i in itertools.count()))
+        return [*doubled, self.most]
+
 
 def derived_seed(seed: int, *purpose: Any) -> int:
     """A seed for one purpose, in 32 bits."""
@@ -51,60 +73,192 @@ def precision_of(certificate: Certificate) -> str | None:
     return own if own in PRECISIONS else None
 
 
+@dataclass(frozen=True)
+class Tally:
+    """Votes at one point: for each class, and those for none."""
+
+    counts: tuple[int, ...]
+    invalid: int
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(tuple(map(sum, zip(self.counts, other.counts, strict=True))), self.invalid + other.invalid)
+
+    @property
+    def total(self) -> int:
+        """All votes."""
+        return sum(self.counts) + self.invalid
+
+    def own(self, c_A: int) -> Share:
+        """The class against all others."""
+        return Share(self.counts[c_A], self.total, self.total)
+
+    def duel(self, c_A: int) -> Share:
+        """The class against the strongest of the others."""
+        pair = self.counts[c_A] + self.counts[rival_of(self.counts, c_A)]
+        return Share(self.counts[c_A], pair, self.total)
+
+
+@dataclass(frozen=True)
+class Share:
+    """``hits`` of the ``votes`` that matter, which are some of ``total``; what is asked is whether that is half of them."""
+
+    hits: int
+    votes: int
+    total: int
+
+    @property
+    def value(self) -> float:
+        """The share; 1 where no vote matters."""
+        return self.hits / self.votes if self.votes else 1.0
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the share where it is one half."""
+        return 0.5 / math.sqrt(max(self.votes, 1))
+
+    def clearly_lost(self) -> bool:
+        """Whether these votes alone make it likely that the class has less than half."""
+        return self.value + CLEAR * self.deviation < 0.5
+
+    def hopeless(self, level: float, most: int) -> bool:
+        """Whether a test on ``most`` votes at this level would not reject, believing the votes as far as one may."""
+        fewest = 0.5 - (_quantile(level) + 1) * 0.5 / math.sqrt(most * max(self.votes, 1) / max(self.total, 1))
+        return self.value - GIVE_UP * self.deviation > fewest
+
+
+def _quantile(level: float) -> float:
+    return float(-special.ndtri(level))
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A point inside the region, and the votes of the screening rounds that it has been through."""
+
+    z: torch.Tensor
+    delta: torch.Tensor
+    first: Tally
+    seen: Tally
+
+
 class Judge:
-    """Keeps the best point seen so far, by votes of its own, and in the end puts that one to the test."""
+    """Keeps the best points seen so far, by votes of its own, and in the end puts one of them to the test.
+
+    ``promised``: the certificate covers what is attacked. Then a class that has lost its majority breaks a binary claim,
+    whether or not another one leads; otherwise only another answer counts.
+    """
 
     def __init__(
-        self, g: SmoothedClassifier, x: torch.Tensor, c: Certificate, factor: float, budget: Budget, seed: int
+        self,
+        g: SmoothedClassifier,
+        x: torch.Tensor,
+        c: Certificate,
+        factor: float,
+        budget: Budget,
+        seed: int,
+        promised: bool,
     ) -> None:
         self.g, self.x, self.c, self.budget, self.seed = g, x, c, budget, seed
         self.limit = factor * c.region.radius
         self.precision = precision_of(c)
-        self.best: tuple[float, torch.Tensor, torch.Tensor, list[int], int] | None = None
+        self.majority = promised and c.p_upper is None
+        self.strictest = min(budget.level, SURE) if promised else budget.level
+        self.points: list[Point] = []
+        self.tested: Point | None = None
 
     def look(self, delta: torch.Tensor) -> None:
         """Screen perturbations (batch, *event); those that are not strictly inside do not count."""
-        inputs, deltas = reachable(self.x, delta, self.c.region, self.limit)
-        if not len(inputs):
-            return
-        votes = self._votes(inputs, SCREEN, "screen")  # all at once: they share forward passes
-        for z, actual, (counts, invalid) in zip(inputs.split(1), deltas.split(1), votes, strict=True):
-            hits = counts[self.c.prediction]
-            against = sum(counts) + invalid if self.c.p_upper is None else hits + max(self._others(counts))
-            share = hits / against if against else 1.0
-            if self.best is None or share < self.best[0]:
-                self.best = share, z, actual, counts, invalid
+        self.points = self._leading([*self.points, *self._screened(delta)], KEPT[0])
 
     def enough(self, delta: torch.Tensor) -> bool:
         """Whether the search may end: one of these points is clearly lost."""
         self.look(delta)
-        return self.best is not None and self.best[0] < 0.4
+        return bool(self.points) and min(self._share(point.seen).value for point in self.points) < LOST
 
     def verdict(self) -> tuple[Decision, torch.Tensor | None]:
         """The decision on the best point, by fresh votes; hopeless points are decided by the screening alone."""
         c_A = self.c.prediction
-        if self.best is None:  # a region too thin for the input's precision: nothing but x itself is inside
+        if not self.points:  # a region too thin for the input's precision: nothing but x itself is inside
             return Decision(False, c_A, 0, 0, 1.0), None
-        share, z, delta, counts, invalid = self.best
-        if share > HOPELESS:
-            seen = decide(counts, invalid, c_A, self.budget.level)
-            return Decision(False, seen.answer, seen.hits, seen.total, seen.p_value), delta
-        return self._test(z, counts, self.budget.check, self.budget.level, "check"), delta
+        point = self._chosen()
+        if self._hopeless(point.seen):
+            shown = decide(point.seen.counts, point.seen.invalid, c_A, self.budget.level)
+            return Decision(False, shown.answer, shown.hits, shown.total, shown.p_value), point.delta
+        return self._check(point), point.delta
+
+    def at(self, delta: torch.Tensor) -> Decision:
+        """The decision on one perturbation (1, *event) whatever the screening says of it."""
+        (point,) = self._screened(delta)
+        return self._check(point)
 
     def again(self) -> Decision:
-        """The decision on the same point by ten times as many votes of another stream, beyond all doubt."""
-        assert self.best is not None, "there was a verdict to test again"
-        _, z, _, counts, _ = self.best
-        return self._test(z, counts, AGAIN * self.budget.check, min(self.budget.level, SURE), "again")
+        """The decision on the same point by at least ten times as many votes of another stream, beyond all doubt."""
+        assert self.tested is not None, "there was a verdict to test again"
+        looks = self.budget.looks(AGAIN * self.budget.check)
+        return self._test(self.tested, looks, min(self.budget.level, SURE), "again")
 
-    def _test(self, z: torch.Tensor, screened: list[int], n: int, level: float, purpose: str) -> Decision:
-        rival = None if self.c.p_upper is None else rival_of(screened, self.c.prediction)
-        ((fresh, unfit),) = self._votes(z, n, purpose)
-        return decide(fresh, unfit, self.c.prediction, level, rival)
+    def _screened(self, delta: torch.Tensor) -> list[Point]:
+        """Those of some perturbations that are inside, with the votes of the first round."""
+        inputs, deltas = reachable(self.x, delta, self.c.region, self.limit)
+        tallies = self._votes(inputs, ROUNDS[0], "screen")  # all at once: they share forward passes
+        found = zip(inputs.split(1), deltas.split(1), tallies, strict=False)
+        return [Point(z, actual, tally, tally) for z, actual, tally in found]
 
-    def _votes(self, z: torch.Tensor, n: int, purpose: str) -> list[tuple[list[int], int]]:
-        outcomes = self.g.predict(z, n=n, seed=derived_seed(self.seed, purpose), precision=self.precision)
-        return [(outcome.counts.tolist(), outcome.invalid) for outcome in outcomes]
+    def _chosen(self) -> Point:
+        """The point to test: of the candidates ever fewer get ever more votes, while the best of them is not hopeless."""
+        points = self.points
+        for size, kept in zip(ROUNDS[1:], KEPT, strict=True):
+            points = self._leading(points, kept)
+            if self._hopeless(self._best(points).seen):
+                break
+            more = self._votes(torch.cat([point.z for point in points]), size, "screen", size)
+            points = [replace(p, seen=p.seen + tally) for p, tally in zip(points, more, strict=True)]
+        return self._best(points)
 
-    def _others(self, counts: list[int]) -> list[int]:
-        return [count for c, count in enumerate(counts) if c != self.c.prediction]
+    def _hopeless(self, tally: Tally) -> bool:
+        return self._share(tally).hopeless(self.strictest, self.budget.most)
+
+    def _share(self, tally: Tally) -> Share:
+        """The share of votes that has to fall below one half."""
+        return tally.own(self.c.prediction) if self.majority else tally.duel(self.c.prediction)
+
+    def _leading(self, points: list[Point], count: int) -> list[Point]:
+        """The best of some points, by what breaks the claim; half of them by what changes the answer, too."""
+        best = sorted(points, key=lambda point: self._share(point.seen).value)
+        if not self.majority or count == 1:
+            return best[:count]
+        changing = sorted(points, key=lambda point: point.seen.duel(self.c.prediction).value)[: count // 2]
+        return [*changing, *(point for point in best if point not in changing)][:count]
+
+    def _best(self, points: list[Point]) -> Point:
+        """Of points where the answer has clearly changed the surest break, else of all."""
+        lost = [point for point in points if self._share(point.seen).clearly_lost()]
+        changed = [point for point in lost if point.seen.duel(self.c.prediction).clearly_lost()]
+        return min(changed or points, key=lambda point: self._share(point.seen).value)
+
+    def _check(self, point: Point) -> Decision:
+        self.tested = point
+        return self._test(point, self.budget.looks(self.budget.check), self.budget.level, "check")
+
+    def _test(self, point: Point, looks: Sequence[int], level: float, purpose: str) -> Decision:
+        """The claim's test on fresh votes, which looks several times and stops when it rejects or is not going to.
+
+        Each look rejects a true claim with probability at most level/looks, so that all of them together keep to the
+        level; the p-value is multiplied by their number. Stopping without a rejection costs nothing but a rejection.
+        """
+        rival = None if self.c.p_upper is None else rival_of(point.first.counts, self.c.prediction)
+        seen: Tally | None = None
+        for number, total in enumerate(looks):
+            (fresh,) = self._votes(point.z, total - (0 if seen is None else seen.total), purpose, number)
+            seen = fresh if seen is None else seen + fresh
+            found = decide(seen.counts, seen.invalid, self.c.prediction, level / len(looks), rival, not self.majority)
+            if found.broken or self._hopeless(seen):
+                break
+        return replace(found, p_value=min(1.0, len(looks) * found.p_value))
+
+    def _votes(self, z: torch.Tensor, n: int, purpose: str, number: int = 0) -> list[Tally]:
+        """n votes at each of some points; those of each purpose and number are another stream."""
+        if not len(z):
+            return []
+        name = (purpose, number) if number else (purpose,)
+        outcomes = self.g.predict(z, n=n, seed=derived_seed(self.seed, *name), precision=self.precision)
+        return [Tally(tuple(outcome.counts.tolist()), outcome.invalid) for outcome in outcomes]

@@ -27,7 +27,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Summary:
-    """``attacked`` certificates; ``broken`` of them by mode, at any factor.
+    """``attacked`` certificates; ``broken`` of them by mode, at any factor, and where another class led by ``changed``.
 
     ``covered_breaks`` are those in a mode that the guarantee covers, twice tested; chance allows ``allowed`` of them.
     Certificates on the same evidence, as a registry gives them, count once. ``bugs`` are breaks that were certified again,
@@ -37,6 +37,7 @@ class Summary:
     scope: str
     attacked: int
     broken: dict[str, int]
+    changed: dict[str, int]
     tallies: tuple[Tally, ...]
     covered_breaks: int
     allowed: int
@@ -53,6 +54,7 @@ class Summary:
             "scope": self.scope,
             "attacked": self.attacked,
             "broken": self.broken,
+            "changed": self.changed,
             "by_factor": [vars(tally) for tally in self.tallies],
             "covered_breaks": self.covered_breaks,
             "allowed_by_chance": self.allowed,
@@ -90,6 +92,7 @@ def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:
         scope=attempts[0].scope if attempts else "unknown",
         attacked=len({a.idx for a in attempts}),
         broken={mode: len({a.idx for a in attempts if a.mode == mode and a.broken}) for mode in modes},
+        changed={mode: len({a.idx for a in attempts if a.mode == mode and a.changed}) for mode in modes},
         tallies=tuple(
             Tally(mode, factor, len(some), sum(a.broken for a in some))
             for mode in modes
@@ -102,6 +105,11 @@ def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:
     )
 
 
+def _unchanged(count: int) -> str:
+    """What is to be said of breaks at which the class still led."""
+    return f" ({count} of them by the loss of the majority alone: the class still leads)" if count else ""
+
+
 def in_words(summary: Summary) -> list[str]:
     """What the counts mean, a sentence or two a line."""
     memory = summary.scope == "registry"
@@ -109,7 +117,10 @@ def in_words(summary: Summary) -> list[str]:
         "live": "on the classifier with its memory" if memory else "on the live pipeline",
         "frozen": "with the noise held frozen",
     }
-    counts = ", ".join(f"{count} broken {names[mode]}" for mode, count in summary.broken.items())
+    counts = ", ".join(
+        f"{count} broken {names[mode]}{_unchanged(count - summary.changed[mode])}"
+        for mode, count in summary.broken.items()
+    )
     lines = [f"{summary.attacked} certificate{'s' if summary.attacked != 1 else ''} attacked: {counts}."]
     if memory and "live" in summary.broken:
         lines.append(

@@ -33,9 +33,10 @@ STATEFUL = "stateful "  # what the name of an attack on a classifier with a memo
 class Attempt:
     """One certificate attacked inside ``factor`` of its region, in one mode, and what came of it.
 
-    ``size`` is ‖Σ⁻¹δ‖ₚ/R of the point that was tested. ``covered``: the guarantee speaks of this mode and of this point,
-    so a break matters: it is ``broken`` only if a second test, in which ``again_hits`` of ``again_total`` votes were for
-    the class, says so too. ``bug``: certified again with a fresh seed and ten times the samples it still claims that point.
+    ``size`` is ‖Σ⁻¹δ‖ₚ/R of the point that was tested, and ``answer`` the class that led there. ``covered``: the guarantee
+    speaks of this mode and of this point, so a break matters: it is ``broken`` only if a second test, in which
+    ``again_hits`` of ``again_total`` votes were for the class, says so too. A binary claim is also broken where the class
+    has lost its majority and still leads (not ``changed``). ``bug``: certified again with a fresh seed and ten times the samples it still claims that point.
     ``same_as`` names the smaller factor whose δ broke this one as well. Seeds are those of the attack and of the votes.
     ``claim`` is the hash of the input that the evidence is about: certificates that share one stand or fall together.
     For a live attack on scope ``registry`` there are no votes: ``hits`` of ``total`` is 0 or 1 of 1, what its memory says.
@@ -75,6 +76,11 @@ class Attempt:
         """Whether this is a break by the auditor's rule: where the guarantee holds, and beyond all doubt."""
         return self.broken and self.covered and (not self.tested_once or self.p_value <= SURE)
 
+    @property
+    def changed(self) -> bool:
+        """Whether another class leads at the point that broke the claim."""
+        return self.broken and self.answer != self.prediction
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return asdict(self)
@@ -106,7 +112,8 @@ class _Trial:
         if mode == "live" and memory is not None:
             self.judge = Witness(g, memory, case.x, case.certificate, factor, budget)
         else:
-            self.judge = Judge(self.attacked, case.x, case.certificate, factor, budget, self.votes_seed)
+            promised = promises(case.certificate, mode) and factor <= 1
+            self.judge = Judge(self.attacked, case.x, case.certificate, factor, budget, self.votes_seed, promised)
         self.rng = Stream(self.seed, input_hash(case.x), "attack").block(0, case.x.device)
 
     def aims(self) -> list[Aim]:
@@ -125,7 +132,7 @@ class _Trial:
             self.judge.crowd()
         decision, delta = self.judge.verdict()
         size = 0.0 if delta is None else float(certificate.region.size(delta)[0]) / certificate.region.radius
-        covered = (certificate.scope != "frozen" or self.mode == "frozen") and size < 1
+        covered = promises(certificate, self.mode) and size < 1
         second, again = None, None
         if decision.broken and covered and isinstance(self.judge, Judge):
             second = self.judge.again()
@@ -204,6 +211,11 @@ def _recertify(
         precision=precision_of(certificate),
     )
     return again if isinstance(again, Certificate) else None
+
+
+def promises(certificate: Certificate, mode: Mode) -> bool:
+    """Whether the guarantee speaks of what this mode attacks."""
+    return certificate.scope != "frozen" or mode == "frozen"
 
 
 def frozen_at(g: SmoothedClassifier, x: torch.Tensor) -> SmoothedClassifier:
