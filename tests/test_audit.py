@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from ucan.audit.attacks import Aim, black_box_attack, gradient_attack, has_gradi
 from ucan.audit.auditor import modes_of
 from ucan.audit.balls import Ball, ascent, project
 from ucan.audit.images import save_panels
+from ucan.audit.judge import Judge
 from ucan.cli import app, main
 from ucan.cli.audit import _show as show
 from ucan.errors import InvalidInput, StoreError
@@ -173,12 +175,12 @@ def test_every_attacked_point_lies_strictly_inside_as_the_classifier_sees_it(sca
     ball = Ball(region.scale, norm, 0.999 * region.radius, (D,))
     aim = Aim(g_of(), x, 1, False, ball, rng(2), lambda delta: False)
     (delta,) = gradient_attack([aim], 8, 4, 2)
-    assert len(delta) == 8
+    assert len(delta) == 12  # of four chains the last point, the best one, and the edge along the mean gradient
     z, actual = reachable(x, delta, region, 0.999 * region.radius)
     assert len(z) == len(delta) and z.dtype == torch.float32 and actual.dtype == torch.float64
     assert torch.equal(z.double() - x.double(), actual)
     assert region.contains(actual).all() and (region.size(actual) < 0.999 * region.radius).all()
-    assert float(region.size(actual).max()) > 0.98 * 0.999 * region.radius
+    assert float(region.size(actual).max()) > 0.9999 * 0.999 * region.radius
 
 
 def test_a_point_that_rounding_leaves_outside_is_left_out():
@@ -191,6 +193,36 @@ def test_a_point_that_rounding_leaves_outside_is_left_out():
 def test_an_infinite_perturbation_is_left_out():
     z, _ = reachable(torch.zeros(1, 2), torch.tensor([[math.inf, 0.0]]), Region(1.0, math.inf, 2, (2,)), math.inf)
     assert len(z) == 0
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("step", [0.05, torch.linspace(0.01, 0.1, D)], ids=["number", "tensor"])
+def test_points_of_a_grid_lie_on_it_and_inside(scale, norm, step):
+    region = Region(SCALES[scale], 2.0, norm, (D,))
+    home = torch.randint(-20, 20, (1, D), generator=rng(1))
+    x = (home * torch.as_tensor(step).double()).float()
+    delta = Ball(region.scale, norm, 0.999 * region.radius, (D,)).place(
+        Ball(region.scale, norm, 0.999 * region.radius, (D,)).random(30, x, rng(2))
+    )
+    z, actual = reachable(x, delta, region, 0.999 * region.radius, step=step)
+    assert len(z) == len(delta) and z.dtype == x.dtype
+    steps = z.double() / torch.as_tensor(step).double()
+    assert torch.allclose(steps, steps.round(), atol=1e-4)
+    assert torch.equal(z.double() - x.double(), actual) and (region.size(actual) < 0.999 * region.radius).all()
+    still = steps.round() == home
+    assert (z == x)[still].all()  # to the last digit
+    rounded = (delta.double() / torch.as_tensor(step).double()).round() * torch.as_tensor(step).double()
+    outside = region.size(rounded) >= 0.999 * region.radius
+    assert outside.any() and (region.size(actual)[outside] > 0.9 * 0.999 * region.radius).all()
+    assert torch.allclose(actual[~outside], rounded[~outside], atol=1e-5)
+
+
+def test_a_grid_coarser_than_the_region_leaves_the_input_itself():
+    x = torch.tensor([[3.0, -1.0]])
+    z, actual = reachable(x, torch.tensor([[0.6, 0.0]]), Region(1.0, 0.7, 2, (2,)), 0.7, step=1.0)
+    assert torch.equal(z, x) and not actual.any()
+    assert len(reachable(x, torch.tensor([[math.inf, 0.0]]), Region(1.0, 0.7, 2, (2,)), 0.7, step=1.0)[0]) == 0
 
 
 def test_the_gradient_attack_finds_the_worst_direction_of_a_linear_classifier():
@@ -237,6 +269,35 @@ def test_gradients_are_seen_where_there_are_some():
     assert has_gradient(g_of(model=lambda b: torch.stack([-b.sum(1), b.sum(1)], 1)), x, rng())
 
 
+def as_numpy(batch):
+    """The same classifier for NumPy: class numbers, and logits."""
+    return (batch.numpy().astype(np.float64) @ NORMAL.numpy().astype(np.float64) > 0).astype(np.int64)
+
+
+def numpy_logits(batch):
+    side = batch.numpy() @ NORMAL.numpy()
+    return np.stack([-side, side], axis=1)
+
+
+@pytest.mark.parametrize("model", [as_numpy, numpy_logits])
+def test_models_of_numpy_are_attacked_through_their_votes(model):
+    g = g_of(Inflated(1.0), model=model)
+    assert not has_gradient(g, torch.zeros(1, D), rng())
+    summary = summarise(out := attempts_on(g, cases(g, 3, n=5000, low=0.8), factors=(0.999,)))
+    assert summary.broken == {"live": 3} and summary.is_bug and {a.attack for a in out} == {"black-box"}
+
+
+def test_models_of_scikit_learn_are_attacked():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    points = torch.randn(200, D, generator=rng(6))
+    fitted = linear_model.LogisticRegression().fit(points.numpy(), (points @ NORMAL > 0).numpy())
+    for model in (lambda b: fitted.predict(b.numpy()), lambda b: fitted.predict_proba(b.numpy())):
+        g = ucan.SmoothedClassifier(model, Inflated(1.0), num_classes=2)
+        x = (0.9 * NORMAL)[None]
+        attempts = attempts_on(g, [(0, x, *g.certify(x, n=5000))], factors=(0.999,))
+        assert attempts[0].broken and attempts[0].attack == "black-box"
+
+
 def test_the_black_box_attack_goes_the_right_way():
     x = (NORMAL * 1.0)[None]
     ball = Ball(SCALES["diagonal"], 2, 0.9, (D,))
@@ -272,6 +333,63 @@ def test_decisions_on_small_counts():
     assert decide([300, 310, 390], 0, 0, 0.001, rival=2).p_value == pytest.approx(stats.binom.cdf(300, 690, 0.5))
     with pytest.raises(InvalidInput, match="alpha"):
         decide([1, 1], 0, 0, 0.0)
+
+
+class Coin:
+    """Stands for a smoothed classifier: two classes, or three, with known probabilities at every point."""
+
+    def __init__(self, *probabilities):
+        self.probabilities = probabilities
+
+    def predict(self, z, n, seed, precision):
+        seeds = [[seed, *row.view(torch.int32).tolist()] for row in z.flatten(1)]
+        drawn = [np.random.default_rng(np.abs(one)).multinomial(n, self.probabilities) for one in seeds]
+        return [SimpleNamespace(counts=torch.from_numpy(counts), invalid=0) for counts in drawn]
+
+
+def judged(coin, budget, seed, promised=True, p_upper=None):
+    """What a judge makes of ten points of a region, all of them alike."""
+    certificate = SimpleNamespace(
+        prediction=0, p_upper=p_upper, region=Region(1.0, 9.0, 2, (2,)), evidence=SimpleNamespace(precision="float32")
+    )
+    judge = Judge(coin, torch.zeros(1, 2), certificate, 1.0, budget, seed, promised)
+    judge.look(torch.randn(10, 2, generator=rng(seed)))
+    return judge, judge.verdict()[0]
+
+
+@pytest.mark.parametrize("p_upper", [None, 0.4], ids=["binary", "two-class"])
+def test_a_judge_calls_true_claims_broken_at_most_at_the_stated_level(p_upper):
+    """At P(c_A) = 1/2, or equal to its rival's, where a true claim is hardest to tell: the worst of ten points is chosen,
+    the test may look eight times, and still the level holds.
+    """
+    coin, budget, count = Coin(0.5, 0.5) if p_upper is None else Coin(0.4, 0.4, 0.2), Budget(check=200, level=0.05), 800
+    found = [judged(coin, budget, seed, p_upper=p_upper)[1] for seed in range(count)]
+    broken = sum(d.broken for d in found)
+    assert 0 < broken <= 0.05 * count + 3 * math.sqrt(0.05 * 0.95 * count)
+    assert all(d.broken == (d.p_value <= 0.05) for d in found)
+    assert max(d.total for d in found) > 10 * min(d.total for d in found)  # they end at very different numbers
+
+
+def test_a_close_break_gets_the_votes_that_it_needs_and_a_hopeless_point_few():
+    for share, broken in ((0.487, True), (0.48, True), (0.45, True), (0.506, False), (0.55, False)):
+        found = [judged(Coin(share, 1 - share), Budget(), seed) for seed in range(40)]
+        right = [(judge, first) for judge, first in found if first.broken is broken]
+        assert len(right) >= 38, share
+        if broken:
+            assert sum(judge.again().broken for judge, _ in right) >= 38, share
+        most = sum(first.total for _, first in found) / len(found)
+        assert most < {0.487: 60_000, 0.48: 25_000, 0.45: 6000, 0.506: 20_000, 0.55: 6000}[share]
+
+
+def test_a_class_that_lost_its_majority_breaks_a_promise_though_it_leads():
+    three = Coin(0.42, 0.3, 0.28)
+    _, promised = judged(three, Budget(), 0)
+    assert promised.broken and promised.answer == 0
+    _, other = judged(three, Budget(), 0, promised=False)
+    assert not other.broken  # nobody promised a majority: the answer has not changed
+    assert (
+        not decide([400, 300, 300], 0, 0, 0.001).broken and decide([400, 300, 300], 0, 0, 0.001, changed=False).broken
+    )
 
 
 @pytest.mark.parametrize("chance", [0.001, 0.02])
@@ -336,6 +454,89 @@ def test_a_planted_fault_is_caught_under_every_kind_of_scale(scale):
     g = g_of(Inflated(0.5), scale)
     summary = summarise(attempts_on(g, cases(g, 6, n=5000, low=0.8), factors=(0.999,)))
     assert summary.is_bug and summary.bugs
+
+
+@dataclass(frozen=True)
+class Times(ucan.Gaussian):
+    """Radii a given number of times too large."""
+
+    times: float = 1.0
+
+    def _radius(self, p_a, p_b, norm, dim):
+        return self.times * super()._radius(p_a, p_b, norm, dim)
+
+
+def between(g, x, times, n):
+    """The inflated pipeline, and its certificates at inputs whose honest radius lies between 0.5λ and 2.5λ."""
+    scale = g.law.scale
+    radii = [c.radius for c in g.certify(x, n=n)]
+    x = x[[i for i, r in enumerate(radii) if 0.5 * scale <= r <= 2.5 * scale]]
+    inflated = ucan.SmoothedClassifier(g.f.model, Times(scale, times=times), g.M, g.f.num_classes)
+    return inflated, [(i, x[i : i + 1], c) for i, c in enumerate(inflated.certify(x, n=n))]
+
+
+def lines(count):
+    """Inputs at 0.5 to 2.5 standard deviations from the border of the linear classifier."""
+    x = torch.randn(count, D, generator=rng(1))
+    return x + (torch.linspace(0.55, 2.4, count) - x @ NORMAL)[:, None] * NORMAL
+
+
+@pytest.fixture(scope="module")
+def mlp():
+    """A small network for digits under noise of 0.5, and test inputs."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    found = datasets.load_digits()
+    x, y = torch.tensor(found.images / 16).float().flatten(1), torch.tensor(found.target)
+    noise = rng()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    optimiser = torch.optim.Adam(net.parameters(), 1e-3)
+    for _ in range(40):
+        for some in torch.randperm(1400, generator=noise).split(64):
+            loss = nn.functional.cross_entropy(
+                net(x[some] + 0.5 * torch.randn(len(some), 64, generator=noise)), y[some]
+            )
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    return ucan.SmoothedClassifier(net.eval(), ucan.Gaussian(0.5), num_classes=10), x[1400:]
+
+
+def test_a_radius_ten_percent_too_large_is_found_on_a_linear_classifier():
+    g, some = between(g_of(), lines(4), 1.1, 100_000)
+    summary = summarise(attempts_on(g, some, factors=(0.999,)))
+    assert summary.attacked == 4 and summary.broken == {"live": 4} and summary.is_bug and len(summary.bugs) == 4
+
+
+def test_a_radius_thirty_percent_too_large_is_found_on_a_network(mlp):
+    """Most of its claims are refuted by a lost majority: with ten classes the first may lead with less than half."""
+    smoothed, x = mlp
+    g, some = between(smoothed, x[:10], 1.3, 10_000)
+    summary = summarise(attempts_on(g, some, factors=(0.999,)))
+    assert summary.is_bug and summary.bugs and summary.broken["live"] > len(some) // 2 > summary.allowed
+    assert summary.changed["live"] < summary.broken["live"] and "majority alone" in in_words(summary)[0]
+    honest, same = between(smoothed, x[:10], 1.0, 10_000)
+    assert summarise(attempts_on(honest, same, factors=(0.999,))).broken == {"live": 0}
+
+
+@pytest.mark.slow
+def test_the_power_of_the_default_budget(mlp):
+    g, some = between(g_of(), lines(20), 1.1, 100_000)
+    summary = summarise(attempts_on(g, some))
+    assert summary.attacked == 20 and summary.broken["live"] >= 19 and summary.is_bug and len(summary.bugs) >= 15
+    smoothed, x = mlp
+    g, some = between(smoothed, x[:60], 1.3, 10_000)
+    summary = summarise(attempts_on(g, some[:39]))
+    assert summary.attacked == 39 and summary.broken["live"] >= 10 and summary.is_bug
+
+
+@pytest.mark.slow
+def test_no_false_alarm_in_five_hundred_certificates(mlp):
+    smoothed, x = mlp
+    for g, some in (between(g_of(), lines(250), 1.0, 100_000), between(smoothed, x, 1.0, 10_000)):
+        summary = summarise(attempts_on(g, some[:250]))
+        assert summary.attacked == 250 and summary.broken == {"live": 0} and not summary.is_bug
 
 
 HONEST = [
@@ -419,14 +620,14 @@ def test_a_certificate_of_bad_luck_is_no_bug():
 
 
 def test_a_chance_break_of_a_true_claim_is_no_bug():
-    """At a level of 0.3 true claims fail the first test often, and they would certify again: the second test tells."""
+    """At a level of 0.9 true claims fail the first test often, and they would certify again: the second test tells."""
     g = g_of()
-    some = cases(g, 50, n=20_000, low=0.5, high=0.8)
+    some = cases(g, 16, n=100_000, low=0.5, high=0.8)
     assert all(c.radius <= float((x @ NORMAL)[0]) for _, x, c in some)  # none is false
-    out = attempts_on(g, some, factors=(0.999,), budget=Budget(level=0.3))
+    out = attempts_on(g, some, factors=(0.999,), budget=Budget(level=0.9))
     again = [a for a in out if a.again_total]
-    assert again and all(a.p_value <= 0.3 and a.again_total == 20_000 for a in again)
-    assert all(a.again_hits != 10 * a.hits and a.recertified is None for a in again)
+    assert again and all(a.p_value <= 0.9 and a.again_total >= 20_000 for a in again)
+    assert all(a.recertified is None for a in again)
     summary = summarise(out)
     assert not summary.is_bug and summary.broken == {"live": 0} and "None broke" in in_words(summary)[-1]
 
@@ -434,7 +635,8 @@ def test_a_chance_break_of_a_true_claim_is_no_bug():
 def test_a_real_break_is_refuted_twice_and_certifies_again(planted, tmp_path):
     g, some = planted
     out = audit_all(g, some, Ledger(tmp_path, {}), factors=(0.999,), budget=QUICK)
-    assert all(a.refuted and a.bug and a.again_total == 10 * a.total and a.again_hits < 0.46 * 5000 for a in out)
+    assert all(a.refuted and a.bug and a.changed for a in out)
+    assert all(a.again_total >= 10 * QUICK.check and a.again_hits < 0.46 * a.again_total for a in out)
 
 
 def test_what_chance_allows_is_reckoned_over_all_inputs_that_were_certified():
@@ -728,6 +930,23 @@ def test_a_bug_is_exit_code_1_with_pictures_and_all_that_replays_it(
     breaks = sorted(path.suffix for path in Path("faulty/audit/breaks").iterdir())
     assert breaks.count(".png") == breaks.count(".safetensors") >= 2
     assert json.loads(ucan_says(1, "audit", "faulty", "-q", "--json"))["bug"] is True
+
+
+@pytest.mark.parametrize("noise", ["isotropic", "pattern-2", "sigma.npy"])
+def test_the_command_audits_a_registry_run_of_ones_own_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: str
+) -> None:
+    (tmp_path / "bright.py").write_text(BRIGHT)
+    x = np.broadcast_to(np.linspace(0.51, 0.52, 2, dtype=np.float32)[:, None, None, None], (2, 1, 8, 8))
+    np.savez(tmp_path / "data.npz", x=x, y=np.ones(2, dtype=np.int64))
+    np.save(tmp_path / "sigma.npy", np.linspace(0.5, 1.5, 64, dtype=np.float32).reshape(1, 8, 8))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ("--model", "bright:net", "--data", "data.npz", "--n", 500, "--scale", 0.15, "--noise", noise, "-q")
+    ucan_says(0, "certify", *words, "--registry", "memory.sqlite", "-o", "run")
+    found = json.loads(ucan_says(0, "audit", "run", "--json", *FAST))
+    assert found["scope"] == "registry" and found["attacked"] == 2 and not found["bug"]
+    assert found["broken"] == {"live": 0, "frozen": 0}
 
 
 def test_pictures_show_input_perturbation_and_both(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def _on_grid(
     """The points of the grid nearest to x + δ, pulled towards x until they lie inside."""
     inputs, deltas = [x[:0]], [x[:0].double()]
     home = (x.double() / step).round()
-    for wanted in delta.double()[torch.isfinite(delta).flatten(1).all(1)].split(1):
+    for wanted in (row[None] for row in delta.double() if torch.isfinite(row).all()):
         moved = ((x.double() + wanted) / step).round() - home  # in whole steps
         for _ in range(PULLS):
             z, actual, inside = _seen(x, _at(x, home, moved, step), region, limit)

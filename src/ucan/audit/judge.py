@@ -181,7 +181,7 @@ class Judge:
             return Decision(False, c_A, 0, 0, 1.0), None
         point = self._chosen()
         if self._hopeless(point.seen):
-            shown = decide(point.seen.counts, point.seen.invalid, c_A, self.budget.level)
+            shown = decide(point.seen.counts, point.seen.invalid, c_A, self.budget.level, self._rival(point))
             return Decision(False, shown.answer, shown.hits, shown.total, shown.p_value), point.delta
         return self._check(point), point.delta
 
@@ -245,7 +245,7 @@ class Judge:
         Each look rejects a true claim with probability at most level/looks, so that all of them together keep to the
         level; the p-value is multiplied by their number. Stopping without a rejection costs nothing but a rejection.
         """
-        rival = None if self.c.p_upper is None else rival_of(point.first.counts, self.c.prediction)
+        rival = self._rival(point)
         seen: Tally | None = None
         for number, total in enumerate(looks):
             (fresh,) = self._votes(point.z, total - (0 if seen is None else seen.total), purpose, number)
@@ -254,6 +254,10 @@ class Judge:
             if found.broken or self._hopeless(seen):
                 break
         return replace(found, p_value=min(1.0, len(looks) * found.p_value))
+
+    def _rival(self, point: Point) -> int | None:
+        """The class that a two-class claim is tested against, chosen by votes of the screening."""
+        return None if self.c.p_upper is None else rival_of(point.first.counts, self.c.prediction)
 
     def _votes(self, z: torch.Tensor, n: int, purpose: str, number: int = 0) -> list[Tally]:
         """n votes at each of some points; those of each purpose and number are another stream."""

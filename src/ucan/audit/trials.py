@@ -36,10 +36,11 @@ class Attempt:
     ``size`` is ‖Σ⁻¹δ‖ₚ/R of the point that was tested, and ``answer`` the class that led there. ``covered``: the guarantee
     speaks of this mode and of this point, so a break matters: it is ``broken`` only if a second test, in which
     ``again_hits`` of ``again_total`` votes were for the class, says so too. A binary claim is also broken where the class
-    has lost its majority and still leads (not ``changed``). ``bug``: certified again with a fresh seed and ten times the samples it still claims that point.
-    ``same_as`` names the smaller factor whose δ broke this one as well. Seeds are those of the attack and of the votes.
-    ``claim`` is the hash of the input that the evidence is about: certificates that share one stand or fall together.
-    For a live attack on scope ``registry`` there are no votes: ``hits`` of ``total`` is 0 or 1 of 1, what its memory says.
+    has lost its majority and still leads (not ``changed``). ``bug``: certified again with a fresh seed and ten times the
+    samples it still claims that point. ``same_as`` names the smaller factor whose δ broke this one as well. Seeds are those
+    of the attack and of the votes. ``claim`` is the hash of the input that the evidence is about: certificates that share
+    one stand or fall together. For a live attack on scope ``registry`` there are no votes: ``hits`` of ``total`` is 0 or 1
+    of 1, what its memory says.
     """
 
     idx: int
