@@ -24,6 +24,7 @@ from ucan.plan import CertifyPlan
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "experiments"))
 
+import audit_power  # noqa: E402
 import audits  # noqa: E402
 import results  # noqa: E402
 import rows  # noqa: E402
@@ -610,3 +611,20 @@ def test_a_row_without_weights_is_passed_over(
     assert capsys.readouterr().out.splitlines() == [
         f"cifar10-isotropic-{sigma}: no weights under {tmp_path / 'none'}" for sigma in ("0.25", "0.5", "1")
     ]
+
+
+def test_the_power_of_the_audit_is_recorded_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["audit_power.py", "--out", tmp_path / "out", "--runs", tmp_path / "runs", "--classifiers", "linear"]
+    given += ["--certificates", 2, "--sound", 3, "--inflations"]
+    for inflations in ((1.3,), (1.0, 1.3)):
+        monkeypatch.setattr(sys, "argv", [*map(str, given), *map(str, inflations)])
+        audit_power.main()
+    found = json.loads((tmp_path / "out" / "linear.json").read_text())
+    assert [(row["times"], row["attacked"], row["broken"], row["bug"]) for row in found["rows"]] == [
+        (1.0, 3, 0, False),
+        (1.3, 2, 2, True),
+    ]
+    assert found["seed"] == 0 and found["command"].startswith("python") and found["hardware"]
+    before = (tmp_path / "out" / "linear.json").read_bytes()
+    audit_power.main()
+    assert (tmp_path / "out" / "linear.json").read_bytes() == before

@@ -187,8 +187,8 @@ class Judge:
 
     def at(self, delta: torch.Tensor) -> Decision:
         """The decision on one perturbation (1, *event) whatever the screening says of it."""
-        (point,) = self._screened(delta)
-        return self._check(point)
+        points = self._screened(delta)
+        return self._check(points[0]) if points else Decision(False, self.c.prediction, 0, 0, 1.0)
 
     def again(self) -> Decision:
         """The decision on the same point by at least ten times as many votes of another stream, beyond all doubt."""

@@ -62,7 +62,12 @@ def audit(
     steps: Annotated[int, typer.Option(help="Steps of an attack.")] = Budget.steps,
     draws: Annotated[int, typer.Option(help="Noise draws that each step averages over.")] = Budget.draws,
     restarts: Annotated[int, typer.Option(help="Starting points of an attack.")] = Budget.restarts,
-    check: Annotated[int, typer.Option(help="Fresh votes that decide whether a certificate is broken.")] = Budget.check,
+    check: Annotated[
+        int,
+        typer.Option(
+            help="Fresh votes that decide whether a certificate is broken; up to 100 times as many if it is close."
+        ),
+    ] = Budget.check,
     level: Annotated[
         float,
         typer.Option(help="Probability of calling a true claim broken, in the first test."),

@@ -239,9 +239,13 @@ def _break_in_words(attempt: Attempt, pair: bool) -> str:
     share = floor_digits(100 * attempt.size, 1)
     votes = f"{attempt.hits:,} of {attempt.total:,} votes{' for it or its rival' if pair else ''}"
     kept = attempt.attack.startswith(STATEFUL)  # a memory answers, without a vote
-    return (
-        f"**The audit found a change at {share} % of the way to the region's edge after which {where} answers class "
-        f"{attempt.answer}**" + ("." if kept else f": class {attempt.prediction} is left with {votes}.")
+    said = (
+        f"answers class {attempt.answer}"
+        if attempt.changed
+        else f"gives class {attempt.prediction} no majority any more"
+    )
+    return f"**The audit found a change at {share} % of the way to the region's edge after which {where} {said}**" + (
+        "." if kept else f": class {attempt.prediction} is left with {votes}."
     )
 
 
@@ -255,7 +259,11 @@ def _break_panels(run: Run, attempt: Attempt) -> list[Panel]:
     length = float(delta.double().norm())
     return [
         Panel("the change δ", f"ℓ2 length {length:.3g}", pictures.as_delta(delta[0])),
-        Panel("changed input", f"answer: {attempt.answer}", pictures.as_picture((x.double() + delta)[0])),
+        Panel(
+            "changed input",
+            f"answer: {attempt.answer}" if attempt.changed else "no majority",
+            pictures.as_picture((x.double() + delta)[0]),
+        ),
     ]
 
 
