@@ -545,6 +545,8 @@ def test_a_break_in_words_says_who_was_asked_and_which_votes_count():
     assert "after which the pipeline that computes its noise anew answers class 1" in _break_in_words(
         attempt(0, True), False
     )
+    lost = _break_in_words(attempt(0, True, scope="pipeline", prediction=3, answer=3), False)
+    assert "after which the pipeline gives class 3 no majority any more" in lost and "answers" not in lost
     two = _break_in_words(attempt(0, True, scope="pipeline"), True)
     assert "the pipeline answers class 1**: class 0 is left with 5 of 2,000 votes for it or its rival." in two
     memory = _break_in_words(attempt(0, True, scope="registry", hits=0, total=1, attack="stateful gradient"), False)
