@@ -221,7 +221,10 @@ def promises(certificate: Certificate, mode: Mode) -> bool:
 
 def frozen_at(g: SmoothedClassifier, x: torch.Tensor) -> SmoothedClassifier:
     """The classifier that a frozen certificate speaks of: g with its noise computed at x and held there."""
-    return SmoothedClassifier(g.f.model, g.law, g.M.at(x), g.f.num_classes)
+    engine = g.engine
+    return SmoothedClassifier(
+        g.f.model, g.law, g.M.at(x), g.f.num_classes, precision=engine.precision, model_id=engine.model_id
+    )
 
 
 def _on(scale: Scale, device: torch.device) -> Scale:
