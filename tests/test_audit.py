@@ -526,7 +526,7 @@ def test_the_power_of_the_default_budget(mlp):
     summary = summarise(attempts_on(g, some))
     assert summary.attacked == 20 and summary.broken["live"] >= 19 and summary.is_bug and len(summary.bugs) >= 15
     smoothed, x = mlp
-    g, some = between(smoothed, x[:60], 1.3, 10_000)
+    g, some = between(smoothed, x[:80], 1.3, 10_000)
     summary = summarise(attempts_on(g, some[:39]))
     assert summary.attacked == 39 and summary.broken["live"] >= 10 and summary.is_bug
 
