@@ -1,0 +1,549 @@
+"""Check one certificate file of UCAN by itself: does everything that it claims follow from the evidence that it holds?
+
+    python check_certificate.py CERTIFICATE.json
+
+Needs Python 3.11 or later, NumPy and SciPy; neither PyTorch nor UCAN, and it shares no code with UCAN. The chain is
+recomputed link by link: votes → bound on the probability p → radius R of the region → ball inside the region, ALM and
+volume. A claim may be smaller than what follows, never larger (by more than rounding, 1e-9 of it). Exit code 0: nothing
+is wrong. 1: something is. 2: the file, or a part of it, cannot be read or checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from scipy import fft, stats
+
+SLACK = 1e-9  # what rounding may add to a number, relative to it
+LARGEST = 4096  # the largest matrix that is inverted; a minute's work
+# Clopper–Pearson bounds are about a number of votes that was fixed beforehand.
+FIXED = ("binary", "two-class", "majority", "top-two")
+# The norms against which each law of noise has a radius.
+NORMS: dict[str, tuple[float, ...]] = {
+    "Gaussian": (1, 2, math.inf),
+    "Laplace": (1,),
+    "Uniform": (1, math.inf),
+    "ExpInf": (1, math.inf),
+    "PowerLaw": (1,),
+}
+# Kinds of noise of the form x + μ + Σε, and whether μ and Σ are the same for every input.
+KINDS = {"Isotropic": True, "Fixed": True, "Pattern": True, "DatasetWise": True, "BasisWise": True}
+KINDS["CertificationWise"] = False
+COMPOSED_SETTINGS = {"norm", "share", "spread", "net"}
+FLOATS = {"float16": "<f2", "float32": "<f4", "float64": "<f8", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(300)
+# What reading a damaged file may raise.
+BROKEN = (OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError, RecursionError)
+LIMITS = """\
+This checks arithmetic only. It cannot know that these votes were ever drawn, that the settings were fixed before the
+first vote, or which model, noise and input are deployed. `ucan verify --replay` with model and input looks at those."""
+
+
+class Unreadable(Exception):
+    """The file is no certificate that this program can read."""
+
+
+class NotChecked(Exception):
+    """The file uses something that this program does not know."""
+
+
+class Wrong(Exception):
+    """A claim that does not follow."""
+
+
+# --- reading ---
+
+
+def field(record: Any, key: str) -> Any:
+    """An entry that must be there."""
+    if not isinstance(record, dict) or key not in record:
+        raise Unreadable(f"there is no entry {key!r} where one must be")
+    return record[key]
+
+
+def number(record: Any, key: str, low: float = -math.inf, high: float = math.inf) -> float:
+    """A finite number in [low, high]."""
+    value = field(record, key)
+    if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
+        raise Unreadable(f"{key} is {value!r}, and must be a number from {low:g} to {high:g}")
+    return value
+
+
+def whole(record: Any, key: str, low: int = 0) -> int:
+    """A whole number of at least low."""
+    if type(field(record, key)) is not int:
+        raise Unreadable(f"{key} must be a whole number")
+    return int(number(record, key, low, 1e15))
+
+
+def votes_of(evidence: Any, key: str) -> list[int]:
+    """Votes by class."""
+    counts = field(evidence, key)
+    if not isinstance(counts, list) or not counts or any(type(c) is not int or not 0 <= c <= 1e15 for c in counts):
+        raise Unreadable(f"{key} must be a list of whole numbers of at least 0")
+    return counts
+
+
+def norm_of(record: Any, key: str = "norm") -> float | None:
+    """A norm: 1, 2 or infinity; None where the record has none."""
+    value = field(record, key)
+    if value is not None and (isinstance(value, bool) or value not in (1, 2, "inf")):
+        raise Unreadable(f"{key} must be 1, 2 or inf, got {value!r}")
+    return math.inf if value == "inf" else value
+
+
+def tensors_of(entry: Any, folder: Path) -> dict[str, np.ndarray]:
+    """Tensors in float64: written out in the JSON, or in a safetensors file that is named by its own SHA-256."""
+    if not isinstance(entry, dict):
+        raise Unreadable("tensors must be an object")
+    if "file" not in entry:
+        return {name: _finite(np.array(field(t, "data"), FLOATS[field(t, "dtype")])) for name, t in entry.items()}
+    name = str(entry["file"])
+    if Path(name).name != name or not (folder / name).is_file():
+        raise Unreadable(f"the file {name}, which holds tensors of this certificate, must lie beside it")
+    data = (folder / name).read_bytes()
+    if f"{hashlib.sha256(data).hexdigest()}.safetensors" != name:
+        raise Wrong(f"the file {name} does not match the hash in its name: it was changed or is damaged")
+    begin = 8 + int.from_bytes(data[:8], "little")
+    found = {}
+    for name, tensor in json.loads(data[8:begin]).items():
+        if name != "__metadata__":
+            first, end = tensor["data_offsets"]
+            raw = np.frombuffer(data[begin + first : begin + end], FLOATS[tensor["dtype"]])
+            found[name] = _finite(raw.reshape(tensor["shape"]))
+    return found
+
+
+def _finite(array: np.ndarray) -> np.ndarray:
+    if not (array.size and np.isfinite(array).all()):
+        raise Unreadable("a tensor is empty or holds numbers that are not finite")
+    return array.astype(np.float64)
+
+
+# --- from votes to probabilities ---
+
+
+def turning_point(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Where ``holds``, true at low and false at high, changes: by halving, to the last digit."""
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def at_least(k: int, n: int, alpha: float) -> float:
+    """Clopper–Pearson from its definition: the largest p under which k or more of n votes are as rare as α."""
+    return 0.0 if k == 0 else turning_point(lambda p: bool(stats.binom.sf(k - 1, n, p) <= alpha), 0.0, 1.0)
+
+
+def log_wealth(k: int, n: int, p0: float) -> float:
+    """Log wealth of the bettor against "p ≤ p0": the mean, over the prior, of the likelihood ratio of q against p0.
+
+    The prior is Beta(1/2, 1/2) above p0. With q = sin²θ it is uniform in θ, and the likelihood of n votes is a smooth
+    bump in θ no wider than a few 1/√n: Gauss–Legendre over the bump gives every digit.
+    """
+    start, peak, width = math.asin(math.sqrt(p0)), math.asin(math.sqrt(k / n)), 12 / math.sqrt(n)
+    low, high = max(start, min(peak - width, math.pi / 2 - width)), min(math.pi / 2, max(peak, start) + width)
+    theta = (high + low) / 2 + (high - low) / 2 * NODES
+    ratio = k * (2 * np.log(np.sin(theta)) - math.log(p0)) + (n - k) * (2 * np.log(np.cos(theta)) - math.log1p(-p0))
+    top = float(ratio.max())
+    mean = float(WEIGHTS @ np.exp(ratio - top)) / 2 * (high - low) / (math.pi / 2 - start)
+    return top + math.log(mean)
+
+
+def at_least_anytime(k: int, n: int, alpha: float) -> float:
+    """The p below which every value is rejected by the bettor, whenever the votes ended."""
+    goal = -math.log(alpha)
+    return 0.0 if k == 0 else turning_point(lambda p: p == 0 or log_wealth(k, n, p) >= goal, 0.0, k / n)
+
+
+# --- from probabilities to radii ---
+
+
+def gaussian_quantile(p: float) -> float:
+    """Φ⁻¹(p)."""
+    return NormalDist().inv_cdf(p) if 0 < p < 1 else math.copysign(math.inf, p - 0.5)
+
+
+def laplace_quantile(p: float) -> float:
+    """The quantile of the unit Laplace distribution."""
+    if not 0 < p < 1:
+        return math.copysign(math.inf, p - 0.5)
+    return math.log(2 * p) if p < 0.5 else -math.log(2 * (1 - p))
+
+
+def radius_of(law: Any, norm: float, dim: int, p_a: float, p_b: float | None) -> float:
+    """R at top-class probability p_a, every other class having at most p_b (None: 1 − p_a)."""
+    name, lam = field(law, "name"), number(law, "scale", 0)
+    if "module" in law or name not in NORMS:
+        raise NotChecked(f"the law {name} does not come with UCAN")
+    if norm not in NORMS[name]:
+        raise Wrong(f"{name} noise has no known radius against {show(norm)}")
+    rest = 1 - p_a if p_b is None else min(p_b, 1 - p_a)
+    gap = p_a - rest
+    if gap <= 0:
+        return 0.0
+    if name == "Gaussian":
+        root = math.sqrt(dim) if norm == math.inf else 1
+        return lam * (gaussian_quantile(p_a) - gaussian_quantile(rest)) / 2 / root
+    if name == "Laplace" or (name == "ExpInf" and (norm == math.inf or dim == 1)):
+        return lam * (laplace_quantile(p_a) - laplace_quantile(rest)) / 2
+    if name == "Uniform":
+        return lam * gap if norm == 1 else -2 * lam * math.expm1(math.log1p(-gap / 2) / dim)
+    if name == "ExpInf":
+        return lam * gap * dim
+    a = number(law, "a")
+    if a <= dim:
+        raise Wrong(f"a power law with exponent {a:g} is no distribution in dimension {dim}")
+    return lam * gap * dim / (a - dim)
+
+
+# --- from the region to balls and volumes ---
+
+
+@dataclass
+class Shape:
+    """What is needed of Σ: ‖Σ⁻¹‖ from the asked norm to the region's, log|det Σ|, and what rounding may change of them."""
+
+    inverse_norm: float
+    log_det: float
+    rounding: float = 0.0
+
+
+def shape_of(entry: Any, folder: Path, dim: int, q: float, p: float) -> Shape:
+    """Σ measured by dense matrices, block by block; a diagonal one entry by entry."""
+    kind = field(entry, "kind")
+    if kind in ("Scalar", "Diagonal"):
+        sigma = np.full(dim, float(number(entry, "value"))) if kind == "Scalar" else None
+        sigma = tensors_of(field(entry, "tensors"), folder)["sigma"].ravel() if sigma is None else sigma
+        if len(sigma) != dim or not (sigma > 0).all():
+            raise Wrong(f"Σ needs {dim} scales above 0")
+        return Shape(joined(1 / sigma, q, p), float(np.log(sigma).sum()))
+    tensors = tensors_of(field(entry, "tensors"), folder)
+    size, norms, log_det, rounding = 0, [], 0.0, 0.0
+    for block in blocks_of(kind, tensors):
+        try:
+            inverse, size = np.linalg.inv(block), size + len(block)
+        except np.linalg.LinAlgError as error:
+            raise Wrong("Σ cannot be inverted") from error
+        norms.append(block_norm(inverse, q, p))
+        log_det += float(np.linalg.slogdet(block)[1])
+        rounding = max(rounding, 2.0**-50 * float(np.linalg.norm(block) * np.linalg.norm(inverse)))
+    if not rounding <= 0.01:
+        raise NotChecked("Σ is so nearly singular that its inverse cannot be trusted")
+    if size != dim:
+        raise Wrong(f"Σ acts on {size} dimensions, and the region has {dim}")
+    if kind == "Basis":  # |det Q| = 1, up to the rounding of Q
+        log_det = float(np.log(tensors["s"]).sum())
+    return Shape(joined(np.array(norms), q, p), log_det, rounding)
+
+
+def blocks_of(kind: str, tensors: dict[str, np.ndarray]) -> Iterator[np.ndarray]:
+    """The dense matrices along the diagonal of Σ."""
+    if any(len(t) > LARGEST for t in tensors.values()) or math.prod(tensors.get("s", np.ones(1)).shape[-2:]) > LARGEST:
+        raise NotChecked(f"Σ of the kind {kind} is larger than {LARGEST} × {LARGEST}")
+    if kind == "Dense":
+        yield tensors["matrix"]
+    elif kind == "BlockDiagonal":
+        yield from (tensors[f"blocks.{i}"] for i in range(len(tensors)))
+    elif kind == "LowRank":
+        if not (tensors["diag"] > 0).all():
+            raise Wrong("the diagonal of a low-rank Σ must be above 0")
+        yield np.diag(tensors["diag"].ravel()) + tensors["factor"] @ tensors["factor"].T
+    elif kind == "Basis":
+        q, s = tensors["basis"], tensors["s"].ravel()
+        if not (s > 0).all() or np.linalg.norm(q.T @ q - np.eye(len(q)), 2) > 1e-4:
+            raise Wrong("the scales of a basis must be above 0, and its columns orthonormal")
+        yield q * s
+    elif kind == "DCT":
+        s = tensors["s"]
+        if not (s > 0).all():
+            raise Wrong("the scales of the cosine basis must be above 0")
+        height, width = s.shape[-2:]
+        units = np.eye(height * width).reshape(-1, height, width)
+        cosines = fft.idctn(units, axes=(1, 2), norm="ortho").reshape(height * width, -1).T
+        yield from (cosines * channel for channel in s.reshape(-1, height * width))
+    else:
+        raise NotChecked(f"Σ of the kind {kind!r} is unknown")
+
+
+def block_norm(a: np.ndarray, q: float, p: float) -> float:
+    """‖A‖_(q→p): exact, or for ∞→2, ∞→1 and 2→1, which nobody can compute, the smaller of two bounds from above."""
+    if q == 1:
+        return float(np.linalg.norm(a, ord=p, axis=0).max())
+    if p == math.inf:
+        return float(np.linalg.norm(a, ord=1 if q == math.inf else 2, axis=1).max())
+    spectral, root = float(np.linalg.norm(a, 2)), math.sqrt(len(a))
+    if q == p:
+        return spectral
+    if q == 2:
+        return min(root * spectral, float(np.linalg.norm(np.abs(a).sum(0))))
+    return min((root if p == 2 else len(a)) * spectral, float(np.linalg.norm(np.abs(a).sum(1), ord=p)))
+
+
+def joined(norms: np.ndarray, q: float, p: float) -> float:
+    """‖·‖_(q→p) of a block-diagonal matrix from its blocks' norms: the largest for q ≤ p, else their s-norm."""
+    return float(norms.max()) if q <= p else float(np.linalg.norm(norms, ord=1 / (1 / p - 1 / q)))
+
+
+# --- the checks ---
+
+
+def show(norm: float) -> str:
+    """The norm as people write it."""
+    return "ℓ∞" if norm == math.inf else f"ℓ{norm:g}"
+
+
+def follows(what: str, claimed: float, limit: float, slack: float = SLACK) -> str:
+    """That a claim is not above what follows, in words."""
+    if not claimed <= limit + slack * abs(limit):
+        raise Wrong(f"{what} {claimed:.12g} is claimed, and no more than {limit:.12g} follows")
+    return f"{what} {claimed:.12g} is not above {limit:.12g}" + (f" (to {slack:.1g})" if slack > SLACK else "")
+
+
+class Claim:
+    """One outcome and the checks of it; each answers in words, or raises ``Wrong`` or ``NotChecked``."""
+
+    def __init__(self, record: Any, folder: Path) -> None:
+        self.record, self.folder, self.evidence = record, folder, field(record, "evidence")
+        self.kind, self.format = field(record, "kind"), field(record, "format")
+        if self.format not in (1, 2) or self.kind not in ("certificate", "abstention", "prediction"):
+            raise Unreadable(f"this is a {self.kind!r} of format {self.format!r}, and formats 1 and 2 are known")
+        self.counts, self.n = votes_of(self.evidence, "counts"), whole(self.evidence, "n", 1)
+        self.alpha, self.bound = number(self.evidence, "alpha", 1e-300, 1 - 2.0**-53), field(self.evidence, "bound")
+        old = self.evidence.get("generator")
+        self.told = field(self.evidence, "noise") if old is None else {"line": old}
+        self.old = self.told.get("kind") is None
+        self.asked = norm_of(record)
+        if self.kind == "certificate":
+            self.region = field(record, "region")
+            shape = field(self.region, "shape")
+            if not isinstance(shape, list) or not shape or any(type(s) is not int or s < 1 for s in shape):
+                raise Unreadable("the region's shape must be a list of whole numbers above 0")
+            self.dim, self.R = math.prod(shape), number(self.region, "radius", 0)
+            self.norm = norm_of(self.region)
+            if self.norm is None:
+                raise Unreadable("the region has no norm")
+            self.asked = self.norm if self.asked is None else self.asked
+            self.p_a = number(record, "p_lower", 0, 1)
+            self.p_b = None if field(record, "p_upper") is None else number(record, "p_upper", 0, 1)
+
+    def checks(self) -> dict[str, Callable[[], str]]:
+        """The checks of this kind of outcome, in order."""
+        every = {"votes": self.votes, "settings": self.settings}
+        if self.kind == "abstention":
+            return {**every, "bound": self.abstained}
+        every = {**every, "scope": self.scope, "class": self.chosen}
+        if self.kind == "prediction":
+            return {**every, "test": self.test}
+        return {**every, "bound": self.bounds, "region": self.regions, "radius": self.radius, "size": self.size}
+
+    def votes(self) -> str:
+        """The votes add up to n."""
+        total = sum(self.counts) + whole(self.evidence, "invalid")
+        if total != self.n:
+            raise Wrong(f"the votes add up to {total}, and n is {self.n}")
+        return f"{self.n} votes on {len(self.counts)} classes add up"
+
+    def settings(self) -> str:
+        """A bound for a fixed number of votes has that number; α is a level."""
+        cap, stop = self.evidence.get("cap"), self.evidence.get("stop")
+        if cap is not None and self.n > whole(self.evidence, "cap", 1):
+            raise Wrong(f"{self.n} votes were counted, and {cap} were planned")
+        if self.bound in FIXED and (stop is not None or cap not in (None, self.n)):
+            raise Wrong(
+                f"the {self.bound} bound needs a fixed number of votes, and sampling ended at {self.n} of {cap}"
+            )
+        family = whole(self.evidence, "family", 1) if "family" in self.evidence else 1
+        return f"bound {self.bound}, alpha {self.alpha:g}" + (f", one of {family} claims" if family > 1 else "")
+
+    def noise(self) -> tuple[str, bool, dict[str, Any]]:
+        """The kind of the noise, whether it comes with UCAN, and its settings; version 0.1 has a line, Composed(ℓ∞, …)."""
+        if self.old:
+            name, _, rest = str(self.told.get("line")).partition("(")
+            return name, True, {"norm": {"ℓ∞": "inf", "ℓ2": 2}.get(rest.partition(",")[0])}
+        own = str(field(self.told, "module")).startswith("ucan.generators.")
+        return str(self.told["kind"]), own, field(self.told, "settings")
+
+    def scope(self) -> str:
+        """Noise that follows the input does not carry the scope pipeline."""
+        scope = field(self.record, "scope")
+        if scope not in ("pipeline", "frozen", "registry"):
+            raise Unreadable(f"the scope {scope!r} is unknown")
+        if scope == "pipeline":
+            kind, _, _ = self.noise()
+            constant = KINDS.get(kind, kind == "Composed") if self.old else self.told.get("constant")
+            if not constant or KINDS.get(kind) is False:
+                raise Wrong(f"nothing shows that {kind} noise is the same at every input: the scope can only be frozen")
+        return f"{scope}, as the evidence says of its noise"
+
+    def chosen(self) -> str:
+        """The class is the one that the votes of the selection chose."""
+        prediction, selection = whole(self.record, "prediction"), self.evidence.get("selection")
+        if prediction >= len(self.counts):
+            raise Wrong(f"class {prediction} is none of the {len(self.counts)}")
+        if selection is None and self.kind == "certificate":
+            if self.old:
+                return f"class {prediction}; version 0.1 kept no votes that chose it"
+            raise NotChecked("the votes that chose the class are missing")
+        votes = self.counts if selection is None else votes_of(self.evidence, "selection")
+        if len(votes) != len(self.counts) or votes[prediction] < max(votes):
+            raise Wrong(f"class {prediction} is not the one that the votes {votes} chose")
+        if selection is not None and sum(votes) > whole(self.evidence, "n0"):
+            raise Wrong("more votes chose the class than were drawn for that")
+        return f"class {prediction} has most of the votes that chose it"
+
+    def allowed(self, hits: int) -> float:
+        """The bound on p that so many votes allow."""
+        if self.bound not in ("binary", "two-class", "anytime"):
+            raise NotChecked(f"the bound {self.bound!r} is unknown")
+        if self.bound == "anytime":
+            return at_least_anytime(hits, self.n, self.alpha)
+        return at_least(hits, self.n, self.alpha if self.bound == "binary" else self.alpha / 2)
+
+    def bounds(self) -> str:
+        """The bounds on the probabilities follow from the votes."""
+        prediction = whole(self.record, "prediction")
+        said = follows("p", self.p_a, self.allowed(self.counts[prediction]))
+        if (self.bound == "two-class") != (self.p_b is not None):
+            raise Wrong(f"p_upper belongs to the two-class bound alone, and this one is {self.bound}")
+        if self.p_b is None:
+            return said
+        most = max((c for i, c in enumerate(self.counts) if i != prediction), default=0)
+        least = 1 - at_least(self.n - most, self.n, self.alpha / 2)
+        if not self.p_b * (1 + SLACK) >= least:
+            raise Wrong(f"p of {self.p_b:.12g} at most is claimed for the other classes, and {least:.12g} follows")
+        return f"{said}; {self.p_b:.12g} for the others is not below {least:.12g}"
+
+    def abstained(self) -> str:
+        """An abstention claims nothing but p_lower, of a class that it need not name."""
+        p = number(self.record, "p_lower", 0, 1)
+        return follows("p", p, self.allowed(max(self.counts))) if p else "nothing is claimed"
+
+    def test(self) -> str:
+        """The p-value of a prediction follows, and is at most α."""
+        hits = self.counts[whole(self.record, "prediction")]
+        if self.bound == "anytime":
+            least = min(1.0, math.exp(-log_wealth(hits, self.n, 0.5)))
+        elif self.bound == "top-two":
+            other = sorted(self.counts)[-2] if len(self.counts) > 1 else 0
+            least = min(1.0, 2 * float(stats.binom.sf(hits - 1, hits + other, 0.5)))
+        elif self.bound in FIXED:
+            least = float(stats.binom.sf(hits - 1, self.n, 0.5))
+        else:
+            raise NotChecked(f"the test {self.bound!r} is unknown")
+        claimed = number(self.record, "p_value", 0, 1)
+        if not claimed >= least * (1 - SLACK):
+            raise Wrong(f"the p-value {claimed:.12g} is claimed, and {least:.12g} follows")
+        if claimed > self.alpha and field(self.record, "scope") != "registry":  # a registry keeps to an earlier answer
+            raise Wrong(f"the p-value {claimed:.12g} is above alpha, {self.alpha:g}")
+        return f"the p-value {claimed:.6g} is not below {least:.6g}"
+
+    def regions(self) -> str:
+        """Norm and radius of the region follow from p by the law and the kind of noise."""
+        law = field(self.evidence, "law")
+        limit = radius_of(law, self.norm, self.dim, self.p_a, self.p_b)
+        kind, own, settings = self.noise()
+        if not own or kind not in (*KINDS, "Composed") or (kind == "Composed" and {*settings} - COMPOSED_SETTINGS):
+            raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
+        gaussian = law["name"] == "Gaussian"
+        if kind == "Composed":
+            ball = field(self.region, "scale") == {"kind": "Scalar", "value": 1.0}
+            if not (gaussian and ball and norm_of(settings) == self.norm == self.asked):
+                raise Wrong("composed noise makes Gaussian balls of the norm that it was made for, and no other region")
+        elif self.norm != (2 if gaussian else self.asked):
+            raise Wrong(f"{law['name']} noise makes no {show(self.norm)} region against {show(self.asked)}")
+        return follows(f"{show(self.norm)} region of radius", self.R, limit)
+
+    @property
+    def shape(self) -> Shape:
+        """Σ, measured for the norm asked for."""
+        if not hasattr(self, "_shape"):
+            scale, mean = field(self.region, "scale"), field(self.record, "mean")
+            if mean is not None:  # it does not enter, but its file must be the one that is named
+                tensors_of(mean, self.folder)
+            self._shape = shape_of(scale, self.folder, self.dim, self.asked, self.norm)
+        return self._shape
+
+    def radius(self) -> str:
+        """The ball of the norm asked for lies in the region."""
+        claimed, slack = number(self.record, "radius", 0), max(SLACK, self.shape.rounding)
+        return follows(f"{show(self.asked)} radius", claimed, self.R / self.shape.inverse_norm, slack)
+
+    def size(self) -> str:
+        """ALM and log-volume follow from the region; ALM is said in the norm asked for."""
+        law, d, slack = field(self.evidence, "law"), self.dim, max(SLACK, self.shape.rounding)
+        own, asked = (radius_of(law, q, d, self.p_a, self.p_b) for q in (self.norm, self.asked))
+        alm = math.exp(self.shape.log_det / d) * self.R * (asked / own if own else 0)
+        said = follows("ALM", number(self.record, "alm", 0), alm, slack)
+        if field(self.record, "log_volume") is None:
+            return f"{said}; no volume is claimed"
+        if self.R == 0:
+            raise Wrong("a region of radius 0 has no volume")
+        terms = [d * math.log(2 * self.R), self.shape.log_det]
+        if self.norm != math.inf:
+            terms += [d * math.lgamma(1 + 1 / self.norm), -math.lgamma(1 + d / self.norm)]
+        claimed, volume = number(self.record, "log_volume"), math.fsum(terms)
+        if not claimed <= volume + slack * max(1.0, *map(abs, terms)):
+            raise Wrong(f"log-volume {claimed:.12g} is claimed, and {volume:.12g} follows")
+        return f"{said}; log-volume {claimed:.12g} is not above {volume:.12g}"
+
+
+def check(record: Any, folder: Path) -> list[tuple[str, str, str]]:
+    """(verdict, name, words) of every check; a verdict is "ok", "FAIL" or "not checked"."""
+    claim, lines = Claim(record, folder), []
+    for name, look in claim.checks().items():
+        try:
+            with np.errstate(all="ignore"):  # what is not finite is never taken for an answer
+                lines.append(("ok", name, look()))
+        except (NotChecked, Unreadable) as unknown:
+            lines.append(("not checked", name, str(unknown)))
+        except BROKEN as error:
+            lines.append(("not checked", name, f"it cannot be read: {type(error).__name__}: {error}"))
+        except Wrong as wrong:
+            lines.append(("FAIL", name, str(wrong)))
+    return lines
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; one that says a thing twice is refused, since readers differ in which they take."""
+    if len(dict(pairs)) != len(pairs):
+        raise Unreadable("an entry occurs twice")
+    return dict(pairs)
+
+
+def main(arguments: list[str]) -> int:
+    """Check one file, say what was found, and give the exit code."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print(__doc__)
+        return 2
+    path = Path(arguments[0])
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
+        lines = check(record, path.parent)
+    except Unreadable as error:
+        print(f"{path} cannot be checked: {error}.")
+        return 2
+    except BROKEN as error:
+        print(f"{path} cannot be read as a certificate: {type(error).__name__}: {error}.")
+        return 2
+    for verdict, name, words in lines:
+        print(f"{verdict:<11} {name}: {words}")
+    verdicts = {verdict for verdict, _, _ in lines}
+    code = 1 if "FAIL" in verdicts else 2 if "not checked" in verdicts else 0
+    print(("Nothing is wrong.", "Something is wrong.", "Not everything could be checked.")[code])
+    print(LIMITS)
+    return code
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without ℓ and Σ gets their numbers
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,569 @@
+"""The schema and the stand-alone checker: every honest file passes, every change to a claim is found."""
+
+import copy
+import hashlib
+import importlib.util
+import json
+import math
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from jsonschema import Draft202012Validator
+
+import ucan
+from ucan import (
+    Certificate,
+    CertificationWise,
+    Composed,
+    ExpInf,
+    Fixed,
+    Gaussian,
+    Laplace,
+    PowerLaw,
+    Region,
+    Registry,
+    SmoothedClassifier,
+    Uniform,
+)
+from ucan.bounds import anytime_lower_bound, log_wealth, lower_bound, upper_bound
+from ucan.certificate import save_json
+from ucan.laws import Law
+from ucan.scales import DCT, Basis, BlockDiagonal, Dense, LowRank
+
+INF = math.inf
+ROOT = Path(__file__).parents[1]
+CHECKER = ROOT / "checker" / "check_certificate.py"
+SCHEMA = json.loads((ROOT / "src" / "ucan" / "certificate.schema.json").read_text(encoding="utf-8"))
+OLD = ROOT / "tests" / "fixtures" / "version-0.1"
+FILES = sorted([*(OLD / "outcomes").glob("*.json"), *OLD.glob("*/certificates/*.json")])
+
+spec = importlib.util.spec_from_file_location("check_certificate", CHECKER)
+assert spec is not None and spec.loader is not None
+checker = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = checker
+spec.loader.exec_module(checker)
+
+EVENT = (2, 2, 3)
+LAWS = [
+    (Gaussian(scale=0.3), 1),
+    (Gaussian(scale=0.3), 2),
+    (Gaussian(scale=0.3), INF),
+    (Laplace(scale=0.2), 1),
+    (Uniform(scale=0.5), 1),
+    (Uniform(scale=0.5), INF),
+    (ExpInf(scale=0.03), 1),
+    (ExpInf(scale=0.03), INF),
+    (PowerLaw(scale=0.5, a=20.0), 1),
+]
+BOUNDS = [{}, {"bound": "two-class"}, {"bound": "anytime"}, {"stop": 0.01}, {"stop": "5%"}]
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def positive(*shape, seed=0, dtype=torch.float64):
+    return (0.3 + torch.rand(*shape, generator=rng(seed), dtype=torch.float64)).to(dtype)
+
+
+def dense(dim, dtype=torch.float64):
+    return (torch.randn(dim, dim, generator=rng(1), dtype=torch.float64) / 4 + 2 * torch.eye(dim)).to(dtype)
+
+
+def orthonormal(dim, dtype=torch.float64):
+    return torch.linalg.qr(torch.randn(dim, dim, generator=rng(), dtype=torch.float64))[0].to(dtype)
+
+
+SCALES = {
+    "scalar": 0.7,
+    "diagonal": positive(*EVENT, dtype=torch.float32),
+    "dense": Dense(dense(12)),
+    "dense float32": Dense(dense(12, torch.float32)),
+    "basis": Basis(orthonormal(12), positive(12)),
+    "basis float32": Basis(orthonormal(12, torch.float32), positive(12, dtype=torch.float32)),
+    "dct": DCT(positive(*EVENT)),
+    "low rank": LowRank(positive(12), torch.randn(12, 2, generator=rng(), dtype=torch.float64)),
+    "blocks": BlockDiagonal([dense(k) for k in (1, 7, 4)]),
+}
+
+
+def top_left(batch):
+    return (batch.flatten(1)[:, 0] > 0).long()
+
+
+def smoothed(scale=0.7, law=None, mean=None, generator=None):
+    return SmoothedClassifier(top_left, law or Gaussian(scale=0.3), generator or Fixed(scale, mean), num_classes=2)
+
+
+def certified(scale=0.7, law=None, norm=2, shape=EVENT, x0=0.3, n=500, mean=None, generator=None, **settings):
+    (outcome,) = smoothed(scale, law, mean, generator).certify(torch.full((1, *shape), x0), n=n, norm=norm, **settings)
+    return outcome
+
+
+def record_of(outcome, folder=None):
+    """The outcome as its file has it."""
+    return json.loads(json.dumps(outcome.to_dict(folder), allow_nan=False))
+
+
+def verdicts(record, folder=ROOT):
+    return {name: verdict for verdict, name, _ in checker.check(record, Path(folder))}
+
+
+def failed(record, folder=ROOT):
+    return {name for name, verdict in verdicts(record, folder).items() if verdict == "FAIL"}
+
+
+def run(path, *before):
+    return subprocess.run([sys.executable, *before, str(path)], capture_output=True, text=True, encoding="utf-8")
+
+
+def check_valid(record):
+    errors = [f"{e.json_path}: {e.message}" for e in Draft202012Validator(SCHEMA).iter_errors(record)]
+    assert errors == []
+
+
+def check_sound(outcome, folder=None):
+    """The outcome's file follows the schema, and the checker finds nothing wrong and leaves nothing out."""
+    record = record_of(outcome, folder)
+    check_valid(record)
+    lines = checker.check(record, Path(folder or ROOT))
+    assert [line for line in lines if line[0] != "ok"] == []
+    return record
+
+
+# --- honest outcomes ---
+
+
+@pytest.mark.parametrize("settings", BOUNDS, ids=str)
+@pytest.mark.parametrize(("law", "norm"), LAWS, ids=str)
+def test_every_law_norm_and_bound(law: Law, norm: float, settings: dict) -> None:
+    outcome = certified(SCALES["diagonal"], law, norm, mean=torch.full(EVENT, 0.05), **settings)
+    assert isinstance(outcome, Certificate) and outcome.radius > 0
+    check_sound(outcome)
+
+
+@pytest.mark.parametrize(("law", "norm"), LAWS, ids=str)
+@pytest.mark.parametrize("kind", SCALES)
+def test_every_kind_of_scale(kind: str, law: Law, norm: float) -> None:
+    check_sound(certified(SCALES[kind], law, norm, x0=3.0, shape=EVENT))
+
+
+@pytest.mark.parametrize("q", [1, 2, INF])
+@pytest.mark.parametrize("p", [1, 2, INF])
+@pytest.mark.parametrize("kind", SCALES)
+def test_every_inscribed_ball(kind: str, p: float, q: float) -> None:
+    sigma = certified(SCALES[kind], x0=3.0).region.scale  # rounded as noise is drawn: not always the same
+    entry = record_of(replace(certified(SCALES[kind], x0=3.0), region=Region(sigma, 1.3, p, EVENT)))["region"]["scale"]
+    found = checker.shape_of(entry, ROOT, 12, q, p)
+    own = Region(sigma, 1.3, p, EVENT)
+    assert own.inscribed_radius(q) <= 1.3 / found.inverse_norm * (1 + 1e-9)
+    if (
+        kind != "dct" or q <= p
+    ):  # of a cosine basis the checker bounds the channels one by one, which allows a little more
+        assert own.inscribed_radius(q) == pytest.approx(1.3 / found.inverse_norm, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["dense", "diagonal", "dct"])
+def test_tensors_beside_the_file(kind: str, tmp_path: Path) -> None:
+    scale, shape = {
+        "dense": (Dense(dense(80)), (5, 4, 4)),
+        "diagonal": (positive(3, 40, 40, dtype=torch.float32), (3, 40, 40)),
+        "dct": (DCT(positive(5, 32, 32)), (5, 32, 32)),
+    }[kind]
+    record = check_sound(certified(scale, shape=shape, x0=9.0), tmp_path)
+    assert record["region"]["scale"]["tensors"].keys() == {"file"}
+
+
+def test_other_outcomes() -> None:
+    check_sound(certified(x0=0.0))
+    check_sound(certified(x0=0.0, bound="two-class"))
+    check_sound(certified(x0=0.0, stop=0.1))
+    x = torch.full((1, *EVENT), 0.3)
+    for settings in ({}, {"test": "top-two"}, {"stop": True}, {"n": 20_000}):
+        for point in (x, 0 * x):
+            check_sound(smoothed().predict(point, **settings)[0])
+
+
+def test_every_way_to_seed_and_a_family() -> None:
+    secret = check_sound(certified(seed=None))
+    assert secret["evidence"]["seed"] is None
+    derived = check_sound(certified(seed="derived"))
+    assert derived["evidence"]["data_hash"] is not None
+    assert check_sound(certified(family=5))["evidence"]["family"] == 5
+
+
+def test_many_votes_and_few() -> None:
+    for n in (1, 2, 10, 100_000):
+        for settings in BOUNDS[:3]:
+            check_sound(certified(x0=0.1, n=n, **settings))
+            check_sound(certified(x0=9.0, n=n, **settings))
+
+
+def test_noise_that_follows_the_input_and_composed_noise() -> None:
+    torch.manual_seed(0)
+    x = torch.full((1, 1, 4, 4), 0.5)
+    frozen = SmoothedClassifier(top_left, Gaussian(scale=0.2), CertificationWise(1, features=2, growth=2).eval(), 2)
+    (outcome,) = frozen.certify(x, n=500)
+    assert outcome.scope == "frozen"
+    check_sound(outcome)
+    for norm in (2, INF):
+        noise = Composed(1, norm=norm, features=2, growth=2).eval()
+        (outcome,) = SmoothedClassifier(top_left, Gaussian(scale=0.2), noise, 2).certify(x, n=500, norm=norm)
+        assert check_sound(outcome)["region"]["norm"] == (2 if norm == 2 else "inf")
+
+
+def test_a_registry_makes_regions_smaller(tmp_path: Path) -> None:
+    g = smoothed(SCALES["diagonal"])
+    with Registry(tmp_path / "registry.sqlite") as registry:
+        for x0 in (0.3, 0.25, -0.2):
+            for outcome in registry.certify(g, torch.full((1, *EVENT), x0), n=500):
+                check_sound(outcome)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.parent.name}/{path.stem}")
+def test_files_of_version_0_1(path: Path) -> None:
+    record = json.loads(path.read_text(encoding="utf-8"))
+    check_valid(record)
+    assert {verdict for verdict, _, _ in checker.check(record, path.parent)} == {"ok"}
+
+
+# --- the numbers, against the library's ---
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 0.001, 0.05, 0.5])
+@pytest.mark.parametrize(("k", "n"), [(0, 7), (1, 1), (3, 7), (7, 7), (70, 100), (999, 1000), (99_990, 100_000)])
+def test_the_bounds(k: int, n: int, alpha: float) -> None:
+    assert checker.at_least(k, n, alpha) == pytest.approx(lower_bound(k, n, alpha), rel=1e-11)
+    assert 1 - checker.at_least(n - k, n, alpha) == pytest.approx(upper_bound(k, n, alpha), rel=1e-11, abs=1e-14)
+    assert checker.at_least_anytime(k, n, alpha) == pytest.approx(anytime_lower_bound(k, n, alpha), rel=1e-10)
+    for p0 in (0.01, 0.3, 0.5, 0.9, 0.9999):
+        assert checker.log_wealth(k, n, p0) == pytest.approx(float(log_wealth(k, n, p0)), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 500])
+@pytest.mark.parametrize(("law", "norm"), [pair for pair in LAWS if not isinstance(pair[0], PowerLaw)], ids=str)
+def test_the_radii(law: Law, norm: float, dim: int) -> None:
+    entry = {"name": type(law).__name__, "scale": law.scale}
+    for p_a, p_b in [(0.4, None), (0.5, None), (0.500001, None), (0.8, None), (0.99993, None), (0.4, 0.3), (0.8, 0.1)]:
+        assert checker.radius_of(entry, norm, dim, p_a, p_b) == pytest.approx(
+            law.radius(p_a, norm, dim, p_b), rel=1e-11
+        )
+
+
+# --- changed outcomes ---
+
+
+def tampered(record, where, value):
+    """A copy with the entry at this path changed; ``value`` may be a function of what was there."""
+    changed = copy.deepcopy(record)
+    inner = changed
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value(inner[where[-1]]) if callable(value) else value
+    return changed
+
+
+def more(value):
+    return value * 1.0001 if value > 0 else value + abs(value) * 1e-4
+
+
+TAMPERINGS = [
+    (("evidence", "counts"), lambda counts: [0, sum(counts) + 1], {"votes"}),
+    (("evidence", "counts"), lambda counts: [counts[0] + 1, counts[1] - 1], {"bound"}),
+    (("evidence", "n"), lambda n: n + 1, {"votes", "settings", "bound"}),
+    (("evidence", "n"), 400, {"votes", "settings"}),
+    (("evidence", "invalid"), 1, {"votes"}),
+    (("evidence", "alpha"), 0.0005, {"bound"}),
+    (("evidence", "bound"), "two-class", {"bound"}),
+    (("evidence", "bound"), "anytime", {"bound"}),
+    (("evidence", "stop"), "5%", {"settings"}),
+    (("evidence", "cap"), 1000, {"settings"}),
+    (("evidence", "selection"), [100, 0], {"class"}),
+    (("evidence", "selection"), [0, 101], {"class"}),
+    (("evidence", "law", "scale"), 0.29, {"region"}),
+    (("evidence", "law", "name"), "Laplace", {"region", "size"}),
+    (("evidence", "noise", "constant"), False, {"scope"}),
+    (("prediction",), 0, {"class", "bound"}),
+    (("prediction",), 2, {"class"}),
+    (("p_lower",), more, {"bound"}),
+    (("p_upper",), 0.001, {"bound"}),
+    (("radius",), more, {"radius"}),
+    (("alm",), more, {"size"}),
+    (("log_volume",), more, {"size"}),
+    (("region", "radius"), more, {"region"}),
+    (("region", "norm"), "inf", {"region"}),
+    (("region", "norm"), 1, {"region", "radius", "size"}),
+    (("region", "scale", "tensors", "sigma", "data", 0, 0, 0), lambda s: s / 2, {"radius", "size"}),
+    (("region", "shape"), [2, 2, 2], {"radius", "size"}),
+]
+
+
+@pytest.fixture(scope="module")
+def honest():
+    return check_sound(certified(SCALES["diagonal"], norm=INF))
+
+
+@pytest.mark.parametrize(("where", "value", "found"), TAMPERINGS, ids=lambda v: str(v)[:40])
+def test_a_change_is_found(honest, where, value, found) -> None:
+    seen = failed(tampered(honest, where, value))
+    if where == ("region", "norm"):  # which balls and sizes still fit another norm depends on the numbers
+        assert seen & found
+    elif where[-1] == "name":
+        assert "region" in seen
+    elif where == ("prediction",) and value == 2:
+        assert found <= seen
+    else:
+        assert seen == found
+
+
+def test_a_smaller_claim_is_no_error(honest) -> None:
+    for where in [("radius",), ("alm",), ("p_lower",)]:
+        expected = {"region"} if where == ("p_lower",) else set()
+        assert failed(tampered(honest, where, lambda v: v * 0.99)) == expected
+    grid = tampered(honest, ("evidence", "arithmetic"), "grid(1/255)")
+    check_valid(grid)
+    assert set(verdicts(grid).values()) == {"ok"}
+
+
+def test_a_radius_of_another_norm_is_found() -> None:
+    record = check_sound(certified(SCALES["diagonal"], norm=2))
+    assert failed(tampered(record, ("norm",), "inf")) == {"radius", "size"}
+    weaker = check_sound(
+        certified(SCALES["scalar"], norm=INF)
+    )  # each ball of this radius is inside the one of the next
+    for norm in (2, 1):
+        assert failed(tampered(weaker, ("norm",), norm)) == set()
+
+
+def test_a_scale_that_is_nearly_singular_is_not_trusted() -> None:
+    record = record_of(certified(SCALES["dense"], x0=3.0))
+    data = record["region"]["scale"]["tensors"]["matrix"]["data"]
+    data[0] = [1.0000000000000002 * value for value in data[1]]
+    assert verdicts(record)["radius"] in ("not checked", "FAIL")
+
+
+def test_changes_to_a_two_class_claim_are_found() -> None:
+    record = check_sound(certified(bound="two-class"))
+    assert failed(tampered(record, ("p_upper",), lambda p: p * 0.999)) == {"bound"}
+    assert failed(tampered(record, ("p_upper",), None)) >= {"bound"}
+    assert failed(tampered(record, ("evidence", "bound"), "binary")) == {"bound"}
+
+
+def test_the_norm_of_composed_noise_is_its_own() -> None:
+    """The ℓ∞ ball of composed noise is smaller than an ℓ2 region of Gaussian noise that has its radius √d."""
+    noise = Composed(1, norm=INF, features=2, growth=2).eval()
+    g = SmoothedClassifier(top_left, Gaussian(scale=0.2), noise, 2)
+    (outcome,) = g.certify(torch.full((1, 1, 4, 4), 0.5), n=500, norm=INF)
+    record = check_sound(outcome)
+    wider = replace(outcome, region=Region(1.0, 4 * outcome.region.radius, 2, (1, 4, 4)))
+    assert "region" in failed(record_of(wider))
+    for line in ("Composed(ℓ∞, share 0.5, spread 100)", "Composed(ℓ2, share 0.5, spread 100)"):
+        old = copy.deepcopy(record_of(wider))
+        del old["evidence"]["noise"]
+        old["evidence"]["generator"] = line
+        assert "region" in failed(old)
+    scaled = tampered(record, ("region", "scale", "value"), 2.0)
+    assert "region" in failed(scaled)
+
+
+def test_a_changed_file_of_tensors_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    save_json(certified(Dense(dense(80)), shape=(5, 4, 4), x0=9.0), path)
+    assert run(path, CHECKER).returncode == 0
+    (beside,) = tmp_path.glob("*.safetensors")
+    data = bytearray(beside.read_bytes())
+    data[-1] ^= 1
+    beside.write_bytes(data)
+    done = run(path, CHECKER)
+    assert done.returncode == 1 and "does not match the hash" in done.stdout
+    renamed = tmp_path / f"{hashlib.sha256(data).hexdigest()}.safetensors"  # a forger who keeps the names right
+    data[-1] ^= 1
+    text = path.read_text(encoding="utf-8")
+    values = torch.frombuffer(data, dtype=torch.uint8)
+    start = len(values) - 8 * 6400
+    matrix = values[start:].view(torch.float64) * 0.5
+    forged = bytes(data[:start]) + matrix.numpy().tobytes()
+    renamed = tmp_path / f"{hashlib.sha256(forged).hexdigest()}.safetensors"
+    renamed.write_bytes(forged)
+    path.write_text(text.replace(beside.name, renamed.name), encoding="utf-8")
+    done = run(path, CHECKER)
+    assert done.returncode == 1 and "FAIL        radius" in done.stdout
+    renamed.unlink()
+    assert run(path, CHECKER).returncode == 2
+
+
+def test_predictions_and_abstentions_are_checked_too() -> None:
+    x = torch.full((1, *EVENT), 0.3)
+    for settings in ({}, {"test": "top-two"}, {"stop": True}):
+        record = check_sound(smoothed().predict(x, **settings)[0])
+        assert failed(tampered(record, ("p_value",), lambda p: p / 2)) == {"test"}
+        assert failed(tampered(record, ("p_value",), 0.5)) == {"test"}
+        assert "class" in failed(tampered(record, ("prediction",), 0))
+    abstention = check_sound(certified(x0=0.0))
+    assert failed(tampered(abstention, ("p_lower",), 0.6)) == {"bound"}
+
+
+# --- what is unknown ---
+
+
+class Flat(Gaussian):
+    """A law of one's own."""
+
+
+class Mine(Fixed):
+    """A generator of one's own."""
+
+
+def test_what_is_unknown_is_not_checked(honest) -> None:
+    own = record_of(certified(law=Flat(scale=0.3)))
+    check_valid(own)
+    assert verdicts(own)["region"] == "not checked" and not failed(own)
+    noise = record_of(certified(generator=Mine(0.7)))
+    check_valid(noise)
+    assert [name for name, verdict in verdicts(noise).items() if verdict != "ok"] == ["region"]
+    for where, value, name in [
+        (("evidence", "bound"), "bayes", "bound"),
+        (("region", "scale", "kind"), "Toeplitz", "radius"),
+        (("evidence", "selection"), None, "class"),
+        (("evidence", "noise", "module"), "mine.generators", "region"),
+    ]:
+        changed = tampered(honest, where, value)
+        assert verdicts(changed)[name] == "not checked" and not failed(changed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "null",
+        '{"format": 3, "kind": "certificate", "evidence": {}}',
+        '{"format": 2, "format": 2}',
+        "NaN",
+    ],
+)
+def test_what_cannot_be_read_is_said(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    assert checker.main([str(path)]) == 2
+    assert "cannot be" in capsys.readouterr().out
+
+
+def test_damage_never_ends_in_a_traceback(honest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.json"
+
+    def places(value, where=()):
+        yield where
+        if isinstance(value, dict | list):
+            for key in value if isinstance(value, dict) else range(len(value)):
+                yield from places(value[key], (*where, key))
+
+    for where in places(honest):
+        for junk in (None, "x", -1, [], {}, 1e308, True):
+            if where:
+                path.write_text(json.dumps(tampered(honest, where, junk)))
+                assert checker.main([str(path)]) in (0, 1, 2)
+    capsys.readouterr()
+
+
+# --- as a program ---
+
+
+@pytest.mark.parametrize("name", ["gaussian-dct", "stopped", "large", "abstention", "prediction"])
+def test_the_program_needs_neither_torch_nor_ucan(name: str, tmp_path: Path) -> None:
+    blocker = (
+        "import sys, runpy\n"
+        "class Blocked:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'ucan', 'safetensors'): raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Blocked())\n"
+        f"sys.argv = sys.argv[1:]\nrunpy.run_path({str(CHECKER)!r}, run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", blocker, "check_certificate.py", str(OLD / "outcomes" / f"{name}.json")],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "checks arithmetic only" in done.stdout and "votes were ever drawn" in done.stdout
+
+
+def test_the_exit_codes(honest, tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    for record, code in [
+        (honest, 0),
+        (tampered(honest, ("radius",), 9.0), 1),
+        (tampered(honest, ("evidence", "law", "module"), "mine"), 2),
+        (tampered(tampered(honest, ("evidence", "law", "module"), "mine"), ("radius",), 9.0), 1),
+    ]:
+        path.write_text(json.dumps(record))
+        assert run(path, CHECKER).returncode == code
+    assert run("--help", CHECKER).returncode == 2
+    shutil.rmtree(tmp_path)
+    assert run(path, CHECKER).returncode == 2
+
+
+# --- the schema ---
+
+
+def test_the_schema_explains_every_field() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    kinds = SCHEMA["$defs"]
+
+    def explained(entry) -> bool:
+        return "description" in entry or ("$ref" in entry and explained(kinds[entry["$ref"].rpartition("/")[2]]))
+
+    for name, kind in kinds.items():
+        for key, entry in kind.get("properties", {}).items():
+            assert key in ("format", "kind") or explained(entry), f"{name}.{key}"
+    assert all(explained(entry) for entry in SCHEMA["properties"].values())
+
+
+def test_the_schema_knows_every_field_of_evidence() -> None:
+    fields = {f.name for f in ucan.evidence.Evidence.__dataclass_fields__.values()}
+    assert {*SCHEMA["$defs"]["evidence"]["properties"]} - {"generator"} == fields
+    noise = {f.name for f in ucan.evidence.Noise.__dataclass_fields__.values()}
+    assert {*SCHEMA["$defs"]["noise"]["properties"]} == noise
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("evidence", "mood"), "good"),
+        (("evidence", "counts"), [1.5, 2]),
+        (("evidence", "alpha"), 1),
+        (("evidence", "noise"), "Fixed"),
+        (("evidence", "generator"), "Fixed"),
+        (("evidence", "law", "name"), "Cauchy"),
+        (("evidence", "arithmetic"), "guessed"),
+        (("region", "scale", "value"), 1.0),
+        (("region", "norm"), 3),
+        (("scope",), "everything"),
+        (("format",), 1),
+        (("reason",), "a field of another kind"),
+        (("p_lower",), 1.1),
+    ],
+    ids=str,
+)
+def test_the_schema_refuses(honest, where, value) -> None:
+    changed = copy.deepcopy(honest)
+    inner = changed
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value
+    assert not Draft202012Validator(SCHEMA).is_valid(changed)
+
+
+def test_the_schema_wants_what_is_needed(honest) -> None:
+    for key in ("evidence", "region", "radius", "scope"):
+        assert not Draft202012Validator(SCHEMA).is_valid({k: v for k, v in honest.items() if k != key})
+    for key in ("counts", "noise", "alpha", "law"):
+        less = {k: v for k, v in honest["evidence"].items() if k != key}
+        assert not Draft202012Validator(SCHEMA).is_valid({**honest, "evidence": less})
