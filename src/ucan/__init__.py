@@ -1,6 +1,7 @@
 """UCAN: certified robustness by randomized smoothing with noise of any law and any shape."""
 
 from ucan import scales
+from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
 from ucan.generators import BasisWise, CertificationWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
@@ -13,6 +14,7 @@ from ucan.version import __version__
 __all__ = [
     "Abstention",
     "BasisWise",
+    "Budget",
     "Certificate",
     "CertificationWise",
     "Composed",
