@@ -4,7 +4,17 @@ from ucan import scales
 from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
-from ucan.generators import BasisWise, CertificationWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
+from ucan.generators import (
+    BasisWise,
+    BudgetWise,
+    CertificationWise,
+    Composed,
+    DatasetWise,
+    Fixed,
+    Generator,
+    Isotropic,
+    Pattern,
+)
 from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
 from ucan.region import Region
 from ucan.registry import Registry
@@ -15,6 +25,7 @@ __all__ = [
     "Abstention",
     "BasisWise",
     "Budget",
+    "BudgetWise",
     "Certificate",
     "CertificationWise",
     "Composed",

@@ -3,12 +3,13 @@
 from ucan.generators.base import Fixed, Generator, Isotropic
 from ucan.generators.basis import BasisWise
 from ucan.generators.composed import Composed
-from ucan.generators.learned import CertificationWise, DatasetWise
+from ucan.generators.learned import BudgetWise, CertificationWise, DatasetWise
 from ucan.generators.pattern import Pattern
 from ucan.generators.shape import Estimate, harm_of
 
 __all__ = [
     "BasisWise",
+    "BudgetWise",
     "CertificationWise",
     "Composed",
     "DatasetWise",
