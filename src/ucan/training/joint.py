@@ -71,10 +71,8 @@ class Joint(nn.Module):
         self.recipe = recipe
         self.term = term
         self.weight = weight
-        if budget is None:
-            self.budget = None
-        else:
-            self.register_buffer("budget", budget.detach().double().clone())  # kept with the weights
+        # Kept with the weights, so that the run can say what it was trained for.
+        self.register_buffer("budget", None if budget is None else budget.detach().float().clone())
         self.use_for_answers(classifier)
 
     def use_for_answers(self, twin: Any) -> None:
