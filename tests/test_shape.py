@@ -277,23 +277,28 @@ def test_learning_moves_noise_away_from_what_matters():
     assert float(sigma[0]) < 0.8 < 1.1 < float(sigma[1:].min())
 
 
-def test_the_budget_term_by_hand_and_where_it_leads():
+def test_the_budget_term_by_hand_and_where_it_pulls():
     entries, b = torch.tensor([[0.5, 2.0], [1.0, 1.0]]), torch.tensor([1.0, 3.0])
     expected = -0.5 * (math.log((4 + 2.25) / 2) + math.log((1 + 9) / 2)) / 2
     assert float(variance_term(entries, "budget", b)) == pytest.approx(expected)
     assert float(variance_term(torch.full((1, 7), 0.3), "budget")) == pytest.approx(math.log(0.3))
-    noise = DatasetWise((4,), gamma=2.0, offset=False)
-    before = float(variance_term(noise(torch.zeros(1, 4))[1].sigma.detach()[None], "budget"))
-    joint = Joint(
-        nn.Linear(4, 2), noise, Gaussian(0.5), Augmentation(), "budget", 5.0, torch.tensor([1.0, 1.0, 1.0, 9.0])
-    )
-    optimiser, draws = torch.optim.Adam(noise.parameters(), lr=1e-3), rng()
-    for _ in range(30):
-        optimiser.zero_grad()
-        joint(torch.zeros(8, 4), torch.zeros(8, dtype=torch.long), draws)["loss"].backward()
-        optimiser.step()
-    sigma = noise(torch.zeros(1, 4))[1].sigma.detach()
-    assert float(variance_term(sigma[None], "budget")) > before and float(sigma[3]) > float(sigma[:3].max())
+    sigma = torch.tensor([[0.5, 1.0, 2.0]], requires_grad=True)
+    b = torch.tensor([1.0, 1.0, 9.0])
+    variance_term(sigma, "budget", b).backward()
+    pull = b.square() / sigma.detach()[0] ** 3  # most where the budget is large beside the noise
+    assert torch.allclose(sigma.grad[0] / sigma.grad.sum(), pull / pull.sum(), rtol=1e-5)
+
+
+def test_the_joint_loss_subtracts_the_budget_term():
+    torch.manual_seed(0)
+    noise, b = DatasetWise((4,), gamma=2.0, offset=False), torch.tensor([1.0, 1.0, 1.0, 9.0])
+    x, labels = torch.zeros(8, 4), torch.zeros(8, dtype=torch.long)
+    parts = (nn.Linear(4, 2), noise, Gaussian(0.5), Augmentation())
+    plain, joint = Joint(*parts, "none", 5.0), Joint(*parts, "budget", 5.0, b)
+    losses = [float(module(x, labels, rng())["loss"].detach()) for module in (plain, joint)]
+    term = float(variance_term(noise(x)[1].sigma.detach()[None], "budget", b))
+    assert losses[0] - losses[1] == pytest.approx(5 * term, rel=1e-4)
+    assert joint.state_dict()["budget"].tolist() == b.tolist() and "budget" not in plain.state_dict()
 
 
 # --- composed noise for a budget ---
