@@ -7,6 +7,7 @@ scikit-learn's digits, and the curves are read from experiments/recorded/shape-d
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -86,16 +87,17 @@ def boxes_panel(canvas: Canvas, left: float, title: str, noise: ucan.Generator) 
 
 
 def heatmap(canvas: Canvas, left: float, title: str, values: np.ndarray, low: float, high: float) -> None:
-    """A map of numbers, light where they are small."""
+    """A map of numbers, light where they are small; by their logarithm where none is 0."""
     side, top = 150, 48
     cell = side / len(values)
     for i, j in np.ndindex(values.shape):
-        share = (values[i, j] - low) / (high - low)
+        share = math.log(values[i, j] / low) / math.log(high / low) if low > 0 else values[i, j] / high
         shade = "#" + "".join(f"{round(255 + share * (c - 255)):02x}" for c in (0x1D, 0x4F, 0x86))
         canvas.add(
             f'<rect x="{left + j * cell:.2f}" y="{top + i * cell:.2f}" width="{cell + 0.3:.2f}" height="{cell + 0.3:.2f}" '
             f'fill="{shade}"/>'
         )
+    canvas.add(f'<rect x="{left}" y="{top}" width="{side}" height="{side}" fill="none" stroke="#cccccc"/>')
     canvas.text(left + side / 2, 26, title, anchor="middle", size=14)
     canvas.text(left + side / 2, top + side + 20, f"{low:.2g} … {high:.2g}", GREY, "middle")
 

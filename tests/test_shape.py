@@ -208,7 +208,7 @@ def test_the_estimate_moves_saves_and_pickles_with_the_noise():
     y = rand(3, *SHAPE)
     for other in (blank, pickle.loads(pickle.dumps(noise)), noise.at(y[:1])):
         assert other.view(y).equal(noise.view(y))
-    assert blank.scale.sigma.equal(noise.scale.sigma)
+    assert blank.scale.sigma.equal(noise.scale.sigma) and blank.describe() == "Fixed(Diagonal, estimate)"
     assert set(Fixed(torch.ones(2)).state_dict()) == {"mean", "scale_sigma"}  # as before there were estimates
 
 
@@ -379,9 +379,9 @@ def test_estimates_of_composed_noise_know_each_copys_own_noise():
     data = uneven_data()
     mean, std = data.mean(0), data.std(0)
     noise = Composed(2, features=2, growth=2, signal=(mean, std)).eval()
-    shown = noise.perturb(data, Gaussian(0.5), 1, rng())[0]
+    shown = noise.perturb(data, Gaussian(0.5), 1, rng())[0].detach()
     assert bool((shown[:, std == 0] == 0).all())
-    plain = Composed(net=noise.net).perturb(data, Gaussian(0.5), 1, rng())[0]
+    plain = Composed(net=noise.net).perturb(data, Gaussian(0.5), 1, rng())[0].detach()
     assert float((mean + std * shown - data).square().mean()) < float((plain - data).square().mean())
 
 

@@ -232,8 +232,8 @@ class Fixed(Generator):
         return self.scale.largest()
 
     def describe(self) -> str:
-        """The kind of Σ."""
-        return f"Fixed({type(self.scale).__name__})"
+        """The kind of Σ, and whether the classifier is shown an estimate."""
+        return f"Fixed({type(self.scale).__name__}{'' if self.estimate is None else ', estimate'})"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Fixed:
         super()._apply(fn, recurse)

@@ -151,6 +151,10 @@ class BudgetWise(Generator):
         gain = std / (std * std + (self.noise * self.sigma()).square())
         return (y - self.signal_mean.to(y)) * gain.to(y)
 
+    def describe(self) -> str:
+        """The scale of isotropic noise with the same guarantee, and whether the classifier is shown an estimate."""
+        return f"BudgetWise(scale {self.scale:g}{', estimate' if self.shown_estimates else ''})"
+
 
 class CertificationWise(Generator):
     """μ and σ computed from each input, as the paper's strongest variant does. Scope: ``frozen``.

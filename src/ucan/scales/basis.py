@@ -132,6 +132,11 @@ class Basis(Scale):
         s = exact(self.s)
         return defect(self.basis) ** 2 * float(s.max() / s.min())
 
+    def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """As of any Σ; what one Newton step leaves of E, ‖E‖₂²‖δ‖₂/min s, is added."""
+        left = defect(self.basis) ** 2 * self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim) * budget.length(2)
+        return super().budget_norm(budget, p, dim) + left
+
     def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
         """From diag(1/s) Q⁻¹, and from the smallest scale: ‖Σ⁻¹δ‖₂ ≤ ‖δ‖₂/min s."""
         spectral = self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim) * budget.length(2)
