@@ -150,6 +150,7 @@ class Fixed(Generator):
 
     scope = "pipeline"
     mean: torch.Tensor
+    estimate: Estimate | None
 
     def __init__(self, scale: Any, mean: Any = None, estimate: Estimate | None = None) -> None:
         super().__init__()
@@ -162,7 +163,7 @@ class Fixed(Generator):
         self.register_buffer("mean", mu)
         for name, tensor in given.tensors().items():
             self.register_buffer(_buffer_name(name), tensor.detach().clone())
-        self.estimate = estimate
+        self.register_module("estimate", estimate)
         self.register_load_state_dict_post_hook(_rebuild)
 
     @staticmethod

@@ -57,8 +57,8 @@ class Composed(Generator):
     scope = "pipeline"
     budget: torch.Tensor | None
     prior: torch.Tensor | None
-    signal_mean: torch.Tensor
-    signal_std: torch.Tensor
+    signal_mean: torch.Tensor | None
+    signal_std: torch.Tensor | None
 
     def __init__(
         self,
@@ -90,10 +90,8 @@ class Composed(Generator):
             raise UnsupportedNorm("a budget, and a prior shape, belong to composed noise for norm math.inf.")
         self.register_buffer("budget", None if budget is None else _positive("budget", budget))
         self.register_buffer("prior", None if prior is None else _positive("prior", prior))
-        self.shown_estimates = signal is not None
-        if signal is not None:
-            for name, given in zip(("signal_mean", "signal_std"), signal, strict=True):
-                self.register_buffer(name, torch.as_tensor(given).detach().float().clone())
+        for name, given in zip(("signal_mean", "signal_std"), signal or (None, None), strict=True):
+            self.register_buffer(name, None if given is None else torch.as_tensor(given).detach().float().clone())
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """μ = 0 and Σ = I, or diag(b): what the certificate says of its region, a ball or a box.
@@ -118,7 +116,7 @@ class Composed(Generator):
 
     def estimate(self, y: torch.Tensor, variance: torch.Tensor | float) -> torch.Tensor:
         """What is shown of a look with noise of this variance: itself, or its linear estimate in units of the signal."""
-        if not self.shown_estimates:
+        if self.signal_mean is None or self.signal_std is None:
             return y
         std = self.signal_std.to(y)
         return (y - self.signal_mean.to(y)) * (std / (std * std + variance))

@@ -95,8 +95,8 @@ class BudgetWise(Generator):
     scope = "pipeline"
     budget: torch.Tensor
     start: torch.Tensor
-    signal_mean: torch.Tensor
-    signal_std: torch.Tensor
+    signal_mean: torch.Tensor | None
+    signal_std: torch.Tensor | None
 
     def __init__(
         self,
@@ -124,10 +124,8 @@ class BudgetWise(Generator):
         self.register_buffer("budget", limits.limits.float())
         self.register_buffer("start", first.float().clone())
         self.raw = nn.Parameter(torch.zeros(self.shape))
-        self.shown_estimates = signal is not None
-        if signal is not None:
-            for name, given in zip(("signal_mean", "signal_std"), signal, strict=True):
-                self.register_buffer(name, torch.as_tensor(given).detach().float().clone())
+        for name, given in zip(("signal_mean", "signal_std"), signal or (None, None), strict=True):
+            self.register_buffer(name, None if given is None else torch.as_tensor(given).detach().float().clone())
 
     def sigma(self) -> torch.Tensor:
         """The learned σ."""
@@ -139,13 +137,17 @@ class BudgetWise(Generator):
         """The largest σ learned."""
         return float(self.sigma().detach().max())
 
+    def looks(self) -> bool:
+        """No: σ is a constant of the deployment."""
+        return type(self).forward is not BudgetWise.forward
+
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """μ = 0 and the learned σ, the same for every input."""
         return x.new_zeros(()), Diagonal(self.sigma())
 
     def view(self, y: torch.Tensor) -> torch.Tensor:
         """The noisy inputs, or the linear estimate from them."""
-        if not self.shown_estimates:
+        if self.signal_mean is None or self.signal_std is None:
             return y
         std = self.signal_std
         gain = std / (std * std + (self.noise * self.sigma()).square())
@@ -153,7 +155,7 @@ class BudgetWise(Generator):
 
     def describe(self) -> str:
         """The scale of isotropic noise with the same guarantee, and whether the classifier is shown an estimate."""
-        return f"BudgetWise(scale {self.scale:g}{', estimate' if self.shown_estimates else ''})"
+        return f"BudgetWise(scale {self.scale:g}{'' if self.signal_std is None else ', estimate'})"
 
 
 class CertificationWise(Generator):
