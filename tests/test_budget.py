@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from ucan import (
+    BasisWise,
     Budget,
     ExpInf,
     Fixed,
@@ -337,6 +338,19 @@ def test_the_generator_takes_the_best_that_is_known():
     assert Pattern((1, 8, 8)).budget_factor(Gaussian(0.5), 0.9, 1.0, torch.zeros(1, 1, 8, 8)) == pytest.approx(
         Region(Pattern((1, 8, 8)).scale.sigma, Gaussian(0.5).radius(0.9), 2).inscribed_radius(INF), rel=1e-11
     )
+
+
+def test_a_basis_gains_little_against_boxes():
+    """The corner with the signs of a direction meets it with ‖q‖₁, so no direction may have much less than isotropic noise."""
+    noise = BasisWise.dct((1, 8, 8), leading=16, scale=(0.25, 100.0))
+    x, law = torch.zeros(1, 1, 8, 8), Gaussian(1.0)
+    found = noise.budget_factor(law, 0.9, 1.0, x)
+    scale = noise(x)[1]
+    columns = scale.dense(64) / torch.linalg.vector_norm(scale.dense(64), dim=0)
+    s = torch.linalg.vector_norm(scale.dense(64), dim=0)
+    assert found <= law.radius(0.9) * float((s / columns.abs().sum(0)).min()) * (1 + 1e-9)
+    assert float(columns.abs().sum(0).min()) > 0.7 * 8
+    assert found < 1.4 * Fixed(0.25).budget_factor(law, 0.9, 1.0, x)  # however large the other scales are
 
 
 # --- linear classifiers: the exact box is known ---
