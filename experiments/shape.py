@@ -1,7 +1,7 @@
 """Where shape pays: isotropic against shaped noise, certified against boxes, at the same budget, network, training and n.
 
     python experiments/shape.py --quick                        (digits, about a minute on two cores)
-    python experiments/shape.py --data mnist --out shape.json --seconds 1500
+    python experiments/shape.py --data mnist --out shape.json --seconds 1500 --choose-epochs 3
 
 Every noise is Gaussian with Σ(1/σᵢ)² = d/λ², so all of one λ certify the same ℓ∞ ball at the same p; they differ only in where
 the noise is. The classifier is the deployed pipeline (scope ``pipeline``): a fixed Σ, or composed noise. The network is shown
@@ -154,7 +154,7 @@ def network(name: str, shape: tuple[int, ...]) -> nn.Module:
 
 
 def trained(
-    args: argparse.Namespace, known: Known, labels: torch.Tensor, make: Any, seed: int
+    args: argparse.Namespace, known: Known, labels: torch.Tensor, make: Any, seed: int, epochs: int
 ) -> tuple[nn.Module, Any]:
     """Classifier and generator after training on the inputs with their noise."""
     torch.manual_seed(seed)
@@ -169,12 +169,12 @@ def trained(
         groups.append({"params": own, "lr": args.lr if slow else 10 * args.lr, "weight_decay": 0.0})
     optimiser = torch.optim.AdamW(groups, weight_decay=1e-4)
     batch = min(args.batch, len(labels))
-    steps = args.epochs * (len(labels) // batch)
+    steps = epochs * (len(labels) // batch)
     peaks = [group["lr"] for group in groups]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, peaks, total_steps=steps, pct_start=0.2)
     rng = torch.Generator(device).manual_seed(seed)
     joint.train()
-    for _ in range(args.epochs):
+    for _ in range(epochs):
         order = torch.randperm(len(labels), generator=rng, device=device)
         for part in order[: len(labels) // batch * batch].split(batch):
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
@@ -254,6 +254,7 @@ class Jobs:
         about = {
             "data": args.data,
             "epochs": args.epochs,
+            "choose_epochs": args.choose_epochs or args.epochs,
             "batch": args.batch,
             "lr": args.lr,
             "n": args.n,
@@ -312,7 +313,8 @@ class Jobs:
         if method == "two-round":
             first = self.models.get((stage, scale, seed)) or self.train(stage, "isotropic", scale, seed)[:2]
         known = Known(x, *(m.double().cpu() for m in moments_of(x)), law, first)
-        model, noise = trained(self.args, known, y, METHODS[method], seed)
+        epochs = self.args.epochs if stage == "final" else self.args.choose_epochs or self.args.epochs
+        model, noise = trained(self.args, known, y, METHODS[method], seed, epochs)
         if method == "isotropic":
             self.models[(stage, scale, seed)] = (model, noise)
         return model, noise, law
@@ -371,6 +373,7 @@ def main() -> None:
     parser.add_argument("--scales", type=float, nargs="*", help="λ to try; one alone is used without a choice")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--choose-epochs", type=int, help="for the choice of λ; by default as many")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--n", type=int, default=100_000, help="the most votes an input may use")
