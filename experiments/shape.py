@@ -129,7 +129,7 @@ METHODS: dict[str, Callable[[Known], Generator]] = {
     "shaped-1": shaped(1.0),
     "shaped-0.25": shaped(0.25),
 }
-QUICK = "isotropic,shaped-0.75,shaped-0.5,mask-often,pattern-inf,learned,composed"
+QUICK = "isotropic,shaped-0.75,shaped-0.5,mask-often,pattern-inf,learned"
 
 
 # --- network and training ---
