@@ -22,6 +22,7 @@ ORDER = (
     "storage",
     "fingerprint",
     "laws",
+    "budget",
     "scales",
     "bounds",
     "region",

@@ -10,6 +10,7 @@ from torch import nn
 import ucan
 from ucan import (
     BasisWise,
+    BudgetWise,
     Certificate,
     CertificationWise,
     DatasetWise,
@@ -86,6 +87,12 @@ CASES = {
         lambda seed: BlockDiagonal([randn(12, 12, seed=seed + i) / 5 + torch.eye(12) for i in (0, 1)])
     ),
     "pattern": lambda seed: Pattern(SHAPE, kappa=1.0 + seed),
+    "fixed for a budget": lambda seed: Fixed.for_budget(0.2 + rand(*SHAPE, seed=seed), pictures(seed), show=LAW),
+    "budget-wise": learned(
+        lambda seed: BudgetWise(
+            SHAPE, 0.2 + rand(*SHAPE, seed=seed), signal=(rand(*SHAPE, seed=3), 0.1 + rand(*SHAPE, seed=4))
+        )
+    ),
     "dataset-wise": learned(lambda seed: DatasetWise(SHAPE, gamma=0.9)),
     "dataset-wise without μ": learned(lambda seed: DatasetWise(SHAPE, offset=False)),
     "certification-wise": learned(lambda seed: CertificationWise(2, gamma=0.8, features=3, growth=2)),

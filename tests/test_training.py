@@ -27,7 +27,7 @@ from ucan.cli.train import changed
 from ucan.config import read_config, write_config
 from ucan.data import InMemory
 from ucan.errors import ModelError, TrainingError
-from ucan.generators import BasisWise, CertificationWise, Composed, DatasetWise, Isotropic, Pattern
+from ucan.generators import BasisWise, BudgetWise, CertificationWise, Composed, DatasetWise, Fixed, Isotropic, Pattern
 from ucan.laws import Laplace
 from ucan.scales import DCT, Basis, Dense, Diagonal, Scalar
 from ucan.training import TrainSettings, build_classifier, is_trained_run, load_run, preset_names, read_settings
@@ -250,13 +250,17 @@ KINDS = {
     "basis": BasisWise,
     "composed": Composed,
     "consistency": Isotropic,
+    "budget": Fixed,
+    "budget-learned": BudgetWise,
+    "budget-composed": Composed,
 }
 
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_builds_what_its_name_says(name):
     settings = read_settings(name)
-    of, kind, *_ = name.split("-")
+    of, kind, *more = name.split("-")
+    kind = "-".join([kind, *more]) if kind == "budget" else kind
     shape = SHAPES[of]
     assert of in settings.data
     assert TrainSettings.from_dict(settings.to_dict()) == settings

@@ -1,9 +1,20 @@
 """UCAN: certified robustness by randomized smoothing with noise of any law and any shape."""
 
 from ucan import scales
+from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
-from ucan.generators import BasisWise, CertificationWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
+from ucan.generators import (
+    BasisWise,
+    BudgetWise,
+    CertificationWise,
+    Composed,
+    DatasetWise,
+    Fixed,
+    Generator,
+    Isotropic,
+    Pattern,
+)
 from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
 from ucan.region import Region
 from ucan.registry import Registry
@@ -13,6 +24,8 @@ from ucan.version import __version__
 __all__ = [
     "Abstention",
     "BasisWise",
+    "Budget",
+    "BudgetWise",
     "Certificate",
     "CertificationWise",
     "Composed",

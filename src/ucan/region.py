@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from scipy.special import gammaln
 
+from ucan.budget import MOST, Budget, as_limits
 from ucan.errors import InvalidInput
 from ucan.laws import norm_name
+from ucan.laws.base import SHAVE
 from ucan.rounding import floor_significant
 from ucan.scales import Scale, as_scale
 from ucan.scales.induced import NORMS
+
+# A budget's size under one Σ, as long as both are kept: many regions share them, and a matrix makes it costly.
+_SIZES: WeakKeyDictionary[Scale, WeakKeyDictionary[Budget, dict[float, float]]] = WeakKeyDictionary()
 
 
 def check_norm(norm: float) -> None:
@@ -79,6 +85,39 @@ class Region:
         q = self.norm if norm is None else norm
         check_norm(q)
         return self.radius / self.scale.inverse_norm(q, self.norm, self.dim)
+
+    def covers(self, box: Any) -> bool:
+        """Whether every change of at most box[i] in coordinate i is inside; False where that is in doubt.
+
+        ``box`` is a map of the input's shape, a number for all coordinates, or a ``Budget``, which may be over groups.
+        Exact, but for the last digits, for a scalar and a diagonal Σ, in an ℓ∞ region, and where at most 12 coordinates
+        change; otherwise a True is certain, and a False may be too careful.
+        """
+        if not isinstance(box, Budget):
+            limits = torch.as_tensor(box).detach().double()
+            if bool((limits > MOST).any()):
+                return False
+            limits = as_limits("a box", limits)
+            if not limits.any():
+                return self.radius > 0
+            box = limits
+        budget = Budget.of(box, self.shape)
+        return self.budget_size(budget) < self.radius * (1 - SHAVE)
+
+    def budget_factor(self, budget: Any) -> float:
+        """The largest known ε such that ε′·budget is inside for every ε′ < ε; never too large.
+
+        ``budget`` is a number, a map of the input's shape, or a ``Budget``. R/max ‖Σ⁻¹δ‖ₚ over the budget: for a diagonal Σ
+        R/√Σ(bᵢ/σᵢ)² in an ℓ2 region, R/Σ(bᵢ/σᵢ) in an ℓ1 region, R·min(σᵢ/bᵢ) in an ℓ∞ region. Exact where ``covers`` is.
+        """
+        return self.radius * (1 - SHAVE) / self.budget_size(Budget.of(budget, self.shape))
+
+    def budget_size(self, budget: Budget) -> float:
+        """The largest ‖Σ⁻¹δ‖ₚ over a budget, exact or from above."""
+        known = _SIZES.setdefault(self.scale, WeakKeyDictionary()).setdefault(budget, {})
+        if self.norm not in known:
+            known[self.norm] = self.scale.budget_norm(budget, self.norm, self.dim)
+        return known[self.norm]
 
     @property
     def mean_scale(self) -> float:

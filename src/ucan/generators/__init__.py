@@ -3,7 +3,20 @@
 from ucan.generators.base import Fixed, Generator, Isotropic
 from ucan.generators.basis import BasisWise
 from ucan.generators.composed import Composed
-from ucan.generators.learned import CertificationWise, DatasetWise
+from ucan.generators.learned import BudgetWise, CertificationWise, DatasetWise
 from ucan.generators.pattern import Pattern
+from ucan.generators.shape import Estimate, harm_of
 
-__all__ = ["BasisWise", "CertificationWise", "Composed", "DatasetWise", "Fixed", "Generator", "Isotropic", "Pattern"]
+__all__ = [
+    "BasisWise",
+    "BudgetWise",
+    "CertificationWise",
+    "Composed",
+    "DatasetWise",
+    "Estimate",
+    "Fixed",
+    "Generator",
+    "Isotropic",
+    "Pattern",
+    "harm_of",
+]

@@ -12,10 +12,12 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from ucan.budget import Budget
 from ucan.certificate import Scope
 from ucan.errors import InvalidInput
 from ucan.evidence import Noise
 from ucan.fingerprint import state_hash
+from ucan.generators.shape import FLOOR, Estimate, fitted_scales
 from ucan.laws import Law
 from ucan.region import Region
 from ucan.scales import Scalar, Scale, as_scale
@@ -77,6 +79,21 @@ class Generator(nn.Module):
         own = law.region_norm(norm)
         return Region.sharing(as_scale(scale), law.radius(p, own, math.prod(event), p_b), own, event)
 
+    def budget_factor(self, law: Law, p: float, budget: Any, x: torch.Tensor, p_b: float | None = None) -> float:
+        """The largest known ε such that no change within ε′·budget, ε′ < ε, changes the class certified at x (1, *event).
+
+        ``budget`` is a number, a map of the input's shape or a ``Budget``; p and p_b as for ``region``. The best of the
+        law's regions, and for a box and a Σ entry by entry of what the law itself knows of boxes; never too large.
+        """
+        _, scale = self(x)
+        event = tuple(x.shape[1:])
+        asked, sigma, dim = Budget.of(budget, event), as_scale(scale), math.prod(event)
+        regions = (Region.sharing(sigma, law.radius(p, own, dim, p_b), own, event) for own in law.region_norms())
+        best = max(region.budget_factor(asked) for region in regions)
+        if sigma.elementwise and asked.groups is None:
+            best = max(best, law.box_factor(p, sigma.solve(asked.limits[None])[0].cpu(), p_b))
+        return best
+
     def at(self, x: torch.Tensor) -> Generator:
         """μ, Σ ← M: this generator with its noise computed at one input (1, *event) and held there."""
         with torch.no_grad():
@@ -127,13 +144,15 @@ class Fixed(Generator):
     """Any Σ and μ of one's own, the same for every input. Scope: ``pipeline``.
 
     ``scale`` is a float, a tensor of the input's shape or one of ``ucan.scales``; ``mean`` a tensor of the input's
-    shape, or None for 0.
+    shape, or None for 0. With ``estimate`` the classifier is shown that linear estimate of the input instead of the noisy
+    copy itself; it is part of the classifier, and the guarantee covers it.
     """
 
     scope = "pipeline"
     mean: torch.Tensor
+    estimate: Estimate | None
 
-    def __init__(self, scale: Any, mean: Any = None) -> None:
+    def __init__(self, scale: Any, mean: Any = None, estimate: Estimate | None = None) -> None:
         super().__init__()
         given = as_scale(scale)
         given.check()
@@ -144,7 +163,53 @@ class Fixed(Generator):
         self.register_buffer("mean", mu)
         for name, tensor in given.tensors().items():
             self.register_buffer(_buffer_name(name), tensor.detach().clone())
+        self.register_module("estimate", estimate)
         self.register_load_state_dict_post_hook(_rebuild)
+
+    @staticmethod
+    def for_budget(
+        budget: Any,
+        data: Any = None,
+        scale: float = 1.0,
+        harm: Any = None,
+        power: float | None = None,
+        floor: float = FLOOR,
+        unit: Any = None,
+        show: Law | None = None,
+        standard: bool = False,
+    ) -> Fixed:
+        """Noise fitted to a budget: σᵢ ∝ √bᵢ·wᵢ^(−1/4), mean (bᵢ/σᵢ)² that of isotropic noise of this ``scale``.
+
+        So at the same p both certify the same box (Gaussian law), and this one has its noise where it does least
+        harm: among all σ with this mean it has the smallest Σ wᵢσᵢ² (docs/shape.md). ``budget`` is a number, a map of the
+        input's shape or a ``Budget``; the harm wᵢ is
+
+        - 1 everywhere, without data and harm: σᵢ ∝ √bᵢ, and for an equal budget isotropic noise;
+        - the variance of coordinate i over ``data`` (n, *event): σᵢ ∝ √bᵢ/√stdᵢ;
+        - ``harm``, where it is given: from ``harm_of``, or the squares of a model's importances.
+
+        ``power`` replaces the 1/2 in σᵢ ∝ √bᵢ·√wᵢ^(−power): 0 ignores the harm, 3/4 served digits better than 1/2, 1 is the
+        most uneven of use. ``floor`` is added to every √wᵢ, as a share of the largest, so that no σ is without end.
+        Coordinates of different units need ``unit``, the size of one step in each (their standard deviations, say):
+        all is then computed in these. Where the budget is 0 nobody changes anything: there σ is a thousandth of the
+        smallest other.
+
+        With ``show``, the law that the noise will be drawn from, the classifier is shown the linear estimate of the input,
+        (y − m)·v/(v + σ²) + m with mean and variance from ``data``; ``standard`` shows it as (y − m)·√v/(v + σ²).
+        """
+        if data is None and harm is None and not isinstance(budget, Budget) and torch.as_tensor(budget).ndim == 0:
+            Budget.of(budget, ())
+            return Fixed(float(scale))
+        asked, sigma = fitted_scales(budget, data, scale, harm, 0.5 if power is None else power, floor, unit)
+        if show is None:
+            return Fixed(sigma)
+        if data is None:
+            raise InvalidInput("the linear estimate needs data to take its mean and variance from.")
+        return Fixed(sigma, estimate=Estimate.of(data, sigma * show.std(asked.dim), standard))
+
+    def view(self, y: torch.Tensor) -> torch.Tensor:
+        """The noisy inputs, or the linear estimate from them."""
+        return y if self.estimate is None else self.estimate(y)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """The given μ and Σ."""
@@ -168,8 +233,8 @@ class Fixed(Generator):
         return self.scale.largest()
 
     def describe(self) -> str:
-        """The kind of Σ."""
-        return f"Fixed({type(self.scale).__name__})"
+        """The kind of Σ, and whether the classifier is shown an estimate."""
+        return f"Fixed({type(self.scale).__name__}{'' if self.estimate is None else ', estimate'})"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Fixed:
         super()._apply(fn, recurse)

@@ -9,13 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from ucan.budget import Budget
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.evidence import Noise
 from ucan.generators.base import Generator
 from ucan.generators.learned import DenseBlock
+from ucan.generators.shape import as_map
 from ucan.laws import Gaussian, Law, norm_name
+from ucan.laws.base import SHAVE
 from ucan.region import Region
-from ucan.scales import Scalar, Scale
+from ucan.scales import Diagonal, Scalar, Scale
 
 # The second look gets this much more noise than its budget asks for: rounding in float32 then never overdraws it.
 HEADROOM = 1 + 2.0**-18
@@ -42,9 +45,20 @@ class Composed(Generator):
     norm: s = σ₂ w √mean(w⁻²) for ℓ∞, s = σ₂ w / min w for ℓ2. Under ℓ∞ small noise can go where y₁ says that it matters;
     under ℓ2 a shape gains nothing. ``net`` is any module (n, *event) → (n, *event) of one's own that answers each input
     by itself; without it, ``channels`` makes the network of certification-wise noise.
+
+    **A budget in place of ℓ∞.** With ``budget``, a map b > 0 of the input's shape, the second look's budget is
+    Σ bᵢ²/sᵢ² ≤ Σ bᵢ²/σ₂², so a change with |δᵢ| ≤ εbᵢ moves the two looks by at most ε‖b‖₂/σ, and the region is the box
+    |δᵢ| < εbᵢ with ε = σΦ⁻¹(p)/‖b‖₂; b = 1 is ℓ∞. ``prior``, a map above 0 (the σ of ``Fixed.for_budget``, say), is a fixed
+    shape of both looks, scaled to Σ(bᵢ/priorᵢ)² = Σ bᵢ²; the network's shape multiplies it. With ``signal``, the mean and
+    standard deviation of the inputs (as maps), network and classifier are shown linear estimates in units of that
+    deviation, (y − m)·√v/(v + noise variance): each copy's own noise is known, and what is made of the looks costs nothing.
     """
 
     scope = "pipeline"
+    budget: torch.Tensor | None
+    prior: torch.Tensor | None
+    signal_mean: torch.Tensor | None
+    signal_std: torch.Tensor | None
 
     def __init__(
         self,
@@ -55,6 +69,9 @@ class Composed(Generator):
         features: int = 16,
         growth: int = 16,
         net: nn.Module | None = None,
+        budget: Any = None,
+        prior: Any = None,
+        signal: tuple[Any, Any] | None = None,
     ) -> None:
         super().__init__()
         if norm not in (2, math.inf):
@@ -69,13 +86,40 @@ class Composed(Generator):
         self.share = float(share)
         self.spread = float(spread)
         self.net = net or DenseBlock(channels or 0, features, growth)
+        if (budget is not None or prior is not None) and norm != math.inf:
+            raise UnsupportedNorm("a budget, and a prior shape, belong to composed noise for norm math.inf.")
+        self.register_buffer("budget", None if budget is None else _positive("budget", budget))
+        self.register_buffer("prior", None if prior is None else _positive("prior", prior))
+        for name, given in zip(("signal_mean", "signal_std"), signal or (None, None), strict=True):
+            self.register_buffer(name, None if given is None else torch.as_tensor(given).detach().float().clone())
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
-        """μ = 0 and Σ = I: what the certificate says of its region, a ball.
+        """μ = 0 and Σ = I, or diag(b): what the certificate says of its region, a ball or a box.
 
         Not what ``perturb`` adds: that noise is no fixed x + μ + Σε, since every copy draws its own s.
         """
-        return x.new_zeros(()), Scalar(1.0)
+        return x.new_zeros(()), Scalar(1.0) if self.budget is None else Diagonal(self.budget)
+
+    def first_scale(self, law: Law) -> torch.Tensor | float:
+        """The first look's standard deviation, one number or a map; it meets its share of the budget."""
+        sigma_1 = law.scale / math.sqrt(self.share)
+        return sigma_1 if self.prior is None else self._on_budget(self.prior[None], sigma_1)[0]
+
+    def _on_budget(self, shape: torch.Tensor, sigma: float) -> torch.Tensor:
+        """Shapes (n, *event) scaled to Σ(bᵢ/sᵢ)² = Σ(bᵢ/σ)², from the sound side."""
+        shares = 1 / (shape * shape)
+        if self.budget is not None:
+            b = self.budget.to(shape.device).double()
+            shares = shares * (b * b / (b * b).mean())
+        root = shares.mean(tuple(range(1, shape.ndim)), keepdim=True, dtype=torch.float64).sqrt()
+        return shape * (HEADROOM * sigma * root).to(shape.dtype)
+
+    def estimate(self, y: torch.Tensor, variance: torch.Tensor | float) -> torch.Tensor:
+        """What is shown of a look with noise of this variance: itself, or its linear estimate in units of the signal."""
+        if self.signal_mean is None or self.signal_std is None:
+            return y
+        std = self.signal_std.to(y)
+        return (y - self.signal_mean.to(y)) * (std / (std * std + variance))
 
     def second_scale(self, y1: torch.Tensor, law: Law) -> torch.Tensor:
         """s for first looks (n, *event), from them alone; it meets the norm's budget, from the sound side."""
@@ -83,13 +127,13 @@ class Composed(Generator):
         if raw.shape != y1.shape:
             raise InvalidInput(f"the net answered {tuple(y1.shape)} with {tuple(raw.shape)}; the shapes must agree.")
         shape = self.spread ** (torch.tanh(raw.to(torch.promote_types(raw.dtype, torch.float32))) / 2)
-        event = tuple(range(1, shape.ndim))
-        if self.norm == 2:
-            to_budget = 1 / shape.amin(event, keepdim=True)
-        else:
-            to_budget = (1 / (shape * shape)).mean(event, keepdim=True, dtype=torch.float64).sqrt()
         sigma_2 = law.scale / math.sqrt(1 - self.share)
-        return shape * (HEADROOM * sigma_2 * to_budget).to(shape.dtype)
+        if self.norm == 2:
+            to_budget = 1 / shape.amin(tuple(range(1, shape.ndim)), keepdim=True)
+            return shape * (HEADROOM * sigma_2 * to_budget).to(shape.dtype)
+        if self.prior is not None:
+            shape = shape * self.prior.to(shape)
+        return self._on_budget(shape, sigma_2)
 
     def perturb(
         self,
@@ -107,17 +151,27 @@ class Composed(Generator):
         batch, event = x.shape[0], x.shape[1:]
         draws = law.sample(2 * n * batch, event, rng, torch.promote_types(x.dtype, torch.float32))
         first, second = draws.reshape(2, n, batch, *event)
-        sigma_1 = law.scale / math.sqrt(self.share)
-        y1 = x + first / math.sqrt(self.share)
-        s = self.second_scale(y1.flatten(0, 1), law).reshape(y1.shape)
+        sigma_1 = self.first_scale(law)
+        if isinstance(sigma_1, torch.Tensor):
+            sigma_1 = sigma_1.to(draws)
+        y1 = x + first / math.sqrt(self.share) if self.prior is None else x + sigma_1 * (first / law.scale)
+        s = self.second_scale(self.estimate(y1, sigma_1**2).flatten(0, 1), law).reshape(y1.shape)
         y2 = x + s * (second / law.scale)
-        return ((s * s * y1 + sigma_1**2 * y2) / (s * s + sigma_1**2)).to(x.dtype)
+        both = (s * s * y1 + sigma_1**2 * y2) / (s * s + sigma_1**2)
+        return self.estimate(both, s * s * sigma_1**2 / (s * s + sigma_1**2)).to(x.dtype)
 
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
-        """The ball of the norm that this noise was made for."""
+        """The ball of the norm that this noise was made for, or the box of its budget."""
         self.check_claim(law, norm)
         event = tuple(x.shape[1:])
-        return Region(1.0, law.radius(p, norm, math.prod(event), p_b), norm, event)
+        if self.budget is None:
+            return Region(1.0, law.radius(p, norm, math.prod(event), p_b), norm, event)
+        length = Budget.of(self.budget, event).length(2)
+        return Region(self.budget, law.radius(p, 2, math.prod(event), p_b) * (1 - SHAVE) / length, math.inf, event)
+
+    def budget_factor(self, law: Law, p: float, budget: Any, x: torch.Tensor, p_b: float | None = None) -> float:
+        """That of its region: of a ball, or of the box of its own budget, in which any other budget fits so often."""
+        return self.region(law, p, self.norm, x, p_b).budget_factor(budget)
 
     def at(self, x: torch.Tensor) -> Generator:
         """The same noise, for one input. Nothing is held: the guarantee is about looks that are drawn anew."""
@@ -170,12 +224,24 @@ class Composed(Generator):
             )
 
     def cap(self) -> float:
-        """1: the region is a ball in the units of the law."""
-        return 1.0
+        """1: the region is a ball in the units of the law; the largest limit of its budget, where it has one."""
+        return 1.0 if self.budget is None else float(self.budget.max())
 
     def describe(self) -> str:
         """The norm, and the first look's share of the budget."""
-        return f"Composed({norm_name(self.norm)}, share {self.share:g}, spread {self.spread:g})"
+        what = norm_name(self.norm) if self.budget is None else "budget"
+        return f"Composed({what}, share {self.share:g}, spread {self.spread:g})"
+
+
+def _positive(name: str, value: Any) -> torch.Tensor:
+    """A map above 0 in float32."""
+    given = value.box if isinstance(value, Budget) and value.groups is None else value
+    if isinstance(given, Budget):
+        raise InvalidInput("composed noise takes a budget for every coordinate, not over groups.")
+    made = as_map(name, given, tuple(torch.as_tensor(given).shape)).float()
+    if made.ndim == 0 or not bool((made > 0).all()):
+        raise InvalidInput(f"composed noise needs a {name} above 0 in every coordinate, as a map of the input's shape.")
+    return made.clone()
 
 
 class _Redrawn(Generator):
@@ -203,7 +269,7 @@ class _Redrawn(Generator):
         return self.source.perturb(x, law, n, rng)
 
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
-        """The source's ball."""
+        """The source's ball or box."""
         return self.source.region(law, p, norm, x, p_b)
 
     def looks(self) -> bool:
@@ -213,6 +279,10 @@ class _Redrawn(Generator):
     def record(self) -> Noise:
         """The source's."""
         return self.source.record()
+
+    def budget_factor(self, law: Law, p: float, budget: Any, x: torch.Tensor, p_b: float | None = None) -> float:
+        """The source's."""
+        return self.source.budget_factor(law, p, budget, x, p_b)
 
     def describe(self) -> str:
         """The source's line."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
 
+from ucan.budget import Budget
 from ucan.errors import InvalidInput
 from ucan.generators.base import Generator
+from ucan.generators.shape import as_map
 from ucan.scales import Diagonal, Scale
 
 # The smallest σ as a share of the largest: a learned scale stays invertible whatever the optimiser does.
@@ -75,6 +78,84 @@ def _constant_mlp(dim: int) -> nn.Sequential:
     for narrow, wide in pairwise(widths):
         layers += [nn.Linear(narrow, wide), nn.LeakyReLU(0.2)]
     return nn.Sequential(*layers, nn.Linear(widths[-1], dim))
+
+
+class BudgetWise(Generator):
+    """One diagonal Σ for the whole data set, learned at a fixed guarantee for a budget. Scope: ``pipeline``.
+
+    σ = start∘spread^(tanh/2), scaled so that mean (bᵢ/σᵢ)² is that of isotropic noise of this ``scale``: whatever is
+    learned, the same p certifies the same box, so the classifier's loss alone decides where the noise goes. ``start`` is a
+    map above 0 (the σ of ``Fixed.for_budget``, say), 1 by default; no σ moves away from it by more than a factor of
+    √spread, before scaling. ``budget`` is a number or a map above 0.
+
+    With ``signal``, the mean and standard deviation of the inputs as maps, the classifier is shown the linear estimate
+    (y − m)·√v/(v + (noise·σ)²), where ``noise`` is the law's standard deviation.
+    """
+
+    scope = "pipeline"
+    budget: torch.Tensor
+    start: torch.Tensor
+    signal_mean: torch.Tensor | None
+    signal_std: torch.Tensor | None
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        budget: Any = 1.0,
+        scale: float = 1.0,
+        start: Any = None,
+        spread: float = 100.0,
+        signal: tuple[Any, Any] | None = None,
+        noise: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+        limits = Budget.of(budget, self.shape)
+        if limits.groups is not None or not bool((limits.limits > 0).all()):
+            raise InvalidInput("learned noise takes a budget above 0 for every coordinate.")
+        if not 1 <= spread <= 1e6:
+            raise InvalidInput(
+                f"spread, the largest change of a σ over the smallest, must lie in [1, 1e6], got {spread!r}."
+            )
+        first = as_map("start", 1.0 if start is None else start, self.shape)
+        if not bool((first > 0).all()):
+            raise InvalidInput("start must be above 0 in every coordinate.")
+        self.scale, self.spread, self.noise = check_gamma(scale), float(spread), check_gamma(noise)
+        self.register_buffer("budget", limits.limits.float())
+        self.register_buffer("start", first.float().clone())
+        self.raw = nn.Parameter(torch.zeros(self.shape))
+        for name, given in zip(("signal_mean", "signal_std"), signal or (None, None), strict=True):
+            self.register_buffer(name, None if given is None else torch.as_tensor(given).detach().float().clone())
+
+    def sigma(self) -> torch.Tensor:
+        """The learned σ."""
+        shape = self.start * self.spread ** (torch.tanh(self.raw) / 2)
+        to_budget = ((self.budget / shape).square().mean() / self.budget.square().mean()).sqrt()
+        return self.scale * to_budget * shape
+
+    def cap(self) -> float:
+        """The largest σ learned."""
+        return float(self.sigma().detach().max())
+
+    def looks(self) -> bool:
+        """No: σ is a constant of the deployment."""
+        return type(self).forward is not BudgetWise.forward
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
+        """μ = 0 and the learned σ, the same for every input."""
+        return x.new_zeros(()), Diagonal(self.sigma())
+
+    def view(self, y: torch.Tensor) -> torch.Tensor:
+        """The noisy inputs, or the linear estimate from them."""
+        if self.signal_mean is None or self.signal_std is None:
+            return y
+        std = self.signal_std
+        gain = std / (std * std + (self.noise * self.sigma()).square())
+        return (y - self.signal_mean.to(y)) * gain.to(y)
+
+    def describe(self) -> str:
+        """The scale of isotropic noise with the same guarantee, and whether the classifier is shown an estimate."""
+        return f"BudgetWise(scale {self.scale:g}{'' if self.signal_std is None else ', estimate'})"
 
 
 class CertificationWise(Generator):

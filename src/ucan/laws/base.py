@@ -15,6 +15,8 @@ import torch
 from ucan.errors import InvalidInput, UnsupportedNorm
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+# Taken off what is computed in float64 and must not be too large: more than rounding can have added.
+SHAVE = 1e-12
 
 
 def norm_name(norm: float) -> str:
@@ -111,6 +113,25 @@ class Law(ABC):
         """The norm of the region that carries a guarantee against ``norm``: itself, unless a larger one is known."""
         return norm
 
+    def region_norms(self) -> tuple[float, ...]:
+        """The norms of the regions that this law can certify, each once."""
+        return tuple(dict.fromkeys(self.region_norm(norm) for norm in self.norms))
+
+    def box_factor(self, p: float, scaled_budget: Any, p_b: float | None = None) -> float:
+        """The largest known ε such that no change with |δᵢ| ≤ ε′bᵢ, for any ε′ < ε, takes the class's lead; never too large.
+
+        For the noise σ∘ε; ``scaled_budget`` is b/σ, finite entries of at least 0, not all 0, one a coordinate. ``p`` and
+        ``p_b`` as for ``radius``. By default R/‖b/σ‖ in the norm of the region, the best of the law's regions; a law
+        whose exact region is larger (Uniform) says so in ``_box_factor``.
+        """
+        u = np.asarray(scaled_budget, dtype=np.float64).ravel()
+        if not (u.size and (u >= 0).all() and np.isfinite(u).all() and u.any()):
+            raise InvalidInput("a scaled budget b/σ holds finite numbers of at least 0, not all of them 0.")
+        self._check_dim(u.size)
+        p_a = float(_probabilities("p", p))
+        other = 1.0 - p_a if p_b is None else min(float(_probabilities("p_b", p_b)), 1.0 - p_a)
+        return (1 - SHAVE) * max(0.0, self._box_factor(p_a, other, u)) if p_a > other else 0.0
+
     # --- the hooks ---
 
     @abstractmethod
@@ -134,6 +155,13 @@ class Law(ABC):
             enough = self.radius(middle, norm, dim) >= radius
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
         return np.where(reachable, np.where(radius == 0, 0.5, high), np.nan)
+
+    def _box_factor(self, p_a: float, p_b: float, scaled_budget: Array) -> float:
+        """``box_factor`` for p_a > p_b, before rounding down."""
+        return max(
+            self.radius(p_a, norm, scaled_budget.size, p_b) / float(np.linalg.norm(scaled_budget, ord=norm))
+            for norm in self.region_norms()
+        )
 
     # --- checks ---
 

@@ -74,7 +74,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 
 
 def _of_a_run(given: dict[str, torch.Tensor]) -> bool:
-    return {key.partition(".")[0] for key in given} <= {"classifier", "generator"}
+    return {key.partition(".")[0] for key in given} <= {"classifier", "generator", "budget"}
 
 
 def _check_fit(model: nn.Module, given: dict[str, torch.Tensor], path: Path) -> None:

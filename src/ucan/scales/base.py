@@ -10,7 +10,12 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
+from ucan.scales.induced import NORMS, corner_norm, dense_budget_norm, has_few_corners
+
+# Up to this dimension a structured Σ may form its inverse (128 MiB in float64) to take an exact norm.
+MAX_FORMED = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +58,31 @@ class Scale(ABC):
     @abstractmethod
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """‖Σ⁻¹‖_(q→p), exact or from above (see ``ucan.scales.induced``)."""
+
+    def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """The largest ‖Σ⁻¹δ‖ₚ of a change δ within the budget, exact or from above.
+
+        Exact for a scalar and a diagonal Σ, for p = ∞ (budgets over groups: where Σ⁻¹ may be formed), and for boxes in
+        which at most 12 coordinates change.
+        """
+        self.check_dim(dim)
+        if budget.dim != dim:
+            raise InvalidInput(f"the budget is for {budget.dim} dimensions, the input has {dim}.")
+        if has_few_corners(budget) and dim <= MAX_FORMED:
+            return corner_norm(self.solve, budget, p)
+        return self._budget_norm(budget, p, dim)
+
+    def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """The hook of ``budget_norm``: by default from the formed inverse, and from its norms over balls."""
+        by_balls = self._over_balls(budget, p, dim)
+        if dim > MAX_FORMED:
+            return by_balls
+        inverse = self.solve(torch.eye(dim, dtype=torch.float64)).T
+        return min(by_balls, dense_budget_norm(inverse, budget, p))
+
+    def _over_balls(self, budget: Budget, p: float, dim: int) -> float:
+        """From above, by the balls around the budget: each ‖δ‖_q is at most the budget's length in ℓ_q."""
+        return min(self.inverse_norm(q, p, dim) * budget.length(q) for q in NORMS)
 
     @abstractmethod
     def regularised(self, eps: float) -> Self:

@@ -11,9 +11,10 @@ from typing import Self
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
 from ucan.scales.base import Scale, at_least, check_finite, check_positive, exact, finite_tensor, rows
-from ucan.scales.induced import dense_norm
+from ucan.scales.induced import dense_budget_norm, dense_norm, identity_norm
 from ucan.scales.matrix import square
 
 # How far QᵀQ may be from I, in the spectral norm, for Q to count as orthonormal; float32 stays well below.
@@ -130,6 +131,16 @@ class Basis(Scale):
         """How far Σ⁻¹ as computed may be off, relative to itself: ‖E‖₂² max s/min s."""
         s = exact(self.s)
         return defect(self.basis) ** 2 * float(s.max() / s.min())
+
+    def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """As of any Σ; what one Newton step leaves of E, ‖E‖₂²‖δ‖₂/min s, is added."""
+        left = defect(self.basis) ** 2 * self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim) * budget.length(2)
+        return super().budget_norm(budget, p, dim) + left
+
+    def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """From diag(1/s) Q⁻¹, and from the smallest scale: ‖Σ⁻¹δ‖₂ ≤ ‖δ‖₂/min s."""
+        spectral = self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim) * budget.length(2)
+        return min(spectral, dense_budget_norm(self.inverse, budget, p))
 
     def regularised(self, eps: float) -> Self:
         """max(|sₖ|, eps)."""

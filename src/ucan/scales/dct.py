@@ -9,9 +9,10 @@ from typing import Self
 
 import torch
 
+from ucan.budget import Budget
 from ucan.errors import InvalidInput
 from ucan.scales.base import Scale, at_least, check_positive, exact, finite_tensor, rows
-from ucan.scales.induced import hard_bound
+from ucan.scales.induced import hard_bound, identity_norm
 
 
 def cosine_matrix(size: int) -> torch.Tensor:
@@ -98,6 +99,18 @@ class DCT(Scale):
         if p == math.inf:
             return float(row_sums.max())
         return hard_bound(spectral, row_sums.flatten(), (high.T @ weights @ wide).flatten(), q, p)
+
+    def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """Exact for a box and p = ∞, else from above: by the rows of |Σ⁻¹|, and by the smallest scale.
+
+        Row k of |Σ⁻¹| times b is (|Qᵀ|b)ₖ/sₖ, and |Q| factors over the axes: O(d(H + W)), no matrix. Over groups the rows
+        are bounded by the box around them.
+        """
+        weights = 1 / exact(self.s).cpu()
+        high, wide = (c.abs() for c in self._cosines(weights))
+        reach = weights * (high @ budget.box.reshape(self.s.shape) @ wide.T)
+        by_rows = float(torch.linalg.vector_norm(reach, ord=p))
+        return min(by_rows, float(weights.max()) * identity_norm(2, p, dim) * budget.length(2))
 
     def regularised(self, eps: float) -> Self:
         """max(|sₖ|, eps)."""

@@ -8,9 +8,10 @@ from typing import ClassVar, Self
 
 import torch
 
+from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
 from ucan.scales.base import Scale, at_least, check_positive, exact, finite_tensor
-from ucan.scales.induced import diagonal_norm, identity_norm
+from ucan.scales.induced import diagonal_budget_norm, diagonal_norm, identity_norm
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,10 @@ class Scalar(Scale):
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact."""
         return identity_norm(q, p, dim) / abs(self.value)
+
+    def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """Exact."""
+        return diagonal_budget_norm(torch.ones(dim, dtype=torch.float64), budget, p) / abs(self.value)
 
     def regularised(self, eps: float) -> Self:
         """The scalar max(|s|, eps)."""
@@ -117,6 +122,10 @@ class Diagonal(Scale):
         """Exact: 1/min σ for q ≤ p, else ‖1/σ‖ₛ with 1/s = 1/p − 1/q."""
         self.check_dim(dim)
         return diagonal_norm(1 / exact(self.sigma), q, p)
+
+    def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """Exact: ‖b/σ‖ₚ over a box; over groups ‖b_g/min σ_g‖ for ℓ2 and ℓ∞, Σ b_g‖1/σ_g‖₂ for ℓ1."""
+        return diagonal_budget_norm(1 / exact(self.sigma), budget, p)
 
     def regularised(self, eps: float) -> Self:
         """max(|σᵢ|, eps)."""

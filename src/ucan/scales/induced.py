@@ -3,15 +3,23 @@
 Six of the nine pairs have closed forms. For ∞→2, ∞→1 and 2→1 the exact value is exponentially hard; there the smaller of
 two upper bounds is taken. An upper bound on the norm is a lower bound on the inscribed radius, so it errs on the sound
 side. The smallest singular value alone is a valid factor for p = q = 2 only.
+
+The same over a budget, max ‖Aδ‖ₚ over |δᵢ| ≤ bᵢ or ‖δ_g‖₂ ≤ b_g: exact for a diagonal A, for p = ∞, and for a box with few
+coordinates that change; else the smallest of several upper bounds.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
+from ucan.budget import Budget
+
 NORMS = (1, 2, math.inf)
+# Up to so many coordinates that change, a box's corners (half of them, since signs come in pairs) are all looked at.
+MAX_CORNERS = 12
 
 
 def identity_norm(q: float, p: float, dim: int) -> float:
@@ -50,3 +58,54 @@ def hard_bound(spectral: float, row_sums: torch.Tensor, column_sums: torch.Tenso
     sums = row_sums if q == math.inf else column_sums
     by_sums = float(torch.linalg.vector_norm(sums.double(), ord=p if q == math.inf else 2))
     return min(by_spectrum, by_sums)
+
+
+def diagonal_budget_norm(entries: torch.Tensor, budget: Budget, p: float) -> float:
+    """max ‖diag(entries)·δ‖ₚ over a budget, exact: each coordinate, or each group, has its worst case by itself."""
+    sizes, limits = entries.detach().double().abs().flatten().cpu(), budget.limits.flatten()
+    if budget.groups is not None:
+        groups = budget.groups.flatten()
+        if p == 1:  # the largest ‖diag·δ_g‖₁ over ‖δ_g‖₂ ≤ 1 is ‖entries_g‖₂
+            sizes = torch.zeros_like(limits).index_add_(0, groups, sizes.square()).sqrt()
+        else:
+            sizes = torch.zeros_like(limits).scatter_reduce_(0, groups, sizes, "amax")
+    return float(torch.linalg.vector_norm(sizes * limits, ord=p))
+
+
+def dense_budget_norm(matrix: torch.Tensor, budget: Budget, p: float) -> float:
+    """max ‖Aδ‖ₚ over a budget, for a matrix: exact for p = ∞, else the smaller of two upper bounds.
+
+    Row k of A takes at most rₖ = Σ bᵢ|Aₖᵢ|, or Σ b_g‖Aₖ_g‖₂: that bounds Aδ entry by entry. And δ = diag(b)v with ‖v‖₂ at
+    most the root of the number of coordinates or groups that change.
+    """
+    a = matrix.double().cpu()
+    rows = row_reach(a, budget)
+    by_rows = float(torch.linalg.vector_norm(rows, ord=p))
+    if p == math.inf or budget.uniform:  # of a uniform budget the spectral norm of A says as much, and may be known
+        return by_rows
+    spectral = float(torch.linalg.matrix_norm(a * budget.box.flatten(), ord=2))
+    changing = int((budget.limits > 0).sum())
+    return min(by_rows, spectral * math.sqrt(changing) * identity_norm(2, p, len(a)))
+
+
+def row_reach(a: torch.Tensor, budget: Budget) -> torch.Tensor:
+    """How far each entry of Aδ can get over a budget, exact."""
+    if budget.groups is None:
+        return a.abs() @ budget.limits.flatten()
+    squares = a.new_zeros(len(a), len(budget.limits)).index_add_(1, budget.groups.flatten(), a.square())
+    return squares.sqrt() @ budget.limits
+
+
+def has_few_corners(budget: Budget) -> bool:
+    """Whether ``corner_norm`` may be asked: a box in which few coordinates change."""
+    return budget.groups is None and int((budget.limits > 0).sum()) <= MAX_CORNERS
+
+
+def corner_norm(linear: Callable[[torch.Tensor], torch.Tensor], budget: Budget, p: float) -> float:
+    """max ‖Aδ‖ₚ over a box, exact: a convex function is largest at a corner. ``linear`` maps rows δ to rows Aδ."""
+    limits = budget.limits.flatten()
+    free = limits.nonzero()[:, 0]
+    signs = 1 - 2 * ((torch.arange(2 ** (len(free) - 1))[:, None] >> torch.arange(len(free))) & 1)  # the last is +1
+    corners = limits.new_zeros(len(signs), len(limits))
+    corners[:, free] = signs * limits[free]
+    return float(torch.linalg.vector_norm(linear(corners), ord=p, dim=1).max())

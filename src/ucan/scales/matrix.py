@@ -10,14 +10,13 @@ from typing import Any, Self
 
 import torch
 
+from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
-from ucan.scales.base import Scale, at_least, check_finite, check_positive, exact, finite_tensor, rows
-from ucan.scales.induced import dense_norm, diagonal_norm, identity_norm
+from ucan.scales.base import MAX_FORMED, Scale, at_least, check_finite, check_positive, exact, finite_tensor, rows
+from ucan.scales.induced import dense_budget_norm, dense_norm, diagonal_norm, identity_norm
 
 # A matrix whose condition number is above this cannot be inverted in float64 with any digit to trust.
 MAX_CONDITION = 1e12
-# Up to this dimension a structured Σ may form its inverse (128 MiB in float64) to take an exact norm.
-MAX_FORMED = 4096
 # Rounding in float64, with room to spare: added where a difference of nearly equal numbers must not come out too small.
 ROUNDING = 2.0**-48
 # Times the condition number: what inverting a matrix in float64 may change of its inverse, with room to spare.
@@ -88,9 +87,21 @@ class Dense(Scale):
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact, or a bound from above for ∞→2, ∞→1, 2→1; what inverting A in float64 may have lost is added."""
         self.check_dim(dim)
+        return dense_norm(self.inverse, q, p) * (1 + self._lost)
+
+    def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """As of any Σ; what inverting A in float64 may have lost is added."""
+        return super().budget_norm(budget, p, dim) * (1 + self._lost)
+
+    def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """From A⁻¹, and from its norms over balls."""
+        return min(self._over_balls(budget, p, dim), dense_budget_norm(self.inverse, budget, p))
+
+    @cached_property
+    def _lost(self) -> float:
+        """What inverting A in float64 may have changed of its inverse, relative to it."""
         condition = float(torch.linalg.matrix_norm(exact(self.matrix)) * torch.linalg.matrix_norm(self.inverse))
-        lost = INVERTING * condition if condition > 1e4 else 0.0  # else in the last digits, as of any other number here
-        return dense_norm(self.inverse, q, p) * (1 + lost)
+        return INVERTING * condition if condition > 1e4 else 0.0  # else in the last digits, as of any other number here
 
     def regularised(self, eps: float) -> Self:
         """Every singular value raised to at least eps."""
@@ -248,6 +259,16 @@ class BlockDiagonal(Scale):
         self.check_dim(dim)
         norms = torch.tensor([d.inverse_norm(q, p, d.dim) for d in self.parts], dtype=torch.float64)
         return diagonal_norm(norms, q, p)
+
+    def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """Of a box, from the blocks' as the norm of a vector; exact where they are."""
+        if budget.groups is not None:
+            return super()._budget_norm(budget, p, dim)
+        pieces = budget.limits.flatten().split([d.dim for d in self.parts])
+        sizes = [
+            d.budget_norm(Budget(b), p, d.dim) if b.any() else 0.0 for d, b in zip(self.parts, pieces, strict=True)
+        ]
+        return float(torch.linalg.vector_norm(torch.tensor(sizes, dtype=torch.float64), ord=p))
 
     def regularised(self, eps: float) -> Self:
         """Every block's singular values raised to at least eps."""

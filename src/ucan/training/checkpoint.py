@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from ucan.budget import Budget
 from ucan.config import differences, frozen, read_config, write_config
 from ucan.errors import TrainingError
 from ucan.generators import Generator
@@ -34,6 +35,7 @@ class TrainedRun:
     law: Law
     shape: tuple[int, ...]
     num_classes: int
+    budget: Budget | None = None
 
 
 def check_settings(folder: Path, config: dict[str, Any]) -> None:
@@ -144,4 +146,5 @@ def load_run(folder: str | Path, classifier: nn.Module | None = None) -> Trained
             "If the Trainer was given a model of your own, give one to load_run, too: load_run(folder, model)."
         ) from error
     law = settings.build_law(math.prod(shape))
-    return TrainedRun(folder, settings, classifier.eval(), generator.eval(), law, shape, num_classes)
+    budget = Budget(state["budget"]) if "budget" in state else None
+    return TrainedRun(folder, settings, classifier.eval(), generator.eval(), law, shape, num_classes, budget)

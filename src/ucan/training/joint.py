@@ -13,7 +13,7 @@ from ucan.laws import Law
 from ucan.scales import DCT, Basis, Diagonal, Scalar, Scale, as_scale
 from ucan.training.recipes import Recipe
 
-VARIANCE_TERMS = ("none", "mean", "logmean", "min")
+VARIANCE_TERMS = ("none", "mean", "logmean", "min", "budget")
 
 
 def scale_entries(scale: Scale, x: torch.Tensor) -> torch.Tensor:
@@ -27,8 +27,16 @@ def scale_entries(scale: Scale, x: torch.Tensor) -> torch.Tensor:
     raise InvalidInput(f"a variance term needs a Σ with one scale per direction, not {type(scale).__name__}.")
 
 
-def variance_term(entries: torch.Tensor, term: str) -> torch.Tensor:
-    """What training pushes up: the mean of σ (as printed), of log σ (what ALM is) or each sample's smallest σ."""
+def variance_term(entries: torch.Tensor, term: str, budget: torch.Tensor | None = None) -> torch.Tensor:
+    """What training pushes up, each term for its claim.
+
+    The mean of σ (as printed); of log σ (what ALM is); each sample's smallest σ (the ℓ2 radius); or for a budget b, 1
+    everywhere if none is given, −½ log mean (b/σ)²: for b = 1 the logarithm of the scale of isotropic noise with the same
+    guarantee against ℓ∞.
+    """
+    if term == "budget":
+        b = torch.ones((), device=entries.device) if budget is None else budget.to(entries).reshape(1, -1)
+        return -0.5 * (b / entries).square().mean(1).log().mean()
     if term == "mean":
         return entries.mean()
     if term == "logmean":
@@ -41,8 +49,17 @@ def variance_term(entries: torch.Tensor, term: str) -> torch.Tensor:
 class Joint(nn.Module):
     """The training step as one module: (x, labels) → loss and what to show of it."""
 
+    budget: torch.Tensor | None
+
     def __init__(
-        self, classifier: nn.Module, generator: Generator, law: Law, recipe: Recipe, term: str, weight: float
+        self,
+        classifier: nn.Module,
+        generator: Generator,
+        law: Law,
+        recipe: Recipe,
+        term: str,
+        weight: float,
+        budget: torch.Tensor | None = None,
     ) -> None:
         super().__init__()
         self.answer: Any
@@ -54,6 +71,8 @@ class Joint(nn.Module):
         self.recipe = recipe
         self.term = term
         self.weight = weight
+        # Kept with the weights, so that the run can say what it was trained for.
+        self.register_buffer("budget", None if budget is None else budget.detach().float().clone())
         self.use_for_answers(classifier)
 
     def use_for_answers(self, twin: Any) -> None:
@@ -72,7 +91,7 @@ class Joint(nn.Module):
         loss = self.recipe.loss(logits, labels)
         entries = scale_entries(as_scale(noise[1]), x).float()
         if self.term != "none":
-            loss = loss - self.weight * variance_term(entries, self.term)
+            loss = loss - self.weight * variance_term(entries, self.term, self.budget)
         metrics = {"loss": loss, "correct": (logits.argmax(-1) == labels).float().mean().detach()}
         if not isinstance(self.generator, Composed):  # every copy of which draws its own
             metrics |= {"min_sigma": entries.amin(1).mean().detach(), "mean_sigma": entries.mean().detach()}

@@ -99,15 +99,17 @@ class Trainer:
         self.share = self.batches.share
         shape = dataset.event_shape
         torch.manual_seed(epoch_seed(settings.seed, 0, "initial weights"))
-        images = _pixels(dataset).to(self.fabric.device) if _wants_images(settings) else None
+        images = _pixels(dataset).to(self.fabric.device) if settings.wants_images() else None
         generator = settings.build_generator(shape, images)
+        budget = settings.build_budget(shape, images)
         self.law = settings.build_law(math.prod(shape))
         recipe = settings.build_recipe()
         term, weight = settings.variance_term, settings.variance_weight
         if world > 1:
             classifier = share_statistics(classifier, self.fabric.device)
         law = self.share.law(self.law)
-        self.joint = Joint(classifier, generator, law, recipe, term, weight).to(self.fabric.device)
+        limits = None if budget is None else budget.limits
+        self.joint = Joint(classifier, generator, law, recipe, term, weight, limits).to(self.fabric.device)
         if self.fabric.device.type == "cuda":
             classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.compile:
@@ -326,10 +328,6 @@ def _update_average(average: dict[str, torch.Tensor], state: dict[str, torch.Ten
     torch._foreach_lerp_([average[k] for k in floats], [state[k].detach() for k in floats], 1 - decay)
     for name in average.keys() - set(floats):
         average[name].copy_(state[name])
-
-
-def _wants_images(settings: TrainSettings) -> bool:
-    return settings.generator["kind"] == "basis-wise" and settings.generator.get("basis", "pca") == "pca"
 
 
 def _pixels(dataset: Labelled) -> torch.Tensor:

@@ -14,20 +14,34 @@ from typing import Any
 import torch
 
 from ucan import generators, laws
+from ucan.budget import Budget
 from ucan.errors import InvalidInput, UcanError
 from ucan.generators import Generator
 from ucan.generators.basis import Cosines, PrincipalComponents
 from ucan.laws import Law
+from ucan.training.fitted import Fitted, build_budget, check_budget
 from ucan.training.recipes import RECIPES, Recipe
 
-GENERATORS = ("isotropic", "pattern", "dataset-wise", "certification-wise", "basis-wise", "composed")
+GENERATORS = (
+    "isotropic",
+    "pattern",
+    "dataset-wise",
+    "certification-wise",
+    "basis-wise",
+    "composed",
+    "budget",
+    "budget-wise",
+)
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 OPTIMISERS, SCHEDULES = ("adam", "sgd"), ("constant", "cosine", "one-cycle")
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """A training run. The tables ``law``, ``generator`` and ``recipe`` hold a ``kind`` and its parameters."""
+    """A training run. The tables ``law``, ``generator`` and ``recipe`` hold a ``kind`` and its parameters.
+
+    ``budget`` is what the noise is to protect from: a table with ``limit``, ``limits`` or ``spread``.
+    """
 
     data: str = "digits"
     size: int | None = None  # pictures in a folder are resized and cropped to this
@@ -50,6 +64,7 @@ class TrainSettings:
     law: dict[str, Any] = field(default_factory=lambda: {"kind": "gaussian", "scale": 0.25})
     generator: dict[str, Any] = field(default_factory=lambda: {"kind": "isotropic"})
     recipe: dict[str, Any] = field(default_factory=lambda: {"kind": "augmentation"})
+    budget: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -65,6 +80,7 @@ class TrainSettings:
         _one_of("law.kind", self.law.get("kind"), tuple(laws.BY_NAME))
         _one_of("generator.kind", self.generator.get("kind"), GENERATORS)
         _one_of("recipe.kind", self.recipe.get("kind"), tuple(RECIPES))
+        check_budget(self.budget)
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must be at least 1, got {getattr(self, name)!r}.")
@@ -107,13 +123,32 @@ class TrainSettings:
         """The recipe."""
         return _made("recipe", RECIPES[self.recipe["kind"]], {k: v for k, v in self.recipe.items() if k != "kind"})
 
-    def build_generator(self, shape: Sequence[int], images: torch.Tensor | None) -> Generator:
-        """The generator for inputs of this shape; ``images`` (training pixels) are what a PCA basis is made of.
+    def wants_images(self) -> bool:
+        """Whether the noise, or the budget, is made from the training inputs."""
+        kind = self.generator["kind"]
+        if kind == "composed":
+            fitted = "power" in self.generator or self.generator.get("show", "copy") != "copy"
+        else:
+            fitted = kind in ("budget", "budget-wise")
+        basis = kind == "basis-wise" and self.generator.get("basis", "pca") == "pca"
+        return fitted or basis or "spread" in (self.budget or {})
 
-        Without images a PCA basis is a placeholder, to be filled from saved weights.
+    def build_budget(self, shape: Sequence[int], images: torch.Tensor | None) -> Budget | None:
+        """The budget that the noise is to protect from, if the settings name one."""
+        return None if self.budget is None else build_budget(self.budget, shape, images)
+
+    def build_generator(self, shape: Sequence[int], images: torch.Tensor | None) -> Generator:
+        """The generator for inputs of this shape; ``images`` (training pixels) are what a PCA basis is made of, and what
+        noise for a budget is fitted to.
+
+        Without images these are placeholders, to be filled from saved weights.
         """
         parameters = {k: v for k, v in self.generator.items() if k != "kind"}
         kind = self.generator["kind"]
+        if kind == "budget":
+            return _made("generator", self._fitted(shape, images).fixed, parameters)
+        if kind == "budget-wise":
+            return _made("generator", self._fitted(shape, images).learned, parameters)
         if kind == "isotropic":
             return _made("generator", generators.Isotropic, parameters)
         if kind == "pattern":
@@ -130,6 +165,8 @@ class TrainSettings:
         if kind == "composed":
             norm = parameters.pop("norm", "inf")
             norm = math.inf if norm == "inf" else norm
+            if self.budget is not None or "power" in parameters or "show" in parameters:
+                return _made("generator", self._fitted(shape, images).composed, {"norm": norm, **parameters})
             return _made("generator", generators.Composed, {"channels": shape[0], "norm": norm, **parameters})
         basis = parameters.pop("basis", "pca")
         _one_of("generator.basis", basis, ("pca", "dct"))
@@ -140,6 +177,10 @@ class TrainSettings:
         else:
             directions = PrincipalComponents.of(images)
         return _made("generator", generators.BasisWise, {"directions": directions, **parameters})
+
+    def _fitted(self, shape: Sequence[int], images: torch.Tensor | None) -> Fitted:
+        budget = self.build_budget(shape, images) or Budget.of(1.0, shape)
+        return Fitted(tuple(shape), budget, self.build_law(math.prod(shape)), images)
 
 
 def preset_names() -> list[str]:
