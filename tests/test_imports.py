@@ -25,6 +25,7 @@ ORDER = (
     "scales",
     "bounds",
     "region",
+    "arithmetic",
     "sidecar",
     "evidence",
     "certificate",

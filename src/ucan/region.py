@@ -15,6 +15,9 @@ from ucan.rounding import floor_significant
 from ucan.scales import Scale, as_scale
 from ucan.scales.induced import NORMS
 
+# What computing a norm may lose, relative to it: membership is decided with the norm rounded up.
+ROUNDED_UP = 1 + 2.0**-40
+
 
 def check_norm(norm: float) -> None:
     """Refuse a norm other than ℓ1, ℓ2, ℓ∞."""
@@ -64,7 +67,7 @@ class Region:
                 f"contains wants perturbations of shape (batch, {', '.join(map(str, self.shape))}), "
                 f"got {tuple(delta.shape)}."
             )
-        return self.size(delta) < self.radius
+        return self.size(delta) * ROUNDED_UP < self.radius
 
     def size(self, delta: torch.Tensor) -> torch.Tensor:
         """‖Σ⁻¹δ‖ₚ for each perturbation of a batch, in float64."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from ucan.arithmetic import Grid, unit_draws
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.evidence import Noise
 from ucan.generators.base import Generator
@@ -16,6 +18,7 @@ from ucan.generators.learned import DenseBlock
 from ucan.laws import Gaussian, Law, norm_name
 from ucan.region import Region
 from ucan.scales import Scalar, Scale
+from ucan.scales.base import RowBounds
 
 # The second look gets this much more noise than its budget asks for: rounding in float32 then never overdraws it.
 HEADROOM = 1 + 2.0**-18
@@ -113,6 +116,32 @@ class Composed(Generator):
         y2 = x + s * (second / law.scale)
         return ((s * s * y1 + sigma_1**2 * y2) / (s * s + sigma_1**2)).to(x.dtype)
 
+    def perturb_on_grid(
+        self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator], grid: Grid
+    ) -> None:
+        """Both looks in whole steps. What the classifier is shown is a function of the two, so the guarantee covers it."""
+        self.check_claim(law)
+        k, step, dim = grid.integers(x), grid.steps(x.device), x.numel()
+        sigma_1 = law.scale / math.sqrt(self.share)
+        for block, rng in zip(out, rngs, strict=True):
+            first, second = unit_draws(law, 2 * len(block), dim, rng).chunk(2)
+            y1 = first.mul_(sigma_1).div_(step).round_().add_(k)
+            s = self.second_scale(grid.floats(y1, x.dtype).reshape(block.shape), law).reshape(y1.shape).double()
+            y2 = second.mul_(s).div_(step).round_().add_(k)
+            together = (s * s * (y1 * step) + sigma_1**2 * (y2 * step)) / (s * s + sigma_1**2)
+            block.copy_(together.reshape(block.shape))
+
+    def grid_error(self, x: torch.Tensor, law: Law, grid: Grid) -> float:
+        """The first look's error, and the largest that the second can have: its s lies within ``spread`` of σ₂."""
+        first = grid.error(law, Scalar(1 / math.sqrt(self.share)), x.new_zeros(()), x.numel())
+        sigma_2 = 1 / math.sqrt(1 - self.share)  # in units of λ
+        longest = torch.tensor(1.001 * sigma_2 * self.spread, dtype=torch.float64)
+        shortest = torch.tensor(0.999 * sigma_2 / self.spread, dtype=torch.float64)
+        zero = torch.zeros((), dtype=torch.float64)
+        # Both ends at once: errors grow with s, densities as it falls.
+        errors = (grid.error_of(law, RowBounds(end, longest, 1), zero, x.numel()) for end in (longest, shortest))
+        return first + sum(errors)
+
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The ball of the norm that this noise was made for."""
         self.check_claim(law, norm)
@@ -201,6 +230,16 @@ class _Redrawn(Generator):
     ) -> torch.Tensor:
         """The source's copies."""
         return self.source.perturb(x, law, n, rng)
+
+    def perturb_on_grid(
+        self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator], grid: Grid
+    ) -> None:
+        """The source's copies."""
+        self.source.perturb_on_grid(out, x, law, rngs, grid)
+
+    def grid_error(self, x: torch.Tensor, law: Law, grid: Grid) -> float:
+        """The source's."""
+        return self.source.grid_error(x, law, grid)
 
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The source's ball."""
