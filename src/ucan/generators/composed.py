@@ -132,15 +132,11 @@ class Composed(Generator):
             block.copy_(together.reshape(block.shape))
 
     def grid_error(self, x: torch.Tensor, law: Law, grid: Grid) -> float:
-        """The first look's error, and the largest that the second can have: its s lies within ``spread`` of σ₂."""
+        """The first look's error, and the largest that the second can have: it grows with s, which ``spread`` bounds."""
         first = grid.error(law, Scalar(1 / math.sqrt(self.share)), x.new_zeros(()), x.numel())
-        sigma_2 = 1 / math.sqrt(1 - self.share)  # in units of λ
-        longest = torch.tensor(1.001 * sigma_2 * self.spread, dtype=torch.float64)
-        shortest = torch.tensor(0.999 * sigma_2 / self.spread, dtype=torch.float64)
+        longest = torch.tensor(1.001 * self.spread / math.sqrt(1 - self.share), dtype=torch.float64)  # in units of λ
         zero = torch.zeros((), dtype=torch.float64)
-        # Both ends at once: errors grow with s, densities as it falls.
-        errors = (grid.error_of(law, RowBounds(end, longest, 1), zero, x.numel()) for end in (longest, shortest))
-        return first + sum(errors)
+        return first + grid.error_of(law, RowBounds(longest, longest, 1), zero, x.numel())
 
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The ball of the norm that this noise was made for."""
