@@ -27,6 +27,8 @@ from ucan.cli import app, main
 from ucan.cli.answers import Answer, Answers
 from ucan.cli.progress import Progress, duration
 from ucan.cli.train import _Shown
+from ucan.cli.words import ArithmeticName, step_for
+from ucan.data import load
 from ucan.errors import InvalidInput, StoreError, TrainingError
 from ucan.models import build_model
 from ucan.results import Store
@@ -1327,3 +1329,12 @@ def test_a_run_on_the_grid_is_verified_audited_and_reported_as_such(byte_picture
     ok("report", "run", "-o", "page.html", "-q")
     page = (byte_pictures / "page.html").read_text()
     assert "whole multiples of 1/255" in page and "--arithmetic grid" in page
+
+
+def test_which_step_a_command_takes(byte_pictures: Path) -> None:
+    whole, floats = load("bytes.npz"), load("data.npz")
+    grid, real = ArithmeticName.grid, ArithmeticName.real
+    assert step_for(None, whole, None) == step_for(grid, whole, None) == 1 / 255
+    assert step_for(None, floats, None) is step_for(real, whole, None) is None
+    assert step_for(None, whole, "real") is None and step_for(None, whole, "grid(1/16)") == 1 / 16
+    assert step_for(grid, whole, "real") == 1 / 255  # another config, which is then refused
