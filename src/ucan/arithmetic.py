@@ -39,6 +39,8 @@ LARGEST = 2.0**51
 MOST = 1e-3
 # What the functions that turn counts into probabilities may be off by (float64, a few digits to spare).
 STATISTICS = 2.0**-40
+# Dividing an input by the step and rounding loses less than this, relative to inputs up to 256 times as large.
+DIVIDED = 2.0**-44
 # Radii of a grid certificate are rounded down by this: more than the laws' radius functions may be off, relative to them.
 ROUNDED_DOWN = 1 - 2.0**-29
 
@@ -111,7 +113,7 @@ class Grid:
                 "an input is too many steps from 0 for its whole numbers to be exact: use a larger step."
             )
         beside = (x.detach().double().reshape(-1) / self.steps(x.device) - k).abs()
-        return bool((beside <= NEAR * torch.finfo(x.dtype).eps * k.abs()).all())
+        return bool((beside <= (NEAR * torch.finfo(x.dtype).eps * k.abs()).clamp_max(1 / 8)).all())
 
     def arithmetic(self, x: torch.Tensor) -> str:
         """What the evidence of an input says: grid(1/255), or that it had to be rounded first."""
@@ -202,15 +204,15 @@ class Grid:
         """What rounding takes from a radius: ‖Σ⁻¹(x − round x)‖ + ‖Σ⁻¹diag(step/2)‖_(∞→p); 0 on the grid."""
         if self.holds(x):
             return 0.0
-        step = self.steps(x.device)
+        step, where = self.steps(x.device), _device_of(region.scale, x.device)
         moved = x.detach().double().reshape(1, -1) - self.integers(x) * step
-        there = float(region.size(moved.to(_device_of(region.scale, x.device)))[0])
-        dim = x.numel()
+        there = float(region.size(moved.to(where))[0])
+        # What dividing by the step may be off by, for x and for what comes in its place.
+        half = step / 2 + DIVIDED * (x.detach().double().abs().max() + step.max())
         if region.scale.elementwise and step.ndim:
-            half = region.scale.solve((step / 2)[None].to(_device_of(region.scale, x.device)))
-            others = float(torch.linalg.vector_norm(half, ord=region.norm, dim=1)[0])
+            others = float(region.size(half[None].to(where))[0])
         else:
-            others = float(step.max()) / 2 * region.scale.inverse_norm(math.inf, region.norm, dim)
+            others = float(half.max()) * region.scale.inverse_norm(math.inf, region.norm, x.numel())
         return (there + others) * (1 + 2.0**-40)
 
 
