@@ -27,6 +27,8 @@ from ucan.cli import app, main
 from ucan.cli.answers import Answer, Answers
 from ucan.cli.progress import Progress, duration
 from ucan.cli.train import _Shown
+from ucan.cli.words import ArithmeticName, step_for
+from ucan.data import load
 from ucan.errors import InvalidInput, StoreError, TrainingError
 from ucan.models import build_model
 from ucan.results import Store
@@ -1251,3 +1253,88 @@ def test_bench_leaves_out_what_cannot_be_compiled(monkeypatch: pytest.MonkeyPatc
     with pytest.warns(RuntimeWarning, match="cannot be compiled"):
         bench.ours("compile", None)
     assert bench.rows == []
+
+
+# --- arithmetic ---
+
+
+@pytest.fixture
+def byte_pictures(place: Path) -> Path:
+    """The six pictures again, as bytes, in bytes.npz."""
+    level = np.array([26, 230, 128, 51, 204, 230], dtype=np.uint8)
+    x = np.broadcast_to(level[:, None, None, None], (6, 1, 4, 4))
+    np.savez(place / "bytes.npz", x=x, y=np.array([0, 1, 0, 0, 1, 0]))
+    return place
+
+
+def arithmetic_of_run(folder: Path) -> tuple[str | None, set[str]]:
+    """What the config says, and what the evidence of the outcomes does."""
+    config = tomllib.loads((folder / "config.toml").read_text())
+    with Store.open(folder) as store:
+        said = {store.outcome(i).evidence.arithmetic for i in store.done()}
+    return config.get("arithmetic"), said
+
+
+def test_bytes_are_certified_on_the_grid_and_floats_in_real_arithmetic(byte_pictures: Path) -> None:
+    said = certify("grid", data="bytes.npz")
+    assert "whole multiples of 1/255" in said
+    assert arithmetic_of_run(byte_pictures / "grid") == ("grid(1/255)", {"grid(1/255)"})
+    assert "whole multiples" not in certify("real", "--arithmetic", "real", data="bytes.npz")
+    assert arithmetic_of_run(byte_pictures / "real") == ("real", {"real"})
+    certify("floats")
+    assert arithmetic_of_run(byte_pictures / "floats") == ("real", {"real"})
+
+
+def test_a_grid_without_a_step_is_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command in ("certify", "predict"):
+        words = (command, "--model", "tiny:net", "--data", "data.npz", "--arithmetic", "grid")
+        assert "uint8" in refused(capsys, monkeypatch, *words)
+
+
+def test_a_run_goes_on_in_the_arithmetic_it_was_begun_in(
+    byte_pictures: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify("run", "--max", 2, "--arithmetic", "real", data="bytes.npz")
+    certify("run", "--max", 4, data="bytes.npz")
+    assert arithmetic_of_run(byte_pictures / "run") == ("real", {"real"})
+    config = byte_pictures / "run" / "config.toml"  # as a run from before this was kept
+    config.write_text("".join(line for line in config.read_text().splitlines(True) if "arithmetic" not in line))
+    certify("run", data="bytes.npz")
+    assert arithmetic_of_run(byte_pictures / "run") == (None, {"real"})
+    words = ("certify", "--model", "tiny:net", "--data", "bytes.npz", "-o", "run", *SMALL, "--arithmetic", "grid")
+    assert "arithmetic" in refused(capsys, monkeypatch, *words)
+    certify("grid", "--max", 2, data="bytes.npz")
+    certify("grid", data="bytes.npz")
+    assert arithmetic_of_run(byte_pictures / "grid") == ("grid(1/255)", {"grid(1/255)"})
+
+
+def test_predictions_take_the_arithmetic_too(byte_pictures: Path) -> None:
+    words = ("predict", "--model", "tiny:net", "--data", "bytes.npz", "--n", 200, "-q")
+    on_grid, real = ok(*words), ok(*words, "--arithmetic", "real")
+    assert [line.split("\t")[:3] for line in on_grid.splitlines()] == [
+        line.split("\t")[:3] for line in real.splitlines()
+    ]
+    part = byte_pictures / "p.tsv.part"
+    ok(*words, "--arithmetic", "real", "--max", 6, "-o", "q.tsv")
+    assert (byte_pictures / "q.tsv").exists() and not part.exists()
+
+
+def test_a_run_on_the_grid_is_verified_audited_and_reported_as_such(byte_pictures: Path) -> None:
+    certify("run", "--certificates", data="bytes.npz")
+    verified = ("--model", "tiny:net", "--input", "bytes.npz", "--index", 0, "-q")
+    assert "arithmetic: the arithmetic grid(1/255) is" in ok("verify", "run/certificates/0.json", *verified)
+    ok("audit", "run", "--max", 2, "--steps", 3, "--draws", 4, "-q")
+    ok("report", "run", "-o", "page.html", "-q")
+    page = (byte_pictures / "page.html").read_text()
+    assert "whole multiples of 1/255" in page and "--arithmetic grid" in page
+
+
+def test_which_step_a_command_takes(byte_pictures: Path) -> None:
+    whole, floats = load("bytes.npz"), load("data.npz")
+    grid, real = ArithmeticName.grid, ArithmeticName.real
+    assert step_for(None, whole, None) == step_for(grid, whole, None) == 1 / 255
+    assert step_for(None, floats, None) is step_for(real, whole, None) is None
+    assert step_for(None, whole, "real") is None and step_for(None, whole, "grid(1/16)") == 1 / 16
+    assert step_for(grid, whole, "real") == 1 / 255  # another config, which is then refused

@@ -507,3 +507,17 @@ def test_real_cifar10() -> None:
     assert torch.bincount(train.labels).tolist() == [5000] * 10
     mean = train.batch(range(0, 50000, 10))[0].mean((0, 2, 3))
     assert mean.tolist() == pytest.approx([0.4914, 0.4822, 0.4465], abs=5e-3)
+
+
+# --- steps ---
+
+
+def test_only_sources_that_declare_whole_numbers_have_a_step(tmp_path):
+    assert load("digits").step == load("digits", "train").step == 1 / 16
+    whole, floats = np.zeros((2, 1, 2, 2), dtype=np.uint8), np.zeros((2, 1, 2, 2), dtype=np.float32)
+    np.savez(tmp_path / "whole.npz", x=whole)
+    np.savez(tmp_path / "floats.npz", x=floats)
+    assert load(tmp_path / "whole.npz").step == 1 / 255
+    assert load(tmp_path / "floats.npz").step is None  # whatever its values are
+    assert load(tmp_path / "whole.npz").subset([0]).step == 1 / 255
+    assert load("digits").subset([1, 2]).step == 1 / 16

@@ -21,6 +21,7 @@ from ucan import (
     Region,
     SingularScale,
 )
+from ucan.arithmetic import Grid
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar
 
 INF = math.inf
@@ -80,6 +81,21 @@ def test_perturb_is_x_plus_mu_plus_sigma_times_the_laws_draw(generator):
     assert torch.equal(generator.view(y), y)
     assert torch.equal(y, generator.perturb(x, law, n, rng(5)))
     assert not torch.equal(y, generator.perturb(x, law, n, rng(6)))
+
+
+@pytest.mark.parametrize("generator", [*GENERATORS.values(), *LEARNED], ids=lambda g: g.describe())
+def test_on_a_grid_noise_comes_in_whole_steps_of_the_same_size(generator):
+    law, grid, x = Gaussian(scale=0.7), Grid.of(1 / 255), torch.full((1, *SHAPE), 51 / 255)
+    held, out = generator.eval().at(x), torch.empty(3, 500, *SHAPE)
+    held.perturb_on_grid(out, x, law, [rng(i) for i in range(3)], grid)
+    steps = out.double() * 255
+    assert torch.allclose(steps, steps.round(), atol=1e-3) and len(out[0].unique(dim=0)) == 500
+    real = held.perturb(x, law, 1500, rng(9))[:, 0]
+    assert out.flatten(0, 1).mean(0).numpy() == pytest.approx(
+        real.mean(0).detach().numpy(), abs=0.25 * float(real.std())
+    )
+    assert float(out.std()) == pytest.approx(float(real.std()), rel=0.05)
+    assert 0 < held.grid_error(x, law, grid) < 1e-6
 
 
 @pytest.mark.parametrize("generator", [*GENERATORS.values(), *LEARNED], ids=lambda g: g.describe())

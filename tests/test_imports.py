@@ -26,6 +26,7 @@ ORDER = (
     "scales",
     "bounds",
     "region",
+    "arithmetic",
     "sidecar",
     "evidence",
     "certificate",

@@ -509,6 +509,20 @@ def test_the_norm_of_a_draw_follows_its_distribution(name, dim, dtype):
 
 @pytest.mark.parametrize("dim", SAMPLE_DIMS)
 @pytest.mark.parametrize("name", SAMPLERS)
+def test_draws_with_a_bounded_error_follow_the_same_distributions(name, dim):
+    law, rng = sampler(name, dim), torch.Generator().manual_seed(6)
+    uniform = torch.empty(DRAWS[dim], law.uniforms(dim), dtype=torch.float64).uniform_(generator=rng)
+    before = uniform.clone()
+    z = law.units(uniform, dim)
+    assert torch.equal(uniform, before)
+    assert stats.kstest(z[:, dim // 2].numpy(), coordinate_cdf(name, dim)).pvalue > 1e-3
+    size, cdf = size_and_cdf(name, dim, z)
+    assert stats.kstest(size.numpy(), cdf).pvalue > 1e-3
+    assert float(z.abs().max()) <= law.draw_error(dim, 1).reach
+
+
+@pytest.mark.parametrize("dim", SAMPLE_DIMS)
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_std_is_that_of_the_draws_and_from_std_meets_it(name, dim):
     law = sampler(name, dim)
     squares = (draw(name, dim, seed=3) ** 2).mean(1)  # one independent number a draw, whatever binds its coordinates

@@ -279,6 +279,19 @@ def test_apply_and_solve_are_the_twins(case, lead, flat):
 
 
 @every
+def test_applying_with_a_bounded_error_is_applying_and_the_bounds_hold(case):
+    scale, twin = scale_and_twin(case)
+    z = randn(50, DIM, seed=9)
+    rows = scale.row_bounds(DIM)
+    off = np.abs(scale.apply_bounded(z).numpy() - z.numpy() @ twin.T)
+    # numpy's own sums are off by as much as DIM units.
+    allowed = 2.0**-53 * (rows.lost.expand(DIM).numpy() + (DIM + 2) * np.linalg.norm(twin, axis=1))
+    assert (off <= allowed * np.linalg.norm(z.numpy(), axis=1)[:, None]).all()
+    assert rows.lengths.expand(DIM).numpy() == pytest.approx(np.linalg.norm(twin, axis=1), rel=1e-9)
+    assert rows.width >= int((np.abs(twin) > 1e-15).sum(1).max())
+
+
+@every
 def test_applying_in_place_is_applying(case):
     scale = case.create(*case.tensors())
     z = randn(4, *event_of(case), seed=9, dtype=torch.float32)

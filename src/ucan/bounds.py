@@ -47,14 +47,15 @@ def upper_bound(k: int, n: int, alpha: float) -> float:
     return 1.0 - lower_bound(n - k, n, alpha)
 
 
-def majority_p_value(n_a: int, n: int) -> float:
-    """P(Bin(n, 1/2) ≥ n_a): the one-sided test that the counted class has no majority.
+def majority_p_value(n_a: int, n: int, p: float = 0.5) -> float:
+    """P(Bin(n, p) ≥ n_a), at p = 1/2 the one-sided test that the counted class has no majority.
 
     Answering when this is ≤ α errs with probability at most α for any number of classes. (The two-sided test of n_a
-    against n/2 does not: it is also small when n_a is far below n/2.)
+    against n/2 does not: it is also small when n_a is far below n/2.) Where votes are drawn from noise that differs
+    from the ideal by τ in total variation, the test at p = 1/2 + τ is one about ideal votes.
     """
     check_counts(n_a, n)
-    return float(special.betainc(n_a, n - n_a + 1, 0.5)) if n_a else 1.0
+    return float(special.betainc(n_a, n - n_a + 1, min(p, 1.0))) if n_a else 1.0
 
 
 def top_two_p_value(n_a: int, n_b: int) -> float:

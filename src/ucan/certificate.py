@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from ucan import scales
+from ucan.arithmetic import changes_in_words
 from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.evidence import Evidence, norm_from_json, norm_to_json, own_kind
 from ucan.laws import norm_name
@@ -94,7 +95,9 @@ class Certificate(Outcome):
         """The claim in one line, its radius rounded down."""
         norm = norm_name(self.norm if self.norm is not None else self.region.norm)
         radius = floor_digits(self.radius, 4)
-        return f"class {self.prediction} within an {norm} radius of {radius} ({self._claim})"
+        changes = changes_in_words(self.evidence.arithmetic)
+        about = f"{self._claim}, {changes}" if changes else self._claim
+        return f"class {self.prediction} within an {norm} radius of {radius} ({about})"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values. A large Σ or μ is referred to by file name; ``folder`` says where to write that file."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ucan.arithmetic import REAL, Grid
 from ucan.backends import Backend, prepare
 from ucan.errors import ModelError
 from ucan.evidence import Evidence, Noise
@@ -62,7 +63,10 @@ class Setup:
 
 
 class Engine:
-    """Runs the classifier f under noise of one law and one generator. ``on_votes`` is told of every block of votes."""
+    """Runs the classifier f under noise of one law and one generator. ``on_votes`` is told of every block of votes.
+
+    With a ``grid`` inputs and noise are whole numbers of its steps.
+    """
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class Engine:
         backend: str,
         precision: str | None = None,
         model_id: str | None = None,
+        grid: Grid | None = None,
     ) -> None:
         self.f = f
         self.M = M
@@ -79,6 +84,7 @@ class Engine:
         self.backend = backend
         self.precision = precision
         self.model_id = model_id
+        self.grid = grid
         self.on_votes: Callable[[int], None] | None = None
         self.prepared: dict[Any, Backend] = {}
         self._fitting: dict[Any, int] = {}
@@ -96,7 +102,7 @@ class Engine:
                 raise ModelError(too_small(block))
             size = self._fitting[place] = max(block, size // 2 // block * block)
             warnings.warn(f"out of memory: going on with forward passes of {size}.", RuntimeWarning, stacklevel=2)
-        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size)
+        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid)
         counter.on_votes = self.on_votes
         return Setup(counter, backend, weights, weights or self.identity(), self.M.record())
 
@@ -165,7 +171,8 @@ class Engine:
                     return
                 x = x.to(device)
                 M, name = self.M.at(x), input_hash(x)
-                check_lost(M, x, self.law)
+                if self.grid is None:
+                    check_lost(M, x, self.law)
                 if M.scope == "pipeline" and self.M.looks():  # at every input: noise may follow only some of them
                     check_constant(M, elsewhere or self.M.at(unlike(x)), x, self.law)
                     elsewhere = M
@@ -222,6 +229,7 @@ class Engine:
             backend=setup.backend.name,
             weights_hash=setup.weights,
             input_hash=name,
+            arithmetic=REAL if self.grid is None else self.grid.arithmetic(x),
             phase=phase,
             stop=plan.rule,
             cap=plan.n,

@@ -20,6 +20,8 @@ from ucan.scales.induced import NORMS
 
 # A budget's size under one Σ, as long as both are kept: many regions share them, and a matrix makes it costly.
 _SIZES: WeakKeyDictionary[Scale, WeakKeyDictionary[Budget, dict[float, float]]] = WeakKeyDictionary()
+# What computing a norm may lose, relative to it: membership is decided with the norm rounded up.
+ROUNDED_UP = 1 + 2.0**-40
 
 
 def check_norm(norm: float) -> None:
@@ -70,7 +72,7 @@ class Region:
                 f"contains wants perturbations of shape (batch, {', '.join(map(str, self.shape))}), "
                 f"got {tuple(delta.shape)}."
             )
-        return self.size(delta) < self.radius
+        return self.size(delta) * ROUNDED_UP < self.radius
 
     def size(self, delta: torch.Tensor) -> torch.Tensor:
         """‖Σ⁻¹δ‖ₚ for each perturbation of a batch, in float64."""

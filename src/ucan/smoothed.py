@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ucan.arithmetic import ROUNDED_DOWN, Grid, arithmetic_of
 from ucan.backends import PRECISIONS
 from ucan.bounds import (
     anytime_lower_bound,
@@ -43,8 +44,11 @@ AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
 NAMING = 100
 # Noisy copies that a model must answer alike, together and one by one.
 COMPANY = 8
-# What a prediction asks: more than half of the votes, whatever the radius.
-MAJORITY = Radius(of=lambda p: p - 0.5, probability=lambda r: 0.5 + r)
+
+
+def _majority(tau: float) -> Radius:
+    """What a prediction asks: more than half of the votes, whatever the radius; τ of them may be due to the arithmetic."""
+    return Radius(of=lambda p: p - 0.5 - tau, probability=lambda r: 0.5 + tau + r)
 
 
 class SmoothedClassifier:
@@ -56,6 +60,11 @@ class SmoothedClassifier:
     "bf16") is what it computes in, its own if not given. Both are part of the classifier, so what is certified is what
     predicts. ``model_id`` names a model that has no PyTorch weights (a scikit-learn estimator, a function): evidence, runs
     and registries know it by that name; without one they know it by its code and what it holds.
+
+    ``step`` makes the guarantee sound in floating point (docs/arithmetic.md): inputs are whole multiples of it (1/255 for
+    8-bit pictures; a tensor of the event's shape has one per entry), noise is rounded to whole steps, and both are added
+    exactly. Certificates then hold for changes by whole steps; an input off the grid is rounded first, and its
+    radius pays for that. None computes in the inputs' precision, and guarantees hold in real arithmetic.
     """
 
     def __init__(
@@ -67,6 +76,7 @@ class SmoothedClassifier:
         backend: str = "eager",
         precision: str | None = None,
         model_id: str | None = None,
+        step: Any = None,
     ) -> None:
         if not isinstance(law, Law):
             raise InvalidInput(f"law must be a noise law such as ucan.Gaussian(scale=0.5), got {law!r}.")
@@ -81,7 +91,8 @@ class SmoothedClassifier:
             raise InvalidInput(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
         if model_id is not None and weights_hash(model) is not None:
             raise InvalidInput("this model has weights, which tell it from others: leave model_id out.")
-        self.engine = Engine(self.f, self.M, law, backend, precision, model_id)
+        self.grid = Grid.of(step)
+        self.engine = Engine(self.f, self.M, law, backend, precision, model_id, self.grid)
         self._answered: set[tuple[torch.Size, torch.dtype, torch.device]] = set()
 
     def certify(
@@ -155,6 +166,7 @@ class SmoothedClassifier:
             "law": law_to_json(self.law),
             "noise": [noise.kind, noise.module, dict(noise.settings), noise.state],
             "precision": self.engine.precision,
+            **({} if self.grid is None else {"arithmetic": arithmetic_of(self.grid)}),
             "settings": settings,
             "data": data_hash,
         }
@@ -198,6 +210,8 @@ class SmoothedClassifier:
             p_A, p_B = anytime_lower_bound(n_A, n, alpha), None
         else:
             p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
+        tau = self.arithmetic_error(M, x)
+        p_A, p_B = max(0.0, p_A - tau), None if p_B is None else min(1.0, p_B + tau)
         evidence = self.engine.evidence(setup, x, votes, counts_select, plan.n0, n, plan, plan.bound)
         return self._conclude(M, x, c_A, p_A, p_B, evidence, plan.norm)
 
@@ -205,12 +219,16 @@ class SmoothedClassifier:
         self, M: Generator, x: torch.Tensor, c_A: int, p_A: float, p_B: float | None, evidence: Evidence, norm: float
     ) -> Certificate | Abstention:
         """From bounds on the probabilities to a certificate, or to an abstention with its reason."""
-        R = self.law.radius(p_A, norm, x.numel(), p_B)
+        R = self.law.radius(p_A, norm, x.numel(), p_B)  # 0 if p_A does not beat its rival
         if R == 0:
             rival = "1/2" if p_B is None else f"the runner-up's bound {ceil_digits(p_B, 6)}"
             reason = f"the lower bound {floor_digits(p_A, 6)} on the probability of class {c_A} is not above {rival}"
             return Abstention(norm, M.scope, evidence, reason, p_A)
-        region, mu = M.region(self.law, p_A, norm, x, p_B), M(x)[0]
+        ideal, mu = M.region(self.law, p_A, norm, x, p_B), M(x)[0]
+        region = ideal if self.grid is None else self.grid.region(ideal, x)
+        if region is None:
+            reason = "the input is no whole multiple of its step, and rounding it takes all of the radius"
+            return Abstention(norm, M.scope, evidence, reason, p_A)
         check_inside(self.M, M, x, region, self.law)
         return Certificate(
             norm,
@@ -220,7 +238,7 @@ class SmoothedClassifier:
             p_lower=p_A,
             p_upper=p_B,
             region=region,
-            alm=region.mean_scale * R,
+            alm=region.mean_scale * R * (1.0 if self.grid is None else region.radius / ideal.radius),
             mean=mu.detach().cpu() if mu.any() else None,
         )
 
@@ -233,6 +251,7 @@ class SmoothedClassifier:
             votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
             p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.level)
             with self.engine.beside(x.device):
+                p_A = max(0.0, p_A - self.arithmetic_error(M, x))
                 evidence = self.engine.evidence(
                     setup, x, votes, candidate.selection, plan.n0, candidate.drawn, plan, "anytime"
                 )
@@ -292,9 +311,14 @@ class SmoothedClassifier:
         n, alpha = plan.n, plan.alpha
         c_A = int(votes.counts.argmax())
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
-        p_value = majority_p_value(n_A, n) if plan.test == "majority" else top_two_p_value(n_A, n_B)
+        tau = self.arithmetic_error(M, x)
+        if plan.test == "majority":
+            p_value = majority_p_value(n_A, n, 0.5 + tau)
+        else:  # each of the votes is another than the ideal one with probability τ at most
+            p_value = min(1.0, top_two_p_value(n_A, n_B) + n * tau)
 
-        evidence = self.engine.evidence(setup, x, votes, None, 0, n, plan, plan.test)
+        with self.engine.beside(x.device):
+            evidence = self.engine.evidence(setup, x, votes, None, 0, n, plan, plan.test)
         if p_value <= alpha:
             return Prediction(None, M.scope, evidence, prediction=c_A, p_value=p_value)
         reason = f"class {c_A} leads with {n_A} of {n} votes, too few for the {plan.test} test at alpha = {alpha:g}"
@@ -304,13 +328,18 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan
     ) -> Iterator[tuple[int, Prediction | Abstention]]:
         """Algorithm 2 with a test that may look after every block."""
-        settled = self._settle(inputs, plan, AtRadii((0.0,)), NAMING, "predict", lambda M, x: MAJORITY)
+        settled = self._settle(
+            inputs, plan, AtRadii((0.0,)), NAMING, "predict", lambda M, x: _majority(self.arithmetic_error(M, x))
+        )
         for setup, candidate in settled:
             hits, drawn, c_A = candidate.hits, candidate.drawn, candidate.c_A
-            p_value = min(1.0, math.exp(-float(log_wealth(hits, drawn, 0.5))))
-            evidence = self.engine.evidence(
-                setup, candidate.x, Votes.of(candidate.tally), candidate.selection, NAMING, drawn, plan, "anytime"
-            )
+            half = 0.5 + self.arithmetic_error(candidate.M, candidate.x)
+            p_value = min(1.0, math.exp(-float(log_wealth(hits, drawn, half))))
+            votes = Votes.of(candidate.tally)
+            with self.engine.beside(candidate.x.device):
+                evidence = self.engine.evidence(
+                    setup, candidate.x, votes, candidate.selection, NAMING, drawn, plan, "anytime"
+                )
             if p_value <= plan.alpha:
                 yield candidate.index, Prediction(None, candidate.M.scope, evidence, prediction=c_A, p_value=p_value)
             else:
@@ -326,6 +355,18 @@ class SmoothedClassifier:
     def backend_for(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> str:
         """The name of the backend that will run f on inputs like x (1, *event): what ``auto`` comes to."""
         return self.engine.setup(x, plan).backend.name
+
+    def on_grid(self, step: Any) -> SmoothedClassifier:
+        """The same classifier under the same noise on the grid of this step; None: in real arithmetic."""
+        engine = self.engine
+        return SmoothedClassifier(
+            self.f.model, self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, step
+        )
+
+    @property
+    def step(self) -> float | torch.Tensor | None:
+        """The step of the grid that inputs and noise lie on; None in real arithmetic."""
+        return None if self.grid is None else self.grid.step
 
     @property
     def alm_cap(self) -> float | None:
@@ -360,10 +401,33 @@ class SmoothedClassifier:
         with self.engine.beside(x.device):
             sure = M.region(self.law, self.law.probability(0.0, norm, x.numel()), norm, x)
             factor = Region.sharing(sure.scale, 1.0, sure.norm, sure.shape).inscribed_radius(norm)
+            if self.grid is not None:
+                return self._grid_radius(self.grid, sure, factor, M, x)
         return Radius(
             of=lambda p: factor * self.law.radius(p, sure.norm, x.numel()),
             probability=functools.cache(lambda r: self.law.probability(r / factor, sure.norm, x.numel())),
         )
+
+    def _grid_radius(self, grid: Grid, sure: Region, factor: float, M: Generator, x: torch.Tensor) -> Radius:
+        """The same on a grid: p pays τ, and R pays for what had to be rounded and is rounded down itself."""
+        tau, paid = self.arithmetic_error(M, x), grid.payment(sure, x)
+
+        def of(p: float) -> float:
+            R = self.law.radius(min(1.0, max(0.0, p - tau)), sure.norm, x.numel())
+            return factor * max(0.0, R * ROUNDED_DOWN - paid)
+
+        def probability(r: float) -> float:
+            p: float = self.law.probability((r / factor + paid) / ROUNDED_DOWN, sure.norm, x.numel())
+            return p + tau
+
+        return Radius(of=of, probability=functools.cache(probability))
+
+    def arithmetic_error(self, M: Generator, x: torch.Tensor) -> float:
+        """τ: how far the votes on x (1, *event) may be from votes under ideal noise, in total variation; 0 if real."""
+        if self.grid is None:
+            return 0.0
+        with self.engine.beside(x.device):
+            return self.grid.checked(M.grid_error(x, self.law, self.grid))
 
     def check_inputs(self, x: torch.Tensor, norm: float | None = None) -> list[torch.Tensor]:
         """The inputs one by one, each (1, *event) and on the model's device, or an error before any work."""
@@ -379,6 +443,8 @@ class SmoothedClassifier:
         if not torch.isfinite(x).all():
             first = (~torch.isfinite(x)).nonzero()[0].tolist()
             raise InvalidInput(f"x{first} is {x[tuple(first)].item()}: every pixel must be finite.")
+        if self.grid is not None:
+            self.grid.check_fits(x.shape[1:])
         if norm is not None:
             self.law.radius(0.5, norm, x[0].numel())  # refuses a norm or a dimension that the law does not know
         self.M.check_claim(self.law, norm)
@@ -400,7 +466,10 @@ class SmoothedClassifier:
         if kind in self._answered:
             return
         held = check_from_the_start(self.M, x, self.law)  # refuses noise that does not fit
-        check_lost(held, x, self.law)
+        if self.grid is None:
+            check_lost(held, x, self.law)
+        else:
+            self.arithmetic_error(held, x)  # refuses noise that cannot be drawn on the grid
         rng = fresh(x.device)
         with torch.inference_mode():
             copies = held.perturb(x, self.law, COMPANY, rng)[:, 0]

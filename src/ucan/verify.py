@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ucan.arithmetic import REAL, ROUNDED_DOWN
 from ucan.backends import PRECISIONS, precision_name
 from ucan.bounds import anytime_lower_bound, at_most_p_value, check_alpha, lower_bound, upper_bound
 from ucan.certificate import SCOPES, Certificate, Scope
@@ -117,7 +118,7 @@ def verify(
     checks = (scope, *same, *follows)
     if len(certificate.evidence.counts) == g.f.num_classes:  # else no vote would be comparable
         votes = g.votes(x, n, seed, "verify", _precision(certificate, g, x))
-        checks = (*checks, *fresh_checks(certificate, votes, n, alpha))
+        checks = (*checks, *fresh_checks(certificate, votes, n, alpha, g.arithmetic_error(g.M.at(x), x)))
     verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED)
     confirms = verdict.stands and not (stated and certificate.scope == "pipeline")
     return Verdict(checks, n, alpha, verdict.about, certificate.scope if confirms else None)
@@ -142,6 +143,17 @@ def _same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tenso
         Check(
             "noise", not noise, "; ".join(noise) if noise else "kind, settings, weights, μ and Σ are the certificate's"
         ),
+        *_arithmetic_check(certificate, g, x),
+    )
+
+
+def _arithmetic_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
+    """Whether g adds its noise as the certificate says; of real arithmetic on both sides there is nothing to say."""
+    mine, claimed = REAL if g.grid is None else g.grid.arithmetic(x), certificate.evidence.arithmetic
+    if mine == claimed == REAL:
+        return ()
+    return (
+        _check("arithmetic", f"the arithmetic {mine}", mine == claimed, ("is", "is not"), f"the claimed {claimed}"),
     )
 
 
@@ -174,6 +186,8 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
     """Whether the region follows from the claimed probabilities by g's own rule, and those from the counts."""
     evidence, p_a, p_b = certificate.evidence, certificate.p_lower, certificate.p_upper
     most, rival = claimable(certificate)
+    tau = g.arithmetic_error(g.M.at(x), x)
+    most, rival = most - tau, None if rival is None else rival + tau
     shown = f"p = {floor_digits(p_a, 6)}" + ("" if p_b is None else f" and {ceil_digits(p_b, 6)} for every other class")
     return (
         _region_check(certificate, g, x, shown),
@@ -197,15 +211,18 @@ def _region_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tens
         alm = expected.mean_scale * g.law.radius(p_a, norm, region.dim, p_b)
     except UcanError as error:
         return Check("radius", False, f"this noise certifies no such region: {error}")
+    most = expected.radius
+    if g.grid is not None:
+        most = max(0.0, most * ROUNDED_DOWN - g.grid.payment(expected, x))
     if region.norm != expected.norm:
         kinds = f"an {norm_name(region.norm)} region, and this noise makes {norm_name(expected.norm)} ones"
         return Check("radius", False, f"the certificate claims {kinds} against {norm_name(norm)}")
     return _check(
         "radius",
         f"the region's radius {floor_significant(region.radius)}",
-        region.radius <= expected.radius * SLACK and certificate.alm <= alm * SLACK,
+        region.radius <= most * SLACK and certificate.alm <= alm * SLACK,
         FOLLOWS,
-        f"from {shown} ({floor_significant(expected.radius)})",
+        f"from {shown} ({floor_significant(most)})",
     )
 
 
@@ -214,17 +231,18 @@ def _check(name: str, subject: str, passed: bool, verbs: tuple[str, str], rest: 
     return Check(name, passed, f"{subject} {verbs[0] if passed else verbs[1]} {rest}")
 
 
-def fresh_checks(certificate: Certificate, votes: Votes, n: int, alpha: float) -> tuple[Check, ...]:
+def fresh_checks(certificate: Certificate, votes: Votes, n: int, alpha: float, tau: float = 0.0) -> tuple[Check, ...]:
     """Whether n fresh votes speak against the claimed probabilities; against true ones with probability at most α.
 
     A two-class claim has two parts, tested at α/2 each: the class has at least p_lower, and every other class has at most
     p_upper. The most voted of the others has the smallest p-value of them, so it may be chosen on these very votes if
-    that p-value is multiplied by the number of the others.
+    that p-value is multiplied by the number of the others. The claims are about ideal noise, from which that of the votes
+    may differ by ``tau`` in total variation.
     """
     c_A, p_a, p_b = certificate.prediction, certificate.p_lower, certificate.p_upper
     level, precision = alpha if p_b is None else alpha / 2, certificate.evidence.precision
     hits = int(votes.counts[c_A])
-    surprise = at_most_p_value(hits, n, p_a)
+    surprise = at_most_p_value(hits, n, max(0.0, p_a - tau))
     own = Check(
         "votes",
         surprise > level,
@@ -237,7 +255,7 @@ def fresh_checks(certificate: Certificate, votes: Votes, n: int, alpha: float) -
     others[c_A] = -1
     rival, rivals = int(others.argmax()), len(others) - 1
     count = int(votes.counts[rival])
-    surprise = min(1.0, rivals * at_most_p_value(n - count, n, 1 - p_b))
+    surprise = min(1.0, rivals * at_most_p_value(n - count, n, max(0.0, 1 - p_b - tau)))
     runner_up = Check(
         "runner-up",
         surprise > level,

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ucan.arithmetic import Grid
 from ucan.errors import InvalidInput, ModelError
 from ucan.generators import Generator
 from ucan.laws import Law
@@ -226,11 +227,18 @@ class VoteCounter:
     """
 
     def __init__(
-        self, vote: Callable[[torch.Tensor], torch.Tensor], num_classes: int, law: Law, block: int, size: int
+        self,
+        vote: Callable[[torch.Tensor], torch.Tensor],
+        num_classes: int,
+        law: Law,
+        block: int,
+        size: int,
+        grid: Grid | None = None,
     ) -> None:
         self.vote = vote
         self.num_classes = num_classes
         self.law = law
+        self.grid = grid
         self.block = block
         self.size = max(block, size // block * block)
         self.on_votes: Callable[[int], None] | None = None
@@ -280,7 +288,11 @@ class VoteCounter:
         for _, same in itertools.groupby(jobs, key=lambda job: (id(job.M), id(job.x))):
             run = list(same)
             rngs = [job.stream.block(job.number, x.device) for job in run]
-            run[0].M.perturb_into(noisy[start : start + len(run)], run[0].x, self.law, rngs)
+            out, M = noisy[start : start + len(run)], run[0].M
+            if self.grid is None:
+                M.perturb_into(out, run[0].x, self.law, rngs)
+            else:
+                M.perturb_on_grid(out, run[0].x, self.law, rngs, self.grid)
             start += len(run)
         return noisy
 

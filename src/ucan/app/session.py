@@ -109,7 +109,7 @@ class Session:
         if scale == self.scale:
             return self.g
         law = replace(self.g.law, scale=float(scale))
-        return SmoothedClassifier(self.g.f.model, law, self.g.M, self.g.f.num_classes)
+        return SmoothedClassifier(self.g.f.model, law, self.g.M, self.g.f.num_classes, step=self.g.step)
 
     def class_name(self, number: int) -> str:
         """What the data set calls a class, or else its number."""

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ucan.arithmetic import ROUNDED
 from ucan.audit.balls import Ball, ascent
+from ucan.certificate import Certificate
 from ucan.region import Region
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import as_answer, forward_size
@@ -48,6 +50,11 @@ class Aim:
     ball: Ball
     rng: torch.Generator
     enough: Callable[[torch.Tensor], bool]
+
+
+def covered_step(g: SmoothedClassifier, certificate: Certificate) -> float | torch.Tensor | None:
+    """The step of the changes for which a certificate of g holds; None where it holds for changes of any kind."""
+    return None if certificate.evidence.arithmetic.endswith(ROUNDED) else g.step
 
 
 def reachable(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from scipy import special
 
-from ucan.audit.attacks import reachable
+from ucan.audit.attacks import covered_step, reachable
 from ucan.audit.decide import SURE, Decision, decide, rival_of
 from ucan.backends import PRECISIONS
 from ucan.certificate import Certificate
@@ -198,7 +198,7 @@ class Judge:
 
     def _screened(self, delta: torch.Tensor) -> list[Point]:
         """Those of some perturbations that are inside, with the votes of the first round."""
-        inputs, deltas = reachable(self.x, delta, self.c.region, self.limit)
+        inputs, deltas = reachable(self.x, delta, self.c.region, self.limit, covered_step(self.g, self.c))
         tallies = self._votes(inputs, ROUNDS[0], "screen")  # all at once: they share forward passes
         found = zip(inputs.split(1), deltas.split(1), tallies, strict=False)
         return [Point(z, actual, tally, tally) for z, actual, tally in found]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ucan.audit.attacks import reachable
+from ucan.audit.attacks import covered_step, reachable
 from ucan.audit.balls import Ball
 from ucan.audit.decide import Decision
 from ucan.audit.judge import Budget, precision_of
@@ -59,7 +59,7 @@ class Witness:
 
     def look(self, delta: torch.Tensor) -> None:
         """Ask at x + δ for perturbations (batch, *event); those that are not strictly inside do not count."""
-        inputs, deltas = reachable(self.x, delta, self.c.region, self.limit)
+        inputs, deltas = reachable(self.x, delta, self.c.region, self.limit, covered_step(self.g, self.c))
         for z, actual in zip(inputs.split(1), deltas.split(1), strict=True):
             answer = self._answer(z)
             size = float(self.c.region.size(actual)[0])

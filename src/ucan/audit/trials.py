@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from ucan.arithmetic import ROUNDED, arithmetic_of
 from ucan.audit.attacks import Aim, black_box_attack, gradient_attack, has_gradient
 from ucan.audit.balls import Ball
 from ucan.audit.decide import SURE
@@ -223,7 +224,7 @@ def frozen_at(g: SmoothedClassifier, x: torch.Tensor) -> SmoothedClassifier:
     """The classifier that a frozen certificate speaks of: g with its noise computed at x and held there."""
     engine = g.engine
     return SmoothedClassifier(
-        g.f.model, g.law, g.M.at(x), g.f.num_classes, precision=engine.precision, model_id=engine.model_id
+        g.f.model, g.law, g.M.at(x), g.f.num_classes, precision=engine.precision, model_id=engine.model_id, step=g.step
     )
 
 
@@ -243,6 +244,10 @@ def case_of(
         raise InvalidInput("this certificate is about other weights: give the model that was certified.")
     if g.law != evidence.law:
         raise InvalidInput(f"this certificate is about {evidence.law} noise, the classifier has {g.law}.")
+    if evidence.arithmetic.removesuffix(ROUNDED) != arithmetic_of(g.grid):
+        raise InvalidInput(
+            f"this certificate's arithmetic is {evidence.arithmetic}: give the classifier the same step."
+        )
     if certificate.scope == "registry":
         origin = enrolled(memory, x, certificate)
     else:

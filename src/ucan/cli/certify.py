@@ -18,6 +18,7 @@ import typer
 
 from ucan import __version__
 from ucan.allocator import keep_memory
+from ucan.arithmetic import REAL, arithmetic_of, changes_in_words
 from ucan.certificate import SCOPES, save_json
 from ucan.cli import words
 from ucan.cli.progress import Progress
@@ -82,6 +83,7 @@ def certify(
     ] = None,
     device: words.DeviceOption = "auto",
     precision: words.PrecisionOption = None,
+    arithmetic: words.ArithmeticOption = None,
     backend: words.BackendOption = words.BackendName.auto,
     classes: words.ClassesOption = None,
     model_id: words.ModelIdOption = None,
@@ -132,6 +134,11 @@ def certify(
     selection = words.Selection.of(words.dataset_of(source, split, size, channels), skip, most)
     first = selection.first().to(where)
     g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first, precision, model_id)
+    # Where the run is depends on the norm, and that on the noise; in which arithmetic, on what was begun there.
+    folder, tsv = _places(out, model, words.norm_of(norm, g.M))
+    known = _known(folder)
+    begun_in = known.get("arithmetic", REAL) if known else None
+    g = g.on_grid(words.step_for(arithmetic, selection.dataset, begun_in))
     plan = CertifyPlan(
         n0,
         n,
@@ -147,11 +154,9 @@ def certify(
     selection.check(g.f.num_classes)
     if selection.lopsided and not quiet:
         print(f"warning: {selection.lopsided}", file=sys.stderr)
-    folder, tsv = _places(out, model, plan.norm)
     if tsv.exists() and not (folder / "config.toml").exists():
         raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
     scope = g.M.scope if registry is None else "registry"
-    known = _known(folder)
     plan = g.seeded(plan, words.seed_of(seed, known), selection.dataset.fingerprint())
     plan = replace(plan, secret=plan.secret or seed == "random")
     if family is not None and len(selection.indices) > family:
@@ -165,7 +170,7 @@ def certify(
         )
     # The backend of another model's run does not matter: that the model is another is said below.
     begun = known.get("backend") if known.get("model") == model else None
-    # A run from before weights and noise_hash were kept goes on without them.
+    # A run from before weights, noise_hash and arithmetic were kept goes on without them.
     config = {
         "model": model,
         "weights": weights if "weights" in known or not known else None,
@@ -179,13 +184,14 @@ def certify(
         "identity": g.engine.identity() if "identity" in known or not known else None,
         "noise_settings": dict(g.M.settings()) if "identity" in known or not known else None,
         "noise_hash": weights_hash(g.M) if "noise_hash" in known or not known else None,
+        "arithmetic": arithmetic_of(g.grid) if "arithmetic" in known or not known or g.grid is not None else None,
         "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), begun),
     }
     placed = partial(_placed, g, cluster, workers, where.type)
     with _memory(registry, g, first, plan) as memory, Store.create(folder, config) as store:
         with _written(store, tsv):
             _certify_all(placed, memory, selection, store, plan, certificates, quiet)
-        summary = _summary(store, selection, folder, tsv, scope, plan)
+        summary = _summary(store, selection, folder, tsv, scope, plan, arithmetic_of(g.grid))
     print(json.dumps(summary) if as_json else _in_words(summary))
 
 
@@ -323,7 +329,7 @@ def _places(out: Path | None, model: str, norm: float) -> tuple[Path, Path]:
 
 
 def _summary(
-    store: Store, selection: words.Selection, folder: Path, tsv: Path, scope: str, plan: CertifyPlan
+    store: Store, selection: words.Selection, folder: Path, tsv: Path, scope: str, plan: CertifyPlan, arithmetic: str
 ) -> dict[str, Any]:
     """Of the inputs asked for; an earlier, longer call may have left more."""
     columns = {name: column[: len(selection.indices)] for name, column in store.gapless()[0].items()}
@@ -339,6 +345,7 @@ def _summary(
         "median_correct_radius": float(torch.tensor(certified).median()) if len(certified) else None,
         "scope": scope,
         "guarantee": SCOPES[scope],
+        "arithmetic": arithmetic,
         "norm": "inf" if plan.norm == math.inf else plan.norm,
         "stop": None if plan.stop is None else str(plan.stop),
         "mean_samples": float(columns["n"].mean()) if count else None,
@@ -347,6 +354,12 @@ def _summary(
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _changes(arithmetic: str) -> str:
+    """For which changes the guarantee holds, where that is not for all; a line of its own."""
+    words = changes_in_words(arithmetic)
+    return f"Arithmetic {arithmetic}: it holds {words}, and is sound in floating point.\n" if words else ""
 
 
 def _in_words(summary: dict[str, Any]) -> str:
@@ -368,6 +381,6 @@ def _in_words(summary: dict[str, Any]) -> str:
     early = f"{stopped[0].upper()}{stopped[1:]}. {samples}.\n" if stopped else ""
     return (
         f"{_counted(summary['inputs'], 'input')}: {share}; {_counted(summary['abstained'], 'abstention')}.\n{early}"
-        f"Scope {summary['scope']}: the guarantee is about {SCOPES[summary['scope']]}.\n"
+        f"Scope {summary['scope']}: the guarantee is about {SCOPES[summary['scope']]}.\n{_changes(summary['arithmetic'])}"
         f"Results: {summary['tsv']} (run folder {summary['run']})"
     )

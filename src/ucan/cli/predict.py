@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ucan import __version__
+from ucan.arithmetic import REAL, arithmetic_of
 from ucan.cli import words
 from ucan.cli.answers import Answer, Answers
 from ucan.cli.progress import Progress
@@ -55,6 +56,7 @@ def predict(
     seed: words.NoiseSeedOption = "0",
     device: words.DeviceOption = "auto",
     precision: words.PrecisionOption = None,
+    arithmetic: words.ArithmeticOption = None,
     backend: words.BackendOption = words.BackendName.auto,
     classes: words.ClassesOption = None,
     model_id: words.ModelIdOption = None,
@@ -84,9 +86,11 @@ def predict(
     selection = words.Selection.of(words.dataset_of(source, split, size, channels), skip, most)
     first = selection.first().to(where)
     g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first, precision, model_id)
-    g.check_inputs(first)
     selection.check(g.f.num_classes)
     with Answers(out) as answers, _told(answers):
+        begun_in = answers.about.get("arithmetic", REAL) if answers.about else None
+        g = g.on_grid(words.step_for(arithmetic, selection.dataset, begun_in))
+        g.check_inputs(first)
         plan = g.seeded(plan, words.seed_of(seed, answers.about), selection.dataset.fingerprint())
         plan = replace(plan, secret=plan.secret or seed == "random")
         # The backend of another model's answers does not matter: that the model is another is said below.
@@ -103,6 +107,10 @@ def predict(
                 "skip": skip,
                 "max": most,
                 **_settings(g, plan, selection, answers.about),
+                # Answers from before this was kept are in real arithmetic, and go on without the word.
+                "arithmetic": arithmetic_of(g.grid)
+                if "arithmetic" in answers.about or not answers.about or g.grid
+                else None,
                 "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), begun),
             }
         )

@@ -12,6 +12,7 @@ import torch
 import typer
 
 from ucan import verify as verification
+from ucan.arithmetic import step_of
 from ucan.certificate import Certificate, load_json
 from ucan.cli import words
 from ucan.cli.progress import Progress
@@ -75,7 +76,8 @@ def verify(
     stated = any(option is not None for option in (law, scale, exponent, noise))
     if is_trained_run(model) or stated:  # what is deployed, whatever the certificate says
         classes = None if is_trained_run(model) else len(record.evidence.counts)
-        g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, x, None, model_id)
+        step = step_of(record.evidence.arithmetic)  # of which the options say nothing
+        g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, x, None, model_id, step)
     else:
         g = _as_stated(record, model, weights, where, model_id)
     if registry is not None and not registry.is_file():
@@ -106,7 +108,8 @@ def _as_stated(
     """The model under the noise as the certificate states it."""
     classes = len(record.evidence.counts)
     f = load_model(model, weights, classes, where, record.region.shape)
-    return SmoothedClassifier(f, record.evidence.law, verification.noise_of(record), classes, model_id=model_id)
+    evidence, step = record.evidence, step_of(record.evidence.arithmetic)
+    return SmoothedClassifier(f, evidence.law, verification.noise_of(record), classes, model_id=model_id, step=step)
 
 
 def _origin(record: Certificate, x: torch.Tensor, memory: Registry | None) -> torch.Tensor:

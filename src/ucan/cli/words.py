@@ -15,6 +15,7 @@ import typer
 from torch import nn
 
 from ucan import data, laws
+from ucan.arithmetic import step_of
 from ucan.errors import InvalidInput, UcanError
 from ucan.generators import Composed, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import Law
@@ -51,6 +52,13 @@ class BackendName(StrEnum):
     eager = "eager"
     compile = "compile"
     tuned = "tuned"
+
+
+class ArithmeticName(StrEnum):
+    """How inputs and noise are added."""
+
+    grid = "grid"
+    real = "real"
 
 
 class PrecisionName(StrEnum):
@@ -135,6 +143,13 @@ BackendOption = Annotated[
 PrecisionOption = Annotated[
     PrecisionName | None,
     typer.Option(help="Run the classifier in this precision (the claim is then about that one); its own if not given."),
+]
+ArithmeticOption = Annotated[
+    ArithmeticName | None,
+    typer.Option(
+        help="`grid`: inputs and noise in whole steps (1/255 for 8-bit pictures), sound in floating point, for changes by "
+        "whole steps; `real`: rounding is not accounted for. If not given, grid where the data have a step, else real."
+    ),
 ]
 SkipOption = Annotated[int, typer.Option(min=1, help="Take every SKIP-th input.")]
 MaxOption = Annotated[int | None, typer.Option("--max", min=1, help="Take at most MAX inputs.")]
@@ -264,6 +279,18 @@ def dataset_of(source: str, split: str, size: int | None, channels: int | None) 
     return found
 
 
+def step_for(choice: ArithmeticName | None, dataset: data.Labelled, known: str | None) -> float | None:
+    """The step of the inputs that a command works with; ``known`` is the arithmetic of what it goes on with, if anything."""
+    if choice is None and known is not None:
+        return step_of(known)
+    if choice is ArithmeticName.grid and dataset.step is None:
+        raise InvalidInput(
+            f"--arithmetic grid: nothing says of what the pixels of {dataset.name} are whole multiples. Save them as bytes (an "
+            ".npz with x of type uint8, or 8-bit pictures), or say --arithmetic real."
+        )
+    return None if choice is ArithmeticName.real else dataset.step
+
+
 def classes_of(model: Any, given: int | None, x: torch.Tensor) -> int:
     """The number of classes: given, or the width of the model's logits on one clean input."""
     if given is not None:
@@ -293,23 +320,29 @@ def smoothed_of(
     first: torch.Tensor,
     precision: PrecisionName | None = None,
     model_id: str | None = None,
+    step: float | None = None,
 ) -> SmoothedClassifier:
     """The smoothed classifier that the options describe, for inputs like ``first`` (1, *event) on its device."""
     wanted = None if precision is None else precision.value
     if is_trained_run(model):
         given = {"--law": law, "--exponent": exponent, "--noise": noise, "--weights": weights, "--model-id": model_id}
-        return _trained(model, first, given, scale, wanted)
+        return _trained(model, first, given, scale, wanted, step)
     if model in BUILT_IN and weights is None:
         raise InvalidInput(f"{model} knows nothing yet: give its --weights, or train one (`ucan train list`).")
     f = load_model(model, weights, classes, first.device, tuple(first.shape[1:]))
     noise_law = law_of(law, scale, exponent)
     generator = generator_of(noise, tuple(first.shape[1:]))
     num_classes = classes_of(f, classes, first)
-    return SmoothedClassifier(f, noise_law, generator, num_classes, precision=wanted, model_id=model_id)
+    return SmoothedClassifier(f, noise_law, generator, num_classes, precision=wanted, model_id=model_id, step=step)
 
 
 def _trained(
-    folder: str, first: torch.Tensor, options: dict[str, Any], scale: float | None, precision: str | None
+    folder: str,
+    first: torch.Tensor,
+    options: dict[str, Any],
+    scale: float | None,
+    precision: str | None,
+    step: float | None,
 ) -> SmoothedClassifier:
     """A trained run, under the noise it was trained for; only λ may be changed."""
     given = [name for name, value in options.items() if value is not None]
@@ -319,7 +352,9 @@ def _trained(
     if run.shape != tuple(first.shape[1:]):
         raise InvalidInput(f"{folder} was trained on inputs of shape {run.shape}, these have {tuple(first.shape[1:])}.")
     law = run.law if scale is None else replace(run.law, scale=scale)
-    return SmoothedClassifier(run.classifier.to(first.device), law, run.generator, run.num_classes, precision=precision)
+    return SmoothedClassifier(
+        run.classifier.to(first.device), law, run.generator, run.num_classes, precision=precision, step=step
+    )
 
 
 def settle_backend(

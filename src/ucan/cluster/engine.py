@@ -114,7 +114,7 @@ class ClusterEngine(Engine):
     """An engine for the same classifier and noise as another, which lets a pool of workers count."""
 
     def __init__(self, engine: Engine, pool: Pool) -> None:
-        super().__init__(engine.f, engine.M, engine.law, engine.backend, engine.precision, engine.model_id)
+        super().__init__(engine.f, engine.M, engine.law, engine.backend, engine.precision, engine.model_id, engine.grid)
         self.pool = pool
         self._known: tuple[Any, Setup] | None = None
 
@@ -125,7 +125,10 @@ class ClusterEngine(Engine):
         asked = replace(plan, precision=self.precision_of(plan))
         key = (self.backend, asked.precision, plan.batch_size, kind, self.identity(), noise)
         if self._known is None or self._known[0] != key:
-            package = Package(self.f.model, self.f.num_classes, self.M, self.law, self._backend(x, plan), asked, x)
+            step = None if self.grid is None else self.grid.step
+            package = Package(
+                self.f.model, self.f.num_classes, self.M, self.law, self._backend(x, plan), asked, x, step
+            )
             report = self.pool.prepare(package.pack())
             if report.weights != weights:
                 raise ClusterError(

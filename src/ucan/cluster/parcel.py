@@ -33,6 +33,7 @@ class Package:
     backend: str
     plan: CertifyPlan | PredictPlan
     first: torch.Tensor
+    step: float | torch.Tensor | None = None
 
     def pack(self) -> bytes:
         """The bytes; tensors come from the device as they lie there, strides and all."""

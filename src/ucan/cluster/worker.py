@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ucan.allocator import keep_memory
+from ucan.arithmetic import Grid
 from ucan.cluster.parcel import Codec, Package, Unit
 from ucan.engine import Engine, Setup
 from ucan.errors import ModelError
@@ -66,7 +67,8 @@ class Worker:
             ) from error
         model = package.model.to(self.device) if isinstance(package.model, nn.Module) else package.model
         f = Classifier(model, package.num_classes)
-        self.engine = Engine(f, package.M.to(self.device), package.law, package.backend)
+        grid = Grid.of(package.step)
+        self.engine = Engine(f, package.M.to(self.device), package.law, package.backend, grid=grid)
         self.setup = self.engine.setup(package.first.to(self.device), package.plan)
         self.codec = Codec(self.engine.M)
         self.things.clear()

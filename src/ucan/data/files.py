@@ -258,7 +258,7 @@ def load_digits(split: str = "test") -> InMemory:
         test[np.flatnonzero(labels == label)[3::4]] = True
     part = test if split == "test" else ~test
     images = (np.asarray(digits.images)[part, None] / 16).astype(np.float32)
-    return InMemory(images, labels[part], TEN_DIGITS, f"digits-{split}")
+    return InMemory(images, labels[part], TEN_DIGITS, f"digits-{split}", step=1 / 16)
 
 
 # --- finding files ---

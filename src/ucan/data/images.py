@@ -23,17 +23,21 @@ if TYPE_CHECKING:
 LOOKED_AT = 5000
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 UNKNOWN = -1
+# The step of 8-bit pixels in [0, 1].
+BYTE = 1 / 255
 
 
 class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
     """Inputs with their labels: item i is (float32 tensor of the event's shape, within [0, 1]; class number).
 
-    ``labels`` is int64 of shape (N,), −1 where the label is unknown; ``classes`` names the classes, or is None.
+    ``labels`` is int64 of shape (N,), −1 where the label is unknown; ``classes`` names the classes, or is None. ``step``
+    is what every pixel is a whole multiple of, where the source says so (1/255 for 8-bit pictures); it is never guessed.
     """
 
     name: str
     labels: torch.Tensor
     classes: tuple[str, ...] | None
+    step: float | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -79,7 +83,8 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
 class InMemory(Labelled):
     """Inputs held as one tensor: ``images`` (N, *event), uint8 (0 to 255) or floats within [0, 1].
 
-    Numpy arrays are taken as well; without ``labels`` every label is −1.
+    Numpy arrays are taken as well; without ``labels`` every label is −1. Bytes have the step 1/255; for floats ``step`` says
+    what they are whole multiples of, if of anything.
     """
 
     def __init__(
@@ -88,9 +93,11 @@ class InMemory(Labelled):
         labels: torch.Tensor | np.ndarray | Sequence[int] | None = None,
         classes: Sequence[str] | None = None,
         name: str = "data",
+        step: float | None = None,
     ) -> None:
         self.name = name
         self.images = _check_images(_as_tensor(images), name)
+        self.step = BYTE if self.images.dtype == torch.uint8 else step
         count = len(self.images)
         self.labels = torch.full((count,), UNKNOWN) if labels is None else _check_labels(_as_tensor(labels), name)
         self.classes = None if classes is None else tuple(classes)
@@ -130,7 +137,7 @@ class InMemory(Labelled):
     def subset(self, indices: Sequence[int] | torch.Tensor) -> InMemory:
         """The items at these indices, in this order, with the same classes."""
         index = torch.as_tensor(indices, dtype=torch.int64)
-        return InMemory(self.images[index], self.labels[index], self.classes, self.name)
+        return InMemory(self.images[index], self.labels[index], self.classes, self.name, self.step)
 
     def __repr__(self) -> str:
         return f"InMemory({self.name!r}, {len(self)} of shape {self.event_shape})"
@@ -144,6 +151,8 @@ class ImageFolder(Labelled):
     the shortest side is resized to round(size·256/224) and the central size × size pixels are taken, as is usual for
     ImageNet. ``channels``: 3 for RGB, 1 for grey.
     """
+
+    step = BYTE
 
     def __init__(self, path: str | Path, size: int | None = None, channels: int = 3) -> None:
         if channels not in (1, 3):

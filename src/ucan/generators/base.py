@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from ucan.arithmetic import Grid
 from ucan.budget import Budget
 from ucan.certificate import Scope
 from ucan.errors import InvalidInput
@@ -71,6 +72,32 @@ class Generator(nn.Module):
         """
         for block, rng in zip(out, rngs, strict=True):
             block.copy_(self.perturb(x, law, len(block), rng)[:, 0])
+
+    def perturb_on_grid(
+        self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator], grid: Grid
+    ) -> None:
+        """Fill blocks ``out`` (blocks, n, *event) with copies of one input (1, *event), both it and its noise in whole steps.
+
+        The noise is other noise than ``perturb_into`` draws from the same generators.
+        """
+        self._check_plain()
+        mu, scale = self(x)
+        grid.fill(out, x, law, mu, as_scale(scale), rngs)
+
+    def grid_error(self, x: torch.Tensor, law: Law, grid: Grid) -> float:
+        """τ: how far, in total variation, a copy of ``perturb_on_grid`` is from one under ideal noise, rounded."""
+        self._check_plain()
+        mu, scale = self(x)
+        return grid.error(law, as_scale(scale), mu, x.numel())
+
+    def _check_plain(self) -> None:
+        """Refuse noise of another making than x + μ + Σε that does not say how it is put on a grid."""
+        own = type(self)
+        if own.perturb is not Generator.perturb and own.perturb_on_grid is Generator.perturb_on_grid:
+            raise InvalidInput(
+                f"{self.describe()} makes its noise in a way of its own: write perturb_on_grid and grid_error for it "
+                "(docs/arithmetic.md), or leave step= out (on the command line --arithmetic real)."
+            )
 
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The region certified at one input (1, *event) when its class has probability at least p."""

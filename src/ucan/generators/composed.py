@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from ucan.arithmetic import Grid, unit_draws
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.evidence import Noise
@@ -19,6 +21,7 @@ from ucan.laws import Gaussian, Law, norm_name
 from ucan.laws.base import SHAVE
 from ucan.region import Region
 from ucan.scales import Diagonal, Scalar, Scale
+from ucan.scales.base import RowBounds
 
 # The second look gets this much more noise than its budget asks for: rounding in float32 then never overdraws it.
 HEADROOM = 1 + 2.0**-18
@@ -160,6 +163,28 @@ class Composed(Generator):
         both = (s * s * y1 + sigma_1**2 * y2) / (s * s + sigma_1**2)
         return self.estimate(both, s * s * sigma_1**2 / (s * s + sigma_1**2)).to(x.dtype)
 
+    def perturb_on_grid(
+        self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator], grid: Grid
+    ) -> None:
+        """Both looks in whole steps. What the classifier is shown is a function of the two, so the guarantee covers it."""
+        self.check_claim(law)
+        k, step, dim = grid.integers(x), grid.steps(x.device), x.numel()
+        sigma_1 = law.scale / math.sqrt(self.share)
+        for block, rng in zip(out, rngs, strict=True):
+            first, second = unit_draws(law, 2 * len(block), dim, rng).chunk(2)
+            y1 = first.mul_(sigma_1).div_(step).round_().add_(k)
+            s = self.second_scale(grid.floats(y1, x.dtype).reshape(block.shape), law).reshape(y1.shape).double()
+            y2 = second.mul_(s).div_(step).round_().add_(k)
+            together = (s * s * (y1 * step) + sigma_1**2 * (y2 * step)) / (s * s + sigma_1**2)
+            block.copy_(together.reshape(block.shape))
+
+    def grid_error(self, x: torch.Tensor, law: Law, grid: Grid) -> float:
+        """The first look's error, and the largest that the second can have: it grows with s, which ``spread`` bounds."""
+        first = grid.error(law, Scalar(1 / math.sqrt(self.share)), x.new_zeros(()), x.numel())
+        longest = torch.tensor(1.001 * self.spread / math.sqrt(1 - self.share), dtype=torch.float64)  # in units of λ
+        zero = torch.zeros((), dtype=torch.float64)
+        return first + grid.error_of(law, RowBounds(longest, longest, 1), zero, x.numel())
+
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The ball of the norm that this noise was made for, or the box of its budget."""
         self.check_claim(law, norm)
@@ -267,6 +292,16 @@ class _Redrawn(Generator):
     ) -> torch.Tensor:
         """The source's copies."""
         return self.source.perturb(x, law, n, rng)
+
+    def perturb_on_grid(
+        self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator], grid: Grid
+    ) -> None:
+        """The source's copies."""
+        self.source.perturb_on_grid(out, x, law, rngs, grid)
+
+    def grid_error(self, x: torch.Tensor, law: Law, grid: Grid) -> float:
+        """The source's."""
+        return self.source.grid_error(x, law, grid)
 
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The source's ball or box."""

@@ -1,6 +1,6 @@
 """Isotropic noise laws: what is drawn, how wide it is, and how far a vote under it certifies."""
 
-from ucan.laws.base import Law, norm_name
+from ucan.laws.base import CELL, UNIT, DrawError, Law, norm_name
 from ucan.laws.gaussian import Gaussian
 from ucan.laws.laplace import Laplace
 from ucan.laws.radial import ExpInf, PowerLaw
@@ -9,4 +9,16 @@ from ucan.laws.uniform import Uniform
 # As settings and the command line call them.
 BY_NAME: dict[str, type[Law]] = {kind.__name__.lower(): kind for kind in (Gaussian, Laplace, Uniform, ExpInf, PowerLaw)}
 
-__all__ = ["BY_NAME", "ExpInf", "Gaussian", "Laplace", "Law", "PowerLaw", "Uniform", "norm_name"]
+__all__ = [
+    "BY_NAME",
+    "CELL",
+    "UNIT",
+    "DrawError",
+    "ExpInf",
+    "Gaussian",
+    "Laplace",
+    "Law",
+    "PowerLaw",
+    "Uniform",
+    "norm_name",
+]

@@ -18,6 +18,35 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 # Taken off what is computed in float64 and must not be too large: more than rounding can have added.
 SHAVE = 1e-12
 
+# Half a unit in the last place of a float64: what one correct rounding changes, relative to the number.
+UNIT = 2.0**-53
+# A float64 uniform number stands for a cell of the unit interval of at most this length (docs/arithmetic.md).
+CELL = 2.0**-52
+# Exceptions as rare as e^-46 = 1e-20 are counted as failures.
+RARE = 46.0
+# −log of the smallest number that a draw takes the logarithm of, rounded up.
+DEEPEST = 36.8
+
+
+@dataclass(frozen=True)
+class DrawError:
+    """How far ``Law.units`` is from the ideal law, for rows of Σ with so many entries (docs/arithmetic.md). All for λ = 1.
+
+    Outside an event of probability ``failure`` z is no longer than ``size`` in ℓ2, and the computed z differs from the
+    exact function of the same uniform numbers by at most ``drift`` times that. No entry exceeds ``reach``. For a row a of Σ:
+    while the uniform numbers pass through the unit interval, one at a time, a·z moves by ``travel``·‖a‖₂ at most, in
+    expectation and summed over them; ``pieces`` counts monotone stretches for which the density of the rest is of no
+    help; and that density never exceeds ``peak``/‖a‖₂.
+    """
+
+    failure: float
+    drift: float
+    size: float
+    reach: float
+    travel: float
+    pieces: float
+    peak: float
+
 
 def norm_name(norm: float) -> str:
     """The norm as people write it: ℓ1, ℓ2, ℓ∞."""
@@ -39,6 +68,7 @@ class Law(ABC):
 
     scale: float
     norms: ClassVar[tuple[float, ...]] = ()
+    fusible: ClassVar[bool] = False  # whether ``unit_parts`` is made of elementwise operations alone
 
     def __post_init__(self) -> None:
         number = isinstance(self.scale, Real) and not isinstance(self.scale, bool)
@@ -132,6 +162,31 @@ class Law(ABC):
         other = 1.0 - p_a if p_b is None else min(float(_probabilities("p_b", p_b)), 1.0 - p_a)
         return (1 - SHAVE) * max(0.0, self._box_factor(p_a, other, u)) if p_a > other else 0.0
 
+    # --- draws in float64 whose distance from the ideal law is bounded; for sound arithmetic ---
+
+    def uniforms(self, dim: int) -> int:
+        """How many uniform numbers ``units`` makes a draw of."""
+        raise self._unbounded()
+
+    def units(self, uniform: torch.Tensor, dim: int) -> torch.Tensor:
+        """Draws at λ = 1 of shape (…, dim), each from float64 uniform numbers in [0, 1) of its own (…, uniforms(dim))."""
+        parts = self.unit_parts(uniform, dim)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def unit_parts(self, uniform: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
+        """The same as consecutive coordinates, in one tensor or several; ``uniform`` is left as it is."""
+        raise self._unbounded()
+
+    def draw_error(self, dim: int, width: int) -> DrawError:
+        """How far ``units`` is from the ideal law, where rows of Σ have ``width`` entries that are not 0."""
+        raise self._unbounded()
+
+    def _unbounded(self) -> InvalidInput:
+        return InvalidInput(
+            f"{type(self).__name__} has no draws in float64 with a proven error, which a step needs: write uniforms, "
+            "unit_parts and draw_error for it (docs/arithmetic.md), or leave step= out (on the command line --arithmetic real)."
+        )
+
     # --- the hooks ---
 
     @abstractmethod
@@ -188,6 +243,11 @@ class Law(ABC):
     def _check_dim(self, dim: int) -> None:
         if not (isinstance(dim, Real) and math.isfinite(dim) and dim == int(dim) and dim >= 1):
             raise InvalidInput(f"dim must be a whole number of at least 1, got {dim!r}.")
+
+
+def exponentials(uniform: torch.Tensor) -> torch.Tensor:
+    """Unit exponential numbers −log(1 − u), from u in [0, 1); 1 − u is exact and above 0."""
+    return (1 - uniform).log_().neg_()
 
 
 def _probabilities(name: str, value: Any) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.special import ndtr, ndtri
 
-from ucan.laws.base import Array, Law
+from ucan.laws.base import CELL, RARE, UNIT, Array, DrawError, Law
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Gaussian(Law):
     """
 
     norms: ClassVar[tuple[float, ...]] = (1, 2, math.inf)
+    fusible: ClassVar[bool] = True
 
     def region_norm(self, norm: float) -> float:
         """ℓ2, whatever the norm asked for: the ℓ1 and ℓ∞ balls of the table are inscribed in it."""
@@ -36,6 +37,32 @@ class Gaussian(Law):
     def _draw(self, n: int, dim: int, rng: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(n, dim, device=rng.device, dtype=dtype).normal_(0, self.scale, generator=rng)
 
+    def uniforms(self, dim: int) -> int:
+        """Two for each pair of coordinates."""
+        return 2 * _pairs(dim)
+
+    def unit_parts(self, uniform: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
+        """Box and Muller's pairs, both of them in the same draw: the cosines first, then the sines."""
+        pairs = _pairs(dim)
+        length = (1 - uniform[..., :pairs]).log_().mul_(-2).sqrt_()
+        angle = (2 * uniform[..., pairs:]).sub_(1).mul_(math.pi)
+        return angle.cos().mul_(length), angle.sin_().mul_(length)[..., : dim - pairs]
+
+    def draw_error(self, dim: int, width: int) -> DrawError:
+        """Lengths end at 8.6; the logarithm, the angle and the functions of it are off by 13 units at most."""
+        pairs = _pairs(dim)
+        touched = min(width, pairs)
+        size = math.sqrt(2 * pairs + 2 * math.sqrt(2 * pairs * RARE) + 2 * RARE)
+        return DrawError(
+            failure=pairs * CELL + math.exp(-RARE),
+            drift=13 * UNIT,
+            size=size,
+            reach=8.6,
+            travel=11.2 * math.sqrt(touched),
+            pieces=4,
+            peak=1 / math.sqrt(2 * math.pi),
+        )
+
     def _unit_std(self, dim: int) -> float:
         return 1.0
 
@@ -47,3 +74,7 @@ class Gaussian(Law):
 
     def _factor(self, norm: float, dim: int) -> float:
         return self.scale / math.sqrt(dim) if norm == math.inf else self.scale
+
+
+def _pairs(dim: int) -> int:
+    return (dim + 1) // 2

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ucan.laws.base import Array, Law
+from ucan.laws.base import CELL, DEEPEST, RARE, UNIT, Array, DrawError, Law
 
 
 def laplace_quantile(p: Array) -> Array:
@@ -32,12 +32,35 @@ class Laplace(Law):
     """
 
     norms: ClassVar[tuple[float, ...]] = (1,)
+    fusible: ClassVar[bool] = True
 
     def _draw(self, n: int, dim: int, rng: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
         # An exponential size with a fair sign; inverting one uniform draw instead would cut the tail at its last bit.
         size = torch.empty(n, dim, device=rng.device, dtype=dtype).exponential_(generator=rng)
         negative = torch.randint(0, 2, (n, dim), generator=rng, device=rng.device, dtype=torch.bool)
         return torch.where(negative, -size, size).mul_(self.scale)
+
+    def uniforms(self, dim: int) -> int:
+        """One for each coordinate."""
+        return dim
+
+    def unit_parts(self, uniform: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
+        """The side of t = 2u − 1 is the sign, −log|t| the size."""
+        side = 2 * uniform - 1
+        return (torch.copysign(side.abs().clamp_min(UNIT).log_(), side),)
+
+    def draw_error(self, dim: int, width: int) -> DrawError:
+        """Sizes end at 36.8. The sum of the sizes is Gamma(d), and ‖z‖₂² is at most their sum times the largest."""
+        size = math.sqrt(DEEPEST * (dim + math.sqrt(2 * dim * RARE) + RARE))
+        return DrawError(
+            failure=2 * dim * CELL + math.exp(-RARE),
+            drift=5 * UNIT,
+            size=size,
+            reach=DEEPEST,
+            travel=2 * DEEPEST * math.sqrt(width),
+            pieces=2,
+            peak=math.sqrt(width) / 2,
+        )
 
     def _unit_std(self, dim: int) -> float:
         return math.sqrt(2)

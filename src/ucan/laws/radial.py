@@ -9,15 +9,37 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from scipy import special
 
 from ucan.errors import InvalidInput
-from ucan.laws.base import Array, Law
+from ucan.laws.base import CELL, DEEPEST, RARE, UNIT, Array, DrawError, Law, exponentials
 from ucan.laws.laplace import laplace_probability, laplace_quantile
 
 
 def standard_gamma(shape: float, n: int, rng: torch.Generator) -> torch.Tensor:
     """n draws of Gamma(shape, 1) in float64. The one place that knows torch's name for it."""
     return torch._standard_gamma(torch.full((n,), shape, device=rng.device, dtype=torch.float64), generator=rng)
+
+
+# A radius of power-law noise beyond which its draws are cut off has this probability.
+CUT = 1e-9
+# How far scipy's inverse of the incomplete gamma function is taken to be off, relative to its value.
+INVERTED = 2.0**-40
+
+
+def tree_sum(terms: torch.Tensor) -> torch.Tensor:
+    """The sum over the last axis, in halves: of positive terms it is off by ``tree_depth`` units at most."""
+    while (count := terms.shape[-1]) > 1:
+        half = (count + 1) // 2
+        folded = terms[..., :half].clone()
+        folded[..., : count - half] += terms[..., half:]
+        terms = folded
+    return terms[..., 0]
+
+
+def tree_depth(count: int) -> int:
+    """How often a term of ``tree_sum`` is added to another."""
+    return max(0, count - 1).bit_length()
 
 
 @dataclass(frozen=True)
@@ -33,6 +55,31 @@ class RadialInf(Law):
         side = torch.randint(0, 2, (n, 1), generator=rng, device=rng.device).mul_(2).sub_(1)
         z.scatter_(1, face, side.to(dtype))
         return z.mul_((self.scale * self._draw_rho(n, dim, rng)).to(dtype)[:, None])
+
+    def uniforms(self, dim: int) -> int:
+        """One a coordinate, one for the face, one for its side, and those of ρ."""
+        return dim + 2 + self._rho_uniforms(dim)
+
+    def unit_parts(self, uniform: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
+        """ρ times a point of the cube's surface; ⌊u·d⌋ is the face, u < 1/2 its side."""
+        self._check_dim(dim)
+        z = 2 * uniform[..., :dim] - 1
+        face = (uniform[..., dim : dim + 1] * dim).long().clamp_max(dim - 1)
+        side = torch.where(uniform[..., dim + 1 : dim + 2] < 0.5, -1.0, 1.0).to(z)
+        z.scatter_(-1, face, side)
+        return (z.mul_(self._rho(uniform[..., dim + 2 :], dim)[..., None]),)
+
+    def _surface_failure(self, dim: int) -> float:
+        """Faces that are a few cells too likely or too unlikely, and the ends of d + 2 uniform numbers."""
+        return (4 * dim + 2) * CELL
+
+    @abstractmethod
+    def _rho_uniforms(self, dim: int) -> int:
+        """How many uniform numbers ``_rho`` takes."""
+
+    @abstractmethod
+    def _rho(self, uniform: torch.Tensor, dim: int) -> torch.Tensor:
+        """ρ from uniform numbers (…, _rho_uniforms(dim))."""
 
     def _unit_std(self, dim: int) -> float:
         return math.sqrt(self._rho_second_moment(dim) * (dim + 2) / (3 * dim))
@@ -59,6 +106,26 @@ class ExpInf(RadialInf):
 
     def _draw_rho(self, n: int, dim: int, rng: torch.Generator) -> torch.Tensor:
         return standard_gamma(dim, n, rng)
+
+    def _rho_uniforms(self, dim: int) -> int:
+        return dim
+
+    def _rho(self, uniform: torch.Tensor, dim: int) -> torch.Tensor:
+        """Gamma(d): the sum of d exponentials."""
+        return tree_sum(exponentials(uniform))
+
+    def draw_error(self, dim: int, width: int) -> DrawError:
+        """ρ is a sum of d logarithms; each of them moves a·z by what E|a·w| ≤ ‖a‖₂ allows."""
+        size = (dim + math.sqrt(2 * dim * RARE) + RARE) * math.sqrt(dim)
+        return DrawError(
+            failure=self._surface_failure(dim) + dim * CELL + math.exp(-RARE),
+            drift=(tree_depth(dim) + 6) * UNIT,
+            size=size,
+            reach=DEEPEST * dim,
+            travel=2 * dim * math.sqrt(width) + DEEPEST * dim,
+            pieces=width + dim,
+            peak=math.sqrt(width) / (2 * dim),
+        )
 
     def _rho_second_moment(self, dim: int) -> float:
         return dim * (dim + 1)
@@ -100,6 +167,49 @@ class PowerLaw(RadialInf):
 
     def _draw_rho(self, n: int, dim: int, rng: torch.Generator) -> torch.Tensor:
         return standard_gamma(dim, n, rng) / standard_gamma(self.a - dim, n, rng)
+
+    def _rho_uniforms(self, dim: int) -> int:
+        return dim + math.ceil(self.a - dim)
+
+    def _rho(self, uniform: torch.Tensor, dim: int) -> torch.Tensor:
+        """Gamma(d)/Gamma(a − d), cut off where it is hardly ever: sums of exponentials, and for what a − d has beyond a whole
+        number the inverse of the incomplete gamma function.
+        """
+        whole, part = self._tail(dim)
+        below = tree_sum(exponentials(uniform[..., dim : dim + whole])) if whole else uniform.new_zeros(())
+        if part:
+            last = special.gammaincinv(part, uniform[..., -1].cpu().numpy())
+            below = below + torch.from_numpy(np.asarray(last)).to(uniform)
+        above = tree_sum(exponentials(uniform[..., :dim]))
+        return torch.minimum(above / below, above.new_full((), self._cut(dim)))
+
+    def _tail(self, dim: int) -> tuple[int, float]:
+        """The whole number in a − d, and what is beyond it."""
+        whole = math.floor(self.a - dim)
+        return whole, self.a - dim - whole
+
+    def _cut(self, dim: int) -> float:
+        """The ρ that is exceeded with probability ``CUT`` at most: of a Beta number's odds."""
+        least = float(special.betaincinv(self.a - dim, dim, CUT / 2))
+        return (1 - least) / least
+
+    def draw_error(self, dim: int, width: int) -> DrawError:
+        """As for ExpInf, with the logarithms of the divisor; without a variance the cut is so far out that little is left."""
+        (whole, part), cut, excess = self._tail(dim), self._cut(dim), self.a - dim
+        sources = whole + (part > 0)
+        mean = dim / (excess - 1) if excess > 1 else cut
+        divided = min(cut, dim / (whole - 2)) if whole > 2 else cut
+        size = cut * math.sqrt(dim)
+        units = tree_depth(dim) + tree_depth(max(1, whole)) + 13
+        return DrawError(
+            failure=self._surface_failure(dim) + 2 * (dim + sources) * CELL + CUT,
+            drift=units * UNIT + (INVERTED if part else 0.0),
+            size=size,
+            reach=cut,
+            travel=2 * min(mean, cut) * math.sqrt(width) + min(DEEPEST * mean, dim * cut) + sources * divided,
+            pieces=width + dim + sources,
+            peak=math.sqrt(width) * excess / (2 * dim),
+        )
 
     def _rho_second_moment(self, dim: int) -> float:
         if self.a <= dim + 2:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ucan.laws.base import Array, Law
+from ucan.laws.base import CELL, UNIT, Array, DrawError, Law
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,30 @@ class Uniform(Law):
     """
 
     norms: ClassVar[tuple[float, ...]] = (1, math.inf)
+    fusible: ClassVar[bool] = True
 
     def _draw(self, n: int, dim: int, rng: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
         return torch.rand(n, dim, generator=rng, device=rng.device, dtype=dtype).mul_(2).sub_(1).mul_(self.scale)
+
+    def uniforms(self, dim: int) -> int:
+        """One for each coordinate."""
+        return dim
+
+    def unit_parts(self, uniform: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
+        """2u − 1, which is exact."""
+        return (2 * uniform - 1,)
+
+    def draw_error(self, dim: int, width: int) -> DrawError:
+        """Nothing is rounded; what is left is that u stands for a cell."""
+        return DrawError(
+            failure=dim * CELL,
+            drift=UNIT,
+            size=math.sqrt(dim),
+            reach=1.0,
+            travel=2 * math.sqrt(width),
+            pieces=1,
+            peak=math.sqrt(width) / 2,
+        )
 
     def _unit_std(self, dim: int) -> float:
         return 1 / math.sqrt(3)

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from ucan import scales
+from ucan.arithmetic import REAL
 from ucan.errors import InvalidInput, StoreError
 from ucan.laws import norm_name
 from ucan.region import check_norm
@@ -139,7 +140,8 @@ class Database:
 
     def _classifier(self) -> dict[str, Any]:
         text = self._db.execute("SELECT classifier FROM registry").fetchone()[0]
-        return {} if text is None else json.loads(text)
+        # A registry from before there was another arithmetic does not speak of it.
+        return {} if text is None else {"arithmetic": REAL, **json.loads(text)}
 
     def shape(self) -> tuple[int, ...] | None:
         """The shape of the inputs, once there is one."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ucan.arithmetic import ROUNDED, arithmetic_of
 from ucan.evidence import Evidence, Noise, law_to_json
 from ucan.fingerprint import weights_hash
 from ucan.laws import Law
@@ -27,14 +28,16 @@ def known_by(g: SmoothedClassifier, x: torch.Tensor, plan: CertifyPlan) -> dict[
     return {
         **_told(setup.model, g.f.num_classes, g.law, setup.noise, plan.level, setup.backend.precision),
         "noise weights": weights_hash(g.M),
+        "arithmetic": arithmetic_of(g.grid),
     }
 
 
 def told_by(evidence: Evidence) -> dict[str, Any]:
     """What evidence tells of the classifier that it is about."""
-    return _told(
+    told = _told(
         evidence.identity, len(evidence.counts), evidence.law, evidence.noise, evidence.alpha, evidence.precision
     )
+    return {**told, "arithmetic": evidence.arithmetic.removesuffix(ROUNDED)}
 
 
 def _told(model: str | None, classes: int, law: Law, noise: Noise, alpha: float, precision: str) -> dict[str, Any]:

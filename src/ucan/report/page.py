@@ -7,6 +7,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
+from ucan.arithmetic import REAL, changes_in_words
 from ucan.certificate import SCOPES
 from ucan.config import handed_out, to_toml
 from ucan.data import Labelled
@@ -90,11 +91,22 @@ def build_page(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
         f"<style>\n{_themes()}\n{style}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#summary">To the summary</a>\n'
         f"{_header(runs, galleries)}\n<main>\n{body}</main>\n"
-        "<footer><p>Numbers round down, abstentions and upper ends of bands round up. A certificate holds in real arithmetic; "
-        "floating-point rounding is not accounted for. Made by <code>ucan report</code> from the runs’ own records; "
-        "this page asks nothing of the network.</p></footer>\n"
+        f"<footer><p>Numbers round down, abstentions and upper ends of bands round up. {_arithmetic(runs)} "
+        "Made by <code>ucan report</code> from the runs’ own records; this page asks nothing of the network.</p></footer>\n"
         f"<script>\n{script}</script>\n</body>\n</html>\n"
     )
+
+
+def _arithmetic(runs: Sequence[Run]) -> str:
+    """In which arithmetic the certificates hold, and for which changes."""
+    kinds = {str(run.config.get("arithmetic", REAL)) for run in runs}
+    said = [
+        "A certificate holds in real arithmetic; floating-point rounding is not accounted for."
+        if kind == REAL
+        else f"A certificate of arithmetic {escape(kind)} holds {changes_in_words(kind)}, and is sound in floating point."
+        for kind in sorted(kinds)
+    ]
+    return " ".join(said)
 
 
 def _themes() -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ucan import laws
+from ucan.arithmetic import REAL
 from ucan.audit.ledger import CONFIG
 from ucan.audit.trials import MODES
 from ucan.config import read_config
@@ -50,6 +51,7 @@ def _certify(run: Run, model: str) -> str:
         "seed": config.get("seed_source") or _unless(config.get("seed"), 0),
         "family": config.get("family"),
         "precision": config.get("precision"),
+        "arithmetic": "grid" if config.get("arithmetic", REAL) != REAL else REAL,
         "batch_size": config.get("batch_size"),
         "registry": config.get("registry"),
         "skip": _unless(config.get("skip"), 1),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ucan import data
+from ucan.arithmetic import step_of
 from ucan.backends import PRECISIONS
 from ucan.certificate import Abstention, Certificate
 from ucan.data import Labelled
@@ -46,9 +47,12 @@ def pipeline_of(
     if model is None:
         raise InvalidInput("this run does not say which model it certified: name it with --model.")
     law, classes, precision = outcome.evidence.law, len(outcome.evidence.counts), _precision(outcome)
+    step = step_of(outcome.evidence.arithmetic)
     if is_trained_run(model):
         trained = load_run(model)
-        return SmoothedClassifier(trained.classifier.to(device), law, trained.generator, classes, precision=precision)
+        return SmoothedClassifier(
+            trained.classifier.to(device), law, trained.generator, classes, precision=precision, step=step
+        )
     if not outcome.evidence.generator.startswith(GIVEN):
         raise InvalidInput(
             f"{outcome.evidence.generator} noise needs its generator: give --model a trained run's folder."
@@ -68,6 +72,7 @@ def pipeline_of(
         classes,
         precision=precision,
         model_id=named.removeprefix("id:") if named.startswith("id:") else None,
+        step=step,
     )
 
 

@@ -19,6 +19,19 @@ MAX_FORMED = 4096
 
 
 @dataclass(frozen=True, eq=False)
+class RowBounds:
+    """What ``Scale.apply_bounded`` promises, row by row of Σ, in float64 (d,) or one number for all rows.
+
+    Of row a: its length ‖a‖₂ (to a relative 1e-9), and ``lost``: for every z the computed entry is off by at most
+    2^-53·lost·‖z‖₂. No row has more than ``width`` entries that are not 0.
+    """
+
+    lengths: torch.Tensor
+    lost: torch.Tensor
+    width: int
+
+
+@dataclass(frozen=True, eq=False)
 class Scale(ABC):
     """An invertible Σ acting on flattened events; final classes below.
 
@@ -37,6 +50,20 @@ class Scale(ABC):
     @abstractmethod
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Σz for z of shape (…, *event); differentiable."""
+
+    def apply_bounded(self, z: torch.Tensor) -> torch.Tensor:
+        """Σz for z of shape (n, d) in float64, with a proven error; Σ is what its stored numbers say, exactly."""
+        raise self._unbounded()
+
+    def row_bounds(self, dim: int) -> RowBounds:
+        """How long the rows of Σ are, and how far ``apply_bounded`` may be off."""
+        raise self._unbounded()
+
+    def _unbounded(self) -> InvalidInput:
+        return InvalidInput(
+            f"{type(self).__name__} cannot be applied with a proven error, which a step needs: write apply_bounded and "
+            "row_bounds for it (docs/arithmetic.md), or leave step= out (on the command line --arithmetic real)."
+        )
 
     def apply_(self, z: torch.Tensor) -> None:
         """Replace z by Σz, without a copy where the kind of Σ allows it."""

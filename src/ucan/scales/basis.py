@@ -13,7 +13,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
-from ucan.scales.base import Scale, at_least, check_finite, check_positive, exact, finite_tensor, rows
+from ucan.scales.base import RowBounds, Scale, at_least, check_finite, check_positive, exact, finite_tensor, rows
+from ucan.scales.contract import contract, contract_error
 from ucan.scales.induced import dense_budget_norm, dense_norm, identity_norm
 from ucan.scales.matrix import square
 
@@ -106,6 +107,16 @@ class Basis(Scale):
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Q(s∘z)."""
         return ((rows(z, self.dim) * self.s.to(z)) @ self.basis.to(z).T).reshape(z.shape)
+
+    def apply_bounded(self, z: torch.Tensor) -> torch.Tensor:
+        """(Q diag(s))z, by ``contract``; the entries of Q diag(s) are rounded once."""
+        return contract(z, (exact(self.basis) * exact(self.s)).to(z.device))
+
+    def row_bounds(self, dim: int) -> RowBounds:
+        """From the rows of Q diag(s)."""
+        self.check_dim(dim)
+        lengths = torch.linalg.vector_norm(exact(self.basis) * exact(self.s), dim=1)
+        return RowBounds(lengths, (contract_error(dim) + 1.1) * lengths, dim)
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """(Q⁻¹y)⊘s."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Self
 
@@ -11,8 +12,15 @@ import torch
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput
-from ucan.scales.base import Scale, at_least, check_positive, exact, finite_tensor, rows
+from ucan.scales.base import RowBounds, Scale, at_least, check_positive, exact, finite_tensor, rows
+from ucan.scales.contract import contract, contract_error
 from ucan.scales.induced import hard_bound, identity_norm
+
+# Of the numbers that exact cosines are computed in.
+BITS = 160
+PI_DIGITS, PI_PLACES = 3141592653589793238462643383279502884197169399375105820974944, 60
+# Units of 2^-53 by which an entry of ``exact_cosine_matrix`` may be off, relative to the entry.
+COSINES = 1.1
 
 
 def cosine_matrix(size: int) -> torch.Tensor:
@@ -28,6 +36,41 @@ def cosine_matrix(size: int) -> torch.Tensor:
 def _constant(size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     with torch.inference_mode(False):  # kept for training as well
         return cosine_matrix(size).to(device, dtype)
+
+
+@lru_cache(maxsize=8)
+def exact_cosine_matrix(size: int) -> torch.Tensor:
+    """The same matrix with every entry rounded correctly, from whole numbers of ``BITS`` bits.
+
+    ``cosine_matrix`` is off by up to 1e-13, since its angles grow with the frequency. It stays as it is: noise that
+    was drawn with it is drawn again bit for bit.
+    """
+    k, i = torch.arange(size)[:, None], torch.arange(size)[None]
+    turn = (2 * i + 1) * k % (4 * size)  # the angle in units of π/(2·size), below one full turn
+    turn = torch.where(turn > 2 * size, 4 * size - turn, turn)  # cos(2π − t) = cos t
+    root = math.isqrt((2 << 2 * BITS) // size)
+    quarter = [_rounded(_cosine(j, size) * root, 2 * BITS) for j in range(size)]
+    values = torch.tensor([*quarter, 0.0, *(-c for c in reversed(quarter))], dtype=torch.float64)  # cos(π − t) = −cos t
+    c = values[turn]
+    c[0] = _rounded(math.isqrt((1 << 2 * BITS) // size), BITS)
+    return c
+
+
+def _cosine(j: int, size: int) -> int:
+    """cos(π j/(2·size))·2^BITS by its series, j < size; off by less than 2^10."""
+    angle = PI_DIGITS * j * 2**BITS // (2 * size * 10**PI_PLACES)
+    square, term, total, m = angle * angle >> BITS, 1 << BITS, 1 << BITS, 0
+    while term:
+        m += 2
+        term = (
+            -((term * square >> BITS) // ((m - 1) * m)) if m % 4 == 2 else abs(term * square >> BITS) // ((m - 1) * m)
+        )
+        total += term
+    return total
+
+
+def _rounded(numerator: int, bits: int) -> float:
+    return float(Fraction(numerator, 2**bits))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +107,25 @@ class DCT(Scale):
         images.mul_(self.s.to(z))
         torch.matmul(high.T, images @ wide, out=images)
         return None
+
+    def apply_bounded(self, z: torch.Tensor) -> torch.Tensor:
+        """Q(s∘z), axis by axis by ``contract``, with cosines that are off in their last digit only."""
+        height, width = self.s.shape[-2:]
+        high, wide = (exact_cosine_matrix(size).to(z.device).T.contiguous() for size in (height, width))
+        images = self._images(z * exact(self.s).to(z.device).reshape(-1))
+        across = contract(images.reshape(-1, width), wide).reshape(images.shape)
+        down = contract(across.mT.reshape(-1, height), high).reshape(across.mT.shape)
+        return down.mT.reshape(z.shape)
+
+    def row_bounds(self, dim: int) -> RowBounds:
+        """Q∘Q factors into its axes. What either axis loses, of columns of length 1, is at most c·max s·‖z‖."""
+        self.check_dim(dim)
+        height, width = self.s.shape[-2:]
+        s = exact(self.s)
+        high, wide = (exact_cosine_matrix(size).to(s.device) ** 2 for size in (height, width))
+        lengths = (high.T @ (s * s) @ wide).sqrt().reshape(-1)
+        lost = (contract_error(width) + contract_error(height) + 2 * COSINES + 1.1) * s.abs().max()
+        return RowBounds(lengths, lost.expand(dim), dim)
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """(Qᵀy)⊘s."""

@@ -10,7 +10,7 @@ import torch
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
-from ucan.scales.base import Scale, at_least, check_positive, exact, finite_tensor
+from ucan.scales.base import RowBounds, Scale, at_least, check_positive, exact, finite_tensor
 from ucan.scales.induced import diagonal_budget_norm, diagonal_norm, identity_norm
 
 
@@ -38,6 +38,15 @@ class Scalar(Scale):
         """s·z in place."""
         if self.value != 1:
             z.mul_(self.value)
+
+    def apply_bounded(self, z: torch.Tensor) -> torch.Tensor:
+        """s·z."""
+        return z * self.value
+
+    def row_bounds(self, dim: int) -> RowBounds:
+        """One entry a row."""
+        length = torch.tensor(abs(self.value), dtype=torch.float64)
+        return RowBounds(length, length, 1)
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """y/s."""
@@ -108,6 +117,16 @@ class Diagonal(Scale):
             torch.addcmul(centre, z, self._fitted(z).to(z), out=z)
         else:
             super().apply_around_(z, centre)
+
+    def apply_bounded(self, z: torch.Tensor) -> torch.Tensor:
+        """σ∘z."""
+        return z * exact(self.sigma).to(z.device).reshape(-1)
+
+    def row_bounds(self, dim: int) -> RowBounds:
+        """One entry a row."""
+        self.check_dim(dim)
+        lengths = exact(self.sigma).abs().reshape(-1)
+        return RowBounds(lengths, lengths, 1)
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """y⊘σ."""

@@ -12,7 +12,18 @@ import torch
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
-from ucan.scales.base import MAX_FORMED, Scale, at_least, check_finite, check_positive, exact, finite_tensor, rows
+from ucan.scales.base import (
+    MAX_FORMED,
+    RowBounds,
+    Scale,
+    at_least,
+    check_finite,
+    check_positive,
+    exact,
+    finite_tensor,
+    rows,
+)
+from ucan.scales.contract import contract, contract_error
 from ucan.scales.induced import dense_budget_norm, dense_norm, diagonal_norm, identity_norm
 
 # A matrix whose condition number is above this cannot be inverted in float64 with any digit to trust.
@@ -73,6 +84,16 @@ class Dense(Scale):
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Az."""
         return (rows(z, self.dim) @ self.matrix.to(z).T).reshape(z.shape)
+
+    def apply_bounded(self, z: torch.Tensor) -> torch.Tensor:
+        """Az, by ``contract``."""
+        return contract(z, exact(self.matrix).to(z.device))
+
+    def row_bounds(self, dim: int) -> RowBounds:
+        """From the rows of A."""
+        self.check_dim(dim)
+        lengths = torch.linalg.vector_norm(exact(self.matrix), dim=1)
+        return RowBounds(lengths, contract_error(dim) * lengths, dim)
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """A⁻¹y."""
@@ -157,6 +178,22 @@ class LowRank(Scale):
         """a∘z + F(Fᵀz)."""
         flat, factor = rows(z, self.dim), self.factor.to(z)
         return (flat * self.diag.to(z) + (flat @ factor) @ factor.T).reshape(z.shape)
+
+    def apply_bounded(self, z: torch.Tensor) -> torch.Tensor:
+        """a∘z + F(Fᵀz), by ``contract``."""
+        diag, factor = exact(self.diag).to(z.device), exact(self.factor).to(z.device)
+        return z * diag + contract(contract(z, factor.mT.contiguous()), factor)
+
+    def row_bounds(self, dim: int) -> RowBounds:
+        """Fᵀz is off by c‖F_k‖‖z‖ in entry k, and no longer than ‖F‖‖z‖; rows of F carry that on, and add their own."""
+        self.check_dim(dim)
+        a, f = exact(self.diag).abs(), exact(self.factor)
+        squares = (f * f).sum(1)
+        lengths = (a * a + 2 * a * squares + ((f @ (f.T @ f)) * f).sum(1)).clamp_min(0).sqrt()
+        first, second = contract_error(dim), contract_error(f.shape[1])
+        whole = torch.linalg.vector_norm(f)
+        carried = first * (f.abs() @ torch.linalg.vector_norm(f, dim=0))
+        return RowBounds(lengths, 2 * a + carried + (second + 2) * squares.sqrt() * whole, dim)
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """In the scaled coordinates y⊘√a, beside the span of U and on it."""
@@ -244,6 +281,20 @@ class BlockDiagonal(Scale):
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Each block on its own slice."""
         return torch.cat([d.apply(p) for d, p in self._slices(z)], dim=1).reshape(z.shape)
+
+    def apply_bounded(self, z: torch.Tensor) -> torch.Tensor:
+        """Each block on its own slice, by ``contract``."""
+        return torch.cat([d.apply_bounded(p) for d, p in self._slices(z)], dim=1)
+
+    def row_bounds(self, dim: int) -> RowBounds:
+        """Those of the blocks."""
+        self.check_dim(dim)
+        bounds = [d.row_bounds(d.dim) for d in self.parts]
+        return RowBounds(
+            torch.cat([b.lengths for b in bounds]),
+            torch.cat([b.lost for b in bounds]),
+            max(b.width for b in bounds),
+        )
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """Each block's inverse on its own slice."""
