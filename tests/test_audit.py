@@ -338,6 +338,8 @@ def test_decisions_on_small_counts():
 class Coin:
     """Stands for a smoothed classifier: two classes, or three, with known probabilities at every point."""
 
+    step = None
+
     def __init__(self, *probabilities):
         self.probabilities = probabilities
 
@@ -350,7 +352,10 @@ class Coin:
 def judged(coin, budget, seed, promised=True, p_upper=None):
     """What a judge makes of ten points of a region, all of them alike."""
     certificate = SimpleNamespace(
-        prediction=0, p_upper=p_upper, region=Region(1.0, 9.0, 2, (2,)), evidence=SimpleNamespace(precision="float32")
+        prediction=0,
+        p_upper=p_upper,
+        region=Region(1.0, 9.0, 2, (2,)),
+        evidence=SimpleNamespace(precision="float32", arithmetic="real"),
     )
     judge = Judge(coin, torch.zeros(1, 2), certificate, 1.0, budget, seed, promised)
     judge.look(torch.randn(10, 2, generator=rng(seed)))
