@@ -20,7 +20,7 @@ from ucan.fingerprint import identity, plain_state, weights_hash
 from ucan.generators import Generator
 from ucan.guards import check_constant, check_lost, unlike
 from ucan.laws import Law
-from ucan.plan import CertifyPlan, PredictPlan
+from ucan.plan import CertifyPlan, PredictPlan, derived_from, is_secret
 from ucan.sequential import Candidate, settle
 from ucan.sidecar import input_hash
 from ucan.stopping import Stop
@@ -219,7 +219,7 @@ class Engine:
             n0=n0,
             n=n,
             alpha=plan.level,
-            seed=None if plan.secret else plan.seed,
+            seed=None if is_secret(plan.seed) else int(plan.seed),
             law=self.law,
             noise=setup.noise,
             bound=bound,
@@ -239,7 +239,7 @@ class Engine:
             streams={each: Stream(plan.seed, name, each).key for each in phases},
             model=setup.model,
             family=plan.family,
-            data_hash=plan.data_hash,
+            data_hash=derived_from(plan.seed),
             copy=plan.precision not in (None, self.precision),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput
@@ -20,12 +20,29 @@ Seed = int | None | Literal["derived"]
 RANDOM_BITS = 128
 
 
+class SecretSeed(int):
+    """A seed from the system's entropy: it stays with the run and is not handed out."""
+
+
+class DerivedSeed(int):
+    """A seed that nobody chose: it follows from what is certified, and from data with this hash."""
+
+    data_hash: str
+
+    def __new__(cls, value: int, data_hash: str) -> Self:
+        """The number, with the hash of the data."""
+        made = super().__new__(cls, value)
+        made.data_hash = data_hash
+        return made
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        """For copies in other processes."""
+        return int(self), self.data_hash
+
+
 @dataclass(frozen=True)
 class CertifyPlan:
-    """The settings of Algorithm 1. ``alpha`` is for all of a ``family`` of so many certificates together.
-
-    ``secret``: the seed must not be handed out. ``data_hash``: the seed was derived from data with this hash.
-    """
+    """The settings of Algorithm 1. ``alpha`` is for all of a ``family`` of so many certificates together."""
 
     n0: int = 100
     n: int = 100_000
@@ -37,8 +54,6 @@ class CertifyPlan:
     stop: Stop | None = None
     precision: str | None = None
     family: int = 1
-    secret: bool = False
-    data_hash: str | None = None
 
     def __post_init__(self) -> None:
         check_count("n0", self.n0)
@@ -73,7 +88,7 @@ class CertifyPlan:
 
 @dataclass(frozen=True)
 class PredictPlan:
-    """The settings of Algorithm 2. ``secret`` and ``data_hash`` as in ``CertifyPlan``."""
+    """The settings of Algorithm 2."""
 
     n: int = 1000
     alpha: float = 0.001
@@ -82,8 +97,6 @@ class PredictPlan:
     batch_size: int | None = None
     stop: bool = False
     precision: str | None = None
-    secret: bool = False
-    data_hash: str | None = None
 
     def __post_init__(self) -> None:
         check_count("n", self.n)
@@ -121,12 +134,11 @@ class PredictPlan:
 def to_config(plan: CertifyPlan | PredictPlan) -> dict[str, Any]:
     """The plan as a run's config has it. What version 0.1 did not know appears only where it is used."""
     plain = {**asdict(plan), "stop": plan.rule if isinstance(plan, CertifyPlan) else plan.stop}
-    source = "random" if plan.secret else "derived" if plan.data_hash is not None else None
-    config = {name: value for name, value in plain.items() if name not in ("secret", "data_hash", "family")}
+    source = "random" if is_secret(plan.seed) else "derived" if derived_from(plan.seed) is not None else None
     return {
-        **config,
+        **plain,
         # TOML has no whole numbers of so many digits.
-        "seed": f"{plan.seed:#x}" if source else plan.seed,
+        "seed": f"{int(plan.seed):#x}" if source else plan.seed,
         "seed_source": source,
         "family": plan.family if plan.family > 1 else None,
     }
@@ -134,24 +146,37 @@ def to_config(plan: CertifyPlan | PredictPlan) -> dict[str, Any]:
 
 def from_config(config: dict[str, Any]) -> CertifyPlan:
     """A run's plan from its config, but for its stopping rule."""
-    plain = {
-        f.name: config[f.name] for f in fields(CertifyPlan) if f.name in config and f.name not in ("stop", "data_hash")
-    }
-    seed = plain.get("seed", 0)
-    secret = config.get("seed_source") == "random"
-    return CertifyPlan(**{**plain, "seed": int(seed, 16) if isinstance(seed, str) else seed, "secret": secret})
+    plain = {f.name: config[f.name] for f in fields(CertifyPlan) if f.name in config and f.name != "stop"}
+    return CertifyPlan(**{**plain, "seed": seed_from_config(config)})
 
 
-def random_seed() -> int:
+def seed_from_config(config: dict[str, Any]) -> int:
+    """A run's seed, and whether it is secret."""
+    seed = config.get("seed", 0)
+    number = int(seed, 16) if isinstance(seed, str) else int(seed)
+    return SecretSeed(number) if config.get("seed_source") == "random" else number
+
+
+def random_seed() -> SecretSeed:
     """A seed from the system's entropy, long enough that nobody finds it by trying."""
-    return secrets.randbits(RANDOM_BITS)
+    return SecretSeed(secrets.randbits(RANDOM_BITS))
+
+
+def is_secret(seed: int) -> bool:
+    """Whether a seed must not be handed out."""
+    return isinstance(seed, SecretSeed)
+
+
+def derived_from(seed: int) -> str | None:
+    """The hash of the data that a seed was derived from; None for one that somebody chose, or chance."""
+    return seed.data_hash if isinstance(seed, DerivedSeed) else None
 
 
 def _plain(plan: CertifyPlan | PredictPlan) -> None:
     """Numbers of numpy become Python's own: they end up in records, and JSON knows no others."""
     for name in ("n0", "n", "seed", "batch_size"):
         value = getattr(plan, name, None)
-        if value is not None:
+        if value is not None and not isinstance(value, int):
             object.__setattr__(plan, name, int(value))
     object.__setattr__(plan, "alpha", float(plan.alpha))
 
@@ -167,7 +192,7 @@ def given_seed(seed: Any) -> int:
     if seed is None or seed == "derived":
         return 0
     check_seed(seed)
-    return int(seed)
+    return seed if isinstance(seed, int) else int(seed)
 
 
 def check_seed(seed: Any) -> None:

@@ -31,7 +31,7 @@ from ucan.fingerprint import weights_hash
 from ucan.generators import Generator, Isotropic
 from ucan.guards import SAME, check_constant, check_from_the_start, check_inside, check_lost, fresh, unlike
 from ucan.laws import Law
-from ucan.plan import Bound, CertifyPlan, PredictPlan, Seed, Test, given_seed, random_seed
+from ucan.plan import Bound, CertifyPlan, DerivedSeed, PredictPlan, Seed, Test, given_seed, random_seed
 from ucan.region import Region
 from ucan.rounding import ceil_digits, floor_digits
 from ucan.sequential import Candidate
@@ -107,7 +107,7 @@ class SmoothedClassifier:
         bound: Bound = "binary",
         stop: Any = None,
         precision: str | None = None,
-        family: int | None = None,
+        family: int = 1,
     ) -> list[Certificate | Abstention]:
         """Algorithm 1, UCAN-Certification, for each of a batch of inputs (batch, *event).
 
@@ -135,10 +135,10 @@ class SmoothedClassifier:
             bound,
             parse_stop(stop),
             precision,
-            1 if family is None else family,
+            family,
         )
         inputs = self.check_inputs(x, plan.norm)
-        if family is not None and len(inputs) > plan.family:
+        if 1 < plan.family < len(inputs):
             raise InvalidInput(f"the family is of {plan.family} certificates, but there are {len(inputs)} inputs.")
         outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
         return [outcomes[i] for i in range(len(outcomes))]
@@ -148,12 +148,12 @@ class SmoothedClassifier:
         from model, noise, settings and the data with this hash.
         """
         if seed is None:
-            return replace(plan, seed=random_seed(), secret=True)
+            return replace(plan, seed=random_seed())
         if seed != "derived":
             return replace(plan, seed=given_seed(seed))
         if self.engine.identity() is None:
             raise InvalidInput("nothing tells this model from others, so no seed follows from it: give it a model_id.")
-        return replace(plan, seed=self.derived_seed(plan.settings(), data_hash), data_hash=data_hash)
+        return replace(plan, seed=DerivedSeed(self.derived_seed(plan.settings(), data_hash), data_hash))
 
     def derived_seed(self, settings: dict[str, Any], data_hash: str) -> int:
         """The seed that follows from what is certified: nobody can try several and keep the best.

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -158,7 +157,6 @@ def certify(
         raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
     scope = g.M.scope if registry is None else "registry"
     plan = g.seeded(plan, words.seed_of(seed, known), selection.dataset.fingerprint())
-    plan = replace(plan, secret=plan.secret or seed == "random")
     if family is not None and len(selection.indices) > family:
         raise InvalidInput(
             f"--family {family} is for fewer certificates than the {len(selection.indices)} inputs chosen."

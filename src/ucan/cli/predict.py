@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,7 +91,6 @@ def predict(
         g = g.on_grid(words.step_for(arithmetic, selection.dataset, begun_in))
         g.check_inputs(first)
         plan = g.seeded(plan, words.seed_of(seed, answers.about), selection.dataset.fingerprint())
-        plan = replace(plan, secret=plan.secret or seed == "random")
         # The backend of another model's answers does not matter: that the model is another is said below.
         begun = answers.about.get("backend") if answers.about.get("model") == model else None
         answers.begin(

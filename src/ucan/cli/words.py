@@ -20,7 +20,7 @@ from ucan.errors import InvalidInput, UcanError
 from ucan.generators import Composed, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import Law
 from ucan.models import BUILT_IN, load_model
-from ucan.plan import CertifyPlan, PredictPlan, Seed
+from ucan.plan import CertifyPlan, PredictPlan, Seed, seed_from_config
 from ucan.scales import Dense
 from ucan.smoothed import SmoothedClassifier, cannot_answer
 from ucan.training import is_trained_run, load_run
@@ -169,7 +169,7 @@ def seed_of(text: str, known: dict[str, Any]) -> Seed:
     if text == "derived":
         return "derived"
     if text == "random":
-        return int(str(known["seed"]), 16) if known.get("seed_source") == "random" else None
+        return seed_from_config(known) if known.get("seed_source") == "random" else None
     try:
         return int(text)
     except ValueError as error:
