@@ -132,13 +132,7 @@ def _same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tenso
     return (
         _check("input", "this", input_hash(x) == evidence.input_hash, ("is", "is not"), "the input that was certified"),
         _model_check(evidence.identity, mine),
-        _check(
-            "classes",
-            f"the model has {g.f.num_classes} classes, and the certificate's",
-            classes == g.f.num_classes,
-            ("has", "has not"),
-            f"as many ({classes})",
-        ),
+        Check("classes", classes == g.f.num_classes, f"{g.f.num_classes} classes here, {classes} in the certificate"),
         _check("law", f"the noise law, {g.law},", law, ("is", "is not"), f"the certificate's, {evidence.law}"),
         Check(
             "noise", not noise, "; ".join(noise) if noise else "kind, settings, weights, μ and Σ are the certificate's"
@@ -169,9 +163,7 @@ def _model_check(claimed: str | None, mine: str | None) -> Check:
         return Check(
             "weights", False, "nothing tells this model from others: give it the model_id that it was certified under"
         )
-    return _check(
-        "weights", "the model", claimed == mine, ("is", "is not"), "the one that was certified, weight for weight"
-    )
+    return _check("weights", "the model", claimed == mine, ("is", "is not"), "the one that was certified")
 
 
 def _noise_differences(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> list[str]:

@@ -37,6 +37,12 @@ def verify(
     exponent: words.ExponentOption = None,
     noise: words.NoiseOption = None,
     model_id: words.ModelIdOption = None,
+    arithmetic: Annotated[
+        words.ArithmeticName | None,
+        typer.Option(
+            help="The arithmetic of the pipeline that is deployed, `grid` or `real`; the certificate's if not given."
+        ),
+    ] = None,
     registry: Annotated[
         Path | None, typer.Option(help="The registry that issued the certificate, if its scope is `registry`.")
     ] = None,
@@ -76,7 +82,9 @@ def verify(
     stated = any(option is not None for option in (law, scale, exponent, noise))
     if is_trained_run(model) or stated:  # what is deployed, whatever the certificate says
         classes = None if is_trained_run(model) else len(record.evidence.counts)
-        step = step_of(record.evidence.arithmetic)  # of which the options say nothing
+        step = None if arithmetic is words.ArithmeticName.real else step_of(record.evidence.arithmetic)
+        if arithmetic is words.ArithmeticName.grid and step is None:
+            raise InvalidInput("this certificate is of real arithmetic, so it says nothing about a pipeline on a grid.")
         g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, x, None, model_id, step)
     else:
         g = _as_stated(record, model, weights, where, model_id)

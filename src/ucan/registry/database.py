@@ -130,7 +130,7 @@ class Database:
             lines = (f"{key} {known[key]!r}, this one {classifier[key]!r}" for key in sorted(differing))
             raise InvalidInput(
                 f"{self.path} holds the answers of another classifier ({'; '.join(lines)}). Its memory is part of a "
-                "classifier: begin another file for this one."
+                f"classifier: begin another file for this one{_or_real(differing, known)}."
             )
 
     def knows_noise(self) -> bool:
@@ -265,3 +265,9 @@ def _checksum(answer: int, radius: float, scale: int, tensors: bytes, record: st
 
 def _sketch_checksum(answer: int, reach: float, sketch: bytes) -> int:
     return zlib.crc32(sketch, zlib.crc32(struct.pack("<qd", answer, reach)))
+
+
+def _or_real(differing: list[str], known: dict[str, Any]) -> str:
+    """What else to do where all that differs is that the file was begun in real arithmetic."""
+    begun = differing == ["arithmetic"] and known["arithmetic"] == "real"
+    return ", or go on in real arithmetic (--arithmetic real, or no step=)" if begun else ""
