@@ -318,12 +318,19 @@ def step_of(arithmetic: str) -> float | None:
         ) from error
 
 
+def step_name(arithmetic: str) -> str:
+    """The step that an evidence's ``arithmetic`` names, as it is written there; "" for real."""
+    if arithmetic == REAL:
+        return ""
+    step = arithmetic.removesuffix(ROUNDED).removeprefix("grid(").removesuffix(")")
+    return "the steps given" if re.fullmatch(r"[0-9a-f]{12}", step) else step
+
+
 def changes_in_words(arithmetic: str) -> str:
     """For which changes of an input a certificate of this arithmetic holds, as the end of a sentence; "" for real."""
     if arithmetic == REAL:
         return ""
-    step = arithmetic.removesuffix(ROUNDED).removeprefix("grid(").removesuffix(")")
-    steps = "the steps given" if re.fullmatch(r"[0-9a-f]{12}", step) else step
+    steps = step_name(arithmetic)
     if arithmetic.endswith(ROUNDED):
         return f"for any change, inputs being rounded to whole multiples of {steps}"
     return f"for changes by whole multiples of {steps}"

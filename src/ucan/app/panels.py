@@ -10,6 +10,7 @@ import torch
 
 from ucan.app.noise import noise_maps, noisy_copies
 from ucan.app.session import Attacked, Session
+from ucan.arithmetic import REAL, ROUNDED, step_name
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.laws import norm_name
 from ucan.report.pictures import as_delta, as_map, as_map_around_0, as_picture
@@ -203,6 +204,8 @@ def _certificate(session: Session, c: Certificate, label: int) -> str:
     capped = "no cap is known: do not compare" if cap is None else f"under the cap {cap:.4g} on the noise's scales"
     frozen = "as long as the noise stays frozen as it was computed for this picture, " if c.scope == "frozen" else ""
     region, ball = c.region, isinstance(c.region.scale, Scalar) and c.norm in (None, c.region.norm)
+    whole = c.evidence.arithmetic != REAL and not c.evidence.arithmetic.endswith(ROUNDED)
+    steps = f", by whole multiples of {step_name(c.evidence.arithmetic)}," if whole else ""
     within = f"{{δ : ‖Σ⁻¹δ‖ < {floor_digits(region.radius, 4)}}} in {norm_name(region.norm)}"
     beyond = "" if ball else f" The region itself, {within}, contains this ball and may reach further."
     return f"""
@@ -213,7 +216,7 @@ def _certificate(session: Session, c: Certificate, label: int) -> str:
     <div><dt>radius, {norm}</dt><dd>{radius}</dd><p>the largest ball in the region</p></div>
     <div><dt>ALM</dt><dd>{floor_digits(c.alm, 4)}</dd><p>a size, {capped}</p></div>
   </dl>
-  <p>With probability at least {sure} %, {frozen}<b>no change of {norm} length below {radius} moves the answer away from
+  <p>With probability at least {sure} %, {frozen}<b>no change of {norm} length below {radius}{steps} moves the answer away from
   {name}.</b>{beyond}</p>
   {_scope(c.scope)}
 </article>"""

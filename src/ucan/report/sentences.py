@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ucan.arithmetic import REAL, step_name
 from ucan.laws import norm_name
 from ucan.report.basis import same_inputs, stopped_in_words
 from ucan.report.runs import Run, by_norm
@@ -203,7 +204,9 @@ def _is_sample(run: Run) -> bool:
 def _length(run: Run) -> str:
     norm = "length" if run.norm is None else f"{norm_name(run.norm)} length"
     source = str(run.config.get("data", ".npz"))  # what an array or an imported file holds, nobody says
-    return norm if source.endswith(".npz") else f"{norm} (pixels run from 0 to 1)"
+    units = [] if source.endswith(".npz") else ["pixels run from 0 to 1"]
+    units += [f"in steps of {step}"] if (step := step_name(str(run.config.get("arithmetic", REAL)))) else []
+    return f"{norm} ({', '.join(units)})" if units else norm
 
 
 def _and(names: Sequence[str]) -> str:
