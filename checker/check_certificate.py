@@ -16,6 +16,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -461,7 +462,19 @@ class Claim:
                 raise Wrong("composed noise makes Gaussian balls of the norm that it was made for, and no other region")
         elif self.norm != (2 if gaussian else self.asked):
             raise Wrong(f"{law['name']} noise makes no {show(self.norm)} region against {show(self.asked)}")
-        return follows(f"{show(self.norm)} region of radius", self.R, limit)
+        return follows(f"{show(self.norm)} region of radius", self.R, limit - self.rounding())
+
+    def rounding(self) -> float:
+        """What the radius must have paid at least where the input was rounded to a grid: that of the attacker's input."""
+        arithmetic = str(self.evidence.get("arithmetic", "real"))
+        if not arithmetic.endswith(", rounded"):
+            return 0.0
+        try:
+            step = float(Fraction(arithmetic.removeprefix("grid(").removesuffix("), rounded")))
+        except (ValueError, ZeroDivisionError) as error:
+            raise NotChecked(f"the arithmetic {arithmetic!r} does not tell its step") from error
+        others = shape_of(field(self.region, "scale"), self.folder, self.dim, math.inf, self.norm)
+        return step / 2 * others.inverse_norm * (1 - 1e-6)
 
     @property
     def shape(self) -> Shape:

@@ -152,7 +152,7 @@ class Grid:
             known[law, dim] = self.error_of(law, scale.row_bounds(dim), torch.zeros((), dtype=torch.float64), dim)
         if not bool(mean.any()):
             return known[law, dim]
-        return self.error_of(law, scale.row_bounds(dim), mean.detach().double().cpu().reshape(-1), dim)
+        return self.error_of(law, scale.row_bounds(dim), mean.detach().double().abs().max().cpu(), dim)
 
     def error_of(self, law: Law, rows: RowBounds, mean: torch.Tensor, dim: int) -> float:
         """τ from bounds on the rows of Σ and an offset, in float64 on the host."""

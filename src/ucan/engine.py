@@ -22,7 +22,7 @@ from ucan.guards import check_constant, check_lost, unlike
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan, derived_from, is_secret
 from ucan.sequential import Candidate, settle
-from ucan.sidecar import input_hash
+from ucan.sidecar import exact_hash, input_hash
 from ucan.stopping import Stop
 from ucan.version import __version__
 from ucan.votes import (
@@ -94,6 +94,8 @@ class Engine:
         """For inputs like x (1, *event): everything that does not depend on their pixels."""
         weights, precision = weights_hash(self.f.model), self.precision_of(plan)
         asked = plan.batch_size or forward_size(x.numel(), x.device)
+        if derived_from(plan.seed) is not None:  # smaller blocks draw other noise, and nobody may choose among noises
+            asked = max(asked, block_size(x.numel()))
         block = min(asked, block_size(x.numel()))
         place = (precision, asked, x.shape, x.device)
         size = self._fitting.get(place, asked // block * block)
@@ -104,7 +106,7 @@ class Engine:
             warnings.warn(f"out of memory: going on with forward passes of {size}.", RuntimeWarning, stacklevel=2)
         counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid)
         counter.on_votes = self.on_votes
-        return Setup(counter, backend, weights, weights or self.identity(), self.M.record())
+        return Setup(counter, backend, weights, self.identity(), self.M.record())
 
     def precision_of(self, plan: CertifyPlan | PredictPlan) -> str | None:
         """The precision to run f in: the one asked for, or else the classifier's."""
@@ -238,6 +240,7 @@ class Engine:
             versions={"ucan": __version__, "torch": torch.__version__},
             streams={each: Stream(plan.seed, name, each).key for each in phases},
             model=setup.model,
+            exact_hash=exact_hash(x),
             family=plan.family,
             data_hash=derived_from(plan.seed),
             copy=plan.precision not in (None, self.precision),

@@ -57,7 +57,8 @@ class Evidence:
     """How a claim was arrived at: everything needed to check it or to draw it again.
 
     ``alpha`` is the level of this one claim; with ``family`` = N it is one of N, stated beforehand, which are all true at
-    once with probability at least 1 − N·alpha. ``cap`` is the number of votes that were planned: n is smaller where a
+    once with probability at least 1 − N·alpha. ``input_hash`` is of the input's float32 bytes, from which its noise follows;
+    ``exact_hash`` of its numbers in float64. ``cap`` is the number of votes that were planned: n is smaller where a
     rule, ``stop``, ended sampling. ``selection`` are the votes that chose the class. ``streams`` holds the key of the noise
     of each phase: with it the votes can be drawn again, and it tells nothing about other inputs if the seed is secret
     (then ``seed`` is None). ``model`` is what the classifier is known by (``ucan.fingerprint.identity``). ``data_hash``:
@@ -89,11 +90,16 @@ class Evidence:
     versions: Mapping[str, str] = field(default_factory=dict)
     streams: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
+    exact_hash: str | None = None
     family: int = 1
     data_hash: str | None = None
     copy: bool = False
 
     def __post_init__(self) -> None:
+        if type(self.family) is not int or self.family < 1:
+            raise InvalidInput(f"a family is a whole number of certificates, 1 or more, got {self.family!r}.")
+        if not (isinstance(self.alpha, int | float) and 0 < self.alpha < 1):
+            raise InvalidInput(f"alpha must lie strictly between 0 and 1, got {self.alpha!r}.")
         votes = (*self.counts, self.invalid)
         if any(type(vote) is not int or vote < 0 for vote in votes) or sum(votes) != self.n:
             raise InvalidInput(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import sys
+import sysconfig
 import types
 import weakref
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,12 +48,12 @@ def weights_hash(model: Any) -> str | None:
 def identity(model: Any, model_id: str | None = None) -> str | None:
     """Which classifier answered: what evidence, runs and registries know a model by. None: nobody can tell.
 
-    A module and a model file are known by the hash of their weights, anything else by the ``model_id`` that its user
-    gives, or else by a hash of its code and of what it holds, as far as that can be followed.
+    A model file is known by its hash; anything without weights by the ``model_id`` that its user gives; a module by its
+    weights, its layers and their settings; anything else by a hash of its code and of what it holds, as far as that can
+    be followed.
     """
-    own = weights_hash(model)
-    if own is not None:
-        return own
+    if has_weights(model):
+        return _module_identity(model) if isinstance(model, nn.Module) else weights_hash(model)
     if model_id is not None:
         return f"id:{model_id}"
     digest = hashlib.sha256()
@@ -59,6 +62,38 @@ def identity(model: Any, model_id: str | None = None) -> str | None:
     except (_Unknown, RecursionError):
         return None
     return f"code:{digest.hexdigest()}"
+
+
+def has_weights(model: Any) -> bool:
+    """Whether a model is told from others by weights of its own: a module with tensors, or a model file."""
+    if isinstance(model, nn.Module):
+        return any(True for _ in itertools.chain(model.parameters(), model.buffers()))
+    return weights_hash(model) is not None
+
+
+def _module_identity(model: nn.Module) -> str:
+    digest = hashlib.sha256(str(weights_hash(model)).encode())
+    _digest_module(model, digest, ())
+    return f"module:{digest.hexdigest()}"
+
+
+def _digest_module(model: nn.Module, digest: Any, above: tuple[int, ...]) -> None:
+    """Layers with their settings: two networks with the same weights may answer differently.
+
+    What cannot be followed counts by its type; the code of classes counts where it is the user's own.
+    """
+    for name, part in model.named_modules():
+        digest.update(f"{name} {type(part).__module__} {type(part).__qualname__}".encode())
+        _digest_class(type(part), digest, above)
+        for key, value in sorted(vars(part).items()):
+            if key.startswith("_") or key == "training" or isinstance(value, nn.Module | torch.Tensor):
+                continue
+            inner = hashlib.sha256()
+            try:
+                _digest(value, inner, (*above, id(model)))
+            except (_Unknown, RecursionError):
+                inner = hashlib.sha256(type(value).__qualname__.encode())
+            digest.update(f"{key} {inner.hexdigest()}".encode())
 
 
 def state_hash(module: nn.Module) -> str:
@@ -86,23 +121,29 @@ def _digest(value: Any, digest: Any, above: tuple[int, ...]) -> None:
     if isinstance(value, PLAIN):
         digest.update(repr(value).encode())
     elif isinstance(value, nn.Module):
-        digest.update(state_hash(value).encode())
+        digest.update(str(weights_hash(value)).encode())
+        _digest_module(value, digest, above)
     elif isinstance(value, torch.Tensor):
         digest.update(_sha256({"": value}).encode())
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         digest.update(f"{value.dtype.str} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
     elif isinstance(value, type | types.ModuleType):
         digest.update(f"{getattr(value, '__module__', '')} {value.__name__}".encode())
+        if isinstance(value, type):
+            _digest_class(value, digest, above)
     elif isinstance(value, types.FunctionType):
         _digest_function(value, digest, above)
     elif isinstance(value, dict):
+        digest.update(f"{len(value)}".encode())
         for key, held in sorted(value.items(), key=lambda item: repr(item[0])):
             _digest(key, digest, above)
             _digest(held, digest, above)
     elif isinstance(value, set | frozenset):
+        digest.update(f"{len(value)}".encode())
         for item in sorted(value, key=repr):
             _digest(item, digest, above)
     elif isinstance(value, list | tuple):
+        digest.update(f"{len(value)}".encode())
         for item in value:
             _digest(item, digest, above)
     elif isinstance(value, types.MethodType | functools.partial):
@@ -124,6 +165,35 @@ def _digest_function(function: types.FunctionType, digest: Any, above: tuple[int
         if name in function.__globals__:
             digest.update(name.encode())
             _digest(function.__globals__[name], digest, above)
+
+
+def _digest_class(kind: type, digest: Any, above: tuple[int, ...]) -> None:
+    """The functions and plain attributes of a class of the user's own; of a library's classes the name is enough."""
+    for base in kind.__mro__:
+        if not _is_own(base) or id(base) in above:
+            continue
+        for name, value in sorted(vars(base).items()):
+            found = getattr(value, "__func__", getattr(value, "fget", value))  # static, class methods and properties
+            if isinstance(found, (types.FunctionType, *PLAIN)) and name not in (
+                "__module__",
+                "__doc__",
+                "__qualname__",
+            ):
+                digest.update(name.encode())
+                _digest(found, digest, (*above, id(base)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_own(kind: type) -> bool:
+    """Whether a class is neither Python's, nor ours, nor that of an installed package."""
+    module = sys.modules.get(kind.__module__)
+    if kind.__module__ == "__main__":
+        return True
+    file = getattr(module, "__file__", None)
+    if file is None or kind.__module__.partition(".")[0] == "ucan":
+        return False
+    parts = Path(file).parts
+    return not ({"site-packages", "dist-packages"} & set(parts) or file.startswith(sysconfig.get_paths()["stdlib"]))
 
 
 def _digest_code(code: types.CodeType, digest: Any, above: tuple[int, ...]) -> None:
@@ -153,6 +223,7 @@ def _digest_object(value: Any, digest: Any, above: tuple[int, ...]) -> None:
         return
     made, arguments, *state = parts
     digest.update(f"{type(value).__module__} {getattr(made, '__qualname__', '')}".encode())
+    _digest_class(type(value), digest, above)
     _digest(arguments, digest, above)
     for part in state:
         _digest(list(part) if part is not None and hasattr(part, "__next__") else part, digest, above)

@@ -26,6 +26,8 @@ DRAWS = 16
 LOST = 1 / 128
 # Points inside a certified region at which noise that may look at its input is made again.
 PROBES = 4
+# ‖Σ⁻¹‖₂ of matrices, as long as they are kept.
+_LEAST: weakref.WeakKeyDictionary[Scale, float] = weakref.WeakKeyDictionary()
 _SIZES: weakref.WeakKeyDictionary[Generator, tuple[Law, torch.Tensor]] = weakref.WeakKeyDictionary()
 
 
@@ -57,8 +59,11 @@ def check_lost(held: Generator, x: torch.Tensor, law: Law) -> None:
 
     Then inputs that differ by more than their noise look alike, and others that differ by less look different.
     """
-    mu, _ = held(x)
+    mu, sigma = held(x)
     size = noise_size(held, x, law)
+    scale = as_scale(sigma)
+    if not scale.elementwise:
+        _check_least(held, x + mu, size, scale, law)
     beside = torch.maximum(x[0].abs(), torch.maximum(mu.abs().expand_as(x)[0], (x + mu)[0].abs()))
     lost = torch.finfo(x.dtype).eps * beside > LOST * size
     if lost.any():
@@ -68,6 +73,21 @@ def check_lost(held: Generator, x: torch.Tensor, law: Law) -> None:
             f"{held.describe()}: {what} is so large beside the noise that the noise is lost in rounding: at entry "
             f"{list(where)} {what} is {float(beside[where]):.3g} and the noise {float(size[where]):.3g}, in "
             f"{str(x.dtype).removeprefix('torch.')}. {_cure(x.dtype, what)}"
+        )
+
+
+def _check_least(held: Generator, centre: torch.Tensor, size: torch.Tensor, scale: Scale, law: Law) -> None:
+    """Of noise that mixes entries: refuse it where rounding a noisy copy moves it by a good part of the least direction's."""
+    if scale not in _LEAST:
+        _LEAST[scale] = scale.inverse_norm(2, 2, centre[0].numel())
+    eps = law.sample(DRAWS, (centre[0].numel(),), torch.Generator().manual_seed(0), torch.float64).abs().mean()
+    reach = float(torch.linalg.vector_norm((centre[0].abs() + 3 * size).double()))
+    lost = torch.finfo(centre.dtype).eps * reach * _LEAST[scale] / float(eps)
+    if lost > LOST:
+        raise InvalidInput(
+            f"{held.describe()}: the noise in some direction is lost in rounding beside the input and the noise in others: "
+            f"rounding to {str(centre.dtype).removeprefix('torch.')} moves a copy by {lost:.2g} of it. Use float64 inputs, or "
+            "scales that differ less."
         )
 
 

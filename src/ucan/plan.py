@@ -15,7 +15,7 @@ from ucan.stopping import Stop
 Bound = Literal["binary", "two-class", "anytime"]
 Test = Literal["majority", "top-two"]
 # What certify and predict take as a seed: a number; None for one from the system's entropy, which stays secret; "derived"
-# for one that nobody chose, made from model, noise, settings and data.
+# for one that nobody chose, made from model, noise and data.
 Seed = int | None | Literal["derived"]
 RANDOM_BITS = 128
 
@@ -80,11 +80,6 @@ class CertifyPlan:
         """The stopping rule as text."""
         return None if self.stop is None else str(self.stop)
 
-    def settings(self) -> dict[str, Any]:
-        """What a seed is derived from: all that changes the numbers, but for the seed itself."""
-        kept = ("n0", "n", "level", "norm", "bound", "precision", "family")
-        return {**{name: str(getattr(self, name)) for name in kept}, "stop": self.rule}
-
 
 @dataclass(frozen=True)
 class PredictPlan:
@@ -124,11 +119,6 @@ class PredictPlan:
     def rule(self) -> str | None:
         """The stopping rule as text."""
         return "majority" if self.stop else None
-
-    def settings(self) -> dict[str, Any]:
-        """What a seed is derived from: all that changes the numbers, but for the seed itself."""
-        kept = ("n", "level", "test", "precision", "stop")
-        return {name: str(getattr(self, name)) for name in kept}
 
 
 def to_config(plan: CertifyPlan | PredictPlan) -> dict[str, Any]:

@@ -9,10 +9,9 @@ import torch
 
 from ucan.certificate import Certificate
 from ucan.engine import device_name
-from ucan.errors import InvalidInput
 from ucan.plan import CertifyPlan
+from ucan.sidecar import batch_hash
 from ucan.smoothed import SmoothedClassifier
-from ucan.stopping import parse_stop
 from ucan.verify import SLACK, claimable
 from ucan.votes import Stream, Votes, classify_samples
 
@@ -26,7 +25,7 @@ class Replay:
     ``same``: the counts are equal. ``bears``: some votes on the edge fell otherwise, as another way of running the network
     may move them, and the counts drawn here bear the claim as well. ``differs``: they do not. A replay proves that the
     counts belong to their stream. That seed and n were chosen beforehand it does not prove: see ``derived``, which is
-    True if the seed follows from model, noise, settings and data, None if nothing says that it should.
+    True if the seed follows from model, noise and data, None if nothing says that it should, or the data are not at hand.
     """
 
     outcome: Outcome
@@ -40,14 +39,17 @@ class Replay:
         return self.outcome != "differs" and self.derived is not False
 
 
-def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> Replay:
+def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, data_hash: str | None = None) -> Replay:
     """Draw the votes of a certificate of g about x (1, *event) again, from its own streams, and compare the counts.
 
     The classifier must be the one that was certified (``verify`` tells). For scope ``registry`` x is the enrolled input.
+    ``data_hash`` is that of the data set that x is from, against which a derived seed is checked.
     """
     evidence = certificate.evidence
     (x,) = g.check_inputs(x)
     keys = _keys(certificate)
+    if (wrong := _misstated(certificate, keys)) is not None:
+        return wrong
     reason = _obstacle(certificate, x) or (
         "the certificate tells neither seed nor keys of its noise" if not keys else ""
     )
@@ -58,18 +60,39 @@ def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> 
     setup = g.engine.setup(x, plan)
     if (setup.counter.block, setup.counter.size) != (evidence.block, evidence.batch_size):
         return Replay("not replayable here", f"forward passes of {evidence.batch_size} are not possible here")
-    M = g.M.at(x)
+    M = g.held_at(x)
 
     def votes(phase: str, n: int) -> Votes:
         return classify_samples(setup.counter, M, x, n, Stream(None, evidence.input_hash, phase, keys[phase]))
 
-    derived = _derived(certificate, g)
+    derived = _derived(certificate, g, x, data_hash)
     selected = tuple(votes("select", evidence.n0).counts.tolist())
     if max(range(len(selected)), key=lambda c: selected[c]) != certificate.prediction:
         detail = f"of the {evidence.n0} votes that choose the class, most are for another one: {list(selected)}"
         return Replay("differs", detail, selected, derived)
     again = votes(evidence.phase, evidence.n)
-    return replace(_compared(certificate, again, setup.backend.name), derived=derived)
+    found = replace(_compared(certificate, again, setup.backend.name), derived=derived)
+    if found.outcome == "same" and evidence.selection not in (None, selected):
+        return replace(
+            found, outcome="bears", detail=f"{found.detail}; of those that chose the class some fell otherwise"
+        )
+    return found
+
+
+def _misstated(certificate: Certificate, keys: dict[str, str]) -> Replay | None:
+    """Streams that cannot be a certificate's, whatever they give; None if they can."""
+    evidence = certificate.evidence
+    if evidence.phase != "estimate":
+        return Replay(
+            "differs", f"the votes that bound p are said to be of the phase {evidence.phase}, not of estimation"
+        )
+    if len(set(keys.values())) < len(keys):
+        return Replay("differs", "the votes that chose the class are counted again: both streams have one key")
+    if evidence.seed is not None:
+        own = {phase: Stream(evidence.seed, evidence.input_hash, phase).key for phase in keys}
+        if own != keys:
+            return Replay("differs", "the keys of the streams do not follow from the seed that is stated")
+    return None
 
 
 def _compared(certificate: Certificate, again: Votes, backend: str) -> Replay:
@@ -115,22 +138,11 @@ def _release(version: str) -> str:
     return version.partition("+")[0]
 
 
-def _derived(certificate: Certificate, g: SmoothedClassifier) -> bool | None:
-    """Whether a seed that is said to be derived follows from what is certified."""
+def _derived(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, data_hash: str | None) -> bool | None:
+    """Whether a seed that is said to be derived follows from what is certified; None where the data are not at hand."""
     evidence = certificate.evidence
     if evidence.data_hash is None:
         return None
-    if evidence.cap is None or certificate.norm is None:
-        raise InvalidInput("this certificate's evidence says that its seed was derived, but not from which settings.")
-    stop = parse_stop(evidence.stop)
-    plan = CertifyPlan(
-        evidence.n0,
-        evidence.cap,
-        evidence.alpha,
-        certificate.norm,
-        bound="binary" if stop is not None else evidence.bound,  # type: ignore[arg-type]
-        stop=stop,
-        precision=evidence.precision if evidence.copy else None,
-    )
-    settings = {**plan.settings(), "family": str(evidence.family)}
-    return g.derived_seed(settings, evidence.data_hash) == evidence.seed
+    if g.derived_seed(evidence.data_hash) != evidence.seed:
+        return False
+    return True if evidence.data_hash in (data_hash, batch_hash([x])) else None

@@ -27,9 +27,14 @@ def input_hash(x: torch.Tensor) -> str:
     return tensor_hash(x.detach().float())
 
 
+def exact_hash(x: torch.Tensor) -> str:
+    """SHA-256 of an input's numbers in float64: two inputs that float32 cannot tell apart are two."""
+    return tensor_hash(x.detach().double())
+
+
 def batch_hash(inputs: Iterable[torch.Tensor]) -> str:
     """SHA-256 over the identities of several inputs, in their order."""
-    return hashlib.sha256("/".join(map(input_hash, inputs)).encode()).hexdigest()
+    return hashlib.sha256("/".join(map(exact_hash, inputs)).encode()).hexdigest()
 
 
 def tensors_to_json(tensors: dict[str, torch.Tensor], folder: Path | None) -> dict[str, Any]:

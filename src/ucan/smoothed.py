@@ -27,7 +27,7 @@ from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput, ModelError, UcanError
 from ucan.evidence import Evidence, law_to_json
-from ucan.fingerprint import weights_hash
+from ucan.fingerprint import has_weights
 from ucan.generators import Generator, Isotropic
 from ucan.guards import SAME, check_constant, check_from_the_start, check_inside, check_lost, fresh, unlike
 from ucan.laws import Law
@@ -89,7 +89,7 @@ class SmoothedClassifier:
         self.M = (Isotropic() if generator is None else generator).eval()
         if precision is not None and precision not in PRECISIONS:
             raise InvalidInput(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
-        if model_id is not None and weights_hash(model) is not None:
+        if model_id is not None and has_weights(model):
             raise InvalidInput("this model has weights, which tell it from others: leave model_id out.")
         self.grid = Grid.of(step)
         self.engine = Engine(self.f, self.M, law, backend, precision, model_id, self.grid)
@@ -122,7 +122,7 @@ class SmoothedClassifier:
         precision; the certificate is then about the copy, and says so.
 
         ``seed`` None is drawn from the system's entropy and kept out of the certificates; "derived" is made from model,
-        noise, settings and inputs, so that nobody chose it. With ``family`` = N, α is for N certificates together, a
+        noise and inputs, so that nobody chose it. With ``family`` = N, α is for N certificates together, a
         number stated beforehand: each is made at α/N, and all are true at once with probability at least 1 − α.
         """
         plan = CertifyPlan(
@@ -145,7 +145,7 @@ class SmoothedClassifier:
 
     def seeded(self, plan: AnyPlan, seed: Seed, data_hash: str) -> AnyPlan:
         """The plan with its seed: the one given; for None one from the system's entropy; for "derived" one that follows
-        from model, noise, settings and the data with this hash.
+        from model, noise and the data with this hash.
         """
         if seed is None:
             return replace(plan, seed=random_seed())
@@ -153,12 +153,12 @@ class SmoothedClassifier:
             return replace(plan, seed=given_seed(seed))
         if self.engine.identity() is None:
             raise InvalidInput("nothing tells this model from others, so no seed follows from it: give it a model_id.")
-        return replace(plan, seed=DerivedSeed(self.derived_seed(plan.settings(), data_hash), data_hash))
+        return replace(plan, seed=DerivedSeed(self.derived_seed(data_hash), data_hash))
 
-    def derived_seed(self, settings: dict[str, Any], data_hash: str) -> int:
-        """The seed that follows from what is certified: nobody can try several and keep the best.
+    def derived_seed(self, data_hash: str) -> int:
+        """The seed that follows from model, noise and data (the hash of the inputs or of the data set).
 
-        ``settings`` are a plan's, ``data_hash`` is that of the inputs or of the data set.
+        Nobody can try several and keep the best. The number of votes, α and the like do not change it: they are easily varied.
         """
         noise = self.M.record()
         parts = {
@@ -167,7 +167,6 @@ class SmoothedClassifier:
             "noise": [noise.kind, noise.module, dict(noise.settings), noise.state],
             "precision": self.engine.precision,
             **({} if self.grid is None else {"arithmetic": arithmetic_of(self.grid)}),
-            "settings": settings,
             "data": data_hash,
         }
         return int(hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32], 16)
@@ -350,7 +349,14 @@ class SmoothedClassifier:
         """n votes on one input (1, *event), from a stream of noise of their own (``phase`` names it)."""
         (x1,) = self.check_inputs(x)
         setup = self.engine.setup(x1, PredictPlan(n=n, seed=seed, precision=precision))
-        return setup.classify_samples(self.M.at(x1), x1, n, seed, phase)
+        return setup.classify_samples(self.held_at(x1), x1, n, seed, phase)
+
+    def held_at(self, x: torch.Tensor) -> Generator:
+        """μ, Σ ← M at one input (1, *event); refused where the noise would be lost beside it."""
+        held = self.M.at(x)
+        if self.grid is None:
+            check_lost(held, x, self.law)
+        return held
 
     def backend_for(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> str:
         """The name of the backend that will run f on inputs like x (1, *event): what ``auto`` comes to."""

@@ -12,14 +12,17 @@ from ucan.backends import PRECISIONS, precision_name
 from ucan.bounds import anytime_lower_bound, at_most_p_value, check_alpha, lower_bound, upper_bound
 from ucan.certificate import SCOPES, Certificate, Scope
 from ucan.errors import InvalidInput, UcanError
-from ucan.evidence import Noise
+from ucan.evidence import Evidence, Noise
+from ucan.fingerprint import weights_hash
 from ucan.generators import BasisWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import norm_name
+from ucan.plan import random_seed
+from ucan.region import Region
 from ucan.registry import Registry
 from ucan.rounding import ceil_digits, floor_digits, floor_significant
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
-from ucan.sidecar import input_hash
+from ucan.sidecar import exact_hash, input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Votes
 
@@ -28,6 +31,8 @@ DEPLOYED = "the classifier and the noise that were given"
 STATED = "the noise as the certificate states it"
 # What rounding may add to a recomputed number.
 SLACK = 1 + 1e-9
+# Fresh votes at least, unless a number is given: against fewer nothing false falls.
+LEAST = 100
 # Of a certificate of version 0.1, whose noise is a line of text: kinds that may claim the pipeline, by the name it begins with.
 CONSTANT = {kind.__name__ for kind in (Isotropic, Fixed, Pattern, DatasetWise, BasisWise, Composed)}
 
@@ -91,28 +96,30 @@ def verify(
     x: torch.Tensor,
     n: int | None = None,
     alpha: float = 0.001,
-    seed: int = 1,
+    seed: int | None = None,
     registry: Registry | None = None,
 ) -> Verdict:
     """Whether the certificate's claim about input x (1, *event) stands against g, the classifier that is deployed.
 
     Model, law, kind of noise, its settings and weights, μ and Σ at this input, number of classes, norm, view and the rule
     from p to the region are all g's; a difference is named, and the certificate falls. Its numbers are recomputed from
-    its own evidence, and n fresh samples are drawn with another seed, in the precision that the evidence names. A true
+    its own evidence, and n fresh samples (as many as its own, and at least 100) are drawn with a seed that nobody knew
+    beforehand, or the one given, in the precision that the evidence names. A true
     claim is rejected with probability at most α; a claimed probability that is wrong by much more than 1/√n is rejected.
     A claim of scope ``registry`` is checked against its registry, and its samples are about the enrolled input.
 
     Where g's noise comes from the certificate itself (``noise_of``), the verdict says so and confirms no pipeline.
     """
     check_alpha(alpha)
-    if seed == certificate.evidence.seed:
+    if seed is not None and seed == certificate.evidence.seed:
         raise InvalidInput(f"seed {seed} is the certificate's own: fresh samples need another one.")
+    seed = random_seed() if seed is None else seed
     shape = certificate.region.shape
     if tuple(x.shape[1:]) != shape:
         raise InvalidInput(f"the certificate is about inputs of shape {shape}, this one has {tuple(x.shape[1:])}.")
     stated = isinstance(g.M, Stated)
     scope, x = _scope(certificate, g, x, registry)
-    n = certificate.evidence.n if n is None else n
+    n = max(LEAST, certificate.evidence.n) if n is None else n
     x = x.to(g.f.device or x.device)
     same, follows = _same_checks(certificate, g, x), _follow_checks(certificate, g, x)
     checks = (scope, *same, *follows)
@@ -120,7 +127,7 @@ def verify(
         votes = g.votes(x, n, seed, "verify", _precision(certificate, g, x))
         checks = (*checks, *fresh_checks(certificate, votes, n, alpha, g.arithmetic_error(g.M.at(x), x)))
     verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED)
-    confirms = verdict.stands and not (stated and certificate.scope == "pipeline")
+    confirms = verdict.stands and not (stated and certificate.scope == "pipeline") and not _of_a_copy(certificate, g, x)
     return Verdict(checks, n, alpha, verdict.about, certificate.scope if confirms else None)
 
 
@@ -130,8 +137,11 @@ def _same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tenso
     noise = _noise_differences(certificate, g, x)
     law = evidence.law == g.law
     return (
-        _check("input", "this", input_hash(x) == evidence.input_hash, ("is", "is not"), "the input that was certified"),
-        _model_check(evidence.identity, mine),
+        _check("input", "this", _same_input(evidence, x), ("is", "is not"), "the input that was certified"),
+        _model_check(
+            evidence.model or evidence.weights_hash, mine if evidence.model else weights_hash(g.f.model) or mine
+        ),
+        *_precision_check(certificate, g, x),
         Check("classes", classes == g.f.num_classes, f"{g.f.num_classes} classes here, {classes} in the certificate"),
         _check("law", f"the noise law, {g.law},", law, ("is", "is not"), f"the certificate's, {evidence.law}"),
         Check(
@@ -149,6 +159,26 @@ def _arithmetic_check(certificate: Certificate, g: SmoothedClassifier, x: torch.
     return (
         _check("arithmetic", f"the arithmetic {mine}", mine == claimed, ("is", "is not"), f"the claimed {claimed}"),
     )
+
+
+def _same_input(evidence: Evidence, x: torch.Tensor) -> bool:
+    """Whether x (1, *event) is the input, to the last digit; evidence of version 0.1 knows its float32 numbers alone."""
+    return input_hash(x) == evidence.input_hash and evidence.exact_hash in (None, exact_hash(x))
+
+
+def _of_a_copy(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> bool:
+    """Whether the certificate is about the classifier in another precision than the one that is deployed."""
+    return certificate.evidence.precision != (g.engine.precision or precision_name(g.f.dtype or x.dtype))
+
+
+def _precision_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
+    """A certificate of a copy says so, or else it is not about the deployed classifier; one of version 0.1 could not say."""
+    if not _of_a_copy(certificate, g, x):
+        return ()
+    evidence = certificate.evidence
+    told = evidence.copy or not evidence.noise.complete
+    about = f"about a copy in {evidence.precision}, not about the classifier that is deployed"
+    return (Check("precision", told, about),)
 
 
 def _model_check(claimed: str | None, mine: str | None) -> Check:
@@ -212,7 +242,11 @@ def _region_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tens
     return _check(
         "radius",
         f"the region's radius {floor_significant(region.radius)}",
-        region.radius <= most * SLACK and certificate.alm <= alm * SLACK,
+        region.radius <= most * SLACK
+        and certificate.alm <= alm * SLACK
+        # Σ is compared with some tolerance, which must not make a radius larger.
+        and certificate.radius
+        <= Region.sharing(expected.scale, region.radius, expected.norm, region.shape).inscribed_radius(norm) * SLACK,
         FOLLOWS,
         f"from {shown} ({floor_significant(most)})",
     )
@@ -304,6 +338,8 @@ def claimable(certificate: Certificate) -> tuple[float, float | None]:
     hits = evidence.counts[c_A]
     if evidence.bound == "anytime":
         return anytime_lower_bound(hits, evidence.n, evidence.alpha), None
+    if evidence.stop is not None or evidence.cap not in (None, evidence.n):
+        return 0.0, None  # the other bounds are for a number of votes that was fixed beforehand
     if evidence.bound == "binary":
         return lower_bound(hits, evidence.n, evidence.alpha), None
     if evidence.bound != "two-class":  # nobody knows what it allows

@@ -108,8 +108,9 @@ class Session:
         """The classifier under the run's noise at another λ. A certificate of it is true; the network may be unused to it."""
         if scale == self.scale:
             return self.g
-        law = replace(self.g.law, scale=float(scale))
-        return SmoothedClassifier(self.g.f.model, law, self.g.M, self.g.f.num_classes, step=self.g.step)
+        g, law = self.g, replace(self.g.law, scale=float(scale))
+        backend, precision, named = g.engine.backend, g.engine.precision, g.engine.model_id
+        return SmoothedClassifier(g.f.model, law, g.M, g.f.num_classes, backend, precision, named, g.step)
 
     def class_name(self, number: int) -> str:
         """What the data set calls a class, or else its number."""

@@ -238,9 +238,10 @@ def case_of(
 ) -> Case:
     """What is to be attacked; a certificate that is about another input, weights, law or noise is refused."""
     x = x.to(g.f.device or x.device)
-    evidence, weights = certificate.evidence, weights_hash(g.f.model)
+    evidence = certificate.evidence
     g.check_inputs(x)
-    if None not in (weights, evidence.weights_hash) and weights != evidence.weights_hash:
+    mine = weights_hash(g.f.model) if evidence.model is None else g.engine.identity()
+    if evidence.identity is not None and mine != evidence.identity:
         raise InvalidInput("this certificate is about other weights: give the model that was certified.")
     if g.law != evidence.law:
         raise InvalidInput(f"this certificate is about {evidence.law} noise, the classifier has {g.law}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import torch
 import typer
 
 from ucan import verify as verification
-from ucan.arithmetic import step_of
+from ucan.arithmetic import REAL, changes_in_words, step_of
 from ucan.certificate import Certificate, load_json
 from ucan.cli import words
 from ucan.cli.progress import Progress
@@ -40,9 +41,15 @@ def verify(
     arithmetic: Annotated[
         words.ArithmeticName | None,
         typer.Option(
-            help="The arithmetic of the pipeline that is deployed, `grid` or `real`; the certificate's if not given."
+            help="The arithmetic of the pipeline that is deployed: `grid`, in the steps of the input's source or of --step, "
+            "or `real`. If not given, real for a certificate of real arithmetic, else grid."
         ),
     ] = None,
+    given_step: Annotated[
+        str | None,
+        typer.Option("--step", help="The step of the deployed pipeline's grid, if the source does not say: 1/255."),
+    ] = None,
+    precision: words.PrecisionOption = None,
     registry: Annotated[
         Path | None, typer.Option(help="The registry that issued the certificate, if its scope is `registry`.")
     ] = None,
@@ -51,7 +58,9 @@ def verify(
     index: Annotated[int | None, typer.Option(help="The input's number in a data source.")] = None,
     n: Annotated[int | None, typer.Option(help="Fresh samples; as many as the certificate's if not given.")] = None,
     alpha: words.AlphaOption = 0.001,
-    seed: Annotated[int, typer.Option(help="Seed of the fresh samples; must differ from the certificate's.")] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the fresh samples; from the system's entropy if not given.")
+    ] = None,
     again: Annotated[
         bool,
         typer.Option("--replay", help="Also draw the certificate's own noise again, and compare the counts."),
@@ -78,14 +87,13 @@ def verify(
     if not isinstance(record, Certificate):
         raise InvalidInput(f"{certificate} is no certificate but an abstention or a prediction: it claims no region.")
     where = words.device_of(device)
-    x = _input(source, index, record.region.shape, split, size)[None].to(where)
+    x, declared, data_hash = _input(source, index, record.region.shape, split, size)
+    x = x[None].to(where)
     stated = any(option is not None for option in (law, scale, exponent, noise))
     if is_trained_run(model) or stated:  # what is deployed, whatever the certificate says
         classes = None if is_trained_run(model) else len(record.evidence.counts)
-        step = None if arithmetic is words.ArithmeticName.real else step_of(record.evidence.arithmetic)
-        if arithmetic is words.ArithmeticName.grid and step is None:
-            raise InvalidInput("this certificate is of real arithmetic, so it says nothing about a pipeline on a grid.")
-        g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, x, None, model_id, step)
+        step = _deployed_step(arithmetic, given_step, declared, record)
+        g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, x, precision, model_id, step)
     else:
         g = _as_stated(record, model, weights, where, model_id)
     if registry is not None and not registry.is_file():
@@ -97,7 +105,7 @@ def verify(
         g.engine.on_votes = progress.sampled
         verdict = verification.verify(record, g, x, n, alpha, seed, memory)
         origin = _origin(record, x, memory)
-        redrawn = replay(record, g, origin) if again else None
+        redrawn = replay(record, g, origin, data_hash) if again else None
         progress.finished("")
     stands = verdict.stands and (redrawn is None or redrawn.stands)
     if as_json:
@@ -120,6 +128,21 @@ def _as_stated(
     return SmoothedClassifier(f, evidence.law, verification.noise_of(record), classes, model_id=model_id, step=step)
 
 
+def _deployed_step(
+    arithmetic: words.ArithmeticName | None, given: str | None, declared: float | None, record: Certificate
+) -> float | None:
+    """The step of the pipeline that is deployed: never the certificate's own word for it."""
+    real = arithmetic is None and record.evidence.arithmetic == REAL and given is None
+    if real or arithmetic is words.ArithmeticName.real:
+        return None
+    if given is None:
+        return declared
+    try:
+        return float(Fraction(given))
+    except (ValueError, ZeroDivisionError) as error:
+        raise InvalidInput(f"--step takes a number above 0 such as 1/255, got {given!r}.") from error
+
+
 def _origin(record: Certificate, x: torch.Tensor, memory: Registry | None) -> torch.Tensor:
     """The input that the evidence is about: for scope registry the enrolled one."""
     found = memory.issuer(x, record) if memory is not None and record.scope == "registry" else None
@@ -139,7 +162,8 @@ def _show(record: Certificate, verdict: verification.Verdict, redrawn: Replay | 
     if redrawn is not None and not redrawn.stands:
         typer.echo("The claim does not stand (replay): its counts are not those of its own noise.")
     elif verdict.confirms is not None:
-        typer.echo(f"{about}, scope {verdict.confirms}. {weak}")
+        own = f", for {verdict.about}" if verdict.about == verification.STATED else ""
+        typer.echo(f"{about}, scope {verdict.confirms}{own}{_steps(record)}. {weak}")
     elif verdict.stands:
         typer.echo(
             f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since nobody said which noise the pipeline "
@@ -150,21 +174,31 @@ def _show(record: Certificate, verdict: verification.Verdict, redrawn: Replay | 
         typer.echo(f"The claim does not stand ({failed}), tested with {tested}.")
 
 
+def _steps(record: Certificate) -> str:
+    """For which changes of the input that is."""
+    changes = changes_in_words(record.evidence.arithmetic)
+    return f", {changes}" if changes else ""
+
+
 def _chosen(redrawn: Replay) -> str:
     """Whether the seed was anyone's choice."""
     if redrawn.derived is None:
         return ". That seed and n were chosen beforehand this does not prove"
     follows = "follows" if redrawn.derived else "does not follow"
-    return f". The seed {follows} from model, noise, settings and data"
+    return f". The seed {follows} from model, noise and data"
 
 
-def _input(source: str, index: int | None, shape: tuple[int, ...], split: str, size: int | None) -> torch.Tensor:
-    if is_single(Path(source)):
-        return load_picture_or_array(Path(source), shape, size)
+def _input(
+    source: str, index: int | None, shape: tuple[int, ...], split: str, size: int | None
+) -> tuple[torch.Tensor, float | None, str | None]:
+    """The input, the step that its source declares, and the hash of the data set that it is from."""
+    path = Path(source)
+    if is_single(path):
+        return load_picture_or_array(path, shape, size), None if path.suffix.lower() == ".npy" else 1 / 255, None
     if index is None:
         raise InvalidInput(f"{source} is no single picture or array: say with --index which of its inputs is meant.")
-    channels = shape[0] if Path(source).is_dir() and shape[0] in (1, 3) else None
+    channels = shape[0] if path.is_dir() and shape[0] in (1, 3) else None
     dataset = words.dataset_of(source, split, size, channels)
     if not 0 <= index < len(dataset):
         raise InvalidInput(f"--index {index}: {source} has inputs 0 to {len(dataset) - 1}.")
-    return dataset[index][0]
+    return dataset[index][0], dataset.step, dataset.fingerprint()

@@ -116,7 +116,7 @@ NoiseSeedOption = Annotated[
     str,
     typer.Option(
         help="Seed of the noise: a number; `random`, from the system's entropy, which stays with the run and out of what "
-        "is handed out; or `derived`, made from model, noise, settings and data, so that nobody chose it."
+        "is handed out; or `derived`, made from model, noise and data, so that nobody chose it."
     ),
 ]
 ModelIdOption = Annotated[

@@ -333,10 +333,10 @@ class Held(Generator):
 
 @dataclass(frozen=True)
 class _Issued:
-    """Noise that was issued: the copy, and the tensors that it was copied from with their versions then."""
+    """Noise that was issued: the copy, and the tensors that it was copied from."""
 
     held: Held
-    sources: dict[str, tuple[torch.Tensor, int | None]]
+    sources: dict[str, torch.Tensor]
 
     def still(self, tensors: dict[str, torch.Tensor], scale: Scale) -> bool:
         """Whether these tensors, which μ and Σ are made of now, hold what was copied."""
@@ -345,11 +345,7 @@ class _Issued:
         if isinstance(scale, Scalar) and scale.value != self.held.scale.value:  # type: ignore[attr-defined]
             return False
         copies = _parts(self.held.mean, self.held.scale)
-        return all(
-            (tensor is (known := self.sources[name])[0] and _version(tensor) == known[1] is not None)
-            or _same(tensor, copies[name])
-            for name, tensor in tensors.items()
-        )
+        return all(_same(tensor, copies[name]) for name, tensor in tensors.items())
 
 
 def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> Generator:
@@ -368,7 +364,7 @@ def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale)
     check_fits(source, x, mean, scale)
     own = scale.with_tensors({name: t.detach().clone() for name, t in scale.tensors().items()})
     held = Held(source, mean.detach().clone(), own)
-    source._issued = _Issued(held, {name: (tensor, _version(tensor)) for name, tensor in tensors.items()})
+    source._issued = _Issued(held, tensors)
     return held
 
 
@@ -378,16 +374,11 @@ def copies_issued(source: Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
     if last is None:
         return []
     copies = _parts(last.held.mean, last.held.scale)
-    return [(copies[name], original) for name, (original, _) in last.sources.items()]
+    return [(copies[name], original) for name, original in last.sources.items()]
 
 
 def _parts(mean: torch.Tensor, scale: Scale) -> dict[str, torch.Tensor]:
     return {"μ": mean, **scale.tensors()}
-
-
-def _version(tensor: torch.Tensor) -> int | None:
-    """How often a tensor was changed; None for one that does not tell."""
-    return None if tensor.is_inference() else tensor._version
 
 
 def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> None:

@@ -169,21 +169,36 @@ class Composed(Generator):
         """Both looks in whole steps. What the classifier is shown is a function of the two, so the guarantee covers it."""
         self.check_claim(law)
         k, step, dim = grid.integers(x), grid.steps(x.device), x.numel()
-        sigma_1 = law.scale / math.sqrt(self.share)
+        sigma_1 = torch.as_tensor(self.first_scale(law), dtype=torch.float64, device=x.device).reshape(-1)
         for block, rng in zip(out, rngs, strict=True):
             first, second = unit_draws(law, 2 * len(block), dim, rng).chunk(2)
             y1 = first.mul_(sigma_1).div_(step).round_().add_(k)
-            s = self.second_scale(grid.floats(y1, x.dtype).reshape(block.shape), law).reshape(y1.shape).double()
+            seen = self.estimate(grid.floats(y1, x.dtype).reshape(block.shape), self._as_event(sigma_1**2, x))
+            s = self.second_scale(seen, law).reshape(y1.shape).double()
             y2 = second.mul_(s).div_(step).round_().add_(k)
             together = (s * s * (y1 * step) + sigma_1**2 * (y2 * step)) / (s * s + sigma_1**2)
-            block.copy_(together.reshape(block.shape))
+            variance = (s * s * sigma_1**2 / (s * s + sigma_1**2)).reshape(block.shape)
+            block.copy_(self.estimate(together.reshape(block.shape), variance))
+
+    @staticmethod
+    def _as_event(flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """One number, or one per entry, in the shape and precision of the input."""
+        return (flat[0] if len(flat) == 1 else flat.reshape(x.shape[1:])).to(x.dtype)
 
     def grid_error(self, x: torch.Tensor, law: Law, grid: Grid) -> float:
-        """The first look's error, and the largest that the second can have: it grows with s, which ``spread`` bounds."""
-        first = grid.error(law, Scalar(1 / math.sqrt(self.share)), x.new_zeros(()), x.numel())
-        longest = torch.tensor(1.001 * self.spread / math.sqrt(1 - self.share), dtype=torch.float64)  # in units of λ
+        """The first look's error, and the largest that the second can have: it grows with s, which ``spread`` bounds.
+
+        Whatever the network answers, sᵢ is at most spread·σ₂·qᵢ√mean(w/q²): q is the prior, w the budget's weights.
+        """
+        first = torch.as_tensor(self.first_scale(law), dtype=torch.float64).cpu().reshape(-1) / law.scale
+        prior = torch.ones(1, dtype=torch.float64) if self.prior is None else self.prior.double().cpu().reshape(-1)
+        weights = (
+            torch.ones(1, dtype=torch.float64) if self.budget is None else self.budget.double().cpu().reshape(-1) ** 2
+        )
+        root = (weights / weights.mean() / prior**2).mean().sqrt()
+        longest = 1.001 * self.spread / math.sqrt(1 - self.share) * prior * root  # in units of λ
         zero = torch.zeros((), dtype=torch.float64)
-        return first + grid.error_of(law, RowBounds(longest, longest, 1), zero, x.numel())
+        return sum(grid.error_of(law, RowBounds(rows, rows, 1), zero, x.numel()) for rows in (first, longest))
 
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The ball of the norm that this noise was made for, or the box of its budget."""

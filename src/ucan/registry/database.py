@@ -140,8 +140,8 @@ class Database:
 
     def _classifier(self) -> dict[str, Any]:
         text = self._db.execute("SELECT classifier FROM registry").fetchone()[0]
-        # A registry from before there was another arithmetic does not speak of it.
-        return {} if text is None else {"arithmetic": REAL, **json.loads(text)}
+        # A registry from before there was another arithmetic, or a family, does not speak of them.
+        return {} if text is None else {"arithmetic": REAL, "family": 1, **json.loads(text)}
 
     def shape(self) -> tuple[int, ...] | None:
         """The shape of the inputs, once there is one."""

@@ -9,7 +9,6 @@ import torch
 from ucan.arithmetic import ROUNDED, arithmetic_of
 from ucan.evidence import Evidence, Noise, law_to_json
 from ucan.fingerprint import weights_hash
-from ucan.laws import Law
 from ucan.plan import CertifyPlan
 from ucan.registry.separation import check_kind
 from ucan.smoothed import SmoothedClassifier
@@ -26,29 +25,35 @@ def known_by(g: SmoothedClassifier, x: torch.Tensor, plan: CertifyPlan) -> dict[
     """What tells g, as it is run on inputs like x (1, *event) at this α, from other classifiers."""
     setup = g.engine.setup(x, plan)
     return {
-        **_told(setup.model, g.f.num_classes, g.law, setup.noise, plan.level, setup.backend.precision),
+        "weights": setup.weights,
+        "model": setup.model,
+        "classes": g.f.num_classes,
+        "law": law_to_json(g.law),
+        **_noise(setup.noise),
         "noise weights": weights_hash(g.M),
+        "alpha": plan.level,
+        "family": plan.family,
+        "precision": setup.backend.precision,
         "arithmetic": arithmetic_of(g.grid),
     }
 
 
 def told_by(evidence: Evidence) -> dict[str, Any]:
     """What evidence tells of the classifier that it is about."""
-    told = _told(
-        evidence.identity, len(evidence.counts), evidence.law, evidence.noise, evidence.alpha, evidence.precision
-    )
-    return {**told, "arithmetic": evidence.arithmetic.removesuffix(ROUNDED)}
-
-
-def _told(model: str | None, classes: int, law: Law, noise: Noise, alpha: float, precision: str) -> dict[str, Any]:
-    """Plain JSON values. Settings and state of the noise belong to it: a line of text does not tell Σ = 0.25 from Σ = 4."""
-    settings = {"noise settings": dict(noise.settings), "noise state": noise.state} if noise.complete else {}
     return {
-        "weights": model,
-        "classes": classes,
-        "law": law_to_json(law),
-        "noise": noise.line,
-        **settings,
-        "alpha": alpha,
-        "precision": precision,
+        "weights": evidence.weights_hash,
+        "model": evidence.model,
+        "classes": len(evidence.counts),
+        "law": law_to_json(evidence.law),
+        **_noise(evidence.noise),
+        "alpha": evidence.alpha,
+        "family": evidence.family,
+        "precision": evidence.precision,
+        "arithmetic": evidence.arithmetic.removesuffix(ROUNDED),
     }
+
+
+def _noise(noise: Noise) -> dict[str, Any]:
+    """Plain JSON values. Settings and state belong to it: a line of text does not tell Σ = 0.25 from Σ = 4."""
+    settings = {"noise settings": dict(noise.settings), "noise state": noise.state} if noise.complete else {}
+    return {"noise": noise.line, **settings}

@@ -104,7 +104,9 @@ class Registry:
         Inside a stored region it is that region's answer. Any other input is certified with n samples and enrolled, so
         that the answer is kept, and agrees with what ``certify`` says of this input from now on.
         """
-        return [_answer_alone(outcome) for outcome in self.certify(g, x, n=n, alpha=alpha, **options)]
+        outcomes = self.certify(g, x, n=n, alpha=alpha, **options)
+        inputs = g.check_inputs(x)
+        return [_answer_alone(o, g.arithmetic_error(g.M.at(x1), x1)) for o, x1 in zip(outcomes, inputs, strict=True)]
 
     def certify_each(
         self, g: SmoothedClassifier, inputs: Iterable[torch.Tensor], plan: CertifyPlan
@@ -135,7 +137,7 @@ class Registry:
                 f"{norm_name(plan.norm)} makes {norm_name(made)} ones. Use another file: Registry(path, norm=…)."
             )
         classifier = known_by(g, x, plan)
-        if classifier["weights"] is None:
+        if classifier["model"] is None:
             raise InvalidInput(
                 "a registry belongs to one classifier, and nothing tells this model from others: give it a name, "
                 "SmoothedClassifier(…, model_id=…)."
@@ -181,7 +183,11 @@ class Registry:
     def _enrol(
         self, x: torch.Tensor, outcome: Certificate | Abstention, classifier: dict[str, Any]
     ) -> Certificate | Abstention:
-        point = _flat(x)
+        point, about = _flat(x), outcome.evidence.input_hash
+        if len(about) == 64 and about != input_hash(x):  # a hash, and that of another input
+            raise InvalidInput(
+                "this outcome is about another input: a registry enrols what certify returned for this one."
+            )
         if outcome.norm is None or (isinstance(outcome, Certificate) and outcome.region.dim != len(point)):
             raise InvalidInput("a registry enrols what certify returned for this input.")
         with self._store.storage():
@@ -390,16 +396,16 @@ class Registry:
         return _resized(stored, max(0.0, entry.radius - used))
 
 
-def _answer_alone(outcome: Certificate | Abstention) -> Prediction | Abstention:
-    """What a certificate answers, with the p-value of the test that this class has no majority."""
+def _answer_alone(outcome: Certificate | Abstention, tau: float) -> Prediction | Abstention:
+    """What a certificate answers, with the p-value of the test that this class has no majority; τ is the arithmetic's."""
     if isinstance(outcome, Abstention):
         return outcome
     evidence, c_A = outcome.evidence, outcome.prediction
     hits = evidence.counts[c_A]
     if evidence.bound == "anytime":
-        p_value = min(1.0, math.exp(-float(log_wealth(hits, evidence.n, 0.5))))
+        p_value = min(1.0, math.exp(-float(log_wealth(hits, evidence.n, 0.5 + tau))))
     else:
-        p_value = majority_p_value(hits, evidence.n)
+        p_value = majority_p_value(hits, evidence.n, 0.5 + tau)
     return Prediction(None, "registry", evidence, prediction=c_A, p_value=p_value)
 
 

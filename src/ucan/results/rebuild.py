@@ -13,6 +13,7 @@ from ucan.backends import PRECISIONS
 from ucan.certificate import Abstention, Certificate
 from ucan.data import Labelled
 from ucan.errors import InvalidInput
+from ucan.evidence import Noise
 from ucan.generators import Isotropic
 from ucan.models import load_model
 from ucan.smoothed import SmoothedClassifier
@@ -20,7 +21,7 @@ from ucan.training import is_trained_run, load_run
 from ucan.verify import noise_of
 
 # Noise that a certificate tells all of: what others do beside their Σ and μ, only the generator knows.
-GIVEN = ("Isotropic", "Fixed", "Pattern")
+GIVEN = ("Isotropic", "Fixed", "Pattern", "Stated")
 
 
 def data_of(config: dict[str, Any], source: str | None = None) -> Labelled:
@@ -53,7 +54,7 @@ def pipeline_of(
         return SmoothedClassifier(
             trained.classifier.to(device), law, trained.generator, classes, precision=precision, step=step
         )
-    if not outcome.evidence.generator.startswith(GIVEN):
+    if not _given(outcome.evidence.noise):
         raise InvalidInput(
             f"{outcome.evidence.generator} noise needs its generator: give --model a trained run's folder."
         )
@@ -80,3 +81,10 @@ def _precision(outcome: Certificate | Abstention) -> str | None:
     """The precision that is the classifier's, if it is one to ask for."""
     claimed = outcome.evidence.precision
     return claimed if claimed in PRECISIONS and not outcome.evidence.copy else None
+
+
+def _given(noise: Noise) -> bool:
+    """Whether a certificate's Σ and μ are all of its noise; a name that only begins like such a kind's is another."""
+    if not noise.complete:
+        return noise.line.partition("(")[0] in GIVEN
+    return noise.kind in GIVEN and str(noise.module).partition(".")[0] == "ucan"
