@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -88,6 +89,14 @@ class Certificate(Outcome):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_number("p_lower", self.p_lower, 1.0)
+        _check_number("alm", self.alm, math.inf)
+        if self.p_upper is not None:
+            _check_number("p_upper", self.p_upper, 1.0)
+        if self.mean is not None and not _fits(self.mean, self.region.shape):
+            raise InvalidInput(
+                f"the offset μ of shape {tuple(self.mean.shape)} does not fit inputs of {self.region.shape}."
+            )
         object.__setattr__(self, "radius", self.region.inscribed_radius(self.norm))
         object.__setattr__(self, "log_volume", self.region.log_volume)
 
@@ -124,6 +133,21 @@ class Certificate(Outcome):
             "mean": None if self.mean is None else tensors_to_json({"mean": self.mean}, where),
             "evidence": self.evidence.to_dict(),
         }
+
+
+def _check_number(name: str, value: Any, most: float) -> None:
+    """Refuse anything but a number from 0 on."""
+    if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) <= most):
+        raise InvalidInput(
+            f"a certificate's {name} must be a number of at least 0, and at most {most:g}, got {value!r}."
+        )
+
+
+def _fits(mean: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    try:
+        return torch.broadcast_shapes(mean.shape, (1, *shape)) == (1, *shape)
+    except RuntimeError:
+        return False
 
 
 @dataclass(frozen=True, eq=False)

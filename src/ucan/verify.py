@@ -198,7 +198,10 @@ def _model_check(claimed: str | None, mine: str | None) -> Check:
 
 def _noise_differences(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> list[str]:
     """What tells the noise of g at x from the certificate's, in words."""
-    found = certificate.evidence.noise.differences(g.M.record())
+    evidence = certificate.evidence
+    found = evidence.noise.differences(g.M.record())
+    if evidence.versions and not evidence.noise.complete:  # only version 0.1 knew no more than a line
+        found.append("the certificate does not tell its noise")
     if not same_noise(certificate, g, x):
         found.append("μ or Σ at this input is another one")
     return found
