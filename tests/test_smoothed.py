@@ -688,7 +688,7 @@ def test_noise_is_not_drawn_in_sixteen_bits(dtype):
 def test_the_matrix_that_is_sampled_is_the_one_that_is_certified():
     """In float32 the smallest scale of this matrix is another one altogether."""
     turn = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
-    matrix = turn @ torch.diag(torch.tensor([1.0] * 7 + [1e-7], dtype=torch.float64)) @ turn.T
+    matrix = turn @ torch.diag(torch.tensor([1.0] * 7 + [3e-4], dtype=torch.float64)) @ turn.T
     g = SmoothedClassifier(lambda b: torch.zeros(len(b), 2), Gaussian(scale=1.0), Fixed(Dense(matrix)), 2)
     for dtype in (torch.float32, torch.float64):
         (c,) = g.certify(torch.zeros(1, 8, dtype=dtype), n=1000)

@@ -84,7 +84,7 @@ def _digest_module(model: nn.Module, digest: Any, above: tuple[int, ...]) -> Non
     """
     for name, part in model.named_modules():
         digest.update(f"{name} {type(part).__module__} {type(part).__qualname__}".encode())
-        _digest_class(type(part), digest, above)
+        _digest_methods(type(part), digest)
         for key, value in sorted(vars(part).items()):
             if key.startswith("_") or key == "training" or isinstance(value, nn.Module | torch.Tensor):
                 continue
@@ -181,6 +181,15 @@ def _digest_class(kind: type, digest: Any, above: tuple[int, ...]) -> None:
             ):
                 digest.update(name.encode())
                 _digest(found, digest, (*above, id(base)))
+
+
+def _digest_methods(kind: type, digest: Any) -> None:
+    """The code of a module's own class alone: what a network answers by is in its parts, and globals may be counters."""
+    for base in kind.__mro__:
+        for name, value in sorted(vars(base).items()) if _is_own(base) else ():
+            if isinstance(value, types.FunctionType):
+                digest.update(name.encode() + value.__code__.co_code)
+                _digest_code(value.__code__, digest, ())
 
 
 @functools.lru_cache(maxsize=4096)
