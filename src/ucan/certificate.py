@@ -155,7 +155,7 @@ class Certificate(Outcome):
                 "scale": _scale_to_json(scale, where),
             },
             "mean": None if self.mean is None else tensors_to_json({"mean": self.mean}, where),
-            **_budget_to_json(self.budget, where),
+            **budget_to_json(self.budget, where),
             **({} if self.budget_factor is None else {"budget_factor": self.budget_factor}),
             "evidence": self.evidence.to_dict(),
         }
@@ -190,7 +190,7 @@ class Abstention(Outcome):
             "p_lower": self.p_lower,
             "norm": norm_to_json(self.norm),
             "scope": self.scope,
-            **_budget_to_json(self.budget, Path(folder) if folder is not None else None),
+            **budget_to_json(self.budget, Path(folder) if folder is not None else None),
             "evidence": self.evidence.to_dict(),
         }
 
@@ -236,7 +236,7 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
                 **shared,
                 reason=record["reason"],
                 p_lower=record["p_lower"],
-                budget=_budget_from_json(record.get("budget"), where),
+                budget=budget_from_json(record.get("budget"), where),
             )
         if record["kind"] == "prediction":
             return Prediction(**shared, prediction=record["prediction"], p_value=record["p_value"])
@@ -256,7 +256,7 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
             region=region,
             alm=record["alm"],
             mean=mean,
-            budget=_budget_from_json(record.get("budget"), where),
+            budget=budget_from_json(record.get("budget"), where),
             budget_factor=record.get("budget_factor"),
         )
         _check_budget_factor(certificate)
@@ -314,7 +314,7 @@ def _check_budget_factor(certificate: Certificate) -> None:
         )
 
 
-def _budget_to_json(budget: Budget | None, folder: Path | None) -> dict[str, Any]:
+def budget_to_json(budget: Budget | None, folder: Path | None) -> dict[str, Any]:
     """The entry of a budget, if there is one; large maps go to a file, as a large Σ does."""
     if budget is None:
         return {}
@@ -326,8 +326,8 @@ def _budget_to_json(budget: Budget | None, folder: Path | None) -> dict[str, Any
     return {"budget": {**record, "tensors": tensors_to_json({n: maps[n].flatten() for n in large}, folder)}}
 
 
-def _budget_from_json(entry: dict[str, Any] | None, folder: Path | None) -> Budget | None:
-    """The inverse of ``_budget_to_json``."""
+def budget_from_json(entry: dict[str, Any] | None, folder: Path | None) -> Budget | None:
+    """The inverse of ``budget_to_json``."""
     if entry is None:
         return None
     plain = {name: value for name, value in entry.items() if name != "tensors"}

@@ -74,7 +74,7 @@ def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
     size = typical_size(run)
     share = floor_percent(float(certified_accuracy(run.columns, size)))
     memory = " together with its registry" if run.scope == "registry" else ""
-    peers = [other for other in runs if (other.scope, other.norm) == (run.scope, run.norm) and not other.refuted]
+    peers = [other for other in runs if (other.scope, other.kind) == (run.scope, run.kind) and not other.refuted]
     peers = [other for other in peers if not math.isnan(average_radius(other.columns))]
     alike = [other for other in peers if _comparable(other, run)]
     # What a stopping rule leaves is a lower bound: it can lead, but nobody can be said to be ahead of it.
@@ -83,7 +83,7 @@ def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
     known = f"{run.labelled:,} inputs{'' if run.labelled == run.inputs else ' whose label is known'}"
     text = (
         f"Trust {run.label}{memory}{best if rivals > 1 else ''}: it answers {floor_percent(clean_accuracy(run.columns))} % of "
-        f"{known} correctly, and for {share} % it is proved that no change of {_length(run)} below {size:g}, whoever makes "
+        f"{known} correctly, and for {share} % it is proved that no change {_within(run, size)}, whoever makes "
         "it, alters the right answer."
     )
     stopped = stopped_in_words(run.config)
@@ -108,7 +108,7 @@ def _unlabelled(runs: Sequence[Run]) -> str:
     memory = ", together with its registry," if run.scope == "registry" else ""
     return (
         f"The labels are unknown, so nobody can say how often {run.label} is right: {run.certificates:,} of {run.inputs:,} "
-        f"inputs have a certificate, which proves{memory} that no change of {_length(run)} below its radius alters the answer."
+        f"inputs have a certificate, which proves{memory} that no change {_within(run)} alters the answer."
     )
 
 
@@ -140,7 +140,7 @@ def _frozen(run: Run, trusted: Run | None) -> str:
     if size > 0:
         numbers += f", {floor_percent(float(certified_accuracy(run.columns, size)))} % up to {size:g}"
     other = (
-        trusted if trusted is not None and trusted.norm == run.norm and same_inputs(trusted.data, run.data) else None
+        trusted if trusted is not None and trusted.kind == run.kind and same_inputs(trusted.data, run.data) else None
     )
     bigger = (
         other is not None
@@ -199,6 +199,17 @@ def _is_sample(run: Run) -> bool:
     lacking = len(np.unique(labels[labels >= 0])) <= max(labels.max(), answers.max())
     is_sorted = len(labels) > 1 and labels[0] >= 0 and bool((np.diff(labels) >= 0).all())
     return run.scope != "registry" and not (lacking and is_sorted)
+
+
+def _within(run: Run, size: float | None = None) -> str:
+    """Which changes are ruled out: up to a size, or up to each certificate's own."""
+    if run.budget is None:
+        return f"of {_length(run)} below {'its radius' if size is None else f'{size:g}'}"
+    limit = run.config.get("budget")
+    if isinstance(limit, int | float):  # the same for every coordinate: said without the word
+        times = "" if limit == 1 else f" times {limit:g}"
+        return f"of less than {'its ε' if size is None else f'{size:g}'}{times} in each coordinate"
+    return f"within less than {'its ε' if size is None else f'{size:g}'} times the budget"
 
 
 def _length(run: Run) -> str:
