@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from ucan.report.rerun import commands
 from ucan.report.runs import read_runs
 from ucan.report.sentences import sentences
 from ucan.results import Store
+from ucan.training import TrainSettings, for_claim
 
 MODEL = """
 import torch
@@ -175,3 +177,55 @@ def test_a_store_holds_one_budget(tmp_path: Path) -> None:
         store.add(0, 1, none, 0.0)
         with pytest.raises(ucan.InvalidInput, match="another folder"):
             store.add(1, 1, one, 0.0)
+
+
+# --- training for a claim ---
+
+
+def settings(kind: str, **more: object) -> TrainSettings:
+    return TrainSettings.from_dict({"generator": {"kind": kind}, **more})
+
+
+@pytest.mark.parametrize(
+    ("claim", "term"), [("linf", "budget"), ("l2", "min"), ("l1", "min"), ("alm", "logmean"), ("budget", "budget")]
+)
+def test_a_training_is_for_a_claim(claim: str, term: str) -> None:
+    own = {"budget": {"limit": 0.5}} if claim == "budget" else {}
+    for kind in ("dataset-wise", "certification-wise"):
+        made = for_claim(settings(kind, variance_term="mean", variance_weight=0.2, **own), claim)
+        assert (made.variance_term, made.variance_weight) == (term, 0.2)
+        assert made.budget == ({"limit": 1.0} if claim == "linf" else own.get("budget"))
+    plain = settings("isotropic", **own)
+    assert for_claim(plain, claim) == plain
+
+
+@pytest.mark.parametrize(
+    ("kind", "claim", "more"),
+    [
+        ("budget", "l2", {}),
+        ("budget-wise", "alm", {}),
+        ("dataset-wise", "l2", {"budget": {"limit": 1.0}}),
+        ("dataset-wise", "budget", {}),
+        ("dataset-wise", "linf", {"budget": {"spread": 0.1}}),
+        ("composed", "l2", {}),
+        ("composed", "alm", {}),
+        ("composed", "linf", {"generator": {"kind": "composed", "norm": 2}}),
+    ],
+)
+def test_what_contradicts_the_claim_is_refused(kind: str, claim: str, more: dict[str, object]) -> None:
+    with pytest.raises(ucan.InvalidInput):
+        for_claim(settings(kind, **more) if "generator" not in more else TrainSettings.from_dict(more), claim)
+
+
+def test_train_for_a_budget_and_certify_it(place: Path) -> None:
+    small = ("--set", "epochs=1", "-q")
+    said = ucan_says("train", "digits-dataset", "--for", "linf", "--set", "variance_term=min", *small, code=2)
+    assert "not the one for linf" in said
+    ucan_says("train", "digits-budget", "--for", "linf", "-o", "model", *small)
+    words = ("--data", "digits", "--max", 4, "--n", 200, "-q")
+    ucan_says("certify", "--model", "model", "--budget", "trained", "-o", "own", *words)
+    ucan_says("certify", "--model", "model", "--budget", "1", "-o", "one", *words)
+    assert "by ε of the budget" in ucan_says("compare", "own", "one")  # the same budget, however it was named
+    assert "no run that was trained for a budget" in certify("x", "--budget", "trained", code=2)
+    config = tomllib.loads(Path("model/config.toml").read_text())["training"]
+    assert config["budget"] == {"limit": 1.0}

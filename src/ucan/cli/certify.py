@@ -137,7 +137,7 @@ def certify(
     first = selection.first().to(where)
     g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first, precision, model_id)
     # Where the run is depends on the norm, and that on the noise; in which arithmetic, on what was begun there.
-    asked = words.budget_of(budget, tuple(first.shape[1:]))
+    asked = words.budget_of(budget, tuple(first.shape[1:]), model)
     wanted = g.norm_for(None, asked) if norm is None and asked is not None else words.norm_of(norm, g.M)
     folder, tsv = _places(out, model, f"l{wanted:g}" if asked is None else "budget")
     known = _known(folder)
@@ -185,7 +185,7 @@ def certify(
         "skip": skip,
         "registry": registry,
         **_settings(g, plan, selection, scope),
-        "budget": None if budget is None else budget if budget.endswith(".npy") else float(budget),
+        "budget": budget if budget is None or asked is None or not _is_number(budget) else float(budget),
         "identity": g.engine.identity() if "identity" in known or not known else None,
         "noise_settings": dict(g.M.settings()) if "identity" in known or not known else None,
         "noise_hash": weights_hash(g.M) if "noise_hash" in known or not known else None,
@@ -311,6 +311,13 @@ def _placed(
     # Ray itself writes of lost workers to standard output, which belongs to results.
     with redirect_stdout(sys.stderr), spread(g, cluster, workers, progress.say, device) as served:
         yield served
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _known(folder: Path) -> dict[str, Any]:

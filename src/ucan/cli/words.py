@@ -113,9 +113,10 @@ NormOption = Annotated[
 BudgetOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NUMBER|FILE.npy",
-        help="How much each pixel may change at ε = 1: a number, or a `.npy` file with a map of the input's shape. The "
-        "results are then about ε, in place of the radius: no change within less than ε times the budget alters the answer.",
+        metavar="NUMBER|FILE.npy|trained",
+        help="How much each pixel may change at ε = 1: a number, a `.npy` file with a map of the input's shape, or `trained`, "
+        "the budget that the trained run was made for. The results are then about ε, in place of the radius: no change "
+        "within less than ε times the budget alters the answer.",
     ),
 ]
 SplitOption = Annotated[str, typer.Option(help="Which part of a data set: train or test.")]
@@ -221,15 +222,20 @@ def generator_of(noise: str | None, event: tuple[int, ...]) -> Generator:
     return Fixed(sigma.reshape(event) if sigma.ndim else float(sigma))
 
 
-def budget_of(text: str | None, event: tuple[int, ...]) -> Budget | None:
+def budget_of(text: str | None, event: tuple[int, ...], model: str) -> Budget | None:
     """The budget that `--budget` describes, for inputs of this shape."""
     if text is None:
         return None
+    if text == "trained":
+        own = load_run(model).budget if is_trained_run(model) else None
+        if own is None:
+            raise InvalidInput(f"--budget trained: {model} is no run that was trained for a budget.")
+        return Budget.of(own, event)
     if Path(text).suffix != ".npy":
         try:
             return Budget.of(float(text), event)
         except ValueError as error:
-            raise InvalidInput(f"--budget takes a number above 0 or a .npy file, got {text!r}.") from error
+            raise InvalidInput(f"--budget takes a number above 0, a .npy file, or trained; got {text!r}.") from error
     try:
         limits = torch.from_numpy(np.load(text, allow_pickle=False))
     except (OSError, ValueError, TypeError) as error:
