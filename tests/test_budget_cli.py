@@ -19,6 +19,7 @@ from ucan.report.rerun import commands
 from ucan.report.runs import read_runs
 from ucan.report.sentences import sentences
 from ucan.results import Store
+from ucan.results.store import COLUMNS
 from ucan.training import TrainSettings, for_claim
 
 MODEL = """
@@ -229,3 +230,39 @@ def test_train_for_a_budget_and_certify_it(place: Path) -> None:
     assert "no run that was trained for a budget" in certify("x", "--budget", "trained", code=2)
     config = tomllib.loads(Path("model/config.toml").read_text())["training"]
     assert config["budget"] == {"limit": 1.0}
+
+
+# --- the sentence about the shape ---
+
+
+def stored(folder: Path, noise: str, right: int, radius: float, **more: object) -> Path:
+    """A run on 100 inputs, so many of them right with this radius."""
+    config = {
+        "kind": "certify",
+        "noise": noise,
+        "scope": "pipeline",
+        "norm": "inf",
+        "alpha": 0.001,
+        "data_hash": "d",
+        **more,
+    }
+    rows = {name: np.zeros(100) for name in COLUMNS} | {"idx": np.arange(100), "label": np.arange(100) % 10}
+    correct = np.arange(100) < right
+    rows |= {"correct": correct, "prediction": np.where(correct, rows["label"], -1), "abstained": ~correct}
+    with Store.create(folder, config) as store:
+        store.extend({**rows, "radius": np.where(correct, radius, 0.0)})
+    return folder
+
+
+def test_that_the_shape_pays_is_said_only_where_the_records_bear_it(tmp_path: Path) -> None:
+    plain = stored(tmp_path / "plain", "Isotropic", 40, 0.1)
+    shaped = stored(tmp_path / "shaped", "Fixed(Diagonal)", 80, 0.1)
+    near = stored(tmp_path / "near", "Fixed(Diagonal)", 45, 0.1)
+    other = stored(tmp_path / "other", "Fixed(Diagonal)", 80, 0.1, data_hash="e")
+    grid = stored(tmp_path / "grid", "Fixed(Diagonal)", 80, 0.1, arithmetic="grid(1/8)")
+    l2 = [stored(tmp_path / f"{n}-l2", n, r, 0.1, norm=2) for n, r in (("Isotropic", 40), ("Fixed(Diagonal)", 80))]
+    pays = "the shape of the noise pays"
+    assert pays in sentences(read_runs([plain, shaped]))[0].text
+    assert "proved right for 80.0 %" in sentences(read_runs([plain, shaped]))[0].text
+    for runs in ([plain, near], [plain, other], [plain, grid], l2, [plain], [shaped]):
+        assert pays not in sentences(read_runs(runs))[0].text
