@@ -191,13 +191,13 @@ def test_a_large_budget_goes_beside_the_certificate(tmp_path: Path) -> None:
         assert again.budget.key == budget.key and again.budget_factor == c.budget_factor
 
 
-def test_a_derived_seed_follows_the_budget() -> None:
+def test_a_derived_seed_does_not_depend_on_the_budget() -> None:
     g = ucan.SmoothedClassifier(above, ucan.Gaussian(scale=0.5), ucan.Fixed(SIGMA), num_classes=2, model_id="linear")
     seeds = [
         g.certify(at_margin(1.0), n=500, seed="derived", **b)[0].evidence.seed
-        for b in ({}, {"budget": 1}, {"budget": 2}, {"budget": 2})
+        for b in ({}, {"budget": 1}, {"budget": BUDGET})
     ]
-    assert len(set(seeds)) == 3 and seeds[2] == seeds[3]
+    assert len(set(seeds)) == 1  # nobody gets other noise by asking about another budget
     (c,) = g.certify(at_margin(1.0), n=500, seed="derived", budget=BUDGET)
     assert isinstance(c, ucan.Certificate)
     assert replay(c, g, at_margin(1.0)).derived is True
