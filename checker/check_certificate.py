@@ -3,9 +3,9 @@
     python check_certificate.py CERTIFICATE.json
 
 Needs Python 3.11 or later, NumPy and SciPy; neither PyTorch nor UCAN, and it shares no code with UCAN. The chain is
-recomputed link by link: votes → bound on the probability p → radius R of the region → ball inside the region, ALM and
-volume. A claim may be smaller than what follows, never larger (by more than rounding, 1e-9 of it). Exit code 0: nothing
-is wrong. 1: something is. 2: the file, or a part of it, cannot be read or checked.
+recomputed link by link: votes → bound on the probability p → radius R of the region → ball inside the region, ALM,
+volume and factor of a budget. A claim may be smaller than what follows, never larger (by more than rounding, 1e-9 of
+it). Exit code 0: nothing is wrong. 1: something is. 2: the file, or a part of it, cannot be read or checked.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ NORMS: dict[str, tuple[float, ...]] = {
 }
 # Kinds of noise of the form x + μ + Σε, and whether μ and Σ are the same for every input.
 KINDS = {"Isotropic": True, "Fixed": True, "Pattern": True, "DatasetWise": True, "BasisWise": True}
-KINDS["CertificationWise"] = False
-COMPOSED_SETTINGS = {"norm", "share", "spread", "net"}
+KINDS |= {"BudgetWise": True, "CertificationWise": False}
+COMPOSED_SETTINGS = {"norm", "share", "spread", "net", "budget"}
 FLOATS = {"float16": "<f2", "float32": "<f4", "float64": "<f8", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
+FLOATS |= {"int64": "<i8", "I64": "<i8"}
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(300)
 # What reading a damaged file may raise.
 BROKEN = (OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError, RecursionError)
@@ -222,11 +223,8 @@ class Shape:
 def shape_of(entry: Any, folder: Path, dim: int, q: float, p: float) -> Shape:
     """Σ measured by dense matrices, block by block; a diagonal one entry by entry."""
     kind = field(entry, "kind")
-    if kind in ("Scalar", "Diagonal"):
-        sigma = np.full(dim, float(number(entry, "value"))) if kind == "Scalar" else None
-        sigma = tensors_of(field(entry, "tensors"), folder)["sigma"].ravel() if sigma is None else sigma
-        if len(sigma) != dim or not (sigma > 0).all():
-            raise Wrong(f"Σ needs {dim} scales above 0")
+    sigma = diagonal_of(entry, folder, dim)
+    if sigma is not None:
         return Shape(joined(1 / sigma, q, p), float(np.log(sigma).sum()))
     tensors = tensors_of(field(entry, "tensors"), folder)
     size, norms, log_det, rounding = 0, [], 0.0, 0.0
@@ -245,6 +243,17 @@ def shape_of(entry: Any, folder: Path, dim: int, q: float, p: float) -> Shape:
     if kind == "Basis":  # |det Q| = 1, up to the rounding of Q
         log_det = float(np.log(tensors["s"]).sum())
     return Shape(joined(np.array(norms), q, p), log_det, rounding)
+
+
+def diagonal_of(entry: Any, folder: Path, dim: int) -> np.ndarray | None:
+    """The scales of a scalar or a diagonal Σ; None for any other."""
+    if (kind := field(entry, "kind")) not in ("Scalar", "Diagonal"):
+        return None
+    sigma = np.full(dim, float(number(entry, "value"))) if kind == "Scalar" else None
+    sigma = tensors_of(field(entry, "tensors"), folder)["sigma"].ravel() if sigma is None else sigma
+    if len(sigma) != dim or not (sigma > 0).all():
+        raise Wrong(f"Σ needs {dim} scales above 0")
+    return sigma
 
 
 def blocks_of(kind: str, tensors: dict[str, np.ndarray]) -> Iterator[np.ndarray]:
@@ -293,6 +302,60 @@ def block_norm(a: np.ndarray, q: float, p: float) -> float:
 def joined(norms: np.ndarray, q: float, p: float) -> float:
     """‖·‖_(q→p) of a block-diagonal matrix from its blocks' norms: the largest for q ≤ p, else their s-norm."""
     return float(norms.max()) if q <= p else float(np.linalg.norm(norms, ord=1 / (1 / p - 1 / q)))
+
+
+# --- from the region to budgets ---
+
+
+@dataclass
+class Budget:
+    """A limit for every coordinate, or for every group of coordinates; ``groups`` has the group of each, or is None."""
+
+    limits: np.ndarray
+    groups: np.ndarray | None
+
+
+def budget_of(entry: Any, folder: Path, dim: int) -> Budget:
+    """The budget of a certificate about so many coordinates."""
+    shape, tensors = field(entry, "shape"), tensors_of(entry["tensors"], folder) if "tensors" in entry else {}
+    if not isinstance(shape, list) or any(type(s) is not int or s < 1 for s in shape) or math.prod(shape) != dim:
+        raise Wrong(f"the budget is of the shape {shape}, and the region has {dim} dimensions")
+    groups = tensors["groups"] if "groups" in tensors else entry.get("groups")
+    count = dim if groups is None else whole(entry, "count", 1)
+    limits = np.asarray(tensors["limits"] if "limits" in tensors else field(entry, "limits"), np.float64)
+    limits = np.full(count, float(limits)) if limits.ndim == 0 else limits.ravel()
+    if len(limits) != count or not ((limits >= 0) & (limits <= 1e100)).all() or not limits.any():
+        raise Wrong(f"a budget has {count} finite limits of at least 0 here, not all of them 0")
+    if groups is None:
+        return Budget(limits, None)
+    numbers = np.asarray(groups, np.float64).ravel()
+    if len(numbers) != dim or not ((numbers >= 0) & (numbers < count) & (numbers % 1 == 0)).all():
+        raise Wrong(
+            f"every one of the {dim} coordinates is in one of the {count} groups, and these numbers say otherwise"
+        )
+    return Budget(limits, numbers.astype(np.int64))
+
+
+def budget_size(budget: Budget, weight: np.ndarray, p: float) -> float:
+    """The largest ‖weight∘δ‖ₚ over the budget; weight is 1/σ. Each group has its worst case by itself."""
+    if budget.groups is None:
+        return float(np.linalg.norm(budget.limits * weight, ord=p))
+    worst = np.zeros(len(budget.limits))
+    if p == 1:  # by Cauchy and Schwarz the most of Σ wᵢ|δᵢ| where ‖δ‖₂ ≤ b is b‖w‖₂
+        np.add.at(worst, budget.groups, weight**2)
+        worst = np.sqrt(worst)
+    else:
+        np.maximum.at(worst, budget.groups, weight)
+    return float(np.linalg.norm(budget.limits * worst, ord=p))
+
+
+def uniform_box(law: Any, share: np.ndarray, p_a: float, p_b: float | None) -> float:
+    """The largest ε with Π(1 − ε·share/(2λ)) ≥ 1 − gap/2: the volume that two boxes of uniform noise do not share."""
+    half, gap = share / (2 * number(law, "scale", 0)), p_a - (1 - p_a if p_b is None else min(p_b, 1 - p_a))
+    if gap <= 0:
+        return 0.0
+    target, most = math.log1p(-gap / 2), 1 / float(half.max())
+    return turning_point(lambda e: e < most and float(np.log1p(-e * half).sum()) >= target, 0.0, most)
 
 
 # --- the checks ---
@@ -345,7 +408,8 @@ class Claim:
         every = {**every, "scope": self.scope, "class": self.chosen}
         if self.kind == "prediction":
             return {**every, "test": self.test}
-        return {**every, "bound": self.bounds, "region": self.regions, "radius": self.radius, "size": self.size}
+        every |= {"bound": self.bounds, "region": self.regions, "radius": self.radius, "size": self.size}
+        return {**every, "budget": self.budget} if "budget" in self.record or "budget_factor" in self.record else every
 
     def votes(self) -> str:
         """The votes add up to n."""
@@ -457,9 +521,14 @@ class Claim:
             raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
         gaussian = law["name"] == "Gaussian"
         if kind == "Composed":
-            ball = field(self.region, "scale") == {"kind": "Scalar", "value": 1.0}
-            if not (gaussian and ball and norm_of(settings) == self.norm == self.asked):
+            box, ball = bool(settings.get("budget")), field(self.region, "scale") == {"kind": "Scalar", "value": 1.0}
+            if not (gaussian and (box or ball) and norm_of(settings) == self.norm == self.asked):
                 raise Wrong("composed noise makes Gaussian balls of the norm that it was made for, and no other region")
+            if box:
+                sigma = diagonal_of(field(self.region, "scale"), self.folder, self.dim)
+                if sigma is None or self.norm != math.inf:
+                    raise Wrong("composed noise with a budget makes boxes of its limits, and no other region")
+                limit = radius_of(law, 2, self.dim, self.p_a, self.p_b) / float(np.linalg.norm(sigma))
         elif self.norm != (2 if gaussian else self.asked):
             raise Wrong(f"{law['name']} noise makes no {show(self.norm)} region against {show(self.asked)}")
         return follows(f"{show(self.norm)} region of radius", self.R, limit - self.rounding())
@@ -508,6 +577,25 @@ class Claim:
         if not claimed <= volume + slack * max(1.0, *map(abs, terms)):
             raise Wrong(f"log-volume {claimed:.12g} is claimed, and {volume:.12g} follows")
         return f"{said}; log-volume {claimed:.12g} is not above {volume:.12g}"
+
+    def budget(self) -> str:
+        """The factor of the budget follows from p by the law, the kind of noise and a Σ entry by entry."""
+        claimed, law = number(self.record, "budget_factor", 0), field(self.evidence, "law")
+        asked = budget_of(field(self.record, "budget"), self.folder, self.dim)
+        sigma = diagonal_of(field(self.region, "scale"), self.folder, self.dim)
+        if sigma is None:
+            raise NotChecked("the factor of a budget is checked for a Σ entry by entry alone")
+        limit = self.R / budget_size(asked, 1 / sigma, self.norm)
+        kind, own, _ = self.noise()
+        if own and kind in KINDS and law["name"] in NORMS and "module" not in law:
+            norms = {2: (2,)}.get(self.norm, NORMS[law["name"]])  # Gaussian noise makes ℓ2 regions alone
+            radii = {q: radius_of(law, q, self.dim, self.p_a, self.p_b) for q in norms}
+            limit = max(limit, *(radii[q] / budget_size(asked, 1 / sigma, q) for q in norms))
+            if law["name"] == "Uniform" and asked.groups is None:
+                limit = max(limit, uniform_box(law, asked.limits / sigma, self.p_a, self.p_b))
+        elif kind != "Composed" or not own:
+            raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
+        return follows("budget factor", claimed, limit)
 
 
 def check(record: Any, folder: Path) -> list[tuple[str, str, str]]:

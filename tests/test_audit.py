@@ -356,6 +356,7 @@ def judged(coin, budget, seed, promised=True, p_upper=None):
         p_upper=p_upper,
         region=Region(1.0, 9.0, 2, (2,)),
         evidence=SimpleNamespace(precision="float32", arithmetic="real"),
+        budget=None,
     )
     judge = Judge(coin, torch.zeros(1, 2), certificate, 1.0, budget, seed, promised)
     judge.look(torch.randn(10, 2, generator=rng(seed)))

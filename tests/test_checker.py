@@ -572,3 +572,53 @@ def test_the_schema_wants_what_is_needed(honest) -> None:
     for key in ("counts", "noise", "alpha", "law"):
         less = {k: v for k, v in honest["evidence"].items() if k != key}
         assert not Draft202012Validator(SCHEMA).is_valid({**honest, "evidence": less})
+
+
+# --- budgets ---
+
+BOX = 0.1 + torch.rand(EVENT, generator=torch.Generator().manual_seed(3))
+GROUPS = ucan.Budget(torch.tensor([0.5, 1.5]), torch.arange(math.prod(EVENT)).reshape(EVENT) % 2)
+
+
+@pytest.mark.parametrize("budget", [0.5, BOX, GROUPS], ids=["number", "box", "groups"])
+@pytest.mark.parametrize("kind", ["scalar", "diagonal"])
+@pytest.mark.parametrize(("law", "norm"), LAWS)
+def test_a_budget_is_checked_for_every_law(law: Law, norm: float, kind: str, budget: object) -> None:
+    scale = 0.7 if kind == "scalar" else positive(*EVENT)
+    for settings in ({}, {"bound": "two-class"}):
+        outcome = certified(scale, law, norm, budget=budget, x0=0.4, **settings)
+        assert outcome.budget_factor > 0
+        check_sound(outcome)
+        record = record_of(outcome)
+        assert failed({**record, "budget_factor": 1.001 * record["budget_factor"]}) == {"budget"}
+
+
+def test_a_large_budget_beside_the_file_is_checked(tmp_path: Path) -> None:
+    shape = (3, 40, 40)
+    limits = 0.1 + torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    groups = torch.arange(math.prod(shape)).reshape(shape) // 3
+    for budget in (ucan.Budget(limits), ucan.Budget(limits.flatten()[:1600], groups)):
+        check_sound(certified(0.7, shape=shape, norm=None, budget=budget), tmp_path)
+
+
+def test_a_budget_that_does_not_fit_and_a_full_scale() -> None:
+    record = record_of(certified(norm=None, budget=BOX))
+    assert failed({**record, "budget": {**record["budget"], "shape": [2, 2]}}) == {"budget"}
+    assert failed({**record, "budget": {**record["budget"], "limits": [0.0] * math.prod(EVENT)}}) == {"budget"}
+    assert failed({**record, "budget": {**record["budget"], "limits": [1.0]}}) == {"budget"}
+    assert "budget" not in verdicts(record_of(certified()))
+    full = record_of(certified(Dense(dense(math.prod(EVENT))), norm=None, budget=BOX))
+    assert [n for v, n, _ in checker.check(full, ROOT) if v == "not checked"] == ["budget"]
+
+
+def test_composed_noise_with_a_budget() -> None:
+    class Zero(torch.nn.Module):
+        def forward(self, y: torch.Tensor) -> torch.Tensor:
+            return torch.zeros_like(y)
+
+    noise = ucan.Composed(net=Zero(), norm=math.inf, budget=BOX)
+    outcome = certified(generator=noise, norm=None, budget=BOX, x0=1.0)
+    check_sound(outcome)
+    record = record_of(outcome)
+    wider = {**record, "region": {**record["region"], "radius": 1.01 * record["region"]["radius"]}}
+    assert "region" in failed(wider)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 import ucan
 from ucan.cli import app, main
-from ucan.cli.demo import KINDS, Kind
+from ucan.cli.demo import KINDS
 from ucan.report.runs import read_runs
 from ucan.report.sentences import sentences
 from ucan.training import read_settings
@@ -25,7 +26,7 @@ SMALL = ("--digits", 4, "--n", 100, "--attacked", 1, "--out", "kept")
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """An empty folder, we are in it; the four kinds of noise are trained for one epoch."""
+    """An empty folder, we are in it; the kinds of noise are trained for one epoch."""
     monkeypatch.chdir(tmp_path)
     short = []
     for kind in KINDS:
@@ -33,7 +34,7 @@ def place(tmp_path, monkeypatch):
         text = next(Path(ucan.__file__).parent.glob(f"training/presets/{kind.preset}.toml")).read_text()
         preset.write_text(text.replace("epochs = 30", "epochs = 1"))
         assert read_settings(preset).epochs == 1
-        short.append(Kind(kind.name, str(preset), kind.about))
+        short.append(replace(kind, preset=str(preset)))
     monkeypatch.setattr(sys.modules["ucan.cli.demo"], "KINDS", tuple(short))
     return tmp_path
 
@@ -48,11 +49,16 @@ def test_the_tour_ends_with_three_sentences_and_a_report(place):
     said = ok("demo", *SMALL)
     for kind in KINDS:
         assert f"{kind.name}: {kind.about}" in said
-        assert f"$ ucan certify --model kept/{kind.name}-model --data digits -o kept/{kind.name} --n 100" in said
+        assert (
+            f"$ ucan certify --model kept/{kind.model or kind.name}-model --data digits -o kept/{kind.name} --n 100"
+            in said
+        )
         assert f"$ ucan audit kept/{kind.name} --max 1" in said
     assert "$ ucan compare kept/isotropic" in said and "│ certification-wise │ frozen" in said
     runs = read_runs([f"kept/{kind.name}" for kind in KINDS])
-    assert [run.scope for run in runs] == ["pipeline", "pipeline", "frozen", "pipeline"]
+    assert [run.scope for run in runs] == ["pipeline", "pipeline", "frozen", "pipeline", "pipeline", "pipeline"]
+    assert "$ ucan compare kept/isotropic-linf kept/fitted-linf --radii 0,0.02" in said and "by ℓ∞ radius" in said
+    assert not (place / "kept" / "isotropic-linf-model").exists()
     assert all(run.inputs == 4 and (run.audit is not None or run.certificates == 0) for run in runs)
     for sentence in sentences(runs):
         assert f"{sentence.heading}. {sentence.text}" in said
@@ -60,10 +66,10 @@ def test_the_tour_ends_with_three_sentences_and_a_report(place):
     assert sentences(runs)[0].heading in (place / "kept" / "report.html").read_text()
 
     before = {path: path.stat().st_mtime_ns for path in place.glob("kept/*/results.sqlite")}
-    assert len(before) == 4
+    assert len(before) == 6
     again = ok("demo", *SMALL, "-q")
-    table, report = again.split("\n\nWhich run")[0], "Which run" + again.split("\n\nWhich run")[1]
-    assert "$" not in again and table in said and said.endswith(report)
+    tables, report = again.split("\n\nWhich run")[0].split("\n\nCertified"), again.split("\n\nWhich run")[1]
+    assert "$" not in again and len(tables) == 2 and all(table in said for table in tables) and said.endswith(report)
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 

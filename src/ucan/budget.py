@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -99,6 +102,12 @@ class Budget:
     def times(self, factor: float) -> Budget:
         """The budget with every limit times a factor above 0."""
         return Budget(self.limits * factor, self.groups, self.name)
+
+    @cached_property
+    def key(self) -> str:
+        """A SHA-256 of the limits and the groups, not of the name: what tells this budget from others."""
+        plain = {name: value for name, value in self.to_dict().items() if name != "name"}
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def words(self) -> str:
         """What a claim at ε says, in words."""

@@ -13,12 +13,13 @@ import torch
 
 from ucan import scales
 from ucan.arithmetic import changes_in_words
+from ucan.budget import Budget
 from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.evidence import Evidence, norm_from_json, norm_to_json, own_kind
 from ucan.laws import norm_name
 from ucan.region import Region
 from ucan.rounding import floor_digits
-from ucan.sidecar import tensors_from_json, tensors_to_json
+from ucan.sidecar import INLINE, tensors_from_json, tensors_to_json
 
 FORMAT = 2
 READABLE = (1, 2)  # 1: version 0.1, whose evidence tells less
@@ -76,6 +77,9 @@ class Certificate(Outcome):
 
     Whose answer that is, ``scope`` says (``ucan.certificate.SCOPES``). ``radius`` is the largest ball of the requested
     ``norm`` inside the region. ``mean`` is the offset μ of the noise, None for 0.
+
+    Where a ``budget`` was asked for, no change within ε·budget changes the answer either, for every ε strictly below
+    ``budget_factor``. That set can be larger than what fits into the region (Uniform noise, docs/shape.md).
     """
 
     prediction: int
@@ -84,6 +88,8 @@ class Certificate(Outcome):
     region: Region
     alm: float
     mean: torch.Tensor | None = None
+    budget: Budget | None = None
+    budget_factor: float | None = None
     radius: float = field(init=False)
     log_volume: float = field(init=False)
 
@@ -97,16 +103,43 @@ class Certificate(Outcome):
             raise InvalidInput(
                 f"the offset μ of shape {tuple(self.mean.shape)} does not fit inputs of {self.region.shape}."
             )
+        if (self.budget is None) != (self.budget_factor is None):
+            raise InvalidInput("a certificate has a budget and its factor, or neither.")
         object.__setattr__(self, "radius", self.region.inscribed_radius(self.norm))
         object.__setattr__(self, "log_volume", self.region.log_volume)
 
     def __str__(self) -> str:
-        """The claim in one line, its radius rounded down."""
-        norm = norm_name(self.norm if self.norm is not None else self.region.norm)
-        radius = floor_digits(self.radius, 4)
+        """The claim in one line, its radius or its factor rounded down."""
         changes = changes_in_words(self.evidence.arithmetic)
         about = f"{self._claim}, {changes}" if changes else self._claim
+        if self.budget is not None and self.budget_factor is not None:
+            factor = floor_digits(self.budget_factor, 4)
+            return f"class {self.prediction} under {self.budget.words()}, ε = {factor} ({about})"
+        norm = norm_name(self.norm if self.norm is not None else self.region.norm)
+        radius = floor_digits(self.radius, 4)
         return f"class {self.prediction} within an {norm} radius of {radius} ({about})"
+
+    @property
+    def size(self) -> float:
+        """What a run's rows go by: the factor of the budget where one was asked for, else the radius."""
+        return self.radius if self.budget_factor is None else self.budget_factor
+
+    @property
+    def most_budget_factor(self) -> float:
+        """The largest ε that p, the law and Σ of this record allow, in exact arithmetic; 0 without a budget."""
+        if self.budget is None:
+            return 0.0
+        law, region, best = self.evidence.law, self.region, self.region.budget_factor(self.budget)
+        if region.norm not in law.region_norms():  # composed noise: a region of its own making
+            return best
+        for norm in law.region_norms():
+            radius = law.radius(self.p_lower, norm, region.dim, self.p_upper)
+            other = Region.sharing(region.scale, radius, norm, region.shape)
+            best = max(best, other.budget_factor(self.budget))
+        if region.scale.elementwise and self.budget.groups is None:
+            scaled = region.scale.solve(self.budget.limits[None])[0].cpu()
+            best = max(best, law.box_factor(self.p_lower, scaled, self.p_upper))
+        return best
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values. A large Σ or μ is referred to by file name; ``folder`` says where to write that file."""
@@ -131,6 +164,8 @@ class Certificate(Outcome):
                 "scale": _scale_to_json(scale, where),
             },
             "mean": None if self.mean is None else tensors_to_json({"mean": self.mean}, where),
+            **budget_to_json(self.budget, where),
+            **({} if self.budget_factor is None else {"budget_factor": self.budget_factor}),
             "evidence": self.evidence.to_dict(),
         }
 
@@ -152,14 +187,17 @@ def _fits(mean: torch.Tensor, shape: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Abstention(Outcome):
-    """No claim is made, for the stated ``reason``: radius 0 and no region."""
+    """No claim is made, for the stated ``reason``: radius 0 and no region; of a budget, if one was asked for, 0."""
 
     reason: str
     p_lower: float = 0.0
+    budget: Budget | None = None
     abstained: ClassVar[bool] = True
     prediction: ClassVar[None] = None
     region: ClassVar[None] = None
     radius: ClassVar[float] = 0.0
+    size: ClassVar[float] = 0.0
+    budget_factor: ClassVar[float] = 0.0
     alm: ClassVar[float] = 0.0
     log_volume: ClassVar[float] = -math.inf
 
@@ -176,6 +214,7 @@ class Abstention(Outcome):
             "p_lower": self.p_lower,
             "norm": norm_to_json(self.norm),
             "scope": self.scope,
+            **budget_to_json(self.budget, Path(folder) if folder is not None else None),
             "evidence": self.evidence.to_dict(),
         }
 
@@ -217,7 +256,12 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
             "evidence": Evidence.from_dict(record["evidence"]),
         }
         if record["kind"] == "abstention":
-            return Abstention(**shared, reason=record["reason"], p_lower=record["p_lower"])
+            return Abstention(
+                **shared,
+                reason=record["reason"],
+                p_lower=record["p_lower"],
+                budget=budget_from_json(record.get("budget"), where),
+            )
         if record["kind"] == "prediction":
             return Prediction(**shared, prediction=record["prediction"], p_value=record["p_value"])
         inner = record["region"]
@@ -236,7 +280,10 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
             region=region,
             alm=record["alm"],
             mean=mean,
+            budget=budget_from_json(record.get("budget"), where),
+            budget_factor=record.get("budget_factor"),
         )
+        _check_budget_factor(certificate)
         for name in ("radius", "log_volume"):
             stored = -math.inf if record[name] is None else record[name]  # the log-volume of an empty region
             if not math.isclose(stored, getattr(certificate, name), rel_tol=1e-9, abs_tol=1e-12):
@@ -278,6 +325,37 @@ def load_json(path: str | Path) -> Certificate | Abstention | Prediction:
             f"{path} is no certificate: `ucan certify --certificates` writes them into RUN/certificates."
         )
     return from_dict(record, path.parent)
+
+
+def _check_budget_factor(certificate: Certificate) -> None:
+    """Refuse a factor of the budget that is larger than what p, the law and Σ allow."""
+    claimed = certificate.budget_factor
+    if claimed is None:
+        return
+    if type(claimed) not in (int, float) or not 0 <= claimed <= certificate.most_budget_factor * (1 + 1e-9):
+        raise InvalidInput(
+            "this record's budget_factor does not follow from its region, law and budget: it was changed or is damaged."
+        )
+
+
+def budget_to_json(budget: Budget | None, folder: Path | None) -> dict[str, Any]:
+    """The entry of a budget, if there is one; large maps go to a file, as a large Σ does."""
+    if budget is None:
+        return {}
+    record = budget.to_dict()
+    large = {name: record.pop(name) for name in ("limits", "groups") if isinstance(record.get(name), list)}
+    if sum(map(len, large.values())) <= INLINE:
+        return {"budget": {**record, **large}}
+    maps = {"limits": budget.limits, **({} if budget.groups is None else {"groups": budget.groups})}
+    return {"budget": {**record, "tensors": tensors_to_json({n: maps[n].flatten() for n in large}, folder)}}
+
+
+def budget_from_json(entry: dict[str, Any] | None, folder: Path | None) -> Budget | None:
+    """The inverse of ``budget_to_json``."""
+    if entry is None:
+        return None
+    plain = {name: value for name, value in entry.items() if name != "tensors"}
+    return Budget.from_dict({**plain, **(tensors_from_json(entry["tensors"], folder) if "tensors" in entry else {})})
 
 
 def _scale_to_json(scale: scales.Scale, folder: Path | None) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Any, Literal, Self, get_args
 
 from ucan.bounds import check_alpha
+from ucan.budget import Budget
 from ucan.errors import InvalidInput
 from ucan.region import check_norm
 from ucan.stopping import Stop
@@ -42,7 +43,10 @@ class DerivedSeed(int):
 
 @dataclass(frozen=True)
 class CertifyPlan:
-    """The settings of Algorithm 1. ``alpha`` is for all of a ``family`` of so many certificates together."""
+    """The settings of Algorithm 1. ``alpha`` is for all of a ``family`` of so many certificates together.
+
+    With a ``budget``, ``stop`` is about its factor ε instead of the radius.
+    """
 
     n0: int = 100
     n: int = 100_000
@@ -54,6 +58,7 @@ class CertifyPlan:
     stop: Stop | None = None
     precision: str | None = None
     family: int = 1
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         check_count("n0", self.n0)
@@ -123,7 +128,9 @@ class PredictPlan:
 
 def to_config(plan: CertifyPlan | PredictPlan) -> dict[str, Any]:
     """The plan as a run's config has it. What version 0.1 did not know appears only where it is used."""
-    plain = {**asdict(plan), "stop": plan.rule if isinstance(plan, CertifyPlan) else plan.stop}
+    plain = {f.name: getattr(plan, f.name) for f in fields(plan)}
+    plain["stop"] = plan.rule if isinstance(plan, CertifyPlan) else plan.stop
+    budget = plain.pop("budget", None)
     source = "random" if is_secret(plan.seed) else "derived" if derived_from(plan.seed) is not None else None
     return {
         **plain,
@@ -131,12 +138,14 @@ def to_config(plan: CertifyPlan | PredictPlan) -> dict[str, Any]:
         "seed": f"{int(plan.seed):#x}" if source else plan.seed,
         "seed_source": source,
         "family": plan.family if plan.family > 1 else None,
+        **({} if budget is None else {"budget_hash": budget.key}),
     }
 
 
 def from_config(config: dict[str, Any]) -> CertifyPlan:
-    """A run's plan from its config, but for its stopping rule."""
-    plain = {f.name: config[f.name] for f in fields(CertifyPlan) if f.name in config and f.name != "stop"}
+    """A run's plan from its config, but for its stopping rule and its budget."""
+    left = ("stop", "budget")
+    plain = {f.name: config[f.name] for f in fields(CertifyPlan) if f.name in config and f.name not in left}
     return CertifyPlan(**{**plain, "seed": seed_from_config(config)})
 
 

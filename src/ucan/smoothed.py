@@ -23,12 +23,13 @@ from ucan.bounds import (
     top_two_p_value,
     upper_bound,
 )
+from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput, ModelError, UcanError
 from ucan.evidence import Evidence, law_to_json
 from ucan.fingerprint import has_weights
-from ucan.generators import Generator, Isotropic
+from ucan.generators import Composed, Generator, Isotropic
 from ucan.guards import SAME, check_constant, check_from_the_start, check_inside, check_lost, fresh, unlike
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, DerivedSeed, PredictPlan, Seed, Test, given_seed, random_seed
@@ -44,6 +45,8 @@ AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
 NAMING = 100
 # Noisy copies that a model must answer alike, together and one by one.
 COMPANY = 8
+# A probability at which every law has a radius: to learn how radii grow with it.
+LIKELY = 0.75
 
 
 def _majority(tau: float) -> Radius:
@@ -101,13 +104,14 @@ class SmoothedClassifier:
         n0: int = 100,
         n: int = 100_000,
         alpha: float = 0.001,
-        norm: float = 2,
+        norm: float | None = 2,
         seed: Seed = 0,
         batch_size: int | None = None,
         bound: Bound = "binary",
         stop: Any = None,
         precision: str | None = None,
         family: int = 1,
+        budget: Any = None,
     ) -> list[Certificate | Abstention]:
         """Algorithm 1, UCAN-Certification, for each of a batch of inputs (batch, *event).
 
@@ -124,24 +128,46 @@ class SmoothedClassifier:
         ``seed`` None is drawn from the system's entropy and kept out of the certificates; "derived" is made from model,
         noise and inputs, so that nobody chose it. With ``family`` = N, α is for N certificates together, a
         number stated beforehand: each is made at α/N, and all are true at once with probability at least 1 − α.
+
+        A ``budget`` is a number, a map of the input's shape or a ``ucan.Budget``: the certificate then also says for which ε
+        no change within ε·budget changes the answer (``budget_factor``; docs/shape.md), and ``stop`` is about ε instead of
+        the radius. Beside it noise without an ℓ2 radius has the radius of its own norm, unless ``norm`` names another.
         """
+        asked = self.budget_of(budget, x)
         plan = CertifyPlan(
             n0,
             n,
             alpha,
-            norm,
+            self.norm_for(norm, asked),
             given_seed(seed),
             batch_size,
             bound,
             parse_stop(stop),
             precision,
             family,
+            budget=asked,
         )
         inputs = self.check_inputs(x, plan.norm)
         if 1 < plan.family < len(inputs):
             raise InvalidInput(f"the family is of {plan.family} certificates, but there are {len(inputs)} inputs.")
         outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
         return [outcomes[i] for i in range(len(outcomes))]
+
+    def budget_of(self, value: Any, x: torch.Tensor) -> Budget | None:
+        """What ``certify`` takes as a budget, for inputs like x (batch, *event)."""
+        if value is None:
+            return None
+        if not isinstance(x, torch.Tensor) or x.ndim < 2:
+            raise InvalidInput("x must be a torch tensor of shape (batch, *event).")
+        return Budget.of(value, x.shape[1:])
+
+    def norm_for(self, norm: float | None, budget: Budget | None) -> Any:
+        """The norm of the radius: the one asked for; beside a budget, where the noise has no ℓ2 radius, its own."""
+        if budget is None or norm not in (None, 2):
+            return norm
+        if isinstance(self.M, Composed):
+            return self.M.norm
+        return 2 if 2 in self.law.norms else self.law.norms[-1]
 
     def seeded(self, plan: AnyPlan, seed: Seed, data_hash: str) -> AnyPlan:
         """The plan with its seed: the one given; for None one from the system's entropy; for "derived" one that follows
@@ -212,22 +238,30 @@ class SmoothedClassifier:
         tau = self.arithmetic_error(M, x)
         p_A, p_B = max(0.0, p_A - tau), None if p_B is None else min(1.0, p_B + tau)
         evidence = self.engine.evidence(setup, x, votes, counts_select, plan.n0, n, plan, plan.bound)
-        return self._conclude(M, x, c_A, p_A, p_B, evidence, plan.norm)
+        return self._conclude(M, x, c_A, p_A, p_B, evidence, plan)
 
     def _conclude(
-        self, M: Generator, x: torch.Tensor, c_A: int, p_A: float, p_B: float | None, evidence: Evidence, norm: float
+        self,
+        M: Generator,
+        x: torch.Tensor,
+        c_A: int,
+        p_A: float,
+        p_B: float | None,
+        evidence: Evidence,
+        plan: CertifyPlan,
     ) -> Certificate | Abstention:
         """From bounds on the probabilities to a certificate, or to an abstention with its reason."""
+        norm, budget = plan.norm, plan.budget
         R = self.law.radius(p_A, norm, x.numel(), p_B)  # 0 if p_A does not beat its rival
         if R == 0:
             rival = "1/2" if p_B is None else f"the runner-up's bound {ceil_digits(p_B, 6)}"
             reason = f"the lower bound {floor_digits(p_A, 6)} on the probability of class {c_A} is not above {rival}"
-            return Abstention(norm, M.scope, evidence, reason, p_A)
+            return Abstention(norm, M.scope, evidence, reason, p_A, budget)
         ideal, mu = M.region(self.law, p_A, norm, x, p_B), M(x)[0]
         region = ideal if self.grid is None else self.grid.region(ideal, x)
         if region is None:
             reason = "the input is no whole multiple of its step, and rounding it takes all of the radius"
-            return Abstention(norm, M.scope, evidence, reason, p_A)
+            return Abstention(norm, M.scope, evidence, reason, p_A, budget)
         check_inside(self.M, M, x, region, self.law)
         return Certificate(
             norm,
@@ -237,15 +271,30 @@ class SmoothedClassifier:
             p_lower=p_A,
             p_upper=p_B,
             region=region,
-            alm=region.mean_scale * R * (1.0 if self.grid is None else region.radius / ideal.radius),
+            alm=alm_of(region, self.law, p_A, p_B, norm),
             mean=mu.detach().cpu() if mu.any() else None,
+            budget=budget,
+            budget_factor=None if budget is None else self.budget_factor(M, x, p_A, p_B, budget, region),
         )
+
+    def budget_factor(
+        self, M: Generator, x: torch.Tensor, p_A: float, p_B: float | None, budget: Budget, region: Region
+    ) -> float:
+        """The largest known ε such that p_A and p_B rule out every change within ε′·budget, ε′ < ε, at x (1, *event).
+
+        ``region`` is what they certify there, rounding paid. On a grid ε is rounded down as a radius is. An input off the
+        grid is rounded, and so is what comes in its place: there ε is what fits into the region that has paid for both.
+        """
+        if self.grid is not None and not self.grid.holds(x):
+            return region.budget_factor(budget)
+        ideal = M.budget_factor(self.law, p_A, budget, x, p_B)
+        return ideal if self.grid is None else ideal * ROUNDED_DOWN
 
     def _certify_stopping(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
-        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self._radius(M, x, plan.norm))
+        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self._size(M, x, plan))
         for setup, candidate in settled:
             votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
             p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.level)
@@ -254,7 +303,7 @@ class SmoothedClassifier:
                 evidence = self.engine.evidence(
                     setup, x, votes, candidate.selection, plan.n0, candidate.drawn, plan, "anytime"
                 )
-                outcome = self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan.norm)
+                outcome = self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
             yield candidate.index, outcome
 
     def certify_watched(self, x: torch.Tensor, plan: CertifyPlan) -> Iterator[Votes | Certificate | Abstention]:
@@ -402,29 +451,58 @@ class SmoothedClassifier:
             for candidate in self.engine.settled(setup, candidates, stop, plan):
                 yield setup, candidate
 
-    def _radius(self, M: Generator, x: torch.Tensor, norm: float) -> Radius:
-        """How the inscribed radius at x follows from p, and back."""
+    def _size(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
+        """How what a rule decides follows from p at x, and back: the inscribed radius, or ε where there is a budget."""
+        law, norm, budget, dim = self.law, plan.norm, plan.budget, x.numel()
         with self.engine.beside(x.device):
-            sure = M.region(self.law, self.law.probability(0.0, norm, x.numel()), norm, x)
-            factor = Region.sharing(sure.scale, 1.0, sure.norm, sure.shape).inscribed_radius(norm)
+            sample = M.region(law, LIKELY, norm, x)
+            if budget is not None and len(law.region_norms()) > 1:
+                return self._searched_factor(M, x, budget, sample)
+            unit = Region.sharing(sample.scale, 1.0, sample.norm, sample.shape)
+            factor = unit.inscribed_radius(norm) if budget is None else unit.budget_factor(budget)
+            # R beside the law's own radius: the same, but for composed noise with a budget.
+            own = sample.radius / law.radius(LIKELY, sample.norm, dim)
             if self.grid is not None:
-                return self._grid_radius(self.grid, sure, factor, M, x)
+                return self._grid_size(self.grid, sample, factor, own, M, x)
         return Radius(
-            of=lambda p: factor * self.law.radius(p, sure.norm, x.numel()),
-            probability=functools.cache(lambda r: self.law.probability(r / factor, sure.norm, x.numel())),
+            of=lambda p: factor * own * law.radius(p, sample.norm, dim),
+            probability=functools.cache(lambda r: law.probability(r / factor / own, sample.norm, dim)),
         )
 
-    def _grid_radius(self, grid: Grid, sure: Region, factor: float, M: Generator, x: torch.Tensor) -> Radius:
+    def _grid_size(
+        self, grid: Grid, sample: Region, factor: float, own: float, M: Generator, x: torch.Tensor
+    ) -> Radius:
         """The same on a grid: p pays τ, and R pays for what had to be rounded and is rounded down itself."""
-        tau, paid = self.arithmetic_error(M, x), grid.payment(sure, x)
+        tau, paid = self.arithmetic_error(M, x), grid.payment(sample, x)
 
         def of(p: float) -> float:
-            R = self.law.radius(min(1.0, max(0.0, p - tau)), sure.norm, x.numel())
+            R = own * self.law.radius(min(1.0, max(0.0, p - tau)), sample.norm, x.numel())
             return factor * max(0.0, R * ROUNDED_DOWN - paid)
 
         def probability(r: float) -> float:
-            p: float = self.law.probability((r / factor + paid) / ROUNDED_DOWN, sure.norm, x.numel())
+            p: float = self.law.probability((r / factor + paid) / ROUNDED_DOWN / own, sample.norm, x.numel())
             return p + tau
+
+        return Radius(of=of, probability=functools.cache(probability))
+
+    def _searched_factor(self, M: Generator, x: torch.Tensor, budget: Budget, sample: Region) -> Radius:
+        """ε from p, and p from ε by halving, for a law that knows several regions, or boxes that are none."""
+        tau, norm = self.arithmetic_error(M, x), sample.norm
+
+        def of(p: float) -> float:
+            p = min(1.0, max(0.0, p - tau))
+            region: Region | None = M.region(self.law, p, norm, x)
+            if self.grid is not None and region is not None:
+                region = self.grid.region(region, x)
+            return 0.0 if region is None else self.budget_factor(M, x, p, None, budget, region)
+
+        def probability(r: float) -> float:
+            low, high = 0.5 + tau, 1.0
+            if of(high) < r:
+                return math.nan
+            while high - low > 1e-15 and low < (middle := (low + high) / 2) < high:
+                low, high = (low, middle) if of(middle) >= r else (middle, high)
+            return high
 
         return Radius(of=of, probability=functools.cache(probability))
 
@@ -504,6 +582,12 @@ class SmoothedClassifier:
         others = self.M.view(torch.cat([far, -x, torch.zeros_like(x)]))
         draws = (self.M.view(held.perturb(x, self.law, COMPANY, rng)[:, 0]) for _ in range(3))
         self.f.check_apart(draws, others)
+
+
+def alm_of(region: Region, law: Law, p_A: float, p_B: float | None, norm: float) -> float:
+    """|det Σ|^(1/d) times the radius before Σ in the norm asked for, less what the region has paid."""
+    asked, own = (law.radius(p_A, q, region.dim, p_B) for q in (norm, region.norm))
+    return region.mean_scale * asked * (region.radius / own) if own > 0 else 0.0
 
 
 def cannot_answer(x: torch.Tensor, error: Exception) -> ModelError:

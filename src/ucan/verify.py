@@ -14,7 +14,7 @@ from ucan.certificate import SCOPES, Certificate, Scope
 from ucan.errors import InvalidInput, UcanError
 from ucan.evidence import Evidence, Noise
 from ucan.fingerprint import weights_hash
-from ucan.generators import BasisWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
+from ucan.generators import BasisWise, BudgetWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import norm_name
 from ucan.plan import random_seed
 from ucan.region import Region
@@ -23,7 +23,7 @@ from ucan.rounding import ceil_digits, floor_digits, floor_significant
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
 from ucan.sidecar import exact_hash, input_hash
-from ucan.smoothed import SmoothedClassifier
+from ucan.smoothed import SmoothedClassifier, alm_of
 from ucan.votes import Votes
 
 ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
@@ -34,7 +34,7 @@ SLACK = 1 + 1e-9
 # Fresh votes at least, unless a number is given: against fewer nothing false falls.
 LEAST = 100
 # Of a certificate of version 0.1, whose noise is a line of text: kinds that may claim the pipeline, by the name it begins with.
-CONSTANT = {kind.__name__ for kind in (Isotropic, Fixed, Pattern, DatasetWise, BasisWise, Composed)}
+CONSTANT = {kind.__name__ for kind in (Isotropic, Fixed, Pattern, DatasetWise, BudgetWise, BasisWise, Composed)}
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,7 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
     shown = f"p = {floor_digits(p_a, 6)}" + ("" if p_b is None else f" and {ceil_digits(p_b, 6)} for every other class")
     return (
         _region_check(certificate, g, x, shown),
+        *_budget_check(certificate, g, x, shown),
         _check(
             "bound",
             shown,
@@ -233,7 +234,7 @@ def _region_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tens
     try:
         g.M.check_claim(g.law, norm)
         expected = g.M.at(x).region(g.law, p_a, norm, x, p_b)
-        alm = expected.mean_scale * g.law.radius(p_a, norm, region.dim, p_b)
+        alm = alm_of(expected, g.law, p_a, p_b, norm)
     except UcanError as error:
         return Check("radius", False, f"this noise certifies no such region: {error}")
     most = expected.radius
@@ -252,6 +253,34 @@ def _region_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tens
         <= Region.sharing(expected.scale, region.radius, expected.norm, region.shape).inscribed_radius(norm) * SLACK,
         FOLLOWS,
         f"from {shown} ({floor_significant(most)})",
+    )
+
+
+def _budget_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, shown: str) -> tuple[Check, ...]:
+    """Whether g, at these probabilities, rules out changes within so many times the budget; of none nothing is said."""
+    budget, claimed, p_a, p_b = (
+        certificate.budget,
+        certificate.budget_factor,
+        certificate.p_lower,
+        certificate.p_upper,
+    )
+    if budget is None or claimed is None:
+        return ()
+    norm, held = certificate.region.norm if certificate.norm is None else certificate.norm, g.M.at(x)
+    try:
+        ideal = held.region(g.law, p_a, norm, x, p_b)
+        region = ideal if g.grid is None else g.grid.region(ideal, x)
+        most = 0.0 if region is None else g.budget_factor(held, x, p_a, p_b, budget, region)
+    except UcanError as error:
+        return (Check("budget", False, f"this noise certifies nothing within this budget: {error}"),)
+    return (
+        _check(
+            "budget",
+            f"the budget's factor {floor_significant(claimed)}",
+            claimed <= most * SLACK,
+            FOLLOWS,
+            f"from {shown} ({floor_significant(most)})",
+        ),
     )
 
 
@@ -374,7 +403,8 @@ def noise_of(certificate: Certificate, source: Generator | None = None) -> Gener
         return source
     noise = certificate.evidence.noise
     kind = noise.kind or noise.line.partition("(")[0]
-    if source is None and kind in (Composed.__name__, BasisWise.__name__):
+    own = (Composed.__name__, BasisWise.__name__, BudgetWise.__name__)
+    if source is None and (kind in own or noise.settings.get("estimate")):  # a view is part of the classifier, not of Σ
         raise InvalidInput(
             f"this certificate is about {noise.line} noise, which needs its network: give the trained run."
         )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from ucan.arithmetic import ROUNDED
-from ucan.audit.balls import Ball, ascent
+from ucan.audit.balls import Ball
+from ucan.audit.claims import Sized
 from ucan.certificate import Certificate
-from ucan.region import Region
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import as_answer, forward_size
 
@@ -58,11 +58,12 @@ def covered_step(g: SmoothedClassifier, certificate: Certificate) -> float | tor
 
 
 def reachable(
-    x: torch.Tensor, delta: torch.Tensor, region: Region, limit: float, step: float | torch.Tensor | None = None
+    x: torch.Tensor, delta: torch.Tensor, region: Sized, limit: float, step: float | torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The perturbed inputs as the classifier sees them, and the perturbations that they really are, in float64.
 
-    x + δ is rounded to the input's precision; what counts is fl(x + δ) − x, and only where ‖Σ⁻¹(fl(x + δ) − x)‖ₚ < limit.
+    x + δ is rounded to the input's precision; what counts is fl(x + δ) − x, and only where its size is below the limit; in a
+    region that is ‖Σ⁻¹(fl(x + δ) − x)‖ₚ.
     A δ that rounding carried outside is drawn in by up to a thousandth; one that stays outside is left out.
 
     With ``step`` (a number, or a tensor of the event's shape) inputs are whole multiples of it: x + δ is rounded to the
@@ -82,7 +83,7 @@ def reachable(
 
 
 def _seen(
-    x: torch.Tensor, z: torch.Tensor, region: Region, limit: float
+    x: torch.Tensor, z: torch.Tensor, region: Sized, limit: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Perturbed inputs, the perturbations that they really are, and which of them lie strictly inside."""
     actual = z.double() - x.double()
@@ -90,7 +91,7 @@ def _seen(
 
 
 def _on_grid(
-    x: torch.Tensor, delta: torch.Tensor, region: Region, limit: float, step: torch.Tensor
+    x: torch.Tensor, delta: torch.Tensor, region: Sized, limit: float, step: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The points of the grid nearest to x + δ, pulled towards x until they lie inside."""
     inputs, deltas = [x[:0]], [x[:0].double()]
@@ -118,7 +119,7 @@ def _pulled(
     moved: torch.Tensor,
     wanted: torch.Tensor,
     step: torch.Tensor,
-    region: Region,
+    region: Sized,
     limit: float,
 ) -> torch.Tensor:
     """The same point with as few coordinates pulled by one step as it takes to be inside; with all, if none will do.
@@ -221,14 +222,14 @@ class _Search:
             return
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
         self.mean = MEMORY * self.mean + torch.nn.functional.normalize(gradient)
-        self.u = ball.project(self.u + left * self.size * ascent(gradient, ball.norm, self.spread))
+        self.u = ball.project(self.u + left * self.size * ball.ascent(gradient, self.spread))
 
     def candidates(self) -> torch.Tensor:
         """What is worth a look."""
         ball = self.aim.ball
         if self.found is not None:
             return self.found
-        edge = ball.radius * ascent(self.mean, ball.norm, self.spread)
+        edge = ball.radius * ball.ascent(self.mean, self.spread)
         return ball.place(torch.cat([self.u, self.best, edge]))
 
 
@@ -288,7 +289,7 @@ def black_box_attack(aim: Aim, steps: int, draws: int) -> torch.Tensor:
         if share.min() <= FOOLED and aim.enough(ball.place(parent)):
             return ball.place(parent)
         left = 1 - step / steps
-        towards = ascent(drift, ball.norm, wide)
+        towards = ball.ascent(drift, wide)
         guided = [parent + left * s * ball.radius * towards for s in (0.1, 0.5)] + [ball.radius * towards]
         wild = parent + 0.5 * left * ball.random(6, aim.x, aim.rng)
         u = torch.cat([parent, ball.project(torch.cat([*guided, wild]))])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 from ucan.audit.attacks import chains
+from ucan.audit.claims import share
 from ucan.audit.decide import Decision
 from ucan.audit.judge import Budget, Judge
 from ucan.audit.ledger import Ledger
@@ -160,7 +161,7 @@ def _known(
 ) -> dict[float, Attempt]:
     """The attempts on this certificate that need not be made again; those on another one are not mistaken for them."""
     known = {f: Attempt(**record) for f in factors if (record := ledger.get(idx, f, mode)) is not None}
-    claim = certificate.prediction, certificate.radius, certificate.scope, certificate.evidence.input_hash
+    claim = certificate.prediction, certificate.size, certificate.scope, certificate.evidence.input_hash
     if any((a.prediction, a.radius, a.scope, a.claim) != claim for a in known.values()):
         raise InvalidInput(
             f"{ledger.folder} holds attacks on another certificate of input {idx}: name another folder with --out."
@@ -196,7 +197,7 @@ def replay(
     """
     budget = budget or Budget()
     x = x.to(g.f.device or x.device)
-    if not bool(certificate.region.contains(delta)[0]):
+    if not bool(certificate.region.contains(delta)[0]) and not share(certificate, delta) < 1:
         raise InvalidInput("this δ does not lie in the certificate's region: it refutes nothing.")
     with copied(registry) as memory:
         origin = case_of(g, 0, x, certificate, memory).origin

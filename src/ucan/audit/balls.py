@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ucan.scales import Scale
+from ucan.budget import Budget
+from ucan.scales import Diagonal, Scale
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,44 @@ class Ball:
         """Points u (count, d) on the ball's surface, in random directions."""
         u = torch.randn(count, math.prod(self.shape), generator=rng, device=like.device, dtype=like.dtype)
         return self.radius * u / torch.linalg.vector_norm(u, ord=self.norm, dim=1, keepdim=True)
+
+    def ascent(self, gradient: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
+        """Directions on the surface of the unit ball along which a function with these gradients rises fast."""
+        return ascent(gradient, self.norm, spread)
+
+
+@dataclass(frozen=True)
+class GroupBall(Ball):
+    """All δ = Σu with ‖u_g‖₂ ≤ radius in every group g of coordinates; ``groups`` (d,) has the group of each."""
+
+    groups: torch.Tensor
+
+    def project(self, u: torch.Tensor) -> torch.Tensor:
+        """The nearest points: every group by itself is drawn in."""
+        return u * (self.radius / self._lengths(u)).clamp(max=1)
+
+    def random(self, count: int, like: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+        """Points whose groups all lie on their surface, in random directions."""
+        u = torch.randn(count, math.prod(self.shape), generator=rng, device=like.device, dtype=like.dtype)
+        return self.radius * u / self._lengths(u)
+
+    def ascent(self, gradient: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
+        """The steepest: every group along its own gradient."""
+        gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
+        return gradient / self._lengths(gradient)
+
+    def _lengths(self, u: torch.Tensor) -> torch.Tensor:
+        """The ℓ2 norm of each coordinate's group, (batch, d)."""
+        squares = u.new_zeros(len(u), int(self.groups.max()) + 1).index_add_(1, self.groups, u.square())
+        return squares.sqrt().clamp_min(torch.finfo(u.dtype).tiny)[:, self.groups]
+
+
+def budget_ball(budget: Budget, factor: float, like: torch.Tensor) -> Ball:
+    """All changes within factor·budget, for inputs like this one."""
+    scale = Diagonal(budget.box.to(like))
+    if budget.groups is None:
+        return Ball(scale, math.inf, factor, budget.shape)
+    return GroupBall(scale, math.inf, factor, budget.shape, budget.groups.flatten().to(like.device))
 
 
 def project(u: torch.Tensor, norm: float, radius: float) -> torch.Tensor:

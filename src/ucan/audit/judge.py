@@ -13,6 +13,7 @@ import torch
 from scipy import special
 
 from ucan.audit.attacks import covered_step, reachable
+from ucan.audit.claims import claimed
 from ucan.audit.decide import SURE, Decision, decide, rival_of
 from ucan.backends import PRECISIONS
 from ucan.certificate import Certificate
@@ -158,7 +159,8 @@ class Judge:
         promised: bool,
     ) -> None:
         self.g, self.x, self.c, self.budget, self.seed = g, x, c, budget, seed
-        self.limit = factor * c.region.radius
+        self.inside, whole = claimed(c)
+        self.limit = factor * whole
         self.precision = precision_of(c)
         self.majority = promised and c.p_upper is None
         self.strictest = min(budget.level, SURE) if promised else budget.level
@@ -198,7 +200,7 @@ class Judge:
 
     def _screened(self, delta: torch.Tensor) -> list[Point]:
         """Those of some perturbations that are inside, with the votes of the first round."""
-        inputs, deltas = reachable(self.x, delta, self.c.region, self.limit, covered_step(self.g, self.c))
+        inputs, deltas = reachable(self.x, delta, self.inside, self.limit, covered_step(self.g, self.c))
         tallies = self._votes(inputs, ROUNDS[0], "screen")  # all at once: they share forward passes
         found = zip(inputs.split(1), deltas.split(1), tallies, strict=False)
         return [Point(z, actual, tally, tally) for z, actual, tally in found]

@@ -10,7 +10,8 @@ import torch
 
 from ucan.arithmetic import ROUNDED, arithmetic_of
 from ucan.audit.attacks import Aim, black_box_attack, gradient_attack, has_gradient
-from ucan.audit.balls import Ball
+from ucan.audit.balls import Ball, budget_ball
+from ucan.audit.claims import share
 from ucan.audit.decide import SURE
 from ucan.audit.judge import Budget, Judge, derived_seed, precision_of
 from ucan.audit.stateful import Witness, enrolled
@@ -34,9 +35,10 @@ STATEFUL = "stateful "  # what the name of an attack on a classifier with a memo
 class Attempt:
     """One certificate attacked inside ``factor`` of its region, in one mode, and what came of it.
 
-    ``size`` is ‖Σ⁻¹δ‖ₚ/R of the point that was tested, and ``answer`` the class that led there. ``covered``: the guarantee
-    speaks of this mode and of this point, so a break matters: it is ``broken`` only if a second test, in which
-    ``again_hits`` of ``again_total`` votes were for the class, says so too. A binary claim is also broken where the class
+    ``size`` is ‖Σ⁻¹δ‖ₚ/R of the point that was tested (or its share of the budget's factor, where that is smaller), and
+    ``answer`` the class that led there. ``covered``: the guarantee speaks of this mode and of this point, so a
+    break matters: it is ``broken`` only if a second test, in which ``again_hits`` of ``again_total`` votes were for the
+    class, says so too. A binary claim is also broken where the class
     has lost its majority and still leads (not ``changed``). ``bug``: certified again with a fresh seed and ten times the
     samples it still claims that point. ``same_as`` names the smaller factor whose δ broke this one as well. Seeds are those
     of the attack and of the votes. ``claim`` is the hash of the input that the evidence is about: certificates that share
@@ -119,9 +121,11 @@ class _Trial:
         self.rng = Stream(self.seed, input_hash(case.x), "attack").block(0, case.x.device)
 
     def aims(self) -> list[Aim]:
-        """The whole region, and the ball of the requested norm in it where that is another one."""
+        """The whole region, all changes within the budget, and the ball of the requested norm where that is another one."""
         x, certificate, region = self.case.x, self.case.certificate, self.case.certificate.region
         balls = [Ball(_on(region.scale, x.device), region.norm, self.factor * region.radius, region.shape)]
+        if certificate.budget is not None and certificate.budget_factor:
+            balls.append(budget_ball(certificate.budget, self.factor * certificate.budget_factor, x))
         if certificate.norm is not None and certificate.norm != region.norm:
             balls.append(Ball(Scalar(1.0), certificate.norm, self.factor * certificate.radius, region.shape))
         pair, judge = certificate.p_upper is not None, self.judge
@@ -133,7 +137,7 @@ class _Trial:
         if isinstance(self.judge, Witness):
             self.judge.crowd()
         decision, delta = self.judge.verdict()
-        size = 0.0 if delta is None else float(certificate.region.size(delta)[0]) / certificate.region.radius
+        size = 0.0 if delta is None else share(certificate, delta)
         covered = promises(certificate, self.mode) and size < 1
         second, again = None, None
         if decision.broken and covered and isinstance(self.judge, Judge):
@@ -144,7 +148,7 @@ class _Trial:
         stays = (
             again is not None
             and delta is not None
-            and bool(again.region.contains(case.x.double() + delta.to(case.x.device) - case.origin.double())[0])
+            and share(again, case.x.double() + delta.to(case.x.device) - case.origin.double()) < 1
         )
         attempt = Attempt(
             case.idx,
@@ -153,14 +157,14 @@ class _Trial:
             certificate.scope,
             covered,
             certificate.prediction,
-            certificate.radius,
+            certificate.size,
             certificate.evidence.alpha,
             **asdict(decision),
             size=size,
             attack=STATEFUL + attack if self.stateful else attack,
             seed=self.seed,
             votes_seed=self.votes_seed,
-            recertified=None if again is None else again.radius,
+            recertified=None if again is None else again.size,
             # A memory is not a matter of chance: if it does not keep to its answer, α is no excuse.
             bug=(stays and again is not None and again.prediction == certificate.prediction)
             or (self.stateful and covered and decision.broken),
@@ -179,9 +183,9 @@ def attempts_on(
     # Each by what its own input tells: a classifier may have a gradient at one and none at the next.
     guided = [has_gradient(t.attacked, t.case.x, torch.Generator(t.rng.device)) for t in trials]
     aims = [trial.aims() for trial in trials]
-    for trial, (whole, *_), gradient in zip(trials, aims, guided, strict=True):
-        if not gradient:
-            trial.judge.look(black_box_attack(whole, budget.steps, budget.draws))
+    for trial, own, gradient in zip(trials, aims, guided, strict=True):
+        for aim in own[: 0 if gradient else 1 if trial.case.certificate.budget is None else 2]:
+            trial.judge.look(black_box_attack(aim, budget.steps, budget.draws))
     for kind in range(max(map(len, aims))):
         some = [
             (trial, own[kind])
@@ -211,6 +215,7 @@ def _recertify(
         seed=derived_seed(budget.seed, idx, "recertify"),
         bound="two-class" if evidence.bound == "two-class" else "binary",
         precision=precision_of(certificate),
+        budget=certificate.budget,
     )
     return again if isinstance(again, Certificate) else None
 

@@ -54,6 +54,7 @@ def certify(
     exponent: words.ExponentOption = None,
     noise: words.NoiseOption = None,
     norm: words.NormOption = None,
+    budget: words.BudgetOption = None,
     n0: Annotated[int, typer.Option(help="Samples that choose the class.")] = 100,
     n: Annotated[int, typer.Option(help="Samples that bound its probability.")] = 100_000,
     alpha: words.AlphaOption = 0.001,
@@ -126,6 +127,8 @@ def certify(
     `ucan certify --model mymodels:resnet --data images/ --size 224 --stop 0.5,1.0 --precision bf16`
 
     `ucan certify --model mymodels:resnet --data images/ --size 224 --cluster auto`
+
+    `ucan certify --model runs/digits-budget --data digits --budget 1`
     """
     if workers is not None and cluster is None:
         raise InvalidInput("--workers are those of a cluster: add --cluster local, or a cluster's address.")
@@ -134,7 +137,9 @@ def certify(
     first = selection.first().to(where)
     g = words.smoothed_of(model, weights, law, scale, exponent, noise, classes, first, precision, model_id)
     # Where the run is depends on the norm, and that on the noise; in which arithmetic, on what was begun there.
-    folder, tsv = _places(out, model, words.norm_of(norm, g.M))
+    asked = words.budget_of(budget, tuple(first.shape[1:]), model)
+    wanted = g.norm_for(None, asked) if norm is None and asked is not None else words.norm_of(norm, g.M)
+    folder, tsv = _places(out, model, f"l{wanted:g}" if asked is None else "budget")
     known = _known(folder)
     begun_in = known.get("arithmetic", REAL) if known else None
     g = g.on_grid(words.step_for(arithmetic, selection.dataset, begun_in))
@@ -142,12 +147,13 @@ def certify(
         n0,
         n,
         alpha,
-        words.norm_of(norm, g.M),
+        wanted,
         0,
         batch_size,
         bound,  # type: ignore[arg-type]
         parse_stop(stop),
         family=family or 1,
+        budget=asked,
     )
     g.check_inputs(first, plan.norm)
     selection.check(g.f.num_classes)
@@ -179,6 +185,7 @@ def certify(
         "skip": skip,
         "registry": registry,
         **_settings(g, plan, selection, scope),
+        "budget": budget if budget is None or asked is None or not _is_number(budget) else float(budget),
         "identity": g.engine.identity() if "identity" in known or not known else None,
         "noise_settings": dict(g.M.settings()) if "identity" in known or not known else None,
         "noise_hash": weights_hash(g.M) if "noise_hash" in known or not known else None,
@@ -306,17 +313,24 @@ def _placed(
         yield served
 
 
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def _known(folder: Path) -> dict[str, Any]:
     """The config of the run in this folder; empty where there is none."""
     path = folder / "config.toml"
     return read_config(path) if path.is_file() else {}
 
 
-def _places(out: Path | None, model: str, norm: float) -> tuple[Path, Path]:
+def _places(out: Path | None, model: str, claim: str) -> tuple[Path, Path]:
     """The run's folder and its TSV."""
     if out is None:
         name = "".join(c if c.isalnum() else "-" for c in Path(model).name.removesuffix(".onnx").removesuffix(".pt2"))
-        out = Path("runs") / f"{name}-l{norm:g}"
+        out = Path("runs") / f"{name}-{claim}"
     if out.suffix in (".csv", ".json", ".parquet"):
         raise InvalidInput(
             f"{out} is no name for a run's folder: give a folder or a .tsv, then `ucan export FOLDER -o {out}`."
@@ -345,6 +359,7 @@ def _summary(
         "guarantee": SCOPES[scope],
         "arithmetic": arithmetic,
         "norm": "inf" if plan.norm == math.inf else plan.norm,
+        **({} if plan.budget is None else {"budget": plan.budget.words(), "budget_hash": plan.budget.key}),
         "stop": None if plan.stop is None else str(plan.stop),
         "mean_samples": float(columns["n"].mean()) if count else None,
     }
@@ -365,9 +380,8 @@ def _in_words(summary: dict[str, Any]) -> str:
         return "No input was certified."
     radius = summary["median_correct_radius"]
     norm = norm_name(float(summary["norm"]))
-    middle = (
-        f", half of them with an {norm} radius of {floor_significant(radius, 4)} or more" if radius is not None else ""
-    )
+    claim = f"under {summary['budget']}, ε =" if "budget" in summary else f"with an {norm} radius of"
+    middle = f", half of them {claim} {floor_significant(radius, 4)} or more" if radius is not None else ""
     of = "" if summary["labelled"] == summary["inputs"] else f" of the {summary['labelled']} whose label is known"
     share = (
         f"{summary['inputs'] - summary['abstained']} with a certificate, right or wrong (the labels are unknown)"

@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 import tomllib
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,35 @@ from ucan.cli import words
 from ucan.cli.progress import duration
 from ucan.errors import InvalidInput
 from ucan.rounding import floor_percent
-from ucan.training import Trainer, TrainSettings, build_classifier, preset_names, preset_text, read_settings
+from ucan.training import (
+    Trainer,
+    TrainSettings,
+    build_classifier,
+    for_claim,
+    preset_names,
+    preset_text,
+    read_settings,
+)
+
+
+class Claim(StrEnum):
+    """What a training may be for."""
+
+    linf = "linf"
+    l2 = "l2"
+    l1 = "l1"
+    alm = "alm"
+    budget = "budget"
+
+
+# How `ucan certify` asks for each.
+NEXT = {
+    Claim.linf: " --norm inf",
+    Claim.l2: "",
+    Claim.l1: " --norm 1",
+    Claim.alm: "",
+    Claim.budget: " --budget trained",
+}
 
 
 def train(
@@ -41,6 +70,14 @@ def train(
     change: Annotated[
         list[str] | None, typer.Option("--set", help="Change one setting: `--set epochs=5`, `--set law.scale=0.5`.")
     ] = None,
+    claim: Annotated[
+        Claim | None,
+        typer.Option(
+            "--for",
+            help="What will be certified: an `linf`, `l2` or `l1` radius, `alm`, or the settings' own `budget`. It chooses the "
+            "term of the loss that belongs to it, and refuses noise that is made for another.",
+        ),
+    ] = None,
     device: words.DeviceOption = "auto",
     quiet: words.QuietOption = False,
 ) -> None:
@@ -53,6 +90,8 @@ def train(
     `ucan train digits-basis -o runs/digits`
 
     `ucan train cifar10-consistency --set law.scale=0.5 --set recipe.weight=10.0 -o runs/cifar`
+
+    `ucan train digits-dataset --for linf -o runs/linf`
 
     `ucan train show digits-basis > mine.toml`, and after changing it `ucan train mine.toml`
     """
@@ -67,6 +106,9 @@ def train(
         return
     source = _one(settings, shown, preset)
     chosen = changed(read_settings(source), change or [])
+    if claim is not None:
+        named = any(one.partition("=")[0].strip() == "variance_term" for one in change or [])
+        chosen = for_claim(chosen, claim.value, chosen.variance_term if named else None)
     folder = out or Path("runs") / Path(source).stem
     dataset = data.load(chosen.data, "train", size=chosen.size)
     classifier = build_classifier(chosen, dataset.event_shape, dataset.num_classes)
@@ -88,7 +130,11 @@ def train(
         raise
     if not quiet and trainer.rank == 0:
         size = f" --size {chosen.size}" if isinstance(dataset, data.ImageFolder) and chosen.size else ""
-        print(f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {chosen.data}{size}", file=sys.stderr)
+        about = "" if claim is None else NEXT[claim]
+        print(
+            f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {chosen.data}{size}{about}",
+            file=sys.stderr,
+        )
 
 
 def _about(name: str) -> str:

@@ -22,6 +22,7 @@ from ucan.errors import InvalidInput
 from ucan.models import load_model
 from ucan.registry import Registry
 from ucan.replay import Replay, replay
+from ucan.rounding import floor_significant
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run
 
@@ -158,6 +159,8 @@ def _show(record: Certificate, verdict: verification.Verdict, redrawn: Replay | 
         )
     tested = f"{verdict.n:,} fresh votes at level {verdict.alpha:g}"
     about = f"The claim stands against {tested}: class {record.prediction} on the whole region"
+    if record.budget is not None and record.budget_factor is not None:
+        about += f" and under {record.budget.words()}, ε = {floor_significant(record.budget_factor)}"
     weak = "That is no proof: claims that are false by little can stand, too."
     if redrawn is not None and not redrawn.stands:
         typer.echo("The claim does not stand (replay): its counts are not those of its own noise.")

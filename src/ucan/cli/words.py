@@ -16,6 +16,7 @@ from torch import nn
 
 from ucan import data, laws
 from ucan.arithmetic import step_of
+from ucan.budget import Budget
 from ucan.errors import InvalidInput, UcanError
 from ucan.generators import Composed, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import Law
@@ -108,6 +109,15 @@ NoiseOption = Annotated[
 NormOption = Annotated[
     NormName | None,
     typer.Option(help="The norm of the radius; if not given 2, or that for which composed noise was made."),
+]
+BudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NUMBER|FILE.npy|trained",
+        help="How much each pixel may change at ε = 1: a number, a `.npy` file with a map of the input's shape, or `trained`, "
+        "the budget that the trained run was made for. The results are then about ε, in place of the radius: no change "
+        "within less than ε times the budget alters the answer.",
+    ),
 ]
 SplitOption = Annotated[str, typer.Option(help="Which part of a data set: train or test.")]
 ClassesOption = Annotated[int | None, typer.Option(help="Number of classes; asked of the model if not given.")]
@@ -210,6 +220,27 @@ def generator_of(noise: str | None, event: tuple[int, ...]) -> Generator:
             f"--noise: {path} has shape {tuple(sigma.shape)}; inputs have {event}, so give that or {dim}×{dim}."
         )
     return Fixed(sigma.reshape(event) if sigma.ndim else float(sigma))
+
+
+def budget_of(text: str | None, event: tuple[int, ...], model: str) -> Budget | None:
+    """The budget that `--budget` describes, for inputs of this shape."""
+    if text is None:
+        return None
+    if text == "trained":
+        own = load_run(model).budget if is_trained_run(model) else None
+        if own is None:
+            raise InvalidInput(f"--budget trained: {model} is no run that was trained for a budget.")
+        return Budget.of(own, event)
+    if Path(text).suffix != ".npy":
+        try:
+            return Budget.of(float(text), event)
+        except ValueError as error:
+            raise InvalidInput(f"--budget takes a number above 0, a .npy file, or trained; got {text!r}.") from error
+    try:
+        limits = torch.from_numpy(np.load(text, allow_pickle=False))
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInput(f"--budget: {text} cannot be read as a numeric .npy file: {error}.") from error
+    return Budget.of(limits, event, name=Path(text).stem)
 
 
 def device_of(name: str) -> torch.device:

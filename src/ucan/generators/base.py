@@ -110,10 +110,13 @@ class Generator(nn.Module):
         """The largest known ε such that no change within ε′·budget, ε′ < ε, changes the class certified at x (1, *event).
 
         ``budget`` is a number, a map of the input's shape or a ``Budget``; p and p_b as for ``region``. The best of the
-        law's regions, and for a box and a Σ entry by entry of what the law itself knows of boxes; never too large.
+        law's regions, and for a box and a Σ entry by entry of what the law itself knows of boxes; never too large. A kind
+        of noise that makes its regions in a way of its own has the best of those, and nothing else.
         """
-        _, scale = self(x)
         event = tuple(x.shape[1:])
+        if type(self).region is not Generator.region:
+            return max(self.region(law, p, own, x, p_b).budget_factor(budget) for own in law.region_norms())
+        _, scale = self(x)
         asked, sigma, dim = Budget.of(budget, event), as_scale(scale), math.prod(event)
         regions = (Region.sharing(sigma, law.radius(p, own, dim, p_b), own, event) for own in law.region_norms())
         best = max(region.budget_factor(asked) for region in regions)
@@ -251,9 +254,10 @@ class Fixed(Generator):
         return type(self).forward is not Fixed.forward or type(self).at is not Fixed.at
 
     def settings(self) -> dict[str, Any]:
-        """The kind of Σ, and a scalar's value; tensors are part of the state."""
+        """The kind of Σ, a scalar's value, and whether an estimate is shown; tensors are part of the state."""
         scalar = {"scale": self.scale.value} if isinstance(self.scale, Scalar) else {}
-        return {**super().settings(), "sigma": type(self.scale).__name__, **scalar}
+        shown = {} if self.estimate is None else {"estimate": True}
+        return {**super().settings(), "sigma": type(self.scale).__name__, **scalar, **shown}
 
     def cap(self) -> float:
         """Σ's largest factor."""

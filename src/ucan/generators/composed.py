@@ -250,8 +250,9 @@ class Composed(Generator):
         return type(self).forward is not Composed.forward
 
     def settings(self) -> dict[str, Any]:
-        """The norm, the shares and the kind of network."""
-        return {**super().settings(), "net": type(self.net).__qualname__}
+        """The norm, the shares, the kind of network, and whether there is a budget; that is part of the state."""
+        budget = {} if self.budget is None else {"budget": True}
+        return {**super().settings(), "net": type(self.net).__qualname__, **budget}
 
     def check_claim(self, law: Law, norm: float | None = None) -> None:
         """Refuse a law other than the Gaussian, and a norm other than its own."""

@@ -130,6 +130,8 @@ class Registry:
 
         Returns what the classifier is known by, for inputs like x (1, *event).
         """
+        if plan.budget is not None:
+            raise InvalidInput("a registry keeps regions around its inputs, and no budgets: leave the budget out.")
         made = region_norm(g, x, plan.norm)
         if self.norm not in (None, made):
             raise UnsupportedNorm(

@@ -47,7 +47,7 @@ def accuracy_figures(runs: Sequence[Run]) -> dict[str, str]:
         for by in MEASURES:
             lines = lines_of(runs, group, by)
             if lines:
-                drawn[f"{by}-{norm_slug(group[0].norm)}"] = accuracy_chart(lines, *_axis(group, by), PAPER)
+                drawn[f"{by}-{norm_slug(group[0])}"] = accuracy_chart(lines, *_axis(group, by), PAPER)
     return drawn
 
 
@@ -84,6 +84,12 @@ def _axis(group: Sequence[Run], by: Measure) -> tuple[str, str]:
     return f"ALM ({said})", f"Certified accuracy in percent against ALM, the size of the region; {said}."
 
 
+def _each(group: Sequence[Run]) -> str:
+    return (
+        "radius" if group[0].budget is None else "ε (no change within less than ε times the budget alters the answer)"
+    )
+
+
 def _chart(lines: Sequence[Line], group: Sequence[Run], by: Measure) -> str:
     axis, about = _axis(group, by)
     wide = accuracy_chart(lines, axis, about, PAGE).replace("<svg ", '<svg class="wide" ', 1)
@@ -93,12 +99,12 @@ def _chart(lines: Sequence[Line], group: Sequence[Run], by: Measure) -> str:
         "ALM is the radius of a ball as large as the region: a size, not a radius that is guaranteed. It grows with the "
         "noise in directions that a classifier ignores, so it compares only under a common cap on the scales."
         if by == "alm"
-        else "Shaded: 95 % confidence limits over the inputs, for each radius on its own."
+        else f"Shaded: 95 % confidence limits over the inputs, for each {_each(group)} on its own."
     )
     if any(line.scope == "registry" for line in lines):
         note += " Answers of a registry depend on each other: there the limits are only a guide."
     data = {
-        "unit": "ALM" if by == "alm" else "radius",
+        "unit": "ALM" if by == "alm" else "radius" if group[0].budget is None else "ε",
         "digits": max(0, 2 - math.floor(math.log10(most))) if most > 0 else 3,
         "lines": [_values(line) for line in lines],
     }

@@ -51,7 +51,8 @@ def stopped_in_words(config: dict[str, Any], by: Measure = "radius") -> str:
             f"sampling stopped within {rule} of what more samples could give by the same bound: these are lower bounds"
         )
     *others, last = (f"{r:g}" for r in rule.radii)
-    what = f"the radii {', '.join(others)} and {last} were" if others else f"radius {last} was"
+    one, some = ("radius ", "the radii ") if config.get("budget_hash") is None else ("ε = ", "ε = ")
+    what = f"{some}{', '.join(others)} and {last} were" if others else f"{one}{last} was"
     where = "elsewhere" if by == "radius" else "by ALM"
     return f"sampling stopped once {what} decided, by a bound a little below that of a fixed n: {where} these are lower bounds"
 

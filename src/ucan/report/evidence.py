@@ -172,7 +172,7 @@ def _slices(runs: Sequence[Run], galleries: Sequence[Gallery], paint: Paint) -> 
     drawn: dict[int, str] = {}
     for number, cut in cuts.items():
         run = runs[number]
-        most = max(other.most for i, other in cuts.items() if runs[i].norm == run.norm)
+        most = max(other.most for i, other in cuts.items() if runs[i].kind == run.kind)
         across, up = (_size(reach) for reach in cut.reach)
         about = f"Slice through a certified region of {run.label}: it reaches {across} across and {up} up."
         title = f"{run.label} · {run.scope}" if paint is PAPER else ""  # on the page it stands below

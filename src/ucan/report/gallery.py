@@ -128,10 +128,15 @@ def in_words(record: dict[str, Any], truth: int) -> list[str]:
     evidence, answer, norm = record["evidence"], record["prediction"], record["norm"]
     verdict = "" if truth < 0 else ", which is right" if answer == truth else f", but the label is {truth}"
     length = "length" if norm is None else f"{norm_name(float(norm))} length"
+    within = (
+        f"within less than {floor_significant(record['budget_factor'], 3)} times the budget"
+        if "budget_factor" in record
+        else f"of {length} below {floor_significant(record['radius'], 3)}"
+    )
     condition = {"pipeline": ".", "registry": ", as long as the registry is kept."}
     return [
         f"The answer is class {answer}{verdict}.",
-        f"No change of {length} below {floor_significant(record['radius'], 3)} can alter it"
+        f"No change {within} can alter it"
         + condition.get(record["scope"], ", **if the noise stays as it was computed at this very input**."),
         f"Class {answer} got {evidence['counts'][answer]:,} of {evidence['n']:,} votes, so its probability is at least "
         f"{floor_digits(record['p_lower'], 3)}, but for a chance of {evidence['alpha']:g}.",

@@ -43,6 +43,7 @@ def _certify(run: Run, model: str) -> str:
         **own,
         "scale": law.get("scale"),
         "norm": _unless("2" if run.norm is None else f"{run.norm:g}", "2"),
+        "budget": config.get("budget"),
         "n0": _unless(config.get("n0"), 100),
         "n": config.get("n"),
         "alpha": _unless(config.get("alpha"), 0.001),

@@ -17,6 +17,7 @@ from ucan.report.basis import inputs_of, unlabelled_in_words
 from ucan.results.metrics import Columns, labelled
 from ucan.results.store import Store
 
+BUDGET_AXIS = "ε of the budget"
 AUDIT = "audit"  # the folder of a run's audit, inside the run's
 
 
@@ -34,6 +35,7 @@ class Run:
     attempts: tuple[Attempt, ...] = ()
     left_out: int = 0  # results behind an input that the interrupted run has not finished
     certificates_left_out: int = 0  # how many of those are certificates; an audit attacks them as well
+    budget: str | None = None  # the key of the budget whose factors ε stand in place of radii
 
     @property
     def inputs(self) -> int:
@@ -97,8 +99,15 @@ class Run:
         return summarise(self.attempts, self.config.get("skip") or 1) if self.attempts else None
 
     @property
+    def kind(self) -> Hashable:
+        """What its sizes compare with: radii of the same norm, or factors of the same budget."""
+        return self.norm if self.budget is None else self.budget
+
+    @property
     def measure(self) -> str:
-        """The radius with its norm, as axes and sentences call it."""
+        """The radius with its norm, or the factor of the budget, as axes and sentences call it."""
+        if self.budget is not None:
+            return BUDGET_AXIS
         return "radius (norm not stated)" if self.norm is None else f"{norm_name(self.norm)} radius"
 
 
@@ -118,13 +127,16 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def by_norm(runs: Sequence[Run]) -> list[list[Run]]:
-    """The runs in groups of one norm each, since radii of different norms do not compare."""
-    norms = dict.fromkeys(run.norm for run in runs)
-    return [[run for run in runs if run.norm == norm] for norm in norms]
+    """The runs in groups of one norm or one budget each, since sizes of different ones do not compare."""
+    kinds = dict.fromkeys(run.kind for run in runs)
+    return [[run for run in runs if run.kind == kind] for kind in kinds]
 
 
-def norm_slug(norm: float | None) -> str:
-    """The norm in a file's name."""
+def norm_slug(run: Run) -> str:
+    """The norm, or the budget, in a file's name."""
+    norm = run.norm
+    if run.budget is not None:
+        return f"budget-{run.budget[:8]}"
     return "unknown-norm" if norm is None else "linf" if norm == math.inf else f"l{norm:g}"
 
 
@@ -139,7 +151,8 @@ def _read(folder: Path) -> Run:
         cap = store.config.get("alm_cap")
         attempts = tuple(read_attempts(folder / AUDIT))
         behind = _certificates(store.columns(("abstained", "radius"))) - _certificates(columns) if left_out else 0
-        return Run(store.name, folder, scope, store.norm, cap, store.config, columns, attempts, left_out, behind)
+        claims = store.norm, cap, store.config, columns, attempts, left_out, behind, store.budget
+        return Run(store.name, folder, scope, *claims)
 
 
 def _certificates(columns: Columns) -> int:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ucan.arithmetic import REAL, step_name
+from ucan.arithmetic import REAL, step_name, step_of
+from ucan.errors import UcanError
+from ucan.generators import Isotropic
 from ucan.laws import norm_name
 from ucan.report.basis import same_inputs, stopped_in_words
 from ucan.report.runs import Run, by_norm
@@ -74,7 +76,7 @@ def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
     size = typical_size(run)
     share = floor_percent(float(certified_accuracy(run.columns, size)))
     memory = " together with its registry" if run.scope == "registry" else ""
-    peers = [other for other in runs if (other.scope, other.norm) == (run.scope, run.norm) and not other.refuted]
+    peers = [other for other in runs if (other.scope, other.kind) == (run.scope, run.kind) and not other.refuted]
     peers = [other for other in peers if not math.isnan(average_radius(other.columns))]
     alike = [other for other in peers if _comparable(other, run)]
     # What a stopping rule leaves is a lower bound: it can lead, but nobody can be said to be ahead of it.
@@ -83,16 +85,52 @@ def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
     known = f"{run.labelled:,} inputs{'' if run.labelled == run.inputs else ' whose label is known'}"
     text = (
         f"Trust {run.label}{memory}{best if rivals > 1 else ''}: it answers {floor_percent(clean_accuracy(run.columns))} % of "
-        f"{known} correctly, and for {share} % it is proved that no change of {_length(run)} below {size:g}, whoever makes "
+        f"{known} correctly, and for {share} % it is proved that no change {_within(run, size)}, whoever makes "
         "it, alters the right answer."
     )
     stopped = stopped_in_words(run.config)
     text += f" {stopped[0].upper()}{stopped[1:]}." if stopped else ""
+    text += _shaped(runs)
     others = [other.label for other in peers if other not in alike]
     return Sentence(
         heading,
         f"{text} On other inputs or at another α, and not to be compared with it: {_and(others)}." if others else text,
     )
+
+
+def _shaped(runs: Sequence[Run]) -> str:
+    """That noise of another shape reaches further than isotropic noise against ℓ∞ or a budget, as deployed.
+
+    Nothing where the records do not bear that beyond the intervals over the inputs.
+    """
+    for group in by_norm(runs):
+        sound = [r for r in group if r.scope == "pipeline" and not r.refuted and not stopped_in_words(r.config)]
+        plain = [r for r in sound if r.config.get("noise") == Isotropic().describe()]
+        shaped = [r for r in sound if r not in plain and r.config.get("noise") and average_radius(r.columns) > 0]
+        if group[0].kind in (1, 2, None) or not (plain and shaped):
+            continue
+        run = max(shaped, key=lambda r: average_radius(r.columns))
+        size, rivals = typical_size(run), [r for r in plain if r.data is not None and _comparable(r, run)]
+        low = float(certified_band(run.columns, size)[0])
+        if rivals and not _idle(run, size) and all(float(certified_band(r.columns, size)[1]) < low for r in rivals):
+            share, other = (max(float(certified_accuracy(r.columns, size)) for r in some) for some in ([run], rivals))
+            return (
+                f" Against every change {_within(run, size)} the shape of the noise pays: {run.label} is proved right for "
+                f"{floor_percent(share)} %, the classifier under noise that is the same everywhere for {ceil_percent(other)} %."
+            )
+    return ""
+
+
+def _idle(run: Run, size: float) -> bool:
+    """Whether a guarantee of this size allows no change at all: it is for whole steps, and smaller than one."""
+    arithmetic, limit = run.config.get("arithmetic", REAL), run.config.get("budget", 1.0)
+    if arithmetic == REAL or not isinstance(limit, int | float):
+        return False
+    try:
+        step = step_of(arithmetic)
+    except UcanError:  # one step per entry
+        return False
+    return step is not None and size * limit <= step
 
 
 def _comparable(one: Run, other: Run) -> bool:
@@ -108,7 +146,7 @@ def _unlabelled(runs: Sequence[Run]) -> str:
     memory = ", together with its registry," if run.scope == "registry" else ""
     return (
         f"The labels are unknown, so nobody can say how often {run.label} is right: {run.certificates:,} of {run.inputs:,} "
-        f"inputs have a certificate, which proves{memory} that no change of {_length(run)} below its radius alters the answer."
+        f"inputs have a certificate, which proves{memory} that no change {_within(run)} alters the answer."
     )
 
 
@@ -140,7 +178,7 @@ def _frozen(run: Run, trusted: Run | None) -> str:
     if size > 0:
         numbers += f", {floor_percent(float(certified_accuracy(run.columns, size)))} % up to {size:g}"
     other = (
-        trusted if trusted is not None and trusted.norm == run.norm and same_inputs(trusted.data, run.data) else None
+        trusted if trusted is not None and trusted.kind == run.kind and same_inputs(trusted.data, run.data) else None
     )
     bigger = (
         other is not None
@@ -201,12 +239,27 @@ def _is_sample(run: Run) -> bool:
     return run.scope != "registry" and not (lacking and is_sorted)
 
 
+def _within(run: Run, size: float | None = None) -> str:
+    """Which changes are ruled out: up to a size, or up to each certificate's own."""
+    if run.budget is None:
+        return f"of {_length(run)} below {'its radius' if size is None else f'{size:g}'}"
+    limit = run.config.get("budget")
+    below = f"less than {'its ε' if size is None else f'{size:g}'}"
+    if isinstance(limit, int | float):  # the same for every coordinate: said without the word
+        return f"of {below}{'' if limit == 1 else f' times {limit:g}'} in each coordinate{_units(run)}"
+    return f"within {below} times the budget{_units(run)}"
+
+
 def _length(run: Run) -> str:
     norm = "length" if run.norm is None else f"{norm_name(run.norm)} length"
+    return f"{norm}{_units(run)}"
+
+
+def _units(run: Run) -> str:
     source = str(run.config.get("data", ".npz"))  # what an array or an imported file holds, nobody says
     units = [] if source.endswith(".npz") else ["pixels run from 0 to 1"]
     units += [f"in steps of {step}"] if (step := step_name(str(run.config.get("arithmetic", REAL)))) else []
-    return f"{norm} ({', '.join(units)})" if units else norm
+    return f" ({', '.join(units)})" if units else ""
 
 
 def _and(names: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from ucan.report.basis import (
     stopped_in_words,
     unlabelled_in_words,
 )
-from ucan.report.runs import distinct
+from ucan.report.runs import BUDGET_AXIS, distinct
 from ucan.results.formats import UNKNOWN_SCOPE, guarantee
 from ucan.results.metrics import Measure, certified_accuracy, certified_band, labelled
 from ucan.results.store import Store
@@ -59,6 +59,7 @@ class Row:
     bands: tuple[tuple[float, float], ...] = ()
     inputs: int = 0
     norm: float | None = None
+    budget: str | None = None
     left_out: int = 0
     data: Hashable | None = None
     data_words: str = ""
@@ -132,7 +133,8 @@ def comparison(
     rows = list(shares[: len(base)])
     for row in shares[len(base) :]:
         rows += [row, _improvement(row, shares[: len(base)], metric)] if base else [row]
-    what = "ALM" if metric == "alm" else "radius" if norm is None else f"{norm_name(norm)} radius"
+    radius = "radius" if norm is None else f"{norm_name(norm)} radius"
+    what = "ALM" if metric == "alm" else radius if shares[0].budget is None else BUDGET_AXIS
     counts = {row.inputs for row in shares}
     of = f", {counts.pop()} inputs" if len(counts) == 1 and counts != {0} else ""  # else the notes say how many
     return Table(f"Certified accuracy in % by {what}{of}", points, tuple(rows), _notes(rows, metric, bands), digits)
@@ -141,7 +143,7 @@ def comparison(
 def _row(run: str | Path, radii: tuple[float, ...], metric: Measure, bands: bool) -> Row:
     with Store.open(run) as store:
         columns, left_out = store.gapless(("label", "correct", "abstained", metric))
-        name, scope, norm, config = store.name, store.scope, store.norm, store.config
+        name, scope, norm, budget, config = store.name, store.scope, store.norm, store.budget, store.config
     shares = tuple(map(float, certified_accuracy(columns, radii, metric)))
     limits: tuple[tuple[float, float], ...] = ()
     if bands:
@@ -158,6 +160,7 @@ def _row(run: str | Path, radii: tuple[float, ...], metric: Measure, bands: bool
         bands=limits,
         inputs=inputs,
         norm=norm,
+        budget=budget,
         left_out=left_out,
         data=inputs_of(config, inputs),
         data_words=inputs_in_words(config, inputs),
@@ -193,6 +196,7 @@ def _envelope(name: str, runs: Sequence[str | Path], radii: tuple[float, ...], m
         "envelope",
         inputs=sizes.pop() if len(sizes) == 1 else 0,
         norm=norm,
+        budget=rows[0].budget,
         left_out=sum(r.left_out for r in rows),
         data=frozenset(data) if len(data) > 1 else next(iter(data), None),  # several are like no other row's
         data_words=" and ".join(dict.fromkeys(r.data_words for r in rows)),
@@ -253,6 +257,11 @@ def _relative(ours: float, best: float) -> float:
 
 
 def _one_norm(rows: Sequence[Row]) -> float | None:
+    if len({row.budget for row in rows}) > 1:
+        kinds = ", ".join(f"{r.name} {'radii' if r.budget is None else f'budget {r.budget[:8]}'}" for r in rows)
+        raise InvalidInput(f"factors of a budget compare with those of the same budget alone, not with radii: {kinds}.")
+    if rows[0].budget is not None:  # each has a radius besides, which this is not about
+        return None
     norms = {row.norm for row in rows} - {None}
     if len(norms) > 1:
         names = ", ".join(f"{r.name} {norm_name(r.norm)}" for r in rows if r.norm is not None)
@@ -274,7 +283,7 @@ def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]
             "not the same α, the probability with which a claim may be false, so only rows of the same one compare: "
             + ", ".join(f"{name} {alpha}" for name, alpha in levels)
         )
-    if any(row.norm is None for row in shares):
+    if any(row.norm is None and row.budget is None for row in shares):
         notes.append("norm not stated: " + ", ".join(row.name for row in shares if row.norm is None))
     if len({row.data for row in shares} - {None}) > 1 or any(isinstance(row.data, frozenset) for row in shares):
         sets = dict.fromkeys((row.data, row.data_words) for row in shares)

@@ -26,6 +26,8 @@ from ucan.rounding import floor_significant
 Format = Literal["tsv", "csv", "parquet", "json"]
 COHEN = ("idx", "label", "predict", "radius", "correct", "time")
 EXPORT_FORMAT = 1
+# What the column radius holds where a run was about a budget.
+BUDGET_MEASURE = "the factor ε: no change within less than ε times the budget changes the answer"
 UNKNOWN_SCOPE = "whose guarantee this is was not stated: do not read it as one for a deployed pipeline"
 
 
@@ -43,6 +45,7 @@ def description(store: Store) -> dict[str, Any]:
             "scope": store.scope,
             "guarantee": guarantee(store.scope),
             "norm": "inf" if store.norm == math.inf else store.norm,
+            **({} if store.budget is None else {"budget_hash": store.budget, "radius_is": BUDGET_MEASURE}),
             "alm_cap": store.config.get("alm_cap"),
             "left_out": store.gapless(("idx",))[1],
             "config": handed_out(store.config),

@@ -41,6 +41,7 @@ class Imported:
     alpha: float | None = None
     stop: str | None = None
     notes: tuple[str, ...] = ()
+    budget_hash: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ def import_run(
         "sha256": [hashlib.sha256(file.read_bytes()).hexdigest() for file in found.files],
         "scope": found.scope,
         "norm": found.norm,
+        "budget_hash": found.budget_hash,
         "alm_cap": found.alm_cap,
         "alpha": found.alpha,
         "isotropic": isotropic,
@@ -199,7 +201,10 @@ def _with_sidecar(found: Imported) -> Imported:
     config = about.get("config", {})
     notes = tuple(config.get("notes", ()))  # what was said of the exported run stays true of it
     cap, alpha, stop = about.get("alm_cap"), config.get("alpha"), config.get("stop")
-    return replace(found, norm=norm, scope=about["scope"], alm_cap=cap, alpha=alpha, stop=stop, notes=notes)
+    key = about.get("budget_hash")
+    return replace(
+        found, norm=norm, scope=about["scope"], alm_cap=cap, alpha=alpha, stop=stop, notes=notes, budget_hash=key
+    )
 
 
 def _read_arrays(path: Path, norm: float | None) -> Imported:

@@ -13,12 +13,13 @@ import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ucan.certificate import Abstention, Certificate, from_dict
+from ucan.certificate import Abstention, Certificate, budget_from_json, from_dict
 from ucan.config import differences, frozen, read_config, sync_folder, write_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.database import connect_reader, connect_writer
@@ -44,6 +45,18 @@ ABSTAINED = -1
 UNKNOWN = -2  # the label or the prediction of an imported row whose file does not tell
 
 
+@dataclass(frozen=True)
+class Claims:
+    """What all rows of a run claim: whose guarantee, in which norm, and for which budget (its key), if for one.
+
+    With a budget, a row's ``radius`` is its factor ε: no change within less than ε times the budget changes the answer.
+    """
+
+    scope: str
+    norm: float | None
+    budget: str | None = None
+
+
 class Store:
     """The results of one run. Make one with ``Store.create`` (the one writer) or ``Store.open`` (to look)."""
 
@@ -52,7 +65,7 @@ class Store:
         self.config = config
         self._db = db
         self._lock = lock
-        self._claims: tuple[str, float | None] | None = None
+        self._claims: Claims | None = None
 
     @classmethod
     def create(cls, folder: str | Path, config: dict[str, Any]) -> Store:
@@ -91,7 +104,8 @@ class Store:
             raise InvalidInput(
                 f"a run keeps what certify returns, not what predict does; got {type(outcome).__name__}."
             )
-        self._check_claims(outcome.scope, outcome.norm)
+        claims = Claims(outcome.scope, outcome.norm, None if outcome.budget is None else outcome.budget.key)
+        self._check_claims(claims)
         prediction = ABSTAINED if outcome.prediction is None else outcome.prediction
         row = {
             "idx": int(idx),
@@ -99,7 +113,7 @@ class Store:
             "prediction": prediction,
             "abstained": outcome.abstained,
             "correct": prediction == int(label) and not outcome.abstained,
-            "radius": outcome.radius,
+            "radius": outcome.size,
             "alm": outcome.alm,
             "p_lower": outcome.p_lower,
             "log_volume": outcome.log_volume,
@@ -112,7 +126,7 @@ class Store:
             with self._transaction():
                 self._insert([tuple(row.values())])
                 self._db.execute("INSERT INTO records VALUES (?, ?)", (int(idx), record))
-        self._claims = (outcome.scope, outcome.norm)
+        self._claims = claims
 
     def extend(self, columns: dict[str, np.ndarray]) -> None:
         """Store many rows without evidence (imported ones) in one transaction; NaN means unknown."""
@@ -183,12 +197,17 @@ class Store:
     @property
     def scope(self) -> str:
         """Whose guarantee these results are; "unknown" until someone says."""
-        return self._known_claims()[0]
+        return self._known_claims().scope
 
     @property
     def norm(self) -> float | None:
         """The norm of the radii; None if unknown."""
-        return self._known_claims()[1]
+        return self._known_claims().norm
+
+    @property
+    def budget(self) -> str | None:
+        """The key of the budget whose factors stand in place of the radii; None for radii."""
+        return self._known_claims().budget
 
     def close(self) -> None:
         """Let go of the files and of the lock."""
@@ -212,25 +231,35 @@ class Store:
             raise StoreError(_damaged(self.folder, error)) from error
         return found
 
-    def _known_claims(self) -> tuple[str, float | None]:
-        """Scope and norm as the first record states them; without one, as the config does."""
+    def _known_claims(self) -> Claims:
+        """Scope, norm and budget as the first record states them; without one, as the config does."""
         if self._claims is None:
             with storage(self.folder):
                 first = self._db.execute("SELECT record FROM records LIMIT 1").fetchone()
             source = self.config if first is None else self._read(first[0])
             norm = source.get("norm")
-            claims = str(source.get("scope", "unknown")), math.inf if norm == "inf" else norm
+            if first is None:
+                key = self.config.get("budget_hash")
+            else:
+                budget = budget_from_json(source.get("budget"), self.folder)
+                key = None if budget is None else budget.key
+            claims = Claims(str(source.get("scope", "unknown")), math.inf if norm == "inf" else norm, key)
             if first is None:
                 return claims
             self._claims = claims
         return self._claims
 
-    def _check_claims(self, scope: str, norm: float | None) -> None:
-        known_scope, known_norm = self._known_claims()
-        if known_scope not in ("unknown", scope) or known_norm not in (None, norm):
+    def _check_claims(self, claims: Claims) -> None:
+        known = self._known_claims()
+        if known.scope not in ("unknown", claims.scope) or known.norm not in (None, claims.norm):
             raise InvalidInput(
-                f"{self.folder} holds {known_scope} results for norm {known_norm}; this outcome is {scope} for norm "
-                f"{norm}. A run has one scope and one norm: use another folder."
+                f"{self.folder} holds {known.scope} results for norm {known.norm}; this outcome is {claims.scope} for norm "
+                f"{claims.norm}. A run has one scope and one norm: use another folder."
+            )
+        if known.budget != claims.budget and (known.budget is not None or self._claims is not None):
+            raise InvalidInput(
+                f"{self.folder} holds results for {'a' if known.budget else 'no'} budget, and this outcome is for "
+                f"{'another' if claims.budget and known.budget else 'none' if known.budget else 'one'}: use another folder."
             )
 
     def _insert(self, rows: Iterable[tuple[Any, ...]]) -> None:
