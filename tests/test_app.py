@@ -555,3 +555,15 @@ def test_a_certificate_is_what_is_attacked():
     assert isinstance(certified(some), Certificate)
     with pytest.raises(InvalidInput, match="another input"):
         list(some.attack(some.item(2)[0], certified(some), (0.5,), QUICK))
+
+
+def test_a_run_for_a_budget_says_its_factor(digits, tmp_path):
+    words = ("--model", digits / "net", "--data", "digits", "--n", 300, "--max", 2, "--budget", 0.5, "-q")
+    ucan_says("certify", *words, "-o", tmp_path / "run")
+    some = Session.open(tmp_path / "run")
+    outcome = certified(some, 0, n=some.plan.n, alpha=some.plan.alpha)
+    with Store.open(tmp_path / "run") as store:
+        assert outcome.to_dict() == store.outcome(0).to_dict()
+    assert "It also stays under every change of at most 0.5·ε in each coordinate, ε = " in panels.outcome(
+        some, outcome, 0
+    )

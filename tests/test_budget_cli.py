@@ -266,3 +266,12 @@ def test_that_the_shape_pays_is_said_only_where_the_records_bear_it(tmp_path: Pa
     assert "proved right for 80.0 %" in sentences(read_runs([plain, shaped]))[0].text
     for runs in ([plain, near], [plain, other], [plain, grid], l2, [plain], [shaped]):
         assert pays not in sentences(read_runs(runs))[0].text
+
+
+def test_a_table_says_where_whole_steps_allow_no_change(tmp_path: Path) -> None:
+    grid = stored(tmp_path / "grid", "Isotropic", 40, 0.2, arithmetic="grid(1/16)")
+    said = ucan_says("compare", grid, "--radii", "0,0.02,0.0625,0.07")
+    assert "whole steps of 1/16, and no such change is below 0.02, 0.0625" in " ".join(said.split())
+    real = stored(tmp_path / "real", "Isotropic", 40, 0.2, arithmetic="real")
+    assert "whole steps" not in ucan_says("compare", real, "--radii", "0,0.02")
+    assert "whole steps" not in ucan_says("compare", grid, "--radii", "0,0.1")

@@ -208,6 +208,8 @@ def _certificate(session: Session, c: Certificate, label: int) -> str:
     steps = f", by whole multiples of {step_name(c.evidence.arithmetic)}," if whole else ""
     within = f"{{δ : ‖Σ⁻¹δ‖ < {floor_digits(region.radius, 4)}}} in {norm_name(region.norm)}"
     beyond = "" if ball else f" The region itself, {within}, contains this ball and may reach further."
+    if c.budget is not None and c.budget_factor is not None:
+        beyond += f" It also stays under {escape(c.budget.words())}, ε = {floor_digits(c.budget_factor, 4)}."
     return f"""
 <article class="u-card" aria-live="polite">
   <div class="u-answer"><span>answer</span><b>{name}</b>{_label(session, c.prediction, label)}</div>

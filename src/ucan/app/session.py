@@ -200,7 +200,7 @@ def _open_trained(run: Path, source: str | None, device: torch.device) -> Sessio
     trained = load_run(run)
     g = SmoothedClassifier(trained.classifier.to(device), trained.law, trained.generator, trained.num_classes)
     norms = (trained.generator.norm,) if isinstance(trained.generator, Composed) else trained.law.norms
-    plan = CertifyPlan(n=VOTES, norm=2 if 2 in norms else norms[0])
+    plan = CertifyPlan(n=VOTES, norm=2 if 2 in norms else norms[0], budget=trained.budget)
     settings = trained.settings
     config = {"data": settings.data, "size": settings.size, "channels": trained.shape[0]}
     dataset, notes = _data(config, source)
@@ -219,7 +219,7 @@ def _open_certified(
         # A certificate tells Σ, an abstention only the law: prefer the former.
         first = store.outcome(int(columns["idx"][columns["abstained"].argmin()]))
     g = pipeline_of(config, first, device, model, weights)
-    plan = replace(from_config(config), precision=None)  # the classifier has it
+    plan = replace(from_config(config), precision=None, budget=first.budget)  # the classifier has the precision
     dataset, notes = _data(config, source)
     if isinstance(first, Certificate):
         shape = first.region.shape

@@ -5,11 +5,13 @@ Two runs compare where these agree; where they do not, tables and sentences say 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ucan.arithmetic import REAL, step_name, step_of
+from ucan.errors import UcanError
 from ucan.results.metrics import Measure
 from ucan.stopping import AtRadii, parse_stop
 
@@ -55,6 +57,27 @@ def stopped_in_words(config: dict[str, Any], by: Measure = "radius") -> str:
     what = f"{some}{', '.join(others)} and {last} were" if others else f"{one}{last} was"
     where = "elsewhere" if by == "radius" else "by ALM"
     return f"sampling stopped once {what} decided, by a bound a little below that of a fixed n: {where} these are lower bounds"
+
+
+def idle(config: dict[str, Any], size: float) -> bool:
+    """Whether a guarantee of this size allows no change at all: it is for whole steps, and smaller than one."""
+    limit = config.get("budget", 1.0)
+    if not isinstance(limit, int | float) or size <= 0:  # of a map of limits the config does not tell the largest
+        return False
+    try:
+        step = step_of(str(config.get("arithmetic", REAL)))
+    except UcanError:  # one step per entry
+        return False
+    return step is not None and size * limit <= step
+
+
+def idle_in_words(config: dict[str, Any], sizes: Sequence[float]) -> str:
+    """At which of these sizes a guarantee for whole steps allows no change; nothing where it allows some."""
+    empty = [f"{size:g}" for size in sizes if idle(config, size)]
+    if not empty:
+        return ""
+    step = step_name(str(config.get("arithmetic", REAL)))
+    return f"its guarantee is for changes by whole steps of {step}, and no such change is below {', '.join(empty)}"
 
 
 def unlabelled_in_words(known: np.ndarray, abstained: np.ndarray) -> str:

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ucan.arithmetic import REAL, step_name, step_of
-from ucan.errors import UcanError
+from ucan.arithmetic import REAL, step_name
 from ucan.generators import Isotropic
 from ucan.laws import norm_name
-from ucan.report.basis import same_inputs, stopped_in_words
+from ucan.report.basis import idle, same_inputs, stopped_in_words
 from ucan.report.runs import Run, by_norm
 from ucan.results.metrics import (
     average_radius,
@@ -112,25 +111,17 @@ def _shaped(runs: Sequence[Run]) -> str:
         run = max(shaped, key=lambda r: average_radius(r.columns))
         size, rivals = typical_size(run), [r for r in plain if r.data is not None and _comparable(r, run)]
         low = float(certified_band(run.columns, size)[0])
-        if rivals and not _idle(run, size) and all(float(certified_band(r.columns, size)[1]) < low for r in rivals):
+        if (
+            rivals
+            and not idle(run.config, size)
+            and all(float(certified_band(r.columns, size)[1]) < low for r in rivals)
+        ):
             share, other = (max(float(certified_accuracy(r.columns, size)) for r in some) for some in ([run], rivals))
             return (
                 f" Against every change {_within(run, size)} the shape of the noise pays: {run.label} is proved right for "
                 f"{floor_percent(share)} %, the classifier under noise that is the same everywhere for {ceil_percent(other)} %."
             )
     return ""
-
-
-def _idle(run: Run, size: float) -> bool:
-    """Whether a guarantee of this size allows no change at all: it is for whole steps, and smaller than one."""
-    arithmetic, limit = run.config.get("arithmetic", REAL), run.config.get("budget", 1.0)
-    if arithmetic == REAL or not isinstance(limit, int | float):
-        return False
-    try:
-        step = step_of(arithmetic)
-    except UcanError:  # one step per entry
-        return False
-    return step is not None and size * limit <= step
 
 
 def _comparable(one: Run, other: Run) -> bool:

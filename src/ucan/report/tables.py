@@ -20,6 +20,7 @@ from ucan.errors import InvalidInput
 from ucan.laws import norm_name
 from ucan.report.basis import (
     decided,
+    idle_in_words,
     inputs_in_words,
     inputs_of,
     same_inputs,
@@ -151,7 +152,8 @@ def _row(run: str | Path, radii: tuple[float, ...], metric: Measure, bands: bool
         limits = tuple(zip(map(float, low), map(float, high), strict=True))
     inputs = len(columns["correct"])
     unlabelled = unlabelled_in_words(labelled(columns), columns["abstained"])
-    remarks = (stopped_in_words(config, metric), unlabelled, *config.get("notes", ()))
+    empty = idle_in_words(config, radii) if metric == "radius" else ""
+    remarks = (stopped_in_words(config, metric), unlabelled, empty, *config.get("notes", ()))
     return Row(
         name,
         scope,
