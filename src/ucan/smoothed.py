@@ -578,7 +578,7 @@ class SmoothedClassifier:
 
     def _check_company(self, held: Generator, x: torch.Tensor, rng: torch.Generator) -> None:
         """Refuse a model whose answer to a noisy copy of x (1, *event) depends on the rest of its batch."""
-        far = torch.cat([scale * sign * unlike(x) for scale in (1, 10) for sign in (1, -1)])
+        far = torch.cat([scale * (y - y.mean()) for scale in (1, 10) for y in (unlike(x), unlike(x))])
         others = self.M.view(torch.cat([far, -x, torch.zeros_like(x)]))
         draws = (self.M.view(held.perturb(x, self.law, COMPANY, rng)[:, 0]) for _ in range(3))
         self.f.check_apart(draws, others)
