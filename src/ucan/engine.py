@@ -18,7 +18,7 @@ from ucan.errors import ModelError
 from ucan.evidence import Evidence, Noise
 from ucan.fingerprint import identity, plain_state, weights_hash
 from ucan.generators import Generator
-from ucan.guards import check_constant, check_lost, unlike
+from ucan.guards import check_constant, check_elsewhere, check_lost
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan, derived_from, is_secret
 from ucan.sequential import Candidate, settle
@@ -176,7 +176,10 @@ class Engine:
                 if self.grid is None:
                     check_lost(M, x, self.law)
                 if M.scope == "pipeline" and self.M.looks():  # at every input: noise may follow only some of them
-                    check_constant(M, elsewhere or self.M.at(unlike(x)), x, self.law)
+                    if elsewhere is None:
+                        check_elsewhere(self.M, M, x, self.law)
+                    else:
+                        check_constant(M, elsewhere, x, self.law)
                     elsewhere = M
             yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
 

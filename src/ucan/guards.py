@@ -113,6 +113,12 @@ def check_constant(here: Generator, elsewhere: Generator, x: torch.Tensor, law: 
         )
 
 
+def check_elsewhere(M: Generator, held: Generator, x: torch.Tensor, law: Law) -> None:
+    """Refuse a claim of the pipeline where noise is another than that held at x (1, *event) at inputs unlike it."""
+    for point in (unlike(x), 10 * unlike(x), torch.zeros_like(x), torch.ones_like(x)):
+        check_constant(held, M.at(point), x, law)
+
+
 def check_from_the_start(M: Generator, x: torch.Tensor, law: Law) -> Generator:
     """The noise held at x (1, *event); refused if it is remembered from the first input that the generator is shown."""
     twin = None
