@@ -35,6 +35,8 @@ ORDER = (
     "votes",
     "stopping",
     "plan",
+    "sizes",
+    "readiness",
     "sequential",
     "backends",
     "engine",

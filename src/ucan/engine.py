@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ucan.arithmetic import REAL, Grid
+from ucan.arithmetic import REAL, Grid, arithmetic_of
 from ucan.backends import Backend, prepare
 from ucan.errors import ModelError
-from ucan.evidence import Evidence, Noise
+from ucan.evidence import Evidence, Noise, law_to_json
 from ucan.fingerprint import identity, plain_state, weights_hash
 from ucan.generators import Generator
 from ucan.guards import check_constant, check_elsewhere, check_lost
@@ -133,6 +135,22 @@ class Engine:
                 del self.prepared[old]
             self.prepared[key] = backend
         return self.prepared[key]
+
+    def derived_seed(self, data_hash: str) -> int:
+        """The seed that follows from model, noise and data (the hash of the inputs or of the data set).
+
+        Nobody can try several and keep the best. The number of votes, α and the like do not change it: they are easily varied.
+        """
+        noise = self.M.record()
+        parts = {
+            "model": self.identity(),
+            "law": law_to_json(self.law),
+            "noise": [noise.kind, noise.module, dict(noise.settings), noise.state],
+            "precision": self.precision,
+            **({} if self.grid is None else {"arithmetic": arithmetic_of(self.grid)}),
+            "data": data_hash,
+        }
+        return int(hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32], 16)
 
     def selected(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, n0: int

@@ -143,6 +143,6 @@ def _derived(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, d
     evidence = certificate.evidence
     if evidence.data_hash is None:
         return None
-    if g.derived_seed(evidence.data_hash) != evidence.seed:
+    if g.engine.derived_seed(evidence.data_hash) != evidence.seed:
         return False
     return True if evidence.data_hash in (data_hash, batch_hash([x])) else None

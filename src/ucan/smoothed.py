@@ -1,11 +1,8 @@
-"""The smoothed classifier g: the paper's two algorithms, a page each, and the checks that stand before them."""
+"""The smoothed classifier g: the paper's two algorithms, a page each."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -13,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ucan.arithmetic import ROUNDED_DOWN, Grid, arithmetic_of
+from ucan.arithmetic import Grid
 from ucan.backends import PRECISIONS
 from ucan.bounds import (
     anytime_lower_bound,
@@ -26,27 +23,25 @@ from ucan.bounds import (
 from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.engine import Engine, Setup
-from ucan.errors import InvalidInput, ModelError, UcanError
-from ucan.evidence import Evidence, law_to_json
+from ucan.errors import InvalidInput
+from ucan.evidence import Evidence
 from ucan.fingerprint import has_weights
 from ucan.generators import Composed, Generator, Isotropic
-from ucan.guards import SAME, check_constant, check_from_the_start, check_inside, check_lost, fresh, unlike
+from ucan.guards import check_inside, check_lost
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, DerivedSeed, PredictPlan, Seed, Test, given_seed, random_seed
-from ucan.region import Region
+from ucan.readiness import COMPANY as COMPANY
+from ucan.readiness import Readiness
 from ucan.rounding import ceil_digits, floor_digits
 from ucan.sequential import Candidate
 from ucan.sidecar import batch_hash, input_hash
+from ucan.sizes import Sizes, alm_of
 from ucan.stopping import AtRadii, Radius, Stop, parse_stop
 from ucan.votes import Classifier, Stream, Votes
 
 AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
 # Votes that name the class of a prediction that may stop early.
 NAMING = 100
-# Noisy copies that a model must answer alike, together and one by one.
-COMPANY = 8
-# A probability at which every law has a radius: to learn how radii grow with it.
-LIKELY = 0.75
 
 
 def _majority(tau: float) -> Radius:
@@ -96,7 +91,8 @@ class SmoothedClassifier:
             raise InvalidInput("this model has weights, which tell it from others: leave model_id out.")
         self.grid = Grid.of(step)
         self.engine = Engine(self.f, self.M, law, backend, precision, model_id, self.grid)
-        self._answered: set[tuple[torch.Size, torch.dtype, torch.device]] = set()
+        self.sizes = Sizes(law, self.grid)
+        self.readiness = Readiness(self.f, self.M, self.sizes)
 
     def certify(
         self,
@@ -179,23 +175,7 @@ class SmoothedClassifier:
             return replace(plan, seed=given_seed(seed))
         if self.engine.identity() is None:
             raise InvalidInput("nothing tells this model from others, so no seed follows from it: give it a model_id.")
-        return replace(plan, seed=DerivedSeed(self.derived_seed(data_hash), data_hash))
-
-    def derived_seed(self, data_hash: str) -> int:
-        """The seed that follows from model, noise and data (the hash of the inputs or of the data set).
-
-        Nobody can try several and keep the best. The number of votes, α and the like do not change it: they are easily varied.
-        """
-        noise = self.M.record()
-        parts = {
-            "model": self.engine.identity(),
-            "law": law_to_json(self.law),
-            "noise": [noise.kind, noise.module, dict(noise.settings), noise.state],
-            "precision": self.engine.precision,
-            **({} if self.grid is None else {"arithmetic": arithmetic_of(self.grid)}),
-            "data": data_hash,
-        }
-        return int(hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32], 16)
+        return replace(plan, seed=DerivedSeed(self.engine.derived_seed(data_hash), data_hash))
 
     def certify_each(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
@@ -257,8 +237,7 @@ class SmoothedClassifier:
             rival = "1/2" if p_B is None else f"the runner-up's bound {ceil_digits(p_B, 6)}"
             reason = f"the lower bound {floor_digits(p_A, 6)} on the probability of class {c_A} is not above {rival}"
             return Abstention(norm, M.scope, evidence, reason, p_A, budget)
-        ideal, mu = M.region(self.law, p_A, norm, x, p_B), M(x)[0]
-        region = ideal if self.grid is None else self.grid.region(ideal, x)
+        region, mu = self.sizes.region(M, x, p_A, p_B, norm), M(x)[0]
         if region is None:
             reason = "the input is no whole multiple of its step, and rounding it takes all of the radius"
             return Abstention(norm, M.scope, evidence, reason, p_A, budget)
@@ -274,27 +253,14 @@ class SmoothedClassifier:
             alm=alm_of(region, self.law, p_A, p_B, norm),
             mean=mu.detach().cpu() if mu.any() else None,
             budget=budget,
-            budget_factor=None if budget is None else self.budget_factor(M, x, p_A, p_B, budget, region),
+            budget_factor=None if budget is None else self.sizes.budget_factor(M, x, p_A, p_B, budget, region),
         )
-
-    def budget_factor(
-        self, M: Generator, x: torch.Tensor, p_A: float, p_B: float | None, budget: Budget, region: Region
-    ) -> float:
-        """The largest known ε such that p_A and p_B rule out every change within ε′·budget, ε′ < ε, at x (1, *event).
-
-        ``region`` is what they certify there, rounding paid. On a grid ε is rounded down as a radius is. An input off the
-        grid is rounded, and so is what comes in its place: there ε is what fits into the region that has paid for both.
-        """
-        if self.grid is not None and not self.grid.holds(x):
-            return region.budget_factor(budget)
-        ideal = M.budget_factor(self.law, p_A, budget, x, p_B)
-        return ideal if self.grid is None else ideal * ROUNDED_DOWN
 
     def _certify_stopping(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
-        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self._size(M, x, plan))
+        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self._decided(M, x, plan))
         for setup, candidate in settled:
             votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
             p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.level)
@@ -451,152 +417,19 @@ class SmoothedClassifier:
             for candidate in self.engine.settled(setup, candidates, stop, plan):
                 yield setup, candidate
 
-    def _size(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
-        """How what a rule decides follows from p at x, and back: the inscribed radius, or ε where there is a budget."""
-        law, norm, budget, dim = self.law, plan.norm, plan.budget, x.numel()
+    def _decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
+        """How what a rule decides follows from p at x, and back."""
         with self.engine.beside(x.device):
-            sample = M.region(law, LIKELY, norm, x)
-            if budget is not None and len(law.region_norms()) > 1:
-                return self._searched_factor(M, x, budget, sample)
-            unit = Region.sharing(sample.scale, 1.0, sample.norm, sample.shape)
-            factor = unit.inscribed_radius(norm) if budget is None else unit.budget_factor(budget)
-            # R beside the law's own radius: the same, but for composed noise with a budget.
-            own = sample.radius / law.radius(LIKELY, sample.norm, dim)
-            if self.grid is not None:
-                return self._grid_size(self.grid, sample, factor, own, M, x)
-        return Radius(
-            of=lambda p: factor * own * law.radius(p, sample.norm, dim),
-            probability=functools.cache(lambda r: law.probability(r / factor / own, sample.norm, dim)),
-        )
-
-    def _grid_size(
-        self, grid: Grid, sample: Region, factor: float, own: float, M: Generator, x: torch.Tensor
-    ) -> Radius:
-        """The same on a grid: p pays τ, and R pays for what had to be rounded and is rounded down itself."""
-        tau, paid = self.arithmetic_error(M, x), grid.payment(sample, x)
-
-        def of(p: float) -> float:
-            R = own * self.law.radius(min(1.0, max(0.0, p - tau)), sample.norm, x.numel())
-            return factor * max(0.0, R * ROUNDED_DOWN - paid)
-
-        def probability(r: float) -> float:
-            p: float = self.law.probability((r / factor + paid) / ROUNDED_DOWN / own, sample.norm, x.numel())
-            return p + tau
-
-        return Radius(of=of, probability=functools.cache(probability))
-
-    def _searched_factor(self, M: Generator, x: torch.Tensor, budget: Budget, sample: Region) -> Radius:
-        """ε from p, and p from ε by halving, for a law that knows several regions, or boxes that are none."""
-        tau, norm = self.arithmetic_error(M, x), sample.norm
-
-        def of(p: float) -> float:
-            p = min(1.0, max(0.0, p - tau))
-            region: Region | None = M.region(self.law, p, norm, x)
-            if self.grid is not None and region is not None:
-                region = self.grid.region(region, x)
-            return 0.0 if region is None else self.budget_factor(M, x, p, None, budget, region)
-
-        def probability(r: float) -> float:
-            low, high = 0.5 + tau, 1.0
-            if of(high) < r:
-                return math.nan
-            while high - low > 1e-15 and low < (middle := (low + high) / 2) < high:
-                low, high = (low, middle) if of(middle) >= r else (middle, high)
-            return high
-
-        return Radius(of=of, probability=functools.cache(probability))
+            return self.sizes.decided(M, x, plan)
 
     def arithmetic_error(self, M: Generator, x: torch.Tensor) -> float:
         """τ: how far the votes on x (1, *event) may be from votes under ideal noise, in total variation; 0 if real."""
-        if self.grid is None:
-            return 0.0
         with self.engine.beside(x.device):
-            return self.grid.checked(M.grid_error(x, self.law, self.grid))
+            return self.sizes.error(M, x)
 
     def check_inputs(self, x: torch.Tensor, norm: float | None = None) -> list[torch.Tensor]:
         """The inputs one by one, each (1, *event) and on the model's device, or an error before any work."""
-        self.f.check_ready()
-        if not isinstance(x, torch.Tensor):
-            raise InvalidInput(f"x must be a torch tensor of shape (batch, *event), got {type(x).__name__}.")
-        if not x.is_floating_point():
-            raise InvalidInput(
-                f"x must hold floating-point numbers (pixels in [0, 1]), got {x.dtype}: x.float() / 255?"
-            )
-        if x.ndim < 2 or x.numel() == 0:
-            raise InvalidInput(f"x must be a non-empty batch of shape (batch, *event), got {tuple(x.shape)}.")
-        if not torch.isfinite(x).all():
-            first = (~torch.isfinite(x)).nonzero()[0].tolist()
-            raise InvalidInput(f"x{first} is {x[tuple(first)].item()}: every pixel must be finite.")
-        if self.grid is not None:
-            self.grid.check_fits(x.shape[1:])
-        if norm is not None:
-            self.law.radius(0.5, norm, x[0].numel())  # refuses a norm or a dimension that the law does not know
-        self.M.check_claim(self.law, norm)
-        device = self.f.device or x.device
-        self.M.to(device)
-        # Noise in 16 bits is not the law's, so it is not drawn there. Copies: a model that works in place must not reach the
-        # caller's tensor, nor the input that is certified.
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        inputs = [x[i : i + 1].detach().clone().to(device, dtype) for i in range(len(x))]
-        self._check_answer(inputs[0])
-        return inputs
-
-    def _check_answer(self, x: torch.Tensor) -> None:
-        """A model that cannot answer inputs like x (1, *event) says so before any work, the first time it sees such.
-
-        So does a generator whose noise is not what its scope says.
-        """
-        kind = (x.shape, x.dtype, x.device)
-        if kind in self._answered:
-            return
-        held = check_from_the_start(self.M, x, self.law)  # refuses noise that does not fit
-        if self.grid is None:
-            check_lost(held, x, self.law)
-        else:
-            self.arithmetic_error(held, x)  # refuses noise that cannot be drawn on the grid
-        rng = fresh(x.device)
-        with torch.inference_mode():
-            copies = held.perturb(x, self.law, COMPANY, rng)[:, 0]
-            shown = self.M.view(copies.clone())
-        elsewhere = self.M.at(unlike(x))  # a view that remembers where its noise was made now remembers another input
-        if held.scope == "pipeline":
-            check_constant(held, elsewhere, x, self.law)
-        try:
-            with torch.inference_mode():
-                if not torch.allclose(shown, self.M.view(copies), rtol=SAME, atol=SAME, equal_nan=True):
-                    raise InvalidInput(
-                        f"{self.M.describe()}: what its view shows depends on the clean input, and not on the noisy one alone, "
-                        "so that it is no part of a classifier: write a view that keeps nothing."
-                    )
-                self.f(self.M.view(x.clone()))
-                self._check_company(held, x, rng)
-        except UcanError:
-            raise
-        except Exception as error:  # whatever the user's model raises
-            raise cannot_answer(x, error) from error
-        self._answered.add(kind)
-
-    def _check_company(self, held: Generator, x: torch.Tensor, rng: torch.Generator) -> None:
-        """Refuse a model whose answer to a noisy copy of x (1, *event) depends on the rest of its batch."""
-        far = torch.cat([scale * (y - y.mean()) for scale in (1, 10) for y in (unlike(x), unlike(x))])
-        others = self.M.view(torch.cat([far, -x, torch.zeros_like(x)]))
-        draws = (self.M.view(held.perturb(x, self.law, COMPANY, rng)[:, 0]) for _ in range(3))
-        self.f.check_apart(draws, others)
-
-
-def alm_of(region: Region, law: Law, p_A: float, p_B: float | None, norm: float) -> float:
-    """|det Σ|^(1/d) times the radius before Σ in the norm asked for, less what the region has paid."""
-    asked, own = (law.radius(p_A, q, region.dim, p_B) for q in (norm, region.norm))
-    return region.mean_scale * asked * (region.radius / own) if own > 0 else 0.0
-
-
-def cannot_answer(x: torch.Tensor, error: Exception) -> ModelError:
-    """What to say where a model raises an error of its own on an input like x (1, *event)."""
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
-    return ModelError(
-        f"the model fails on an input of shape {tuple(x.shape[1:])}: {type(error).__name__}: {reason.rstrip('.')}. Is that "
-        "the shape it takes? (On the command line --size and --channels change that of a folder's pictures.)"
-    )
+        return self.readiness.inputs(x, norm)
 
 
 def _largest_other(counts: torch.Tensor, c_A: int) -> int:

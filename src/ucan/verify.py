@@ -23,7 +23,8 @@ from ucan.rounding import ceil_digits, floor_digits, floor_significant
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
 from ucan.sidecar import exact_hash, input_hash
-from ucan.smoothed import SmoothedClassifier, alm_of
+from ucan.sizes import alm_of
+from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Votes
 
 ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
@@ -268,9 +269,8 @@ def _budget_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tens
         return ()
     norm, held = certificate.region.norm if certificate.norm is None else certificate.norm, g.M.at(x)
     try:
-        ideal = held.region(g.law, p_a, norm, x, p_b)
-        region = ideal if g.grid is None else g.grid.region(ideal, x)
-        most = 0.0 if region is None else g.budget_factor(held, x, p_a, p_b, budget, region)
+        region = g.sizes.region(held, x, p_a, p_b, norm)
+        most = 0.0 if region is None else g.sizes.budget_factor(held, x, p_a, p_b, budget, region)
     except UcanError as error:
         return (Check("budget", False, f"this noise certifies nothing within this budget: {error}"),)
     return (

@@ -22,8 +22,9 @@ from ucan.generators import Composed, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import Law
 from ucan.models import BUILT_IN, load_model
 from ucan.plan import CertifyPlan, PredictPlan, Seed, seed_from_config
+from ucan.readiness import cannot_answer
 from ucan.scales import Dense
-from ucan.smoothed import SmoothedClassifier, cannot_answer
+from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
 from ucan.votes import as_answer, forward_size
 

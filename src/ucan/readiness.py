@@ -1,0 +1,104 @@
+"""What is checked before any work: the inputs, whether the model answers them one by one, whether noise is as declared."""
+
+from __future__ import annotations
+
+import torch
+
+from ucan.errors import InvalidInput, ModelError, UcanError
+from ucan.generators import Generator
+from ucan.guards import SAME, check_constant, check_from_the_start, check_lost, fresh, unlike
+from ucan.sizes import Sizes
+from ucan.votes import Classifier
+
+# Noisy copies that a model must answer alike, together and one by one.
+COMPANY = 8
+
+
+class Readiness:
+    """Whether a classifier f under a generator's noise is ready for inputs; each kind of input is tried once."""
+
+    def __init__(self, f: Classifier, M: Generator, sizes: Sizes) -> None:
+        self.f, self.M, self.law, self.sizes = f, M, sizes.law, sizes
+        self._answered: set[tuple[torch.Size, torch.dtype, torch.device]] = set()
+
+    def inputs(self, x: torch.Tensor, norm: float | None) -> list[torch.Tensor]:
+        """The inputs one by one, each (1, *event) and on the model's device, or an error before any work."""
+        self.f.check_ready()
+        check_batch(x)
+        if self.sizes.grid is not None:
+            self.sizes.grid.check_fits(x.shape[1:])
+        if norm is not None:
+            self.law.radius(0.5, norm, x[0].numel())  # refuses a norm or a dimension that the law does not know
+        self.M.check_claim(self.law, norm)
+        device = self.f.device or x.device
+        self.M.to(device)
+        # Noise in 16 bits is not the law's, so it is not drawn there. Copies: a model that works in place must not reach the
+        # caller's tensor, nor the input that is certified.
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        inputs = [x[i : i + 1].detach().clone().to(device, dtype) for i in range(len(x))]
+        self._check_answer(inputs[0])
+        return inputs
+
+    def _check_answer(self, x: torch.Tensor) -> None:
+        """A model that cannot answer inputs like x (1, *event) says so before any work, the first time it sees such.
+
+        So does a generator whose noise is not what its scope says.
+        """
+        kind = (x.shape, x.dtype, x.device)
+        if kind in self._answered:
+            return
+        held = check_from_the_start(self.M, x, self.law)  # refuses noise that does not fit
+        if self.sizes.grid is None:
+            check_lost(held, x, self.law)
+        else:
+            self.sizes.error(held, x)  # refuses noise that cannot be drawn on the grid
+        rng = fresh(x.device)
+        with torch.inference_mode():
+            copies = held.perturb(x, self.law, COMPANY, rng)[:, 0]
+            shown = self.M.view(copies.clone())
+        elsewhere = self.M.at(unlike(x))  # a view that remembers where its noise was made now remembers another input
+        if held.scope == "pipeline":
+            check_constant(held, elsewhere, x, self.law)
+        try:
+            with torch.inference_mode():
+                if not torch.allclose(shown, self.M.view(copies), rtol=SAME, atol=SAME, equal_nan=True):
+                    raise InvalidInput(
+                        f"{self.M.describe()}: what its view shows depends on the clean input, and not on the noisy one alone, "
+                        "so that it is no part of a classifier: write a view that keeps nothing."
+                    )
+                self.f(self.M.view(x.clone()))
+                self._check_company(held, x, rng)
+        except UcanError:
+            raise
+        except Exception as error:  # whatever the user's model raises
+            raise cannot_answer(x, error) from error
+        self._answered.add(kind)
+
+    def _check_company(self, held: Generator, x: torch.Tensor, rng: torch.Generator) -> None:
+        """Refuse a model whose answer to a noisy copy of x (1, *event) depends on the rest of its batch."""
+        far = torch.cat([scale * (y - y.mean()) for scale in (1, 10) for y in (unlike(x), unlike(x))])
+        others = self.M.view(torch.cat([far, -x, torch.zeros_like(x)]))
+        draws = (self.M.view(held.perturb(x, self.law, COMPANY, rng)[:, 0]) for _ in range(3))
+        self.f.check_apart(draws, others)
+
+
+def check_batch(x: torch.Tensor) -> None:
+    """Refuse what is no batch (batch, *event) of finite floating-point numbers."""
+    if not isinstance(x, torch.Tensor):
+        raise InvalidInput(f"x must be a torch tensor of shape (batch, *event), got {type(x).__name__}.")
+    if not x.is_floating_point():
+        raise InvalidInput(f"x must hold floating-point numbers (pixels in [0, 1]), got {x.dtype}: x.float() / 255?")
+    if x.ndim < 2 or x.numel() == 0:
+        raise InvalidInput(f"x must be a non-empty batch of shape (batch, *event), got {tuple(x.shape)}.")
+    if not torch.isfinite(x).all():
+        first = (~torch.isfinite(x)).nonzero()[0].tolist()
+        raise InvalidInput(f"x{first} is {x[tuple(first)].item()}: every pixel must be finite.")
+
+
+def cannot_answer(x: torch.Tensor, error: Exception) -> ModelError:
+    """What to say where a model raises an error of its own on an input like x (1, *event)."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+    return ModelError(
+        f"the model fails on an input of shape {tuple(x.shape[1:])}: {type(error).__name__}: {reason.rstrip('.')}. Is that "
+        "the shape it takes? (On the command line --size and --channels change that of a folder's pictures.)"
+    )
