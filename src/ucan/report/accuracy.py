@@ -1,4 +1,4 @@
-"""Certified accuracy on the page: a chart and a table for each norm, by radius and by ALM."""
+"""Certified accuracy on the page: a chart and a table for each norm, by radius first, then by ALM."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def accuracy_section(runs: Sequence[Run]) -> str:
         for run in runs
         if not run.labelled
     ]
-    for group in by_norm(runs):
-        for by in MEASURES:
+    for by in MEASURES:  # what is guaranteed first, in every norm; sizes after
+        for group in by_norm(runs):
             lines = lines_of(runs, group, by)
             if lines:
                 parts += [_chart(lines, group, by), _table(runs, group, by)]
