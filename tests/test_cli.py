@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,6 +32,8 @@ from ucan.cli.words import ArithmeticName, step_for
 from ucan.data import load
 from ucan.errors import InvalidInput, StoreError, TrainingError
 from ucan.models import build_model
+from ucan.report.rerun import commands
+from ucan.report.runs import read_runs
 from ucan.results import Store
 from ucan.smoothed import COMPANY
 from ucan.training import is_trained_run
@@ -1338,3 +1341,22 @@ def test_which_step_a_command_takes(byte_pictures: Path) -> None:
     assert step_for(None, floats, None) is step_for(real, whole, None) is None
     assert step_for(None, whole, "real") is None and step_for(None, whole, "grid(1/16)") == 1 / 16
     assert step_for(grid, whole, "real") == 1 / 255  # another config, which is then refused
+
+
+def test_the_report_s_command_makes_the_same_run_again(place: Path) -> None:
+    """With weights of its own, a map of noise and a name; pasted, nothing is forgotten."""
+    (place / "tiny.py").write_text(MODULE)
+    save_file({"linear.weight": torch.full((2, 16), 0.3), "linear.bias": torch.tensor([2.4, -2.4])}, "w.safetensors")
+    np.save("map.npy", np.linspace(0.5, 1.5, 16).reshape(1, 4, 4))
+    certify("run", "--weights", "w.safetensors", "--noise", "map.npy", model="tiny:Bright")
+    (run,) = read_runs([Path("run")])
+    pasted = next(line for line in commands(run) if line.startswith("ucan certify"))
+    assert "--weights w.safetensors" in pasted and "--noise map.npy" in pasted
+    words = shlex.split(pasted)[1:]
+    words[words.index("-o") + 1] = "again"
+    ok(*words)
+    first, second = (rows(place / name / "results.tsv") for name in ("run", "again"))
+    assert [r["radius"] for r in first] == [r["radius"] for r in second]
+    certify("numbers", "--classes", 2, "--model-id", "thresholds", model="tiny:index")
+    (run,) = read_runs([Path("numbers")])
+    assert any("--classes 2 --model-id thresholds" in line for line in commands(run))

@@ -191,6 +191,8 @@ def certify(
         "noise_hash": weights_hash(g.M) if "noise_hash" in known or not known else None,
         "arithmetic": arithmetic_of(g.grid) if "arithmetic" in known or not known or g.grid is not None else None,
         "backend": words.settle_backend(g, backend, plan, first, len(selection.indices), begun),
+        # For whoever wants to run it again; what they lead to is told apart by the keys above.
+        "given": known.get("given") if known else _given(noise, classes, model_id),
     }
     placed = partial(_placed, g, cluster, workers, where.type)
     with _memory(registry, g, first, plan) as memory, Store.create(folder, config) as store:
@@ -198,6 +200,12 @@ def certify(
             _certify_all(placed, memory, selection, store, plan, certificates, quiet)
         summary = _summary(store, selection, folder, tsv, scope, plan, arithmetic_of(g.grid))
     print(json.dumps(summary) if as_json else _in_words(summary))
+
+
+def _given(noise: str | None, classes: int | None, model_id: str | None) -> dict[str, Any] | None:
+    """The words of options that the rest of a config does not spell out; None if there are none."""
+    words_given = {"noise": noise, "classes": classes, "model_id": model_id}
+    return {name: value for name, value in words_given.items() if value is not None} or None
 
 
 def _settings(g: SmoothedClassifier, plan: CertifyPlan, selection: words.Selection, scope: str) -> dict[str, Any]:

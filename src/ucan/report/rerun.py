@@ -32,15 +32,23 @@ def commands(run: Run) -> list[str]:
 def _certify(run: Run, model: str) -> str:
     config = run.config
     law, trained = dict(config.get("law", {})), is_trained_run(model)
-    noise = NOISES.get(config.get("noise", ""), "THE-SAME-SHAPE.npy")
-    own = {} if trained else {"law": LAWS.get(law.get("name", "")), "exponent": law.get("a"), "noise": noise}
+    given = dict(config.get("given", {}))
+    noise = given.get("noise") or NOISES.get(config.get("noise", ""), "THE-SAME-SHAPE.npy")
+    own = {
+        "weights": config.get("weights"),
+        "classes": given.get("classes"),
+        "model_id": given.get("model_id"),
+        "law": LAWS.get(law.get("name", "")),
+        "exponent": law.get("a"),
+        "noise": noise,
+    }
     options = {
         "model": model,
         "data": config.get("data", "DATA"),
         "split": _unless(config.get("split"), "test"),
         "size": config.get("size"),
         "channels": config.get("channels"),
-        **own,
+        **({} if trained else own),
         "scale": law.get("scale"),
         "norm": _unless("2" if run.norm is None else f"{run.norm:g}", "2"),
         "budget": config.get("budget"),
