@@ -497,16 +497,3 @@ def test_seeds_from_entropy_and_from_what_is_certified() -> None:
     assert derived[0].seed == derived[1].seed == derived[2].seed  # nor can anyone choose among numbers of votes
     other = SmoothedClassifier(net(1), LAW, None, 3).certify(X, n=300, seed="derived")[0].evidence
     assert other.seed != derived[0].seed
-
-
-def test_a_model_that_begins_to_mix_its_batch_later_is_refused_later() -> None:
-    asked = []
-
-    def turning(batch: torch.Tensor) -> torch.Tensor:
-        asked.append(len(batch))
-        own = (batch[:, 0] > 0).long()
-        return own if len(asked) < 60 else torch.full_like(own, int(own.float().mean() > 0.5))
-
-    g = SmoothedClassifier(turning, Gaussian(scale=1.0), None, 2, model_id="turning")
-    with pytest.raises(ModelError, match="in other company"):
-        g.certify(torch.tensor([[1.0, 0.0]]).repeat(64, 1) + 0.01 * torch.arange(64)[:, None], n=500)

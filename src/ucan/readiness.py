@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import torch
 
 from ucan.errors import InvalidInput, ModelError, UcanError
@@ -22,7 +20,6 @@ class Readiness:
     def __init__(self, f: Classifier, M: Generator, sizes: Sizes) -> None:
         self.f, self.M, self.law, self.sizes = f, M, sizes.law, sizes
         self._answered: set[tuple[torch.Size, torch.dtype, torch.device]] = set()
-        self._seen = 0
 
     def inputs(self, x: torch.Tensor, norm: float | None) -> list[torch.Tensor]:
         """The inputs one by one, each (1, *event) and on the model's device, or an error before any work."""
@@ -41,19 +38,6 @@ class Readiness:
         inputs = [x[i : i + 1].detach().clone().to(device, dtype) for i in range(len(x))]
         self._check_answer(inputs[0])
         return inputs
-
-    def watched(self, inputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """The inputs (1, *event) as they come; at the second, the fourth, the eighth, … the model is tried in company again.
-
-        A model may look at its batch only now and then, and trying it at every input would cost more than its votes.
-        """
-        for x in inputs:
-            self._seen += 1
-            if self._seen > 1 and self._seen & (self._seen - 1) == 0:
-                here = x.to(self.f.device or x.device)
-                with torch.inference_mode():
-                    self._check_company(self.M.at(here), here, fresh(here.device))
-            yield x
 
     def _check_answer(self, x: torch.Tensor) -> None:
         """A model that cannot answer inputs like x (1, *event) says so before any work, the first time it sees such.

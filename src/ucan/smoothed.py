@@ -181,7 +181,6 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """(number, outcome) for inputs (1, *event) as each is finished; they share forward passes where that helps."""
-        inputs = self.readiness.watched(inputs)
         if plan.stop is None:
             yield from self._certify_fixed(inputs, plan)
         else:
@@ -313,7 +312,6 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan
     ) -> Iterator[tuple[int, Prediction | Abstention]]:
         """(number, outcome) for inputs (1, *event) as each is finished; they share forward passes where that helps."""
-        inputs = self.readiness.watched(inputs)
         if plan.stop:
             yield from self._predict_stopping(inputs, plan)
         else:
