@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import secrets
 import weakref
 
@@ -80,15 +81,20 @@ def _check_least(held: Generator, centre: torch.Tensor, size: torch.Tensor, scal
     """Of noise that mixes entries: refuse it where rounding a noisy copy moves it by a good part of the least direction's."""
     if scale not in _LEAST:
         _LEAST[scale] = scale.inverse_norm(2, 2, centre[0].numel())
-    eps = law.sample(DRAWS, (centre[0].numel(),), torch.Generator().manual_seed(0), torch.float64).abs().mean()
     reach = float(torch.linalg.vector_norm((centre[0].abs() + 3 * size).double()))
-    lost = torch.finfo(centre.dtype).eps * reach * _LEAST[scale] / float(eps)
+    lost = torch.finfo(centre.dtype).eps * reach * _LEAST[scale] / _unit_size(law, centre[0].numel())
     if lost > LOST:
         raise InvalidInput(
             f"{held.describe()}: the noise in some direction is lost in rounding beside the input and the noise in others: "
             f"rounding to {str(centre.dtype).removeprefix('torch.')} moves a copy by {lost:.2g} of it. Use float64 inputs, or "
             "scales that differ less."
         )
+
+
+@functools.lru_cache(maxsize=64)
+def _unit_size(law: Law, dim: int) -> float:
+    """The mean size of the law's own noise in one coordinate, before Σ."""
+    return float(law.sample(DRAWS, (dim,), torch.Generator().manual_seed(0), torch.float64).abs().mean())
 
 
 def _cure(dtype: torch.dtype, what: str) -> str:
