@@ -51,6 +51,7 @@ ORDER = (
     "training",
     "audit",
     "results",
+    "runs",
     "report",
     "app",
     "cli",

@@ -27,8 +27,9 @@ from ucan.fingerprint import weights_hash
 from ucan.registry import Registry
 from ucan.results import Store
 from ucan.results.lock import WriterLock
-from ucan.results.rebuild import data_of, pipeline_of
 from ucan.rounding import ceil_percent
+from ucan.runs.config import RunConfig
+from ucan.runs.rebuild import data_of, pipeline_of
 from ucan.smoothed import SmoothedClassifier
 
 
@@ -88,27 +89,27 @@ def audit(
     where = words.device_of(device)
     with Store.open(run) as store:
         certificates = _chosen(store, min_radius, most)
-        settings = store.config
+        settings = RunConfig.of(store.config, str(run))
         dataset = _dataset(settings, source, certificates[-1])
         first = next((c for _, c in _outcomes(store, certificates)), None)
         if first is None:
             raise InvalidInput(f"{run} was imported and holds numbers only: there are no certificates to attack.")
-        g = pipeline_of(settings, first, where, model, weights)
-        if settings.get("weights_hash") not in (None, weights_hash(g.f.model)):  # before the audit's folder is settled
+        g = pipeline_of(settings.model, first, where, model, weights)
+        if settings.model.weights_hash not in (None, weights_hash(g.f.model)):  # before the audit's folder is settled
             raise InvalidInput(
                 f"{run} is about other weights: give those that were certified, with --model or --weights."
             )
         config = {"kind": "audit", "ucan": __version__, "weights_hash": weights_hash(g.f.model), **asdict(budget)}
-        config["run"] = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        config["run"] = hashlib.sha256(json.dumps(store.config, sort_keys=True).encode()).hexdigest()
         modes = modes_of(first.scope, mode.value)
-        with _locked(out or run / "audit") as folder, _memory(registry or settings.get("registry"), first) as memory:
+        with _locked(out or run / "audit") as folder, _memory(registry or settings.claim.registry, first) as memory:
             ledger = Ledger(folder, config)
             cases = ((idx, dataset[idx][0][None].to(where), c) for idx, c in _outcomes(store, certificates))
             todo = sum(_open(ledger.get(i, f, m)) for i in certificates for m in modes for f in shares)
             attempts = _attack(g, cases, ledger, mode.value, shares, budget, memory, todo, quiet)
             pictures = save_images(ledger, attempts)
         certified = len(_chosen(store, 0.0, None))
-    summary = summarise(attempts, settings.get("skip") or 1)
+    summary = summarise(attempts, settings.data.skip or 1)
     places = {"audit": str(folder), "pictures": [str(path) for path in pictures]}
     if as_json:
         print(json.dumps({"certified": certified, **summary.to_dict(), "attack": attempts[0].attack, **places}))
@@ -208,8 +209,8 @@ def _outcomes(store: Store, indices: list[int]) -> Iterator[tuple[int, Certifica
             yield idx, outcome
 
 
-def _dataset(settings: dict[str, Any], source: str | None, last: int) -> Labelled:
-    found = data_of(settings, source)
+def _dataset(settings: RunConfig, source: str | None, last: int) -> Labelled:
+    found = data_of(settings.data, source)
     if last >= len(found):
         raise InvalidInput(
             f"{found.name} has {len(found)} inputs, but input {last} was certified: are these the same data?"

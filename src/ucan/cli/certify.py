@@ -29,7 +29,7 @@ from ucan.fingerprint import weights_hash
 from ucan.laws import norm_name
 from ucan.plan import CertifyPlan, to_config
 from ucan.registry import Registry, region_norm
-from ucan.report.basis import stopped_in_words
+from ucan.report.basis import rule_in_words
 from ucan.results import Store
 from ucan.results.formats import write
 from ucan.results.metrics import NO_LABEL, labelled
@@ -396,7 +396,7 @@ def _in_words(summary: dict[str, Any]) -> str:
         if summary["accuracy"] is None
         else f"{math.floor(1000 * summary['accuracy']) / 10} %{of} certified correctly{middle}"
     )
-    stopped = stopped_in_words(summary)
+    stopped = rule_in_words(parse_stop(summary["stop"]), "budget" in summary)
     samples = f"{summary['mean_samples']:,.0f} samples an input on average"
     early = f"{stopped[0].upper()}{stopped[1:]}. {samples}.\n" if stopped else ""
     return (
