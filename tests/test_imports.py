@@ -43,6 +43,7 @@ ORDER = (
     "backends",
     "engine",
     "smoothed",
+    "continuing",
     "cluster",
     "bench",
     "registry",
