@@ -60,10 +60,21 @@ class Generator(nn.Module):
 
         ``noise`` is what ``forward`` gives for x, where the caller has it already.
         """
-        mu, scale = self(x) if noise is None else noise
+        if noise is None:
+            noise = self(x)  # before anything is drawn: it may be random itself
+        return self.place(x, self.draw(x, law, n, rng), law, noise)
+
+    def draw(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """What n noisy copies of every input are made from: draws ε (n, batch, …), from the law alone."""
         batch, event = x.shape[0], x.shape[1:]
-        eps = law.sample(n * batch, event, rng, x.dtype).reshape(n, batch, *event)
-        return as_scale(scale).apply(eps).add_(x + mu)
+        return law.sample(n * batch, event, rng, x.dtype).reshape(n, batch, *event)
+
+    def place(
+        self, x: torch.Tensor, eps: torch.Tensor, law: Law, noise: tuple[torch.Tensor, Scale] | None = None
+    ) -> torch.Tensor:
+        """The copies (n, batch, *event) that given draws make of inputs: x + μ + Σε; differentiable in x and ε."""
+        mu, scale = self(x) if noise is None else noise
+        return as_scale(scale).apply(eps) + (x + mu)
 
     def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
         """Fill blocks ``out`` (blocks, n, *event) with noisy copies of one input (1, *event).
@@ -93,7 +104,8 @@ class Generator(nn.Module):
     def _check_plain(self) -> None:
         """Refuse noise of another making than x + μ + Σε that does not say how it is put on a grid."""
         own = type(self)
-        if own.perturb is not Generator.perturb and own.perturb_on_grid is Generator.perturb_on_grid:
+        plain = own.perturb is Generator.perturb and own.place is Generator.place and own.draw is Generator.draw
+        if not plain and own.perturb_on_grid is Generator.perturb_on_grid:
             raise InvalidInput(
                 f"{self.describe()} makes its noise in a way of its own: write perturb_on_grid and grid_error for it "
                 "(docs/arithmetic.md), or leave step= out (on the command line --arithmetic real)."
