@@ -16,6 +16,7 @@ from ucan.generators import (
     Pattern,
 )
 from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
+from ucan.models import Denoised, Ensemble
 from ucan.region import Region
 from ucan.registry import Registry
 from ucan.smoothed import SmoothedClassifier
@@ -30,6 +31,8 @@ __all__ = [
     "CertificationWise",
     "Composed",
     "DatasetWise",
+    "Denoised",
+    "Ensemble",
     "ExpInf",
     "Fixed",
     "Gaussian",

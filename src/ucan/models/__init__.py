@@ -2,6 +2,8 @@
 
 from ucan.models.build import BUILT_IN, build_model
 from ucan.models.cnn import CNN
+from ucan.models.denoised import Denoised, DiffusionStep, DnCNN
+from ucan.models.ensemble import Ensemble
 from ucan.models.load import load_model
 from ucan.models.mobilenet import MobileNetV2
 from ucan.models.normalise import CIFAR10, IMAGENET, Normalise
@@ -14,6 +16,10 @@ __all__ = [
     "CNN",
     "IMAGENET",
     "CifarResNet",
+    "Denoised",
+    "DiffusionStep",
+    "DnCNN",
+    "Ensemble",
     "MobileNetV2",
     "Normalise",
     "ResNet",
