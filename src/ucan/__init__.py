@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ucan.models import Denoised, Ensemble
     from ucan.region import Region
     from ucan.registry import Registry
+    from ucan.routed import Routed
     from ucan.smoothed import SmoothedClassifier
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "Prediction",
     "Region",
     "Registry",
+    "Routed",
     "SingularScale",
     "SmoothedClassifier",
     "UcanError",
@@ -73,6 +75,7 @@ __getattr__, __dir__ = lazy_names(
         "models": "Denoised Ensemble",
         "region": "Region",
         "registry": "Registry",
+        "routed": "Routed",
         "smoothed": "SmoothedClassifier",
     },
 )
