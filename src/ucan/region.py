@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -39,8 +40,7 @@ class Region:
 
     def __init__(self, scale: Any, radius: float, norm: float, shape: Sequence[int] | None = None) -> None:
         given = as_scale(scale)
-        own = given.with_tensors({name: t.detach().clone() for name, t in given.tensors().items()})
-        self._settle(own, radius, norm, tuple(shape) if shape is not None else _event_shape(scale, given))
+        self._settle(given.copied(), radius, norm, tuple(shape) if shape is not None else _event_shape(scale, given))
 
     @classmethod
     def sharing(cls, scale: Scale, radius: float, norm: float, shape: Sequence[int]) -> Region:
@@ -55,7 +55,7 @@ class Region:
             raise InvalidInput(f"a region's radius must be 0 or more, got {radius!r}.")
         if math.prod(shape) < 1:
             raise InvalidInput(f"a region needs inputs of at least one dimension, got the shape {shape}.")
-        scale.check()
+        scale.known("check", scale.check)
         scale.check_dim(math.prod(shape))
         self.scale, self.radius, self.norm = scale, float(radius), norm
         self.shape, self.dim = shape, math.prod(shape)
@@ -86,7 +86,8 @@ class Region:
         """
         q = self.norm if norm is None else norm
         check_norm(q)
-        return self.radius / self.scale.inverse_norm(q, self.norm, self.dim)
+        norm_of_inverse = functools.partial(self.scale.inverse_norm, q, self.norm, self.dim)
+        return self.radius / self.scale.known(("inverse_norm", q, self.norm, self.dim), norm_of_inverse)
 
     def covers(self, box: Any) -> bool:
         """Whether every change of at most box[i] in coordinate i is inside; False where that is in doubt.
@@ -124,7 +125,11 @@ class Region:
     @property
     def mean_scale(self) -> float:
         """|det Σ|^(1/d), the geometric mean of the scales."""
-        return math.exp(self.scale.log_abs_det(self.dim) / self.dim)
+        return math.exp(self._log_abs_det / self.dim)
+
+    @property
+    def _log_abs_det(self) -> float:
+        return self.scale.known(("log_abs_det", self.dim), functools.partial(self.scale.log_abs_det, self.dim))
 
     @property
     def alm(self) -> float:
@@ -139,7 +144,7 @@ class Region:
         ball = self.dim * math.log(2 * self.radius)
         if self.norm != math.inf:
             ball += self.dim * gammaln(1 + 1 / self.norm) - gammaln(1 + self.dim / self.norm)
-        return float(ball + self.scale.log_abs_det(self.dim))
+        return float(ball + self._log_abs_det)
 
 
 def _event_shape(given: Any, scale: Scale) -> tuple[int, ...]:
