@@ -112,6 +112,17 @@ class Scale(ABC):
         """From above, by the balls around the budget: each ‖δ‖_q is at most the budget's length in ℓ_q."""
         return min(self.inverse_norm(q, p, dim) * budget.length(q) for q in NORMS)
 
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """‖Σ⁻¹eᵢ‖ₚ of every coordinate's own direction, shape (d,), in float64 on the CPU: exact or from above."""
+        self.check_dim(dim)
+        where = next((tensor.device for tensor in self.tensors().values()), torch.device("cpu"))
+        found = []
+        for start in range(0, dim, MAX_FORMED):  # a d×d matrix need not fit
+            units = torch.eye(min(MAX_FORMED, dim - start), dim - start, dtype=torch.float64, device=where)
+            units = torch.nn.functional.pad(units, (start, 0))
+            found.append(torch.linalg.vector_norm(self.solve(units), ord=p, dim=1).cpu())
+        return torch.cat(found)
+
     @abstractmethod
     def regularised(self, eps: float) -> Self:
         """An invertible neighbour; sample from it and certify it, never the original."""
