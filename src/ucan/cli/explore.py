@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from ucan.app.session import Session
 from ucan.cli import words
 from ucan.errors import InvalidInput, MissingExtra
 
@@ -40,6 +39,8 @@ def explore(
 
     Example: `ucan explore runs/mine`
     """
+    from ucan.app.session import Session
+
     session = Session.open(run, model, source, weights, words.device_of(device))
     with tempfile.TemporaryDirectory(prefix="ucan-explore-") as uploads:
         # Both are read when Gradio is imported or a page is made: no word to its makers, and no upload left behind.

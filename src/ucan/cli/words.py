@@ -21,6 +21,7 @@ from ucan.errors import InvalidInput, UcanError
 from ucan.generators import Composed, Fixed, Generator, Isotropic, Pattern
 from ucan.laws import Law
 from ucan.models import BUILT_IN, load_model
+from ucan.models.names import NAMES as MODEL_NAMES
 from ucan.plan import CertifyPlan, PredictPlan, Seed, seed_from_config
 from ucan.readiness import cannot_answer
 from ucan.scales import Dense
@@ -78,7 +79,7 @@ ModelOption = Annotated[
     str,
     typer.Option(
         help="The classifier: `package.module:name` (a module, what makes one, or a function on batches), a `.pt2` file "
-        f"of torch.export, an `.onnx` file, the folder of a trained run, or with --weights one of {', '.join(BUILT_IN)}."
+        f"of torch.export, an `.onnx` file, the folder of a trained run, or with --weights one of {', '.join(MODEL_NAMES)}."
     ),
 ]
 WeightsOption = Annotated[
