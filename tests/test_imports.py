@@ -54,6 +54,7 @@ ORDER = (
     "training",
     "audit",
     "results",
+    "runs",
     "report",
     "app",
     "cli",
