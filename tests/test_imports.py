@@ -18,6 +18,7 @@ ORDER = (
     "version",
     "lazy",
     "errors",
+    "choices",
     "rounding",
     "allocator",
     "config",
