@@ -43,6 +43,7 @@ ORDER = (
     "backends",
     "engine",
     "smoothed",
+    "routed",
     "cluster",
     "bench",
     "registry",

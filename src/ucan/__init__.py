@@ -22,8 +22,10 @@ if TYPE_CHECKING:
         Pattern,
     )
     from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
+    from ucan.models import Denoised, Ensemble
     from ucan.region import Region
     from ucan.registry import Registry
+    from ucan.routed import Routed
     from ucan.smoothed import SmoothedClassifier
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
     "CertificationWise",
     "Composed",
     "DatasetWise",
+    "Denoised",
+    "Ensemble",
     "ExpInf",
     "Fixed",
     "Gaussian",
@@ -50,6 +54,7 @@ __all__ = [
     "Prediction",
     "Region",
     "Registry",
+    "Routed",
     "SingularScale",
     "SmoothedClassifier",
     "UcanError",
@@ -67,8 +72,10 @@ __getattr__, __dir__ = lazy_names(
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
         "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern",
         "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
+        "models": "Denoised Ensemble",
         "region": "Region",
         "registry": "Registry",
+        "routed": "Routed",
         "smoothed": "SmoothedClassifier",
     },
 )

@@ -19,7 +19,7 @@ from ucan.evidence import Evidence, norm_from_json, norm_to_json, own_kind
 from ucan.laws import norm_name
 from ucan.region import Region
 from ucan.rounding import floor_digits
-from ucan.sidecar import INLINE, tensors_from_json, tensors_to_json
+from ucan.sidecar import INLINE, is_small, tensors_from_json, tensors_to_json
 
 FORMAT = 2
 READABLE = (1, 2)  # 1: version 0.1, whose evidence tells less
@@ -361,7 +361,14 @@ def budget_from_json(entry: dict[str, Any] | None, folder: Path | None) -> Budge
 def _scale_to_json(scale: scales.Scale, folder: Path | None) -> dict[str, Any]:
     if isinstance(scale, scales.Scalar):
         return {"kind": "Scalar", "value": scale.value}
-    return {"kind": type(scale).__name__, "tensors": tensors_to_json(scale.tensors(), folder)}
+    tensors = scale.tensors()
+    if is_small(tensors):
+        return {"kind": type(scale).__name__, "tensors": tensors_to_json(tensors, folder)}
+    # Many certificates share one Σ: its hash is taken once, and its file is written where it is missing.
+    entry = scale.known("file", lambda: tensors_to_json(tensors, None))
+    if folder is not None and not (folder / entry["file"]).exists():
+        tensors_to_json(tensors, folder)
+    return {"kind": type(scale).__name__, "tensors": entry}
 
 
 def _scale_from_json(entry: dict[str, Any], folder: Path | None) -> scales.Scale:

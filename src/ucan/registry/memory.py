@@ -425,10 +425,7 @@ def _resized(certificate: Certificate, radius: float) -> Certificate:
 
 def _same(a: Scale, b: Scale) -> bool:
     """Whether two Σ are one, whatever precision they are kept in."""
-    if isinstance(a, Scalar) or isinstance(b, Scalar):
-        return isinstance(a, Scalar) and isinstance(b, Scalar) and a.value == b.value
-    mine, theirs = a.tensors(), b.to("cpu").tensors()
-    return type(a) is type(b) and all(torch.equal(t.double(), theirs[name].double()) for name, t in mine.items())
+    return a.same_as(b.to("cpu"), lambda mine, theirs: torch.equal(mine.double(), theirs.double()))
 
 
 def _bytes(scale: Scale) -> int:
