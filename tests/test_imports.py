@@ -28,6 +28,7 @@ ORDER = (
     "region",
     "arithmetic",
     "sidecar",
+    "held",
     "evidence",
     "certificate",
     "generators",

@@ -28,6 +28,7 @@ from ucan.evidence import Evidence
 from ucan.fingerprint import has_weights
 from ucan.generators import Composed, Generator, Isotropic
 from ucan.guards import check_inside, check_lost
+from ucan.held import Held
 from ucan.laws import Law
 from ucan.plan import Bound, CertifyPlan, DerivedSeed, PredictPlan, Seed, Test, given_seed, random_seed
 from ucan.readiness import COMPANY as COMPANY
@@ -383,6 +384,25 @@ class SmoothedClassifier:
         return SmoothedClassifier(
             self.f.model, self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, step
         )
+
+    def holding(self, held: Held | None) -> SmoothedClassifier:
+        """The classifier at an input with these held values, under the same noise; itself where nothing is held.
+
+        Its model is then one of rows, which has ``at`` (``ucan.held``).
+        """
+        if held is None:
+            return self
+        at = getattr(self.f.model, "at", None)
+        if at is None:
+            raise InvalidInput(
+                f"{type(self.f.model).__name__} is no classifier of rows, so that nothing of it can be held."
+            )
+        engine = self.engine
+        made = SmoothedClassifier(
+            at(held), self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, self.step
+        )
+        made.engine.on_votes = engine.on_votes
+        return made
 
     @property
     def step(self) -> float | torch.Tensor | None:
