@@ -31,6 +31,7 @@ ORDER = (
     "held",
     "evidence",
     "certificate",
+    "reach",
     "generators",
     "guards",
     "votes",
