@@ -21,6 +21,7 @@ ORDER = (
     "config",
     "storage",
     "fingerprint",
+    "estimators",
     "laws",
     "budget",
     "scales",

@@ -24,6 +24,7 @@ from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput
+from ucan.estimators import as_estimator, known_classes
 from ucan.evidence import Evidence
 from ucan.fingerprint import has_weights
 from ucan.generators import Composed, Generator, Isotropic
@@ -53,7 +54,8 @@ def _majority(tau: float) -> Radius:
 class SmoothedClassifier:
     """g(x) = the most probable answer of the classifier f under noise, argmax_c P(f(x + μ + Σε) = c).
 
-    ``model`` is f: any callable that maps a batch (n, *event) to logits (n, num_classes) or to class indices (n,).
+    ``model`` is f: any callable that maps a batch (n, *event) to logits (n, num_classes) or to class indices (n,), or a
+    fitted estimator with ``predict`` (scikit-learn, XGBoost, …). ``num_classes`` is asked of a model that tells it, else 10.
     ``law`` draws ε; ``generator`` is the paper's M, which chooses μ and Σ (None: isotropic). ``backend``
     is how f is run: "eager", "compile" (torch.compile), or "auto", the faster of the two; ``precision`` ("fp32", "tf32",
     "bf16") is what it computes in, its own if not given. Both are part of the classifier, so what is certified is what
@@ -71,7 +73,7 @@ class SmoothedClassifier:
         model: Callable[[torch.Tensor], Any],
         law: Law,
         generator: Generator | None = None,
-        num_classes: int = 10,
+        num_classes: int | None = None,
         backend: str = "eager",
         precision: str | None = None,
         model_id: str | None = None,
@@ -83,7 +85,8 @@ class SmoothedClassifier:
             raise InvalidInput(f"generator must be a ucan.Generator such as ucan.Fixed(scale), got {generator!r}.")
         if generator is not None and getattr(generator, "scope", None) not in ("pipeline", "frozen"):
             raise InvalidInput(f"{type(generator).__name__} must declare its scope, pipeline or frozen.")
-        self.f = Classifier(model, num_classes)
+        model = as_estimator(model) or model
+        self.f = Classifier(model, known_classes(model, 10) if num_classes is None else num_classes)
         self.law = law
         self.M = (Isotropic() if generator is None else generator).eval()
         if precision is not None and precision not in PRECISIONS:

@@ -14,6 +14,7 @@ from ucan.data.columns import Amount, Column, columns_of
 from ucan.data.frames import Frame, RawColumn, read_frame
 from ucan.data.images import UNKNOWN, Labelled, sort_key
 from ucan.errors import InvalidInput
+from ucan.estimators import label_name
 from ucan.held import Held
 
 # Between these quantiles a normal distribution has 2.5631 standard deviations.
@@ -203,6 +204,9 @@ def _features(frame: Frame, apart: Sequence[str], features: Sequence[str] | None
     for name in apart:
         frame.column(name, "--target" if name == apart[0] else "--id")
     wanted = [name for name in frame.names if name not in apart] if features is None else list(features)
+    # LightGBM knows "mean radius" as mean_radius.
+    joined = {name.replace(" ", "_"): name for name in frame.names}
+    wanted = [name if name in frame.names else joined.get(name, name) for name in wanted]
     missing = [name for name in wanted if name not in frame.names]
     if missing:
         raise InvalidInput(f"the model takes {_listed(missing)}, and {frame.name} has {_listed(list(frame.names))}.")
@@ -220,13 +224,6 @@ def _steps(columns: Sequence[Column]) -> torch.Tensor | None:
     steps = [column.step for column in columns]
     known = [step for step in steps if step is not None]
     return torch.tensor(known, dtype=torch.float64) if len(known) == len(steps) else None
-
-
-def label_name(value: Any) -> str:
-    """A class as people write it: 1 for 1.0, the text itself, True and False."""
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value)
 
 
 def _label_names(column: RawColumn) -> list[str]:

@@ -13,9 +13,9 @@ from torch import nn
 from ucan.data.columns import Column
 from ucan.data.tables import Table
 from ucan.errors import ModelError
+from ucan.estimators import as_estimator, framed
 from ucan.fingerprint import identity
 from ucan.held import AtHeld, Held, Rows, check_evaluating
-from ucan.models.estimators import as_estimator, framed
 
 
 class TableModel(Rows):

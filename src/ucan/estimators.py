@@ -12,12 +12,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from ucan.data.tables import label_name
 from ucan.errors import ModelError
 from ucan.fingerprint import identity
 
 # A row that an estimator cannot answer: a vote for no class.
 NO_CLASS = -1
+
+
+def label_name(value: Any) -> str:
+    """A class as people write it: 1 for 1.0, the text itself, True and False."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
 
 
 class Estimator(ABC):
@@ -66,7 +72,8 @@ class Estimator(ABC):
         """The answers to rows start … end; those among them that are refused are found by halving."""
         part = rows[start:end] if isinstance(rows, np.ndarray) else rows.iloc[start:end]
         try:
-            return self.numbers(part).astype(np.int64)
+            with np.errstate(all="ignore"):  # what noise makes of a logarithm is no news, and invalid votes are counted
+                return self.numbers(part).astype(np.int64)
         except (ValueError, ArithmeticError) as error:
             if not self._has_answered:
                 raise ModelError(
@@ -101,7 +108,9 @@ class Predicting(Estimator):
 
     def numbers(self, rows: Any) -> np.ndarray:
         """By ``predict``, which is what is deployed."""
-        found = np.asarray(self.model.predict(rows)).reshape(len(rows), -1)
+        with warnings.catch_warnings():  # LightGBM makes up names for an array, and then misses them in the next one
+            warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
+            found = np.asarray(self.model.predict(rows)).reshape(len(rows), -1)
         if found.shape[1] != 1:
             raise ModelError(
                 f"{type(self.model).__name__}.predict answers {found.shape[1]} targets: give one of one target."
@@ -152,6 +161,14 @@ def as_estimator(model: Any, file_hash: str | None = None) -> Estimator | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return Predicting(model, file_hash)
+
+
+def known_classes(model: Any, default: int) -> int:
+    """The number of classes that a model tells: an estimator, a classifier of rows, timm's and Hugging Face's modules."""
+    for found in (getattr(model, "num_classes", None), getattr(getattr(model, "config", None), "num_labels", None)):
+        if isinstance(found, int) and not isinstance(found, bool) and found >= 2:
+            return found
+    return default
 
 
 def framed(names: Sequence[str], columns: Sequence[Any]) -> Any:
