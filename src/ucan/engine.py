@@ -21,6 +21,7 @@ from ucan.evidence import Evidence, Noise, law_to_json
 from ucan.fingerprint import identity, plain_state, weights_hash
 from ucan.generators import Generator
 from ucan.guards import check_constant, check_elsewhere, check_lost
+from ucan.held import held_of
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan, derived_from, is_secret
 from ucan.sequential import Candidate, settle
@@ -265,6 +266,7 @@ class Engine:
             family=plan.family,
             data_hash=derived_from(plan.seed),
             copy=plan.precision not in (None, self.precision),
+            held=held_of(self.f.model),
         )
 
 

@@ -181,6 +181,12 @@ class Classifier:
                 f"the model answered a batch of {size} with {output.dtype} of shape {tuple(output.shape)}; it must "
                 f"give logits of shape ({size}, {self.num_classes}) or whole class numbers of shape ({size},)."
             )
+        if output.shape[1] == 1:
+            raise ModelError(
+                "the model answers with one number per input. If it is the logit of the second of two classes, "
+                "ucan.models.adapt(model, x) makes it two; if it is a probability p, wrap it in a function that gives "
+                "torch.cat([1 - p, p], 1)."
+            )
         if output.shape[1] != self.num_classes:
             raise ModelError(
                 f"the model answers with {output.shape[1]} logits, but num_classes is {self.num_classes}: "
@@ -193,6 +199,9 @@ def as_answer(output: Any) -> torch.Tensor:
     """What a model answered, as a tensor."""
     if isinstance(output, torch.Tensor):
         return output
+    inner = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if isinstance(inner, torch.Tensor):  # Hugging Face's models
+        return inner
     try:
         return torch.as_tensor(output)
     except (TypeError, ValueError, RuntimeError) as error:
