@@ -17,7 +17,6 @@ from ucan.evidence import Evidence, Noise
 from ucan.fingerprint import weights_hash
 from ucan.generators import BasisWise, BudgetWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
 from ucan.held import Held, held_of
-from ucan.laws import norm_name
 from ucan.plan import random_seed
 from ucan.region import Region
 from ucan.registry import Registry
