@@ -47,6 +47,7 @@ ORDER = (
     "backends",
     "engine",
     "smoothed",
+    "continuing",
     "routed",
     "cluster",
     "bench",

@@ -259,17 +259,20 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
-        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self._decided(M, x, plan))
+        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self.decided(M, x, plan))
         for setup, candidate in settled:
-            votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
-            p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.level)
-            with self.engine.beside(x.device):
-                p_A = max(0.0, p_A - self.arithmetic_error(M, x))
-                evidence = self.engine.evidence(
-                    setup, x, votes, candidate.selection, plan.n0, candidate.drawn, plan, "anytime"
-                )
-                outcome = self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
-            yield candidate.index, outcome
+            yield candidate.index, self.concluded(setup, candidate, plan)
+
+    def concluded(self, setup: Setup, candidate: Candidate, plan: CertifyPlan) -> Certificate | Abstention:
+        """What the votes of a candidate certify, by a bound that holds at every number of them."""
+        votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
+        p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.level)
+        with self.engine.beside(x.device):
+            p_A = max(0.0, p_A - self.arithmetic_error(M, x))
+            evidence = self.engine.evidence(
+                setup, x, votes, candidate.selection, plan.n0, candidate.drawn, plan, "anytime"
+            )
+            return self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
 
     def certify_watched(self, x: torch.Tensor, plan: CertifyPlan) -> Iterator[Votes | Certificate | Abstention]:
         """Algorithm 1 for one input (1, *event) before one's eyes: its votes so far, pass by pass, then its outcome.
@@ -435,7 +438,7 @@ class SmoothedClassifier:
             for candidate in self.engine.settled(setup, candidates, stop, plan):
                 yield setup, candidate
 
-    def _decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
+    def decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
         """How what a rule decides follows from p at x, and back."""
         with self.engine.beside(x.device):
             return self.sizes.decided(M, x, plan)

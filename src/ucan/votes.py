@@ -221,13 +221,17 @@ def too_small(block: int) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One block of votes: input (1, *event) under the generator M held at it; of its copies the first ``take`` count."""
+    """One block of votes: input (1, *event) under the generator M held at it; of its copies the first ``take`` count.
+
+    Of those the first ``skip`` do not: they were counted before.
+    """
 
     M: Generator
     x: torch.Tensor
     stream: Stream
     number: int
     take: int
+    skip: int = 0
 
 
 class VoteCounter:
@@ -268,7 +272,7 @@ class VoteCounter:
             self.size = self.slots // 2 * self.block
             warnings.warn(f"out of memory: going on with forward passes of {self.size}.", RuntimeWarning, stacklevel=2)
         if self.on_votes is not None:
-            self.on_votes(sum(job.take for job in jobs))
+            self.on_votes(sum(job.take - job.skip for job in jobs))
         return tallies
 
     def _count(self, jobs: Sequence[Job]) -> torch.Tensor | None:
@@ -285,7 +289,9 @@ class VoteCounter:
         noisy = self._noisy(jobs)
         votes = self.vote(noisy.flatten(0, 1)).to(noisy.device).reshape(-1, self.block)[: len(jobs)]
         takes = torch.tensor([job.take for job in jobs]).to(noisy.device, non_blocking=True)
-        counted = torch.arange(self.block, device=noisy.device) < takes[:, None]
+        skips = torch.tensor([job.skip for job in jobs]).to(noisy.device, non_blocking=True)
+        copies = torch.arange(self.block, device=noisy.device)
+        counted = (copies < takes[:, None]) & (copies >= skips[:, None])
         tally = torch.zeros(len(jobs), self.num_classes + 1, dtype=torch.int64, device=noisy.device)
         return tally.scatter_add_(1, votes, counted.long())
 
