@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
-from ucan.config import differences, frozen, write_whole
+from ucan.config import differences, frozen
 from ucan.errors import InvalidInput, StoreError
-from ucan.storage import storage
+from ucan.storage import storage, write_whole
 
 KIND = "predict"
 START = f'{{"kind": "{KIND}", '.encode()

@@ -8,9 +8,8 @@ from typing import Any
 
 from ucan import laws
 from ucan.arithmetic import REAL
-from ucan.audit.ledger import CONFIG
 from ucan.audit.trials import MODES
-from ucan.config import read_config
+from ucan.config import CONFIG, read_config
 from ucan.errors import UcanError
 from ucan.report.runs import AUDIT, Run
 from ucan.training import is_trained_run, preset_names, read_settings
