@@ -6,6 +6,7 @@ import json
 import math
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,28 +54,41 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def settle(folder: Path, wanted: dict[str, Any], error: type[UcanError] = InvalidInput) -> None:
-    """Begin a run in a folder under a frozen config, or go on with the one there, which must have the same config."""
+def settle(
+    folder: Path,
+    wanted: dict[str, Any],
+    compare: Callable[[dict[str, Any], dict[str, Any]], list[str]],
+) -> dict[str, Any]:
+    """Begin a run in a folder under a frozen config, or go on with the one there, if it has the same config.
+
+    Args:
+        folder: the run's folder; it exists.
+        wanted: the config, as ``frozen`` gives it.
+        compare: what says in which settings two configs differ, a line each, such as ``differences``.
+
+    Returns:
+        The config of the run in this folder.
+    """
     path = folder / CONFIG
     if not path.is_file():
         write_config(path, wanted)
         sync_folder(folder.resolve().parent)
-    refuse_changes(folder, read_config(path), wanted, error)
-
-
-def refuse_changes(
-    place: Path, begun: dict[str, Any], wanted: dict[str, Any], error: type[UcanError] = InvalidInput
-) -> None:
-    """Raise ``error`` unless what was begun in ``place`` has the config that is wanted; every difference is named."""
+    begun = read_config(path)
     if begun.get("kind") != wanted.get("kind"):
-        kinds = f"it is {begun.get('kind')!r}, asked for {wanted.get('kind')!r}"
-        raise error(f"{place} holds a run of another kind ({kinds}); nothing was changed. Name a new place.")
-    changed = differences(begun, wanted)
+        raise InvalidInput(
+            f"{folder} holds a run of another kind ({begun.get('kind')}); nothing was changed. Give a new folder."
+        )
+    refuse_changes(folder, compare(begun, wanted))
+    return begun
+
+
+def refuse_changes(place: Path, changed: list[str], error: type[UcanError] = InvalidInput) -> None:
+    """Raise ``error`` if there are any differences between what was begun in ``place`` and what is asked for."""
     if changed:
         raise error(
             f"{place} holds a run with another config:\n  "
             + "\n  ".join(changed)
-            + "\nGive the same settings to resume it, name a new place to start another, or remove this one."
+            + f"\nGive the same settings to resume it, or another --out to start a new one (or remove {place.name})."
         )
 
 

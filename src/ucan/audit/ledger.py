@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
-from ucan.config import frozen, settle
+from ucan.config import differences, frozen, settle
 from ucan.errors import InvalidInput, StoreError
 from ucan.storage import Journal, storage, write_whole
 
@@ -27,7 +27,7 @@ class Ledger:
         self.folder = Path(folder)
         with storage(self.folder):
             (self.folder / BREAKS).mkdir(parents=True, exist_ok=True)
-            settle(self.folder, frozen(config))
+            settle(self.folder, frozen(config), differences)
         self._journal = Journal(self.folder / ATTEMPTS)
         try:
             records = [json.loads(line) for line in self._journal.lines()]

@@ -10,7 +10,6 @@ from typing import Any
 from markupsafe import Markup
 
 from ucan.report.basis import stopped_in_words
-from ucan.report.curves import certified_curve
 from ucan.report.figures import LIGHT, PAGE, PAPER, Line, accuracy_chart, ticks
 from ucan.report.markup import drawing, render
 from ucan.report.runs import Run, by_norm, norm_slug
@@ -61,7 +60,7 @@ def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Lin
     caps = {run.cap for run in group}
     lines = []
     for run in group:
-        curve = certified_curve(run.columns, by)
+        curve = run.curve(by)
         if curve is not None:
             cap = f" (cap {run.cap:g})" if run.cap is not None else " (no cap stated)"
             label = run.label + (cap if by == "alm" and len(caps) > 1 else "")
@@ -114,7 +113,7 @@ def _chart(by: Measure, group: Sequence[Run], lines: Sequence[Line]) -> Chart:
         "lines": [_values(line) for line in lines],
     }
     # The field's table, its columns chosen for these runs.
-    table = comparison([run.folder for run in group], ticks(max(most, 1e-3), TABLE_COLUMNS), by)
+    table = comparison(group, ticks(max(most, 1e-3), TABLE_COLUMNS), by)
     rows = [
         (run, [(cell, mark and not run.refuted) for cell, mark in zip(cells[2:], best[2:], strict=True)])
         for run, (cells, best) in zip(group, table.lines(), strict=True)

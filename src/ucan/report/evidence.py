@@ -74,10 +74,12 @@ def _size(value: float) -> str:
 
 
 def _noise(run: Run) -> str:
-    law = dict(run.config.get("law", {}))
-    kind = str(run.config.get("noise", "?")).split("(")[0]
-    other = f", {law.get('name', '?')}" if law.get("name") != "Gaussian" else ""
-    return f"{kind}{other}, λ {law.get('scale', math.nan):g}" if law else "–"
+    law = run.config.law
+    if law.name is None:
+        return "–"
+    kind = (run.config.noise.described or "?").split("(")[0]
+    other = f", {law.name}" if law.name != "Gaussian" else ""
+    return f"{kind}{other}, λ {math.nan if law.scale is None else law.scale:g}"
 
 
 # --- the audit ---

@@ -9,7 +9,6 @@ from typing import Any
 from markupsafe import Markup
 
 from ucan.arithmetic import REAL, changes_in_words
-from ucan.config import handed_out, to_toml
 from ucan.data import Labelled
 from ucan.report.accuracy import accuracy_figures, accuracy_section
 from ucan.report.evidence import (
@@ -70,7 +69,7 @@ def build_page(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
         "audit": audit_section(runs),
         "regions": region_section(runs, galleries),
         "scopes": render("scopes.html", scopes={run.scope for run in runs}, unknown=UNKNOWN_SCOPE),
-        "again": render("again.html", runs=runs, rows=[(run, commands(run), _settings(run)) for run in runs]),
+        "again": render("again.html", runs=runs, rows=[(run, commands(run), run.config.shown()) for run in runs]),
     }
     room = LIMIT - sum(len(part.encode()) for part in [*sections.values(), style, script])
     sections["gallery"] = gallery_section(runs, galleries, room)
@@ -100,7 +99,7 @@ def _inputs(runs: Sequence[Run]) -> str:
 
 def _arithmetic(runs: Sequence[Run]) -> str:
     """In which arithmetic the certificates hold, and for which changes."""
-    kinds = {str(run.config.get("arithmetic", REAL)) for run in runs}
+    kinds = {run.config.sampling.arithmetic for run in runs}
     said = [
         "A certificate holds in real arithmetic; floating-point rounding is not accounted for."
         if kind == REAL
@@ -108,8 +107,3 @@ def _arithmetic(runs: Sequence[Run]) -> str:
         for kind in sorted(kinds)
     ]
     return " ".join(said)
-
-
-def _settings(run: Run) -> str:
-    """A run's config as others may see it."""
-    return to_toml(handed_out(run.config))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ucan.certificate import Abstention, Certificate, budget_from_json, from_dict
-from ucan.config import CONFIG, frozen, read_config, settle
+from ucan.config import CONFIG, differences, frozen, read_config, settle
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.database import connect_reader, connect_writer
 from ucan.results.lock import WriterLock
@@ -68,10 +69,16 @@ class Store:
         self._claims: Claims | None = None
 
     @classmethod
-    def create(cls, folder: str | Path, config: dict[str, Any]) -> Store:
+    def create(
+        cls,
+        folder: str | Path,
+        config: dict[str, Any],
+        compare: Callable[[dict[str, Any], dict[str, Any]], list[str]] = differences,
+    ) -> Store:
         """A new run, or the one in this folder again if its config is the same; the only writer until closed.
 
-        A changed config is refused, key by key; so is a folder that holds other things.
+        A changed config is refused, with each difference that ``compare`` (the run's config, the one asked for) finds; so is
+        a folder that holds other things.
         """
         folder, wanted = Path(folder), frozen(config)
         with storage(folder):
@@ -79,15 +86,15 @@ class Store:
             lock = WriterLock(folder / LOCK)
         try:
             with storage(folder):
-                settle(folder, wanted)
-                return cls(folder, wanted, connect_writer(folder / RESULTS), lock)
+                settled = settle(folder, wanted, compare)
+                return cls(folder, settled, connect_writer(folder / RESULTS), lock)
         except BaseException:
             lock.release()
             raise
 
     @classmethod
     def open(cls, folder: str | Path) -> Store:
-        """An existing run, read-only; also while another process writes it."""
+        """An existing run, read-only; also while another process writes it. It is closed when nobody holds it any more."""
         folder = Path(folder)
         if not (folder / CONFIG).is_file():
             found = f"is not a run folder: it has no {CONFIG}" if folder.is_dir() else "is no folder"
@@ -96,7 +103,10 @@ class Store:
         if not (folder / RESULTS).is_file():
             raise StoreError(f"{folder} has no results yet: {RESULTS} is missing. `ucan certify` writes it.")
         with storage(folder):
-            return cls(folder, config, connect_reader(folder / RESULTS), None)
+            db = connect_reader(folder / RESULTS)
+        store = cls(folder, config, db, None)
+        weakref.finalize(store, db.close)
+        return store
 
     def add(self, idx: int, label: int, outcome: Certificate | Abstention, seconds: float) -> None:
         """Store one outcome with its evidence, in one transaction: afterwards it is there, or it is not."""

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ucan.budget import Budget
-from ucan.config import CONFIG, frozen, read_config, refuse_changes, write_config
+from ucan.config import CONFIG, differences, frozen, read_config, refuse_changes, write_config
 from ucan.errors import TrainingError
 from ucan.generators import Generator
 from ucan.laws import Law
@@ -48,9 +48,11 @@ def check_settings(folder: Path, config: dict[str, Any]) -> None:
             raise TrainingError(f"{folder} holds other things than a run; name another folder (--out).")
         return
     begun = read_config(path)
+    if begun.get("kind") != config.get("kind"):
+        raise TrainingError(f"{folder} holds a run of another kind ({begun.get('kind')}); name another folder (--out).")
     # A run from before data_hash was kept goes on without it.
     asked = {key: value for key, value in config.items() if key != "data_hash" or key in begun}
-    refuse_changes(folder, begun, frozen(asked), TrainingError)
+    refuse_changes(folder, differences(begun, frozen(asked)), TrainingError)
 
 
 def keep_settings(folder: Path, config: dict[str, Any]) -> None:
