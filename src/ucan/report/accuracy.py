@@ -113,7 +113,7 @@ def _chart(by: Measure, group: Sequence[Run], lines: Sequence[Line]) -> Chart:
         "lines": [_values(line) for line in lines],
     }
     # The field's table, its columns chosen for these runs.
-    table = comparison([run.folder for run in group], ticks(max(most, 1e-3), TABLE_COLUMNS), by)
+    table = comparison(group, ticks(max(most, 1e-3), TABLE_COLUMNS), by)
     rows = [
         (run, [(cell, mark and not run.refuted) for cell, mark in zip(cells[2:], best[2:], strict=True)])
         for run, (cells, best) in zip(group, table.lines(), strict=True)
