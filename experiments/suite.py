@@ -42,7 +42,6 @@ from torch import nn
 
 from ucan import SmoothedClassifier, __version__, data
 from ucan.bench import machine
-from ucan.config import write_whole
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
@@ -50,6 +49,7 @@ from ucan.plan import CertifyPlan
 from ucan.rounding import floor_percent
 from ucan.runs.levels import Claim, Levels, decide, within
 from ucan.runs.train import TrainJob, changed, trainer_of
+from ucan.storage import write_whole
 from ucan.training import TrainSettings, is_trained_run, load_run, read_settings
 
 ALPHA, N0 = 0.001, 100

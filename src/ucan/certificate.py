@@ -22,6 +22,7 @@ from ucan.evidence import Evidence, own_kind
 from ucan.region import Region
 from ucan.rounding import floor_digits
 from ucan.sidecar import INLINE, is_small, tensors_from_json, tensors_to_json
+from ucan.storage import write_whole
 
 FORMAT = 2
 READABLE = (1, 2)  # 1: version 0.1, whose evidence tells less
@@ -62,7 +63,8 @@ class Outcome:
             else ""
         )
         copy = f", of a copy in {evidence.precision}" if evidence.copy else ""
-        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{copy}"
+        held = f", {evidence.held.words()}" if evidence.held is not None else ""
+        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{copy}{held}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,9 +300,7 @@ def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) 
         raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: make it first.")
     try:
         text = json.dumps(outcome.to_dict(path.parent), indent=1, ensure_ascii=False, allow_nan=False)
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        write_whole(path, text.encode())
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error}.") from error
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from ucan import laws
 from ucan.arithmetic import REAL
-from ucan.audit.ledger import CONFIG
 from ucan.audit.trials import MODES
-from ucan.config import read_config
+from ucan.config import CONFIG, read_config
 from ucan.errors import UcanError
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
 from ucan.runs.fields import Option, from_table, leaves

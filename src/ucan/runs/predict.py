@@ -94,16 +94,16 @@ def predict(job: PredictJob, out: str | Path | None = None, progress: Progress =
     first = selection.first().to(where)
     g = smoothed_of(job, first)
     selection.check(g.f.num_classes)
-    with Answers(table) as answers:
-        begun = answers.about
-        g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if begun is None else begun.arithmetic))
-        g.check_inputs(first)
-        plan = g.seeded(plan, begun_seed(job.seed, begun), selection.dataset.fingerprint())
-        answers.begin(_config(job, g, plan, selection, first, begun))
-        _answer_all(g, selection, answers, plan, progress)
-        if table is not None:
-            answers.finish(selection.indices)
-        return Predicted(tuple(answers.done[i] for i in selection.indices), table, job.alpha)
+    answers = Answers(table)
+    begun = answers.about
+    g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if begun is None else begun.arithmetic))
+    g.check_inputs(first)
+    plan = g.seeded(plan, begun_seed(job.seed, begun), selection.dataset.fingerprint())
+    answers.begin(_config(job, g, plan, selection, first, begun))
+    _answer_all(g, selection, answers, plan, progress)
+    if table is not None:
+        answers.finish(selection.indices)
+    return Predicted(tuple(answers.done[i] for i in selection.indices), table, job.alpha)
 
 
 def _checked(out: str | Path | None) -> Path | None:
