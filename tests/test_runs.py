@@ -1,5 +1,6 @@
 """Runs as a library: the typed config, and the one object to read a run."""
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,12 +57,34 @@ def test_every_option_of_certify_is_a_field_or_changes_no_result() -> None:
     assert given - free - {"--help"} == fields
 
 
+@pytest.mark.parametrize("folder", ("cli", "runs"))
+def test_functions_are_short(folder: str) -> None:
+    """Outside their argument lists and docstrings."""
+    for path in (Path(ucan.__file__).parent / folder).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                assert not body or body[-1].end_lineno - body[0].lineno < 60, f"{path.name}: {node.name}"
+
+
+def test_the_defaults_of_an_audit_are_those_of_its_budget() -> None:
+    import inspect
+
+    from ucan.audit import FACTORS, Budget
+    from ucan.cli.audit import audit
+
+    given = {name: parameter.default for name, parameter in inspect.signature(audit).parameters.items()}
+    assert Budget(*(given[name] for name in ("steps", "draws", "restarts", "check", "level", "seed"))) == Budget()
+    assert given["factors"] == ",".join(map(str, FACTORS))
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.parent.name)
 def test_an_old_config_is_read_and_loses_nothing(path: Path) -> None:
     table = read_config(path)
     config = RunConfig.of(table, str(path))
     assert {**table, "arithmetic": "real"} == config.to_table()
     assert RunConfig.of(config.to_table()) == config
+    assert RunConfig.of({**table, "norm": "inf"}).claim.norm == float("inf")
     assert config.data.skip == 1 and config.sampling.n == 400 and config.law.name == "Gaussian"
 
 
