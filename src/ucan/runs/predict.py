@@ -18,9 +18,17 @@ from ucan.plan import PredictPlan, Seed
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
 from ucan.runs.answers import Answer, Answers
-from ucan.runs.build import model_ref, noise_ref, settle_backend, smoothed_of, step_for
+from ucan.runs.build import (
+    Inputs,
+    Pipeline,
+    Selection,
+    model_ref,
+    noise_ref,
+    settle_backend,
+    smoothed_of,
+    step_for,
+)
 from ucan.runs.config import DataRef, LawRef, PredictConfig, begun_seed, kept_seed
-from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.progress import SILENT, Progress
 from ucan.smoothed import SmoothedClassifier
 from ucan.version import __version__
