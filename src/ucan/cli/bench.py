@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from torch import nn
 
-from ucan import __version__
-from ucan.allocator import keep_memory
-from ucan.backends import OPTIONS
-from ucan.bench import Bench, Row, Stopped, machine
 from ucan.cli import words
 from ucan.errors import InvalidInput
-from ucan.models import BUILT_IN, build_model, load_model
-from ucan.training import is_trained_run, load_run
+from ucan.models.names import NAMES
+from ucan.version import __version__
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ucan.bench import Bench, Row, Stopped
 
 MODEL_HELP = (
     "What is measured: `package.module:name` (a module, or what makes one), the folder of a trained run, or one of "
-    f"{', '.join(BUILT_IN)}."
+    f"{', '.join(NAMES)}."
 )
 
 
@@ -48,19 +48,24 @@ def bench(
 
     Example: `ucan bench --model resnet50 --shape 3,224,224 --n 100000 --precision bf16 --backend compile`
     """
+    from ucan.backends import OPTIONS
+    from ucan.bench import Bench, machine
+    from ucan.runs.build import device_of
+
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out takes a file in a folder that is there, got {out}.")
     unknown = sorted({name.strip() for name in backend.split(",")} - {"eager", *OPTIONS})
     if unknown:
         raise InvalidInput(f"--backend takes eager, {', '.join(OPTIONS)}, got {', '.join(unknown)}.")
-    where = words.device_of(device)
+    where = device_of(device)
     network, event, classes = _network(model, weights, shape, where)
     measured = Bench(network, event, classes, n)
     precisions = [None if name.strip() == "fp32" else name.strip() for name in precision.split(",")]  # None: its own
     choices = [(name.strip(), kind) for kind in precisions for name in backend.split(",")]
     about = machine(where)
     title = f"{model} at {_joined(event)} on {about['device']}"
-    interrupted, stopped = False, list[Stopped]()
+    interrupted = False
+    stopped: list[Stopped] = []
     try:
         stopped = _measure(measured, choices, shapes, art, quiet)
     except KeyboardInterrupt:  # what was measured until then is told all the same
@@ -85,6 +90,13 @@ def _network(
     model: str, weights: Path | None, shape: str | None, where: torch.device
 ) -> tuple[nn.Module, tuple[int, ...], int]:
     """What is measured, on its device, with the shape of its inputs and its number of classes."""
+    import torch
+    from torch import nn
+
+    from ucan.models import BUILT_IN, build_model, load_model
+    from ucan.runs.build import classes_of
+    from ucan.training import is_trained_run, load_run
+
     if is_trained_run(model):
         if shape is not None or weights is not None:
             raise InvalidInput(f"{model} is a trained run: leave out --shape and --weights.")
@@ -101,7 +113,7 @@ def _network(
         raise InvalidInput(
             f"{model} has no weights in PyTorch, so its bare forward pass cannot be prepared: measure a module."
         )
-    return network, event, words.classes_of(network, None, torch.zeros(1, *event, device=where))
+    return network, event, classes_of(network, None, torch.zeros(1, *event, device=where))
 
 
 def _joined(event: tuple[int, ...]) -> str:
@@ -113,6 +125,8 @@ def _measure(
 ) -> list[Stopped]:
     """Fill the bench's rows, laws and shapes with the last backend and precision; the samples that stopping early uses."""
     from rich.console import Console
+
+    from ucan.allocator import keep_memory
 
     console = Console(stderr=True, quiet=quiet)
     with console.status("textbook loop"):
