@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 from collections.abc import Sequence
@@ -156,7 +157,7 @@ def read_budget(path: str | Path, shape: Sequence[int]) -> Budget:
     """
     path = Path(path)
     try:
-        content = np.load(path, allow_pickle=False)
+        content = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
         arrays = {"limits": content} if isinstance(content, np.ndarray) else dict(content)
     except (OSError, ValueError, TypeError, BadZipFile) as error:
         raise InvalidInput(f"{path} cannot be read as a numeric {path.suffix} file: {error}.") from error
