@@ -63,7 +63,8 @@ class Outcome:
             else ""
         )
         copy = f", of a copy in {evidence.precision}" if evidence.copy else ""
-        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{copy}"
+        held = f", {evidence.held.words()}" if evidence.held is not None else ""
+        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{copy}{held}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from ucan.evidence import Evidence, Noise, law_to_json
 from ucan.fingerprint import identity, plain_state, weights_hash
 from ucan.generators import Generator
 from ucan.guards import check_constant, check_elsewhere, check_lost
+from ucan.held import held_of
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan, derived_from, is_secret
 from ucan.sequential import Candidate, settle
@@ -163,6 +164,22 @@ class Engine:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
     ) -> Iterator[tuple[Setup, int, Request, list[Votes]]]:
         """So many votes of each phase on each input; all inputs share forward passes."""
+        for setup, requests in self._begun(inputs, plan, phases):
+            for i, (request, votes) in enumerate(self.answered(setup, requests)):
+                yield setup, i, request, votes
+
+    def held(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan
+    ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator]]:
+        """Each input with the generator held at it; no votes are cast."""
+        for setup, requests in self._begun(inputs, plan, {}):
+            for i, request in enumerate(requests):
+                yield setup, i, request.x, request.M
+
+    def _begun(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
+    ) -> Iterator[tuple[Setup, Iterator[Request]]]:
+        """How votes are counted, and what is to be counted; nothing where there are no inputs."""
         waiting = iter(inputs)
         first = next(waiting, None)
         if first is None:
@@ -171,9 +188,7 @@ class Engine:
         setup = self.setup(first.to(device), plan)
         if device.type == "cuda":  # what was made so far is there when it is used beside the votes
             self._side(device).wait_stream(torch.cuda.current_stream(device))
-        requests = self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
-        for i, (request, votes) in enumerate(self.answered(setup, requests)):
-            yield setup, i, request, votes
+        yield setup, self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
 
     def answered(self, setup: Setup, requests: Iterator[Request]) -> Iterator[tuple[Request, list[Votes]]]:
         """Each request with the votes of its streams, in order."""
@@ -265,6 +280,7 @@ class Engine:
             family=plan.family,
             data_hash=derived_from(plan.seed),
             copy=plan.precision not in (None, self.precision),
+            held=held_of(self.f.model),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ucan import laws
 from ucan.bounds import Ballot
 from ucan.errors import InvalidInput
+from ucan.held import Held
 from ucan.laws import Law
 
 
@@ -63,7 +64,8 @@ class Evidence:
     of each phase: with it the votes can be drawn again, and it tells nothing about other inputs if the seed is secret
     (then ``seed`` is None). ``model`` is what the classifier is known by (``ucan.fingerprint.identity``). ``data_hash``:
     the seed was derived, and these are the data that it was derived from. ``copy``: the precision was asked for in a
-    call, so this is about a copy of the classifier.
+    call, so this is about a copy of the classifier. ``held``: the columns that had no noise, with their values; the claim
+    covers no change of them.
     """
 
     counts: tuple[int, ...]
@@ -94,6 +96,7 @@ class Evidence:
     family: int = 1
     data_hash: str | None = None
     copy: bool = False
+    held: Held | None = None
 
     def __post_init__(self) -> None:
         if type(self.family) is not int or self.family < 1:
@@ -125,8 +128,10 @@ class Evidence:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        held = plain.pop("held")
         return {
             **plain,
+            **({} if held is None else {"held": held.to_dict()}),
             "counts": list(self.counts),
             "selection": None if self.selection is None else list(self.selection),
             "law": law_to_json(self.law),
@@ -148,6 +153,7 @@ class Evidence:
                 "selection": None if selection is None else tuple(selection),
                 "law": law_from_json(plain["law"]),
                 "noise": noise,
+                "held": None if plain.get("held") is None else Held.from_dict(plain["held"]),
             }
         )
 

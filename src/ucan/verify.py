@@ -16,6 +16,7 @@ from ucan.errors import InvalidInput, UcanError
 from ucan.evidence import Evidence, Noise
 from ucan.fingerprint import weights_hash
 from ucan.generators import BasisWise, BudgetWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
+from ucan.held import Held, held_of
 from ucan.plan import random_seed
 from ucan.region import Region
 from ucan.registry import Registry
@@ -143,6 +144,7 @@ def _same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tenso
             evidence.model or evidence.weights_hash, mine if evidence.model else weights_hash(g.f.model) or mine
         ),
         *_precision_check(certificate, g, x),
+        *_held_check(evidence.held, held_of(g.f.model)),
         Check("classes", classes == g.f.num_classes, f"{g.f.num_classes} classes here, {classes} in the certificate"),
         _check("law", f"the noise law, {g.law},", law, ("is", "is not"), f"the certificate's, {evidence.law}"),
         Check(
@@ -170,6 +172,14 @@ def _same_input(evidence: Evidence, x: torch.Tensor) -> bool:
 def _of_a_copy(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> bool:
     """Whether the certificate is about the classifier in another precision than the one that is deployed."""
     return certificate.evidence.precision != (g.engine.precision or precision_name(g.f.dtype or x.dtype))
+
+
+def _held_check(claimed: Held | None, mine: Held | None) -> tuple[Check, ...]:
+    """Whether the columns without noise, and their values, are those of the certificate; nothing where there are none."""
+    if claimed is None and mine is None:
+        return ()
+    what = mine.words() if mine is not None else "no columns are held"
+    return (_check("held", what, claimed == mine, ("is", "is not"), "what the certificate says, with the same values"),)
 
 
 def _precision_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:

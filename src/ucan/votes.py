@@ -181,6 +181,12 @@ class Classifier:
                 f"the model answered a batch of {size} with {output.dtype} of shape {tuple(output.shape)}; it must "
                 f"give logits of shape ({size}, {self.num_classes}) or whole class numbers of shape ({size},)."
             )
+        if output.shape[1] == 1:
+            raise ModelError(
+                "the model answers with one number per input. If it is the logit of the second of two classes, "
+                "ucan.models.adapt(model, x) makes it two; if it is a probability p, wrap it in a function that gives "
+                "torch.cat([1 - p, p], 1)."
+            )
         if output.shape[1] != self.num_classes:
             raise ModelError(
                 f"the model answers with {output.shape[1]} logits, but num_classes is {self.num_classes}: "
@@ -193,6 +199,9 @@ def as_answer(output: Any) -> torch.Tensor:
     """What a model answered, as a tensor."""
     if isinstance(output, torch.Tensor):
         return output
+    inner = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if isinstance(inner, torch.Tensor):  # Hugging Face's models
+        return inner
     try:
         return torch.as_tensor(output)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -212,13 +221,17 @@ def too_small(block: int) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One block of votes: input (1, *event) under the generator M held at it; of its copies the first ``take`` count."""
+    """One block of votes: input (1, *event) under the generator M held at it; of its copies the first ``take`` count.
+
+    Of those the first ``skip`` do not: they were counted before.
+    """
 
     M: Generator
     x: torch.Tensor
     stream: Stream
     number: int
     take: int
+    skip: int = 0
 
 
 class VoteCounter:
@@ -259,7 +272,7 @@ class VoteCounter:
             self.size = self.slots // 2 * self.block
             warnings.warn(f"out of memory: going on with forward passes of {self.size}.", RuntimeWarning, stacklevel=2)
         if self.on_votes is not None:
-            self.on_votes(sum(job.take for job in jobs))
+            self.on_votes(sum(job.take - job.skip for job in jobs))
         return tallies
 
     def _count(self, jobs: Sequence[Job]) -> torch.Tensor | None:
@@ -276,7 +289,9 @@ class VoteCounter:
         noisy = self._noisy(jobs)
         votes = self.vote(noisy.flatten(0, 1)).to(noisy.device).reshape(-1, self.block)[: len(jobs)]
         takes = torch.tensor([job.take for job in jobs]).to(noisy.device, non_blocking=True)
-        counted = torch.arange(self.block, device=noisy.device) < takes[:, None]
+        skips = torch.tensor([job.skip for job in jobs]).to(noisy.device, non_blocking=True)
+        copies = torch.arange(self.block, device=noisy.device)
+        counted = (copies < takes[:, None]) & (copies >= skips[:, None])
         tally = torch.zeros(len(jobs), self.num_classes + 1, dtype=torch.int64, device=noisy.device)
         return tally.scatter_add_(1, votes, counted.long())
 

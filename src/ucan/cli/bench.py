@@ -66,7 +66,8 @@ def bench(
     choices = [(name.strip(), kind) for kind in precisions for name in backend.split(",")]
     about = machine(where)
     title = f"{model} at {_joined(event)} on {about['device']}"
-    interrupted, stopped = False, []
+    interrupted = False
+    stopped: list[Stopped] = []
     try:
         stopped = _measure(measured, choices, shapes, art, quiet)
     except KeyboardInterrupt:  # what was measured until then is told all the same

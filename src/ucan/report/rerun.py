@@ -58,7 +58,7 @@ def _noise(config: RunConfig) -> str | None:
 SPELLED: dict[tuple[str, ...], Callable[[RunConfig], Any]] = {
     ("model", "spec"): lambda config: config.model.spec or "MODEL",
     ("data", "source"): lambda config: config.data.source or "DATA",
-    ("law", "name"): lambda config: LAWS.get(config.law.name or ""),
+    ("law", "given"): lambda config: config.law.given or LAWS.get(config.law.name or ""),
     ("noise", "given"): _noise,
     ("sampling", "seed"): lambda config: None if config.sampling.seed_source else config.sampling.seed,
     ("sampling", "arithmetic"): lambda config: REAL if config.sampling.arithmetic == REAL else "grid",

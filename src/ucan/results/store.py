@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ucan.certificate import Abstention, Certificate, budget_from_json, from_dict
-from ucan.config import CONFIG, differences, frozen, read_config, settle
+from ucan.config import CONFIG, differences, frozen, read_config, settle, write_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.database import connect_reader, connect_writer
 from ucan.results.lock import WriterLock
@@ -108,8 +108,18 @@ class Store:
         weakref.finalize(store, db.close)
         return store
 
-    def add(self, idx: int, label: int, outcome: Certificate | Abstention, seconds: float) -> None:
-        """Store one outcome with its evidence, in one transaction: afterwards it is there, or it is not."""
+    def adopt(self, config: dict[str, Any]) -> None:
+        """Put another config in the place of the run's, whole or not at all: for a run that goes on with more votes."""
+        wanted = frozen(config)
+        with storage(self.folder), self._transaction():  # which a reader cannot begin
+            write_config(self.folder / CONFIG, wanted)
+        self.config = wanted
+
+    def add(self, idx: int, label: int, outcome: Certificate | Abstention, seconds: float, again: bool = False) -> None:
+        """Store one outcome with its evidence, in one transaction: afterwards it is there, or it is not.
+
+        ``again``: in place of the one that is there, with the seconds of both.
+        """
         if not isinstance(outcome, Certificate | Abstention) or outcome.norm is None:
             raise InvalidInput(
                 f"a run keeps what certify returns, not what predict does; got {type(outcome).__name__}."
@@ -117,7 +127,7 @@ class Store:
         claims = Claims(outcome.scope, outcome.norm, None if outcome.budget is None else outcome.budget.key)
         self._check_claims(claims)
         prediction = ABSTAINED if outcome.prediction is None else outcome.prediction
-        row = {
+        row: dict[str, Any] = {
             "idx": int(idx),
             "label": int(label),
             "prediction": prediction,
@@ -134,6 +144,11 @@ class Store:
         with storage(self.folder):
             record = json.dumps(outcome.to_dict(self.folder), ensure_ascii=False)
             with self._transaction():
+                if again:
+                    query = "SELECT seconds FROM outcomes WHERE idx = ?"
+                    row["seconds"] += self._db.execute(query, (int(idx),)).fetchone()[0]
+                    for table in ("outcomes", "records"):
+                        self._db.execute(f"DELETE FROM {table} WHERE idx = ?", (int(idx),))
                 self._insert([tuple(row.values())])
                 self._db.execute("INSERT INTO records VALUES (?, ?)", (int(idx), record))
         self._claims = claims

@@ -50,9 +50,10 @@ class DataRef:
 
 @dataclass(frozen=True)
 class LawRef:
-    """The noise law: its name, its module if it is none of ours, λ, the power law's exponent, and what others have besides."""
+    """The noise law: as given, its name, its module if it is none of ours, λ, its exponent, its other parameters."""
 
-    name: str | None = entry("law.name", certify=Option("--law", own=True))
+    given: str | None = entry("given.law", compared=False, certify=Option("--law", own=True))
+    name: str | None = entry("law.name", certify="of the law; without `given`, the option")
     module: str | None = entry("law.module", certify="of a law that another package brings, found by its name")
     scale: float | None = entry("law.scale", certify=Option("--scale"))
     exponent: float | None = entry("law.a", certify=Option("--exponent", own=True))
@@ -122,6 +123,11 @@ class Sampling:
             arithmetic,
             backend,
         )
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether a run may go on with a larger n: its bound holds at every number of votes."""
+        return self.stop is not None or self.bound == "anytime"
 
     @property
     def rule(self) -> Stop | None:
