@@ -10,9 +10,10 @@ from markupsafe import Markup
 
 from ucan.audit import in_words
 from ucan.report.basis import stopped_in_words
-from ucan.report.figures import PAGE, PAPER, Paint, input_sheet, slice_chart, votes_chart
+from ucan.report.figures import input_sheet, slice_chart, votes_chart
 from ucan.report.gallery import Gallery
-from ucan.report.markup import drawing, render, slug
+from ucan.report.markup import render, slug
+from ucan.report.paint import PAGE, PAPER, Paint
 from ucan.report.runs import Run
 from ucan.results.metrics import summary
 from ucan.rounding import ceil_percent, floor_percent, floor_significant
@@ -107,7 +108,7 @@ def region_section(runs: Sequence[Run], galleries: Sequence[Gallery]) -> Markup:
         least, most = (_size(reach) for reach in shown.slice.reach)
         ball, alm = _size(shown.certificate.radius), _size(shown.certificate.alm)
         words = f"input {shown.idx}: reaches {least} across, {most} up; ball {ball}, ALM {alm}"
-        slices.append((runs[number], drawing(svg), words))
+        slices.append((runs[number], svg, words))
     return render("regions.html", runs=runs, slices=slices) if slices else Markup()
 
 
@@ -117,12 +118,12 @@ def region_figures(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[st
     return {f"slice-{number + 1}-{slug(runs[number].label)}": svg for number, svg in drawn.items()}
 
 
-def _slices(runs: Sequence[Run], galleries: Sequence[Gallery], paint: Paint) -> dict[int, str]:
+def _slices(runs: Sequence[Run], galleries: Sequence[Gallery], paint: Paint) -> dict[int, Markup]:
     """The slice of each run that has one, by its number; all of one norm to one scale."""
     cuts = {
         i: g.typical.slice for i, g in enumerate(galleries) if g.typical is not None and g.typical.slice is not None
     }
-    drawn: dict[int, str] = {}
+    drawn: dict[int, Markup] = {}
     for number, cut in cuts.items():
         run = runs[number]
         most = max(other.most for i, other in cuts.items() if runs[i].kind == run.kind)
@@ -143,7 +144,7 @@ def gallery_section(runs: Sequence[Run], galleries: Sequence[Gallery], room: int
         if not (gallery.exhibits or gallery.missing):
             continue
         notes = (_refuted(run), *gallery.missing) if run.refuted else gallery.missing
-        exhibits = [(one, drawing(votes_chart(one.counts, one.answer, one.truth, PAGE))) for one in gallery.exhibits]
+        exhibits = [(one, votes_chart(one.counts, one.answer, one.truth, PAGE)) for one in gallery.exhibits]
         part = render("exhibits.html", runs=runs, run=run, notes=notes, exhibits=exhibits)
         size = len(part.encode())
         if size <= room:
@@ -160,7 +161,9 @@ def input_figures(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[str
         f"input-{number + 1}-{slug(run.label)}-{one.idx}-{slug(one.why)}": input_sheet(
             f"{run.label} · {run.scope} · {one.why}, input {one.idx}",
             [(panel.name, panel.note, panel.uri) for panel in one.panels],
-            votes_chart(one.counts, one.answer, one.truth, PAPER),
+            one.counts,
+            one.answer,
+            one.truth,
         )
         for number, (run, gallery) in enumerate(zip(runs, galleries, strict=True))
         for one in gallery.exhibits

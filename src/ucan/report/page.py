@@ -19,9 +19,9 @@ from ucan.report.evidence import (
     region_figures,
     region_section,
 )
-from ucan.report.figures import DARK, LIGHT
 from ucan.report.gallery import Gallery, exhibit_run
 from ucan.report.markup import render
+from ucan.report.paint import DARK, LIGHT
 from ucan.report.rerun import commands
 from ucan.report.runs import Run
 from ucan.report.sentences import sentences
