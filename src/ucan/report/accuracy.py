@@ -57,7 +57,7 @@ def accuracy_figures(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Line]:
-    """The curves of a group of one norm, each in its run's colour; runs that tell no sizes or no labels are left out."""
+    """The curves of a group of one norm, each in its run's colour; runs without sizes or labels are left out."""
     caps = {run.cap for run in group}
     lines = []
     for run in group:
@@ -70,7 +70,7 @@ def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Lin
 
 
 def _found(run: Run) -> str:
-    """For the legend: that sampling stopped, and what an attack left of a claim that is wrong or does not cover live use."""
+    """The note in the legend: sampling stopped early, or an audit refuted the claim or broke what it does not cover."""
     notes = ["sampling stopped early"] if stopped_in_words(run.config) else []
     if run.refuted:
         notes.append("refuted by audit")

@@ -1,4 +1,4 @@
-"""What lies behind the curves, on the page: the runs, what an attack did, the shape of a region, chosen inputs."""
+"""The sections of the page below the curves: the runs, their audits, the shape of a region, chosen inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ucan.rounding import ceil_percent, floor_percent, floor_significant
 
 
 def overview_section(runs: Sequence[Run]) -> Markup:
-    """The figures of each run in a row."""
+    """The section with the figures of each run in a row."""
     names = ("run", "scope", "noise", "inputs", "right, %", "abstained, %", "mean radius", "median radius", "α", "n")
     rows = [(run, _noise(run), _figures(run)) for run in runs]
     remarks = [words for run in runs for words in _remarks(run)]
@@ -41,7 +41,7 @@ def _figures(run: Run) -> tuple[str, ...]:
 
 
 def _remarks(run: Run) -> list[str]:
-    """What one must know to read a run's figures."""
+    """What a reader must know about a run's figures."""
     said = [_refuted(run)] if run.refuted else []
     if run.left_out:
         said.append(
@@ -62,7 +62,7 @@ def _refuted(run: Run) -> str:
 
 
 def _copies(run: Run) -> str:
-    """The number of noisy copies; where it differs between inputs, the most and the mean."""
+    """The number of noisy copies; if it differs between inputs, the largest and the mean."""
     n = run.columns["n"]
     if n.min() == n.max():
         return f"{n.max():,}" if n.max() else "–"
@@ -87,7 +87,7 @@ def _noise(run: Run) -> str:
 
 
 def audit_section(runs: Sequence[Run]) -> Markup:
-    """What an attack did to each run, or how to attack it."""
+    """The section with the outcome of each audit, or the command that makes one."""
     rows = []
     for run in runs:
         untold = np.isnan(run.columns["radius"]).any()  # by an imported file
@@ -100,7 +100,7 @@ def audit_section(runs: Sequence[Run]) -> Markup:
 
 
 def region_section(runs: Sequence[Run], galleries: Sequence[Gallery]) -> Markup:
-    """A slice through one region of each run; nothing where none can be drawn."""
+    """The section with a slice through one region of each run; empty if none can be drawn."""
     slices = []
     for number, svg in _slices(runs, galleries, PAGE).items():
         shown = galleries[number].typical
@@ -138,7 +138,7 @@ def _slices(runs: Sequence[Run], galleries: Sequence[Gallery], paint: Paint) -> 
 
 
 def gallery_section(runs: Sequence[Run], galleries: Sequence[Gallery], room: int) -> Markup:
-    """Chosen inputs of each run, as long as there is ``room`` (bytes) for them."""
+    """The section with chosen inputs of each run, as far as they fit into ``room`` bytes."""
     parts, left_out = [], []
     for run, gallery in zip(runs, galleries, strict=True):
         if not (gallery.exhibits or gallery.missing):

@@ -200,7 +200,7 @@ def _legend(
 
 
 def _words(line: Line, room: int) -> list[str]:
-    """A name, cut if it must be, its scope, and its note: beside them where there is room, else below, never left out."""
+    """The name (cut if it is too long), the scope, and the note: beside them if there is room, else in lines below."""
     if len(line.label) + len(line.about) <= room:
         return [line.label, line.about]
     about = replace(line, note="").about

@@ -49,7 +49,7 @@ CONTENTS = {
 
 
 def galleries_of(runs: Sequence[Run], wanted: bool = True) -> list[Gallery]:
-    """What each run has to show, or nothing where none is wanted."""
+    """The gallery of each run; empty ones if none are wanted."""
     datasets: dict[Any, Labelled | str] = {}
     return [exhibit_run(run, datasets) if wanted else Gallery() for run in runs]
 
