@@ -18,6 +18,7 @@ ORDER = (
     "version",
     "lazy",
     "errors",
+    "catalogue",
     "rounding",
     "allocator",
     "config",

@@ -14,11 +14,12 @@ import torch
 import typer
 from torch import nn
 
-from ucan import data, laws
+from ucan import data
 from ucan.arithmetic import step_of
 from ucan.budget import Budget
+from ucan.cli.parts import law_named, law_names, noise_named, noise_names
 from ucan.errors import InvalidInput, UcanError
-from ucan.generators import Composed, Fixed, Generator, Isotropic, Pattern
+from ucan.generators import Fixed, Generator
 from ucan.laws import Law
 from ucan.models import BUILT_IN, load_model
 from ucan.models.names import NAMES as MODEL_NAMES
@@ -28,16 +29,6 @@ from ucan.scales import Dense
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
 from ucan.votes import as_answer, forward_size
-
-
-class LawName(StrEnum):
-    """The laws by their names on the command line."""
-
-    gaussian = "gaussian"
-    laplace = "laplace"
-    uniform = "uniform"
-    expinf = "expinf"
-    powerlaw = "powerlaw"
 
 
 class NormName(StrEnum):
@@ -94,7 +85,10 @@ SizeOption = Annotated[int | None, typer.Option(help="Resize and crop the pictur
 ChannelsOption = Annotated[
     int | None, typer.Option(help="Channels of the pictures of a folder: 3 (RGB, if not given) or 1 (grey).")
 ]
-LawOption = Annotated[LawName | None, typer.Option(help="The noise law; gaussian if not given.")]
+LawOption = Annotated[
+    str | None,
+    typer.Option(help=f"The noise law, NAME or NAME(parameter=value,…): {law_names()}; gaussian if not given."),
+]
 ScaleOption = Annotated[
     float | None, typer.Option(help="λ, the scale of the noise, in pixel units ([0, 1] images); 0.25 if not given.")
 ]
@@ -104,8 +98,9 @@ ExponentOption = Annotated[
 NoiseOption = Annotated[
     str | None,
     typer.Option(
-        help="The shape Σ: `isotropic` (if not given), `pattern-1`, `pattern-2`, `pattern-inf`, or a `.npy` file with a "
-        "map of the input's shape or a d×d matrix."
+        help="The shape Σ: `isotropic` (if not given), `pattern-1`, `pattern-2`, `pattern-inf`"
+        f"{noise_names()}, any of them as NAME(parameter=value,…), or a `.npy` file with a map of the input's shape or a "
+        "d×d matrix."
     ),
 ]
 NormOption = Annotated[
@@ -172,7 +167,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as J
 def norm_of(name: NormName | None, generator: Generator) -> float:
     """The norm as a number; if none is named, the generator's own if it has but one, else 2."""
     if name is None:
-        return generator.norm if isinstance(generator, Composed) else 2.0
+        return generator.own_norm or 2.0
     return math.inf if name is NormName.linf else float(name.value)
 
 
@@ -188,28 +183,11 @@ def seed_of(text: str, known: dict[str, Any]) -> Seed:
         raise InvalidInput(f"--seed takes a whole number, random or derived, got {text!r}.") from error
 
 
-def law_of(name: LawName | None, scale: float | None, exponent: float | None) -> Law:
-    """The law that the options describe."""
-    name, scale = name or LawName.gaussian, 0.25 if scale is None else scale
-    if name is LawName.powerlaw:
-        if exponent is None:
-            raise InvalidInput("the power law needs --exponent, a number above the dimension of the input.")
-        return laws.PowerLaw(scale=scale, a=exponent)
-    if exponent is not None:
-        raise InvalidInput(f"--exponent belongs to the power law, not to {name.value} noise.")
-    return laws.BY_NAME[name.value](scale=scale)
-
-
-def generator_of(noise: str | None, event: tuple[int, ...]) -> Generator:
+def generator_of(noise: str | None, event: tuple[int, ...], law: Law) -> Generator:
     """The generator that `--noise` describes, for inputs of this shape."""
-    if noise is None or noise == "isotropic":
-        return Isotropic()
-    patterns = {"pattern-1": 1, "pattern-2": 2, "pattern-inf": math.inf}
-    if noise in patterns:
-        return Pattern(event, norm=patterns[noise])
-    path = Path(noise)
+    path = Path(noise or "")
     if path.suffix != ".npy":
-        raise InvalidInput(f"--noise {noise!r} is neither isotropic, {', '.join(patterns)} nor a .npy file.")
+        return noise_named(noise or "isotropic", event, law)
     try:
         sigma = torch.from_numpy(np.load(path, allow_pickle=False)).float()
     except (OSError, ValueError, TypeError) as error:
@@ -345,7 +323,7 @@ def classes_of(model: Any, given: int | None, x: torch.Tensor) -> int:
 def smoothed_of(
     model: str,
     weights: Path | None,
-    law: LawName | None,
+    law: str | None,
     scale: float | None,
     exponent: float | None,
     noise: str | None,
@@ -363,8 +341,8 @@ def smoothed_of(
     if model in BUILT_IN and weights is None:
         raise InvalidInput(f"{model} knows nothing yet: give its --weights, or train one (`ucan train list`).")
     f = load_model(model, weights, classes, first.device, tuple(first.shape[1:]))
-    noise_law = law_of(law, scale, exponent)
-    generator = generator_of(noise, tuple(first.shape[1:]))
+    noise_law = law_named(law, scale, exponent)
+    generator = generator_of(noise, tuple(first.shape[1:]), noise_law)
     num_classes = classes_of(f, classes, first)
     return SmoothedClassifier(f, noise_law, generator, num_classes, precision=wanted, model_id=model_id, step=step)
 
