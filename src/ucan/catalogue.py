@@ -292,19 +292,20 @@ ATTACKS = Catalogue(
     "ucan.attacks",
     "attack",
     {
-        "gradient": "ucan.audit.attacks:gradient_attack",
-        "black-box": "ucan.audit.attacks:black_box_attack",
+        "gradient": "ucan.audit.methods:gradient",
+        "black-box": "ucan.audit.methods:black_box",
     },
 )
+# Our own are written as radii ("0.5,1.0") and as a percentage ("5%"); others by name.
 STOPS = Catalogue("ucan.stops", "stopping rule", {"radii": "ucan.stopping:AtRadii", "within": "ucan.stopping:Within"})
 READERS = Catalogue(
     "ucan.readers",
     "data reader",
     {
-        "digits": "ucan.data.files:read_digits",
-        "mnist": "ucan.data.files:read_mnist",
-        "fashion-mnist": "ucan.data.files:read_fashion_mnist",
-        "cifar10": "ucan.data.files:read_cifar10",
-        "imagenet": "ucan.data.files:read_imagenet",
+        "digits": "ucan.data.files:load_digits",
+        "mnist": "ucan.data.files:load_mnist",
+        "fashion-mnist": "ucan.data.files:load_mnist",
+        "cifar10": "ucan.data.files:load_cifar10",
+        "imagenet": "ucan.data:read_imagenet",
     },
 )

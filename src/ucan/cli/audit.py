@@ -18,6 +18,7 @@ import typer
 from ucan import __version__
 from ucan.audit import FACTORS, Attempt, Budget, Ledger, Summary, audit_all, in_words, modes_of, summarise
 from ucan.audit.images import save_images
+from ucan.catalogue import ATTACKS
 from ucan.certificate import Certificate
 from ucan.cli import words
 from ucan.cli.progress import Progress
@@ -72,6 +73,13 @@ def audit(
         float,
         typer.Option(help="Probability of calling a true claim broken, in the first test."),
     ] = Budget.level,
+    attack: Annotated[
+        str | None,
+        typer.Option(
+            help=f"The attack: {', '.join(ATTACKS.names())}; if not given, gradient where the classifier has one, else "
+            "black-box."
+        ),
+    ] = None,
     seed: words.SeedOption = 0,
     device: words.DeviceOption = "auto",
     as_json: words.JsonOption = False,
@@ -84,7 +92,7 @@ def audit(
 
     Example: `ucan audit runs/mine --max 100 --min-radius 0.5`
     """
-    shares, budget = _factors(factors), Budget(steps, draws, restarts, check, level, seed)
+    shares, budget = _factors(factors), Budget(steps, draws, restarts, check, level, seed, attack)
     where = words.device_of(device)
     with Store.open(run) as store:
         certificates = _chosen(store, min_radius, most)

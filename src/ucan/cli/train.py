@@ -27,6 +27,7 @@ from ucan.training import (
     preset_text,
     read_settings,
 )
+from ucan.training.settings import PARTS
 
 
 class Claim(StrEnum):
@@ -99,6 +100,8 @@ def train(
         for name in preset_names():
             typer.echo(name if quiet else f"{name:28}{_about(name)}")
         if not quiet:
+            for name, catalogue in PARTS.items():
+                print(f"Kinds for [{name}]: {', '.join(catalogue.names())}.", file=sys.stderr)
             print("To copy one and change it: ucan train show NAME > mine.toml", file=sys.stderr)
         return
     if settings == "show" and preset is None and shown is not None:

@@ -36,7 +36,8 @@ def kind_of(noise: Noise) -> type[Generator] | None:
         return named if isinstance(named, type) and issubclass(named, Generator) else None
     name, module = noise.kind or noise.line.partition("(")[0], noise.module
     for kind in subclasses(Generator):
-        if kind.__qualname__ == name and module in (None, kind.__module__) and kind.__module__.split(".")[0] == OURS:
+        ours = {kind.__module__.split(".")[0], (module or OURS).split(".")[0]} == {OURS}
+        if ours and kind.__qualname__ == name:
             found: type[Generator] = kind
             return found
     return None

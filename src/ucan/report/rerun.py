@@ -38,7 +38,7 @@ def _certify(run: Run, model: str) -> str:
         "weights": config.get("weights"),
         "classes": given.get("classes"),
         "model_id": given.get("model_id"),
-        "law": LAWS.get(law.get("name", "")),
+        "law": LAWS.get(law.get("name", ""), _law_from_outside(law)),
         "exponent": law.get("a"),
         "noise": noise,
     }
@@ -68,6 +68,12 @@ def _certify(run: Run, model: str) -> str:
         "o": run.folder,
     }
     return _line("certify", **options)
+
+
+def _law_from_outside(law: dict[str, Any]) -> str | None:
+    """A law that a package adds, as the command line takes it."""
+    own = {name: value for name, value in law.items() if name not in ("name", "module", "kind", "package", "scale")}
+    return str(catalogue.Made(law["kind"], law.get("package"), own)) if "kind" in law else None
 
 
 def _audit(run: Run) -> str:

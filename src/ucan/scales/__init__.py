@@ -26,9 +26,6 @@ __all__ = [
     "Scalar",
     "Scale",
     "as_scale",
-    "kind_name",
-    "make_scale",
-    "restored",
 ]
 OWN: dict[str, type[Scale]] = {
     kind.__name__: kind for kind in (Scalar, Diagonal, Dense, Basis, DCT, LowRank, BlockDiagonal)
