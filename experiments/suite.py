@@ -43,17 +43,17 @@ from torch import nn
 from ucan import Generator, Region, SmoothedClassifier, __version__, data
 from ucan.bench import machine
 from ucan.bounds import anytime_lower_bound
-from ucan.cli.train import changed
-from ucan.config import write_whole
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
 from ucan.laws import Law
 from ucan.plan import CertifyPlan
 from ucan.rounding import floor_percent
+from ucan.runs.train import changed
 from ucan.sequential import Candidate
 from ucan.sidecar import input_hash
 from ucan.stopping import AtRadii, Radius
+from ucan.storage import write_whole
 from ucan.training import Trainer, TrainSettings, build_classifier, is_trained_run, load_run, read_settings
 from ucan.votes import Stream, block_size
 

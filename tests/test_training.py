@@ -24,12 +24,12 @@ import ucan
 from ucan import Gaussian, InvalidInput, SmoothedClassifier, data
 from ucan.catalogue import RECIPES
 from ucan.cli import app
-from ucan.cli.train import changed
 from ucan.config import read_config, write_config
 from ucan.data import InMemory
 from ucan.errors import ModelError, TrainingError
 from ucan.generators import BasisWise, BudgetWise, CertificationWise, Composed, DatasetWise, Fixed, Isotropic, Pattern
 from ucan.laws import Laplace
+from ucan.runs.train import changed
 from ucan.scales import DCT, Basis, Dense, Diagonal, Scalar
 from ucan.training import TrainSettings, build_classifier, is_trained_run, load_run, preset_names, read_settings
 from ucan.training.batches import Batches, epoch_seed, flip_and_crop

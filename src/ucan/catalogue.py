@@ -286,6 +286,14 @@ RECIPES = Catalogue(
     {
         "augmentation": "ucan.training.recipes.augmentation:Augmentation",
         "consistency": "ucan.training.recipes.consistency:Consistency",
+        "stability": "ucan.training.recipes.stability:Stability",
+        "smoothadv": "ucan.training.recipes.smoothadv:SmoothAdv",
+        "macer": "ucan.training.recipes.macer:Macer",
+        "smoothmix": "ucan.training.recipes.smoothmix:SmoothMix",
+        "catrs": "ucan.training.recipes.catrs:CatRs",
+        "drt": "ucan.training.recipes.drt:Drt",
+        "acr": "ucan.training.recipes.acr:Acr",
+        "sphere": "ucan.training.recipes.sphere:Sphere",
     },
 )
 ATTACKS = Catalogue(

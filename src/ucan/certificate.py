@@ -7,29 +7,25 @@ import math
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from ucan import scales
 from ucan.arithmetic import changes_in_words
 from ucan.budget import Budget
+from ucan.choices import SCOPES as SCOPES
+from ucan.choices import Scope as Scope
+from ucan.choices import check_choice, norm_from_json, norm_name, norm_to_json
 from ucan.errors import InvalidInput, StoreError, UcanError
-from ucan.evidence import Evidence, norm_from_json, norm_to_json
-from ucan.laws import norm_name
+from ucan.evidence import Evidence
 from ucan.region import Region
 from ucan.rounding import floor_digits
 from ucan.sidecar import INLINE, is_small, tensors_from_json, tensors_to_json
+from ucan.storage import write_whole
 
 FORMAT = 2
 READABLE = (1, 2)  # 1: version 0.1, whose evidence tells less
-Scope = Literal["pipeline", "frozen", "registry"]
-SCOPES: dict[str, str] = {
-    "pipeline": "the deployed pipeline, at every input in the region",
-    "frozen": "only the classifier whose noise was frozen at this input, not a pipeline that computes it anew "
-    "(docs/scopes.md)",
-    "registry": "the stateful classifier, in the order in which its inputs were enrolled (docs/registry.md)",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +38,7 @@ class Outcome:
     abstained: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.scope not in SCOPES:
-            raise InvalidInput(f"the scope must be one of {', '.join(SCOPES)}, got {self.scope!r}.")
+        check_choice("the scope", self.scope, SCOPES)
         answer, classes = getattr(self, "prediction", None), len(self.evidence.counts)
         if answer is not None and not (type(answer) is int and 0 <= answer < classes):  # −1 would count from the end
             raise InvalidInput(f"the prediction must be one of the {classes} classes, got {answer!r}.")
@@ -68,14 +63,15 @@ class Outcome:
             else ""
         )
         copy = f", of a copy in {evidence.precision}" if evidence.copy else ""
-        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{copy}"
+        held = f", {evidence.held.words()}" if evidence.held is not None else ""
+        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{copy}{held}"
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate(Outcome):
     """With probability at least 1 − α over the noise drawn, the answer is ``prediction`` on the whole ``region``.
 
-    Whose answer that is, ``scope`` says (``ucan.certificate.SCOPES``). ``radius`` is the largest ball of the requested
+    Whose answer that is, ``scope`` says (``ucan.choices.SCOPES``). ``radius`` is the largest ball of the requested
     ``norm`` inside the region. ``mean`` is the offset μ of the noise, None for 0.
 
     Where a ``budget`` was asked for, no change within ε·budget changes the answer either, for every ε strictly below
@@ -304,9 +300,7 @@ def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) 
         raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: make it first.")
     try:
         text = json.dumps(outcome.to_dict(path.parent), indent=1, ensure_ascii=False, allow_nan=False)
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        write_whole(path, text.encode())
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error}.") from error
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ucan import laws
+from ucan.bounds import Ballot
 from ucan.catalogue import LAWS, Made, call
 from ucan.errors import InvalidInput
+from ucan.held import Held
 from ucan.laws import Law
 
 
@@ -72,7 +73,8 @@ class Evidence:
     of each phase: with it the votes can be drawn again, and it tells nothing about other inputs if the seed is secret
     (then ``seed`` is None). ``model`` is what the classifier is known by (``ucan.fingerprint.identity``). ``data_hash``:
     the seed was derived, and these are the data that it was derived from. ``copy``: the precision was asked for in a
-    call, so this is about a copy of the classifier.
+    call, so this is about a copy of the classifier. ``held``: the columns that had no noise, with their values; the claim
+    covers no change of them.
     """
 
     counts: tuple[int, ...]
@@ -103,6 +105,7 @@ class Evidence:
     family: int = 1
     data_hash: str | None = None
     copy: bool = False
+    held: Held | None = None
 
     def __post_init__(self) -> None:
         if type(self.family) is not int or self.family < 1:
@@ -125,11 +128,19 @@ class Evidence:
         """The noise in one line, for tables."""
         return self.noise.line
 
+    def ballot(self, answer: int) -> Ballot:
+        """The votes as the bound on this class's probability goes by them."""
+        others = max((count for c, count in enumerate(self.counts) if c != answer), default=0)
+        fixed = self.stop is None and self.cap in (None, self.n)
+        return Ballot(self.counts[answer], others, self.n, self.alpha, fixed)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        held = plain.pop("held")
         return {
             **plain,
+            **({} if held is None else {"held": held.to_dict()}),
             "counts": list(self.counts),
             "selection": None if self.selection is None else list(self.selection),
             "law": law_to_json(self.law),
@@ -151,6 +162,7 @@ class Evidence:
                 "selection": None if selection is None else tuple(selection),
                 "law": law_from_json(plain["law"]),
                 "noise": noise,
+                "held": None if plain.get("held") is None else Held.from_dict(plain["held"]),
             }
         )
 
@@ -195,16 +207,6 @@ def make_law(name: str, parameters: Mapping[str, Any], where: str | None = None)
     if not isinstance(made, Law):
         raise InvalidInput(f"[law] {name!r} made a {type(made).__name__}, which is no ucan.Law.")
     return made
-
-
-def norm_to_json(norm: float | None) -> float | str | None:
-    """A norm as JSON has it, which knows no infinity."""
-    return "inf" if norm == math.inf else norm
-
-
-def norm_from_json(norm: Any) -> Any:
-    """The inverse of ``norm_to_json``."""
-    return math.inf if norm == "inf" else norm
 
 
 def own_kind(module: Any, name: str) -> Any:

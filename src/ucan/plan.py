@@ -5,16 +5,15 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from ucan.bounds import check_alpha
 from ucan.budget import Budget
+from ucan.choices import BOUNDS, TESTS, Test, check_choice, check_norm
+from ucan.choices import Bound as Bound
 from ucan.errors import InvalidInput
-from ucan.region import check_norm
 from ucan.stopping import Stop
 
-Bound = Literal["binary", "two-class", "anytime"]
-Test = Literal["majority", "top-two"]
 # What certify and predict take as a seed: a number; None for one from the system's entropy, which stays secret; "derived"
 # for one that nobody chose, made from model, noise and data.
 Seed = int | None | Literal["derived"]
@@ -45,7 +44,8 @@ class DerivedSeed(int):
 class CertifyPlan:
     """The settings of Algorithm 1. ``alpha`` is for all of a ``family`` of so many certificates together.
 
-    With a ``budget``, ``stop`` is about its factor ε instead of the radius.
+    With a ``budget``, ``stop`` is about its factor ε instead of the radius. ``block`` is how many copies of an input are
+    drawn together, as the records that are gone on with or drawn again say; None: as their dimension has it.
     """
 
     n0: int = 100
@@ -59,6 +59,7 @@ class CertifyPlan:
     precision: str | None = None
     family: int = 1
     budget: Budget | None = None
+    block: int | None = None
 
     def __post_init__(self) -> None:
         check_count("n0", self.n0)
@@ -67,10 +68,10 @@ class CertifyPlan:
         check_alpha(self.alpha)
         check_norm(self.norm)
         check_seed(self.seed)
-        if self.batch_size is not None:
-            check_count("batch_size", self.batch_size)
-        if self.bound not in get_args(Bound):
-            raise InvalidInput(f'bound must be "binary", "two-class" or "anytime", got {self.bound!r}.')
+        for name in ("batch_size", "block"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        check_choice("bound", self.bound, BOUNDS)
         if self.stop is not None and self.bound != "binary":
             raise InvalidInput("stopping early needs the binary bound: leave bound= out, or stop=.")
         _plain(self)
@@ -97,15 +98,16 @@ class PredictPlan:
     batch_size: int | None = None
     stop: bool = False
     precision: str | None = None
+    block: int | None = None
 
     def __post_init__(self) -> None:
         check_count("n", self.n)
         check_alpha(self.alpha)
         check_seed(self.seed)
-        if self.batch_size is not None:
-            check_count("batch_size", self.batch_size)
-        if self.test not in get_args(Test):
-            raise InvalidInput(f'test must be "majority" or "top-two", got {self.test!r}.')
+        for name in ("batch_size", "block"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        check_choice("test", self.test, TESTS)
         if self.stop and self.test != "majority":
             raise InvalidInput("stopping early needs the majority test: leave test= out, or stop=.")
         _plain(self)
@@ -130,7 +132,7 @@ def to_config(plan: CertifyPlan | PredictPlan) -> dict[str, Any]:
     """The plan as a run's config has it. What version 0.1 did not know appears only where it is used."""
     plain = {f.name: getattr(plan, f.name) for f in fields(plan)}
     plain["stop"] = plan.rule if isinstance(plan, CertifyPlan) else plan.stop
-    budget = plain.pop("budget", None)
+    budget, block = plain.pop("budget", None), plain.pop("block")
     source = "random" if is_secret(plan.seed) else "derived" if derived_from(plan.seed) is not None else None
     return {
         **plain,
@@ -139,6 +141,7 @@ def to_config(plan: CertifyPlan | PredictPlan) -> dict[str, Any]:
         "seed_source": source,
         "family": plan.family if plan.family > 1 else None,
         **({} if budget is None else {"budget_hash": budget.key}),
+        **({} if block is None else {"block": block}),
     }
 
 
@@ -173,7 +176,7 @@ def derived_from(seed: int) -> str | None:
 
 def _plain(plan: CertifyPlan | PredictPlan) -> None:
     """Numbers of numpy become Python's own: they end up in records, and JSON knows no others."""
-    for name in ("n0", "n", "seed", "batch_size"):
+    for name in ("n0", "n", "seed", "batch_size", "block"):
         value = getattr(plan, name, None)
         if value is not None and not isinstance(value, int):
             object.__setattr__(plan, name, int(value))

@@ -12,23 +12,17 @@ import torch
 from scipy.special import gammaln
 
 from ucan.budget import MOST, Budget, as_limits
+from ucan.choices import check_norm as check_norm
+from ucan.choices import norm_name
 from ucan.errors import InvalidInput
-from ucan.laws import norm_name
 from ucan.laws.base import SHAVE
 from ucan.rounding import floor_significant
 from ucan.scales import Scale, as_scale
-from ucan.scales.induced import NORMS
 
 # A budget's size under one Σ, as long as both are kept: many regions share them, and a matrix makes it costly.
 _SIZES: WeakKeyDictionary[Scale, WeakKeyDictionary[Budget, dict[float, float]]] = WeakKeyDictionary()
 # What computing a norm may lose, relative to it: membership is decided with the norm rounded up.
 ROUNDED_UP = 1 + 2.0**-40
-
-
-def check_norm(norm: float) -> None:
-    """Refuse a norm other than ℓ1, ℓ2, ℓ∞."""
-    if norm not in NORMS:
-        raise InvalidInput(f"norm must be 1, 2 or math.inf, got {norm!r}.")
 
 
 class Region:

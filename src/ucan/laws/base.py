@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
+from ucan.choices import norm_name as norm_name
 from ucan.errors import InvalidInput, UnsupportedNorm
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -48,11 +49,6 @@ class DrawError:
     travel: float
     pieces: float
     peak: float
-
-
-def norm_name(norm: float) -> str:
-    """The norm as people write it: ℓ1, ℓ2, ℓ∞."""
-    return "ℓ∞" if norm == math.inf else f"ℓ{norm:g}"
 
 
 @dataclass(frozen=True)

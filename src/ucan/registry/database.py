@@ -24,7 +24,7 @@ from ucan.errors import InvalidInput, StoreError
 from ucan.laws import norm_name
 from ucan.region import check_norm
 from ucan.scales import Scale, kind_name, restored
-from ucan.storage import recognise, storage, transaction
+from ucan.storage import claim, storage, transaction
 
 APPLICATION_ID = 0x55435247  # "UCRG"
 SCHEMA_VERSION = 2
@@ -40,6 +40,7 @@ CREATE TABLE regions (
     id INTEGER PRIMARY KEY, answer INTEGER NOT NULL, radius REAL NOT NULL, scale INTEGER NOT NULL,
     tensors BLOB NOT NULL, record TEXT NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE scales (id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, tensors BLOB NOT NULL);
+INSERT INTO registry VALUES (NULL, NULL, NULL);
 """
 
 
@@ -223,14 +224,7 @@ class Database:
 
     def _settle(self) -> None:
         """Recognise the file before anything is written to it; an empty one becomes a registry in one transaction."""
-        if not self._recognise():
-            with transaction(self._db, "EXCLUSIVE"):
-                if not self._recognise():  # another process may have been first
-                    for statement in SCHEMA.strip().split(";")[:-1]:
-                        self._db.execute(statement)
-                    self._db.execute("INSERT INTO registry VALUES (NULL, NULL, NULL)")
-                    self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                    self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        claim(self._db, self.path, APPLICATION_ID, SCHEMA_VERSION, SCHEMA)
         self._use_wal()
         self._db.execute("PRAGMA synchronous = FULL")
 
@@ -247,9 +241,6 @@ class Database:
             if time.monotonic() > deadline:
                 raise StoreError(f"{self.path} cannot be shared: its file system allows no write-ahead log.")
             time.sleep(0.01)
-
-    def _recognise(self) -> bool:
-        return recognise(self._db, self.path, APPLICATION_ID, SCHEMA_VERSION)
 
 
 def _checksum(answer: int, radius: float, scale: int, tensors: bytes, record: str) -> int:

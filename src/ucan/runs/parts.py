@@ -1,8 +1,8 @@
-"""Laws and noise by the words of the command line, from the catalogues: ours, and those of installed packages."""
+"""Laws and noise by name, from the catalogues: ours, and those of installed packages."""
 
 from __future__ import annotations
 
-from ucan.catalogue import GENERATORS, LAWS, SCALES, parsed
+from ucan.catalogue import GENERATORS, SCALES, parsed
 from ucan.errors import InvalidInput
 from ucan.evidence import make_law
 from ucan.generators import Context, Fixed, Generator, make_generator
@@ -14,8 +14,8 @@ PATTERNS = {"pattern-1": 1, "pattern-2": 2, "pattern-inf": "inf"}
 def law_named(text: str | None, scale: float | None, exponent: float | None) -> Law:
     """The law that `--law NAME` or `--law 'NAME(parameter=value,…)'`, `--scale` and `--exponent` describe."""
     name, parameters = parsed(text or "gaussian")
-    if scale is not None and "scale" in parameters:
-        raise InvalidInput("--scale and --law both say the scale: leave one out.")
+    if scale is not None and parameters.get("scale", scale) != scale:
+        raise InvalidInput("--scale and --law both say the scale, and not the same: leave one out.")
     parameters.setdefault("scale", 0.25 if scale is None else scale)
     if name == "powerlaw" and exponent is None and "a" not in parameters:
         raise InvalidInput("the power law needs --exponent, a number above the dimension of the input.")
@@ -49,14 +49,3 @@ def noise_named(text: str, event: tuple[int, ...], law: Law) -> Generator:
             f"--noise {name} is made in training: train it (`ucan train`), and give --model the trained run's folder."
         )
     return made
-
-
-def law_names() -> str:
-    """All laws, for help texts."""
-    return ", ".join(LAWS.names())
-
-
-def noise_names() -> str:
-    """The kinds of noise and of Σ that packages add, for help texts."""
-    own = {*GENERATORS.own, *SCALES.own}
-    return "".join(f", `{name}`" for name in (*GENERATORS.names(), *SCALES.names()) if name not in own)
