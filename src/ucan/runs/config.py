@@ -240,6 +240,7 @@ class AuditConfig:
     check: int | None = entry("check", audit=Option("--check"))
     level: float | None = entry("level", audit=Option("--level"))
     seed: int | None = entry("seed", audit=Option("--seed"))
+    attack: str | None = entry("attack", audit=Option("--attack"))
     run: str | None = entry("run")
 
 
