@@ -38,6 +38,7 @@ ORDER = (
     "sizes",
     "readiness",
     "sequential",
+    "runtimes",
     "backends",
     "engine",
     "smoothed",

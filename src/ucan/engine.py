@@ -106,7 +106,7 @@ class Engine:
                 raise ModelError(too_small(block))
             size = self._fitting[place] = max(block, size // 2 // block * block)
             warnings.warn(f"out of memory: going on with forward passes of {size}.", RuntimeWarning, stacklevel=2)
-        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid)
+        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid, backend.form)
         counter.on_votes = self.on_votes
         return Setup(counter, backend, weights, self.identity(), self.M.record())
 

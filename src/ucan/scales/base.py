@@ -69,10 +69,10 @@ class Scale(ABC):
         """Replace z by Σz, without a copy where the kind of Σ allows it."""
         z.copy_(self.apply(z))
 
-    def apply_around_(self, z: torch.Tensor, centre: torch.Tensor) -> None:
-        """Replace z by centre + Σz."""
+    def apply_around(self, z: torch.Tensor, centre: torch.Tensor, out: torch.Tensor) -> None:
+        """Write centre + Σz into ``out``: z itself, or memory of another precision or layout. Of z nothing is kept."""
         self.apply_(z)
-        z.add_(centre)
+        torch.add(z, centre, out=out)
 
     @abstractmethod
     def solve(self, y: torch.Tensor) -> torch.Tensor:

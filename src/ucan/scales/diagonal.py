@@ -111,12 +111,12 @@ class Diagonal(Scale):
         """σ∘z in place."""
         z.mul_(self._fitted(z).to(z))
 
-    def apply_around_(self, z: torch.Tensor, centre: torch.Tensor) -> None:
-        """centre + σ∘z in place: on a GPU in one pass, since each costs a percent of a forward pass there."""
+    def apply_around(self, z: torch.Tensor, centre: torch.Tensor, out: torch.Tensor) -> None:
+        """centre + σ∘z: on a GPU in one pass, since each costs a percent of a forward pass there."""
         if z.is_cuda:  # on a CPU the rounding of one pass depends on where in memory an entry lies
-            torch.addcmul(centre, z, self._fitted(z).to(z), out=z)
+            torch.addcmul(centre, z, self._fitted(z).to(z), out=out)
         else:
-            super().apply_around_(z, centre)
+            super().apply_around(z, centre, out)
 
     def apply_bounded(self, z: torch.Tensor) -> torch.Tensor:
         """σ∘z."""
