@@ -238,7 +238,7 @@ def _uniform(law: Law, n: int, dim: int, rng: torch.Generator) -> torch.Tensor:
 
 def _flat(out: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Memory (blocks, n, d) for what is to stand in ``out`` (blocks, n, *event): its own, where it is in order."""
-    flat = out.shape[:2] + (out.shape[2:].numel(),)
+    flat = (*out.shape[:2], out.shape[2:].numel())
     return out.view(flat) if out.is_contiguous() and out.dtype == dtype else out.new_empty(flat, dtype=dtype)
 
 
