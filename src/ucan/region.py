@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,23 +12,17 @@ import torch
 from scipy.special import gammaln
 
 from ucan.budget import MOST, Budget, as_limits
+from ucan.choices import check_norm as check_norm
+from ucan.choices import norm_name
 from ucan.errors import InvalidInput
-from ucan.laws import norm_name
 from ucan.laws.base import SHAVE
 from ucan.rounding import floor_significant
 from ucan.scales import Scale, as_scale
-from ucan.scales.induced import NORMS
 
 # A budget's size under one Σ, as long as both are kept: many regions share them, and a matrix makes it costly.
 _SIZES: WeakKeyDictionary[Scale, WeakKeyDictionary[Budget, dict[float, float]]] = WeakKeyDictionary()
 # What computing a norm may lose, relative to it: membership is decided with the norm rounded up.
 ROUNDED_UP = 1 + 2.0**-40
-
-
-def check_norm(norm: float) -> None:
-    """Refuse a norm other than ℓ1, ℓ2, ℓ∞."""
-    if norm not in NORMS:
-        raise InvalidInput(f"norm must be 1, 2 or math.inf, got {norm!r}.")
 
 
 class Region:
@@ -39,8 +34,7 @@ class Region:
 
     def __init__(self, scale: Any, radius: float, norm: float, shape: Sequence[int] | None = None) -> None:
         given = as_scale(scale)
-        own = given.with_tensors({name: t.detach().clone() for name, t in given.tensors().items()})
-        self._settle(own, radius, norm, tuple(shape) if shape is not None else _event_shape(scale, given))
+        self._settle(given.copied(), radius, norm, tuple(shape) if shape is not None else _event_shape(scale, given))
 
     @classmethod
     def sharing(cls, scale: Scale, radius: float, norm: float, shape: Sequence[int]) -> Region:
@@ -55,7 +49,7 @@ class Region:
             raise InvalidInput(f"a region's radius must be 0 or more, got {radius!r}.")
         if math.prod(shape) < 1:
             raise InvalidInput(f"a region needs inputs of at least one dimension, got the shape {shape}.")
-        scale.check()
+        scale.known("check", scale.check)
         scale.check_dim(math.prod(shape))
         self.scale, self.radius, self.norm = scale, float(radius), norm
         self.shape, self.dim = shape, math.prod(shape)
@@ -86,7 +80,8 @@ class Region:
         """
         q = self.norm if norm is None else norm
         check_norm(q)
-        return self.radius / self.scale.inverse_norm(q, self.norm, self.dim)
+        norm_of_inverse = functools.partial(self.scale.inverse_norm, q, self.norm, self.dim)
+        return self.radius / self.scale.known(("inverse_norm", q, self.norm, self.dim), norm_of_inverse)
 
     def covers(self, box: Any) -> bool:
         """Whether every change of at most box[i] in coordinate i is inside; False where that is in doubt.
@@ -114,6 +109,33 @@ class Region:
         """
         return self.radius * (1 - SHAVE) / self.budget_size(Budget.of(budget, self.shape))
 
+    def reach(self) -> torch.Tensor:
+        """How far each coordinate may move alone: R/‖Σ⁻¹eᵢ‖ₚ, of the input's shape, in float64; never too large.
+
+        Every change of coordinate i alone by strictly less is inside; for a diagonal Σ that is R·σᵢ. Of m coordinates that
+        move together each may move by its reach/m^(1/p), p the region's norm (``reach_together``).
+        """
+        return (self.radius * (1 - SHAVE) / self.scale.axis_norms(self.norm, self.dim)).reshape(self.shape)
+
+    def reach_together(self, coordinates: Any) -> torch.Tensor:
+        """How far some coordinates, numbered in the flattened input, may all move at once, each by less than this.
+
+        The same share of each one's reach: 1/m^(1/p) of it for an elementwise Σ and m coordinates. A Σ that mixes
+        coordinates may add up what they do, but never to more than their number.
+        """
+        chosen = torch.as_tensor(coordinates, dtype=torch.int64).flatten()
+        if not len(chosen) or len(chosen.unique()) != len(chosen):
+            raise InvalidInput("reach_together takes at least one coordinate, and each once.")
+        if int(chosen.min()) < 0 or int(chosen.max()) >= self.dim:
+            raise InvalidInput(f"the coordinates of this region are numbered from 0 to {self.dim - 1}.")
+        alone = self.reach().flatten()[chosen]
+        if self.radius == 0:
+            return alone
+        limits = torch.zeros(self.dim, dtype=torch.float64)
+        limits[chosen] = alone
+        share = max(self.budget_factor(limits.reshape(self.shape)), (1 - SHAVE) / len(chosen))
+        return alone * min(share, 1.0)
+
     def budget_size(self, budget: Budget) -> float:
         """The largest ‖Σ⁻¹δ‖ₚ over a budget, exact or from above."""
         known = _SIZES.setdefault(self.scale, WeakKeyDictionary()).setdefault(budget, {})
@@ -124,7 +146,11 @@ class Region:
     @property
     def mean_scale(self) -> float:
         """|det Σ|^(1/d), the geometric mean of the scales."""
-        return math.exp(self.scale.log_abs_det(self.dim) / self.dim)
+        return math.exp(self._log_abs_det / self.dim)
+
+    @property
+    def _log_abs_det(self) -> float:
+        return self.scale.known(("log_abs_det", self.dim), functools.partial(self.scale.log_abs_det, self.dim))
 
     @property
     def alm(self) -> float:
@@ -139,7 +165,7 @@ class Region:
         ball = self.dim * math.log(2 * self.radius)
         if self.norm != math.inf:
             ball += self.dim * gammaln(1 + 1 / self.norm) - gammaln(1 + self.dim / self.norm)
-        return float(ball + self.scale.log_abs_det(self.dim))
+        return float(ball + self._log_abs_det)
 
 
 def _event_shape(given: Any, scale: Scale) -> tuple[int, ...]:

@@ -52,7 +52,8 @@ def _onnxruntime(module: nn.Module, example: torch.Tensor) -> Logits:
     import onnxruntime
 
     file = io.BytesIO()
-    torch.onnx.export(module, (example,), file, dynamo=False)  # the exporter that needs no further package
+    # The exporter that needs no further package; it takes a file in memory, whatever its types say.
+    torch.onnx.export(module, (example,), file, dynamo=False)  # type: ignore[arg-type]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     # Between two passes PyTorch has work for the same cores: no thread is to wait there by turning.

@@ -73,7 +73,7 @@ class Page:
     def _lay_out_choice(self, first: Chosen | None) -> None:
         some = bool(self.session.numbers)
         with gr.Column(scale=5, min_width=320):
-            gr.HTML("<h2><span>1</span> Choose a picture</h2>")
+            gr.HTML(panels.heading("Choose a picture", 1))
             self.thumbs = gr.HTML(self._thumbs(0, first), elem_id="thumbs", js_on_load=PICK, visible=some)
             with gr.Row(visible=some, elem_id="numbers"):
                 number = None if first is None else first.number
@@ -82,14 +82,14 @@ class Page:
             self.file = gr.File(label="or drop a picture of your own", elem_id="drop", height=150)
             self.said = gr.HTML("", elem_id="said")
         with gr.Column(scale=7, min_width=320):
-            gr.HTML("<h2>The noise</h2>")
+            gr.HTML(panels.heading("The noise"))
             self.noise = gr.HTML(self._noise(first, self.session.scale, 0), elem_id="noise")
             self.again = gr.Button("Draw other noise", size="sm", elem_id="again")
 
     def _lay_out_certificate(self) -> None:
         own, plan = self.session.scale, self.session.plan
         with gr.Column(scale=5, min_width=320):
-            gr.HTML("<h2><span>2</span> Certify it</h2>")
+            gr.HTML(panels.heading("Certify it", 2))
             self.scale = gr.Slider(
                 own / 4,
                 own * 4,
@@ -120,12 +120,12 @@ class Page:
             self.certify = gr.Button("Certify", variant="primary", size="lg", elem_id="certify")
             self.counted = gr.HTML("", elem_id="counted")
         with gr.Column(scale=7, min_width=320):
-            gr.HTML("<h2>The answer, and how far it holds</h2>")
+            gr.HTML(panels.heading("The answer, and how far it holds"))
             self.result = gr.HTML(panels.hint(CERTIFY), elem_id="result")
 
     def _lay_out_attack(self) -> None:
         with gr.Column(scale=5, min_width=320):
-            gr.HTML("<h2><span>3</span> Attack it</h2>")
+            gr.HTML(panels.heading("Attack it", 3))
             self.multiple = gr.Slider(
                 0.1,
                 3.0,
@@ -137,7 +137,7 @@ class Page:
             )
             self.attack = gr.Button("Attack", variant="stop", size="lg", elem_id="attack")
         with gr.Column(scale=7, min_width=320):
-            gr.HTML("<h2>What to watch for</h2>" + panels.adversary(self.session))
+            gr.HTML(panels.heading("What to watch for") + panels.adversary(self.session))
 
     # --- what happens when ---
 

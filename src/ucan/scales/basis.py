@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Self
 
 import torch
@@ -98,9 +97,12 @@ class Basis(Scale):
         """The number of directions."""
         return len(self.s)
 
-    @cached_property
+    @property
     def inverse(self) -> torch.Tensor:
         """diag(1/s) Q⁻¹ in float64."""
+        return self.known("inverse", self._inverted)
+
+    def _inverted(self) -> torch.Tensor:
         q = exact(self.basis)
         return (2 * q.T - (q.T @ q) @ q.T) / exact(self.s)[:, None]
 
@@ -152,6 +154,12 @@ class Basis(Scale):
         """From diag(1/s) Q⁻¹, and from the smallest scale: ‖Σ⁻¹δ‖₂ ≤ ‖δ‖₂/min s."""
         spectral = self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim) * budget.length(2)
         return min(spectral, dense_budget_norm(self.inverse, budget, p))
+
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """The columns of diag(1/s) Q⁻¹; what one Newton step leaves of E, ‖E‖₂²/min s, is added."""
+        self.check_dim(dim)
+        left = defect(self.basis) ** 2 * self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim)
+        return torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() + left
 
     def regularised(self, eps: float) -> Self:
         """max(|sₖ|, eps)."""

@@ -64,6 +64,10 @@ class Scalar(Scale):
         """Exact."""
         return diagonal_budget_norm(torch.ones(dim, dtype=torch.float64), budget, p) / abs(self.value)
 
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """1/s."""
+        return torch.full((dim,), 1 / abs(self.value), dtype=torch.float64)
+
     def regularised(self, eps: float) -> Self:
         """The scalar max(|s|, eps)."""
         return type(self)(float(at_least(torch.tensor(self.value, dtype=torch.float64), eps)))
@@ -145,6 +149,11 @@ class Diagonal(Scale):
     def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
         """Exact: ‖b/σ‖ₚ over a box; over groups ‖b_g/min σ_g‖ for ℓ2 and ℓ∞, Σ b_g‖1/σ_g‖₂ for ℓ1."""
         return diagonal_budget_norm(1 / exact(self.sigma), budget, p)
+
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """1/σᵢ."""
+        self.check_dim(dim)
+        return 1 / exact(self.sigma).abs().flatten().cpu()
 
     def regularised(self, eps: float) -> Self:
         """max(|σᵢ|, eps)."""

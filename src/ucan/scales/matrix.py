@@ -76,10 +76,10 @@ class Dense(Scale):
         """The number of rows of A."""
         return self.matrix.shape[0]
 
-    @cached_property
+    @property
     def inverse(self) -> torch.Tensor:
         """A⁻¹ in float64."""
-        return torch.linalg.inv(exact(self.matrix))
+        return self.known("inverse", lambda: torch.linalg.inv(exact(self.matrix)))
 
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Az."""
@@ -118,9 +118,17 @@ class Dense(Scale):
         """From A⁻¹, and from its norms over balls."""
         return min(self._over_balls(budget, p, dim), dense_budget_norm(self.inverse, budget, p))
 
-    @cached_property
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """The columns of A⁻¹; what inverting A in float64 may have lost is added."""
+        self.check_dim(dim)
+        return torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() * (1 + self._lost)
+
+    @property
     def _lost(self) -> float:
         """What inverting A in float64 may have changed of its inverse, relative to it."""
+        return self.known("lost", self._measured_loss)
+
+    def _measured_loss(self) -> float:
         condition = float(torch.linalg.matrix_norm(exact(self.matrix)) * torch.linalg.matrix_norm(self.inverse))
         return INVERTING * condition if condition > 1e4 else 0.0  # else in the last digits, as of any other number here
 
@@ -163,13 +171,16 @@ class LowRank(Scale):
         """The number of entries of the diagonal."""
         return len(self.diag)
 
-    @cached_property
+    @property
     def _scaled(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """√a, U and t, where Σ = √a∘(I + U diag(t) Uᵀ)∘√a: from the singular values √t of F⊘√a.
 
         (I + U diag(t) Uᵀ)⁻¹ is the identity beside the span of U and 1/(1 + t) on it. Woodbury's identity, which
         subtracts one from the other, loses every digit where FFᵀ dwarfs a.
         """
+        return self.known("scaled", self._decomposed)
+
+    def _decomposed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         root = exact(self.diag).sqrt()
         u, sizes, _ = torch.linalg.svd(exact(self.factor) / root[:, None], full_matrices=False)
         return root, u, sizes**2
@@ -320,6 +331,11 @@ class BlockDiagonal(Scale):
             d.budget_norm(Budget(b), p, d.dim) if b.any() else 0.0 for d, b in zip(self.parts, pieces, strict=True)
         ]
         return float(torch.linalg.vector_norm(torch.tensor(sizes, dtype=torch.float64), ord=p))
+
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """Those of the blocks."""
+        self.check_dim(dim)
+        return torch.cat([d.axis_norms(p, d.dim) for d in self.parts])
 
     def regularised(self, eps: float) -> Self:
         """Every block's singular values raised to at least eps."""
