@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -24,6 +23,7 @@ import torch
 
 from ucan.errors import InvalidInput
 from ucan.laws import CELL, UNIT, Law
+from ucan.passes import Pass
 from ucan.region import Region
 from ucan.scales import Scale
 from ucan.scales.base import RowBounds
@@ -141,8 +141,8 @@ class Grid:
             unit = torch.full((1, dim), law.scale, dtype=torch.float64, device=x.device)
             factor = scale.apply_bounded(unit)[0] / step
             rows = [row.expand(dim) for row in (factor, offset / step, k, step)]
-            if x.is_cuda and law.fusible and _fill_fused(out, x.dtype, law, rows, rngs):
-                return
+            if x.is_cuda and law.fusible and out.shape[:2].numel() > 1:
+                return _fill_fused(out, x.dtype, law, rows, rngs)
         flat = _flat(out, x.dtype)
         for block, rng in zip(flat, rngs, strict=True):
             if scale.elementwise:
@@ -258,38 +258,30 @@ def _put(block: torch.Tensor, parts: Sequence[torch.Tensor], rows: Sequence[torc
         start += z.shape[-1]
 
 
-# --- on a GPU all that follows the draw is one pass, and a copy in the inputs' precision ---
+# --- on a GPU all that follows the draw is one pass, and another that brings it into the network's form ---
 
-_FUSED: dict[type[Law], Callable[..., list[torch.Tensor]] | None] = {}
+_FUSED: dict[type[Law], Pass] = {}
 
 
 def _fill_fused(
     out: torch.Tensor, dtype: torch.dtype, law: Law, rows: Sequence[torch.Tensor], rngs: Sequence[torch.Generator]
-) -> bool:
-    """Fill blocks (blocks, n, *event) by a compiled pass over the uniform numbers; False where that cannot be compiled."""
+) -> None:
+    """Fill blocks (blocks, n, *event) by compiled passes over the uniform numbers."""
     kind, (blocks, n, dim) = type(law), (*out.shape[:2], out.shape[2:].numel())
     if kind not in _FUSED:
-        _FUSED[kind] = torch.compile(_pass_of(kind(scale=1.0)))
-    fused = _FUSED[kind]
-    if fused is None or blocks * n < 2:
-        return False
+        _FUSED[kind] = Pass(_pass_of(kind(scale=1.0)))
     uniform = torch.empty(blocks, n, law.uniforms(dim), dtype=torch.float64, device=out.device)
     for block, rng in zip(uniform, rngs, strict=True):
         block.uniform_(generator=rng)
-    uniform = uniform.flatten(0, 1)
-    torch._dynamo.mark_dynamic(uniform, 0)  # how many blocks there are is no reason to compile again
-    try:
-        parts = fused(uniform, *rows, dim, dtype, out.dtype)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # whatever a compiler raises
-        warnings.warn(f"noise on the grid is made without a compiler ({type(error).__name__}).", RuntimeWarning, 2)
-        _FUSED[kind] = None
-        return False
-    flat = _flat(out, out.dtype)
-    torch.cat(parts, -1, out=flat.flatten(0, 1))
-    _return(out, flat)
-    return True
+    parts = _FUSED[kind](uniform.flatten(0, 1), *rows, dim, dtype, out.dtype)
+    _SIDE_BY_SIDE(out.flatten(0, 1), *parts)
+
+
+def _side_by_side(out: torch.Tensor, *parts: torch.Tensor) -> None:
+    out.copy_(torch.cat(parts, -1).view(out.shape))
+
+
+_SIDE_BY_SIDE = Pass(_side_by_side)
 
 
 def _pass_of(law: Law) -> Callable[..., list[torch.Tensor]]:

@@ -41,6 +41,9 @@ OPTIONS: dict[str, dict[str, bool | int]] = {
     },
 }
 
+# Convolutions of no more channels than this are left to ``tuned`` to choose kernels for; for wider ones the library's are best.
+NARROW = 64
+
 Vote = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -101,7 +104,8 @@ def _module_backend(
         return f.to_votes(logits(noisy), len(noisy))
 
     run = _compiled(vote, OPTIONS[kind]) if kind in OPTIONS else vote
-    ready = example if form is None else form.of(example)
+    with torch.inference_mode():  # as votes are: what is compiled for other tensors would be compiled again
+        ready = example.clone() if form is None else form.of(example.clone())
     with _matmul(precision):
         if kind in OPTIONS or kind in RUNTIMES:
             try:
@@ -152,15 +156,35 @@ def _network(
     if suited.channels_last:
         twin = twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     made: list[Vote] = []
+    with _matmul(precision):
+        network = _folded(twin, model, suited.of(view(example)), kind) if kind in OPTIONS else twin
 
     def logits(noisy: torch.Tensor) -> torch.Tensor:
         if kind not in RUNTIMES:
-            return twin(suited.of(view(noisy)))
+            return network(suited.of(view(noisy)))
         if not made:
             made.append(loaded(kind, twin, suited.of(view(noisy)).clone(), precision))
         return made[0](suited.of(view(noisy)))
 
     return logits, suited if example.is_cuda and view(example) is example else None
+
+
+def _folded(twin: nn.Module, model: nn.Module, ready: torch.Tensor, kind: str) -> nn.Module:
+    """The twin in fewer passes over memory, where it is a network of convolutions in 16 bits on a GPU; else itself."""
+    if not (ready.is_cuda and ready.dtype == torch.bfloat16 and ready.ndim == 4):
+        return twin
+    from ucan.folding import folded
+
+    try:
+        found = folded(twin, model, ready, NARROW if kind == "tuned" else 0)
+        if found is not None:
+            with torch.inference_mode():
+                found(ready)
+        return found or twin
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # a network that cannot be exported, or that cuDNN has no kernels for, is compiled as it is
+        return twin
 
 
 def _compiled(vote: Vote, options: dict[str, bool | int]) -> Vote:
