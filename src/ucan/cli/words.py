@@ -31,6 +31,8 @@ class BackendName(StrEnum):
     eager = "eager"
     compile = "compile"
     tuned = "tuned"
+    onnxruntime = "onnxruntime"
+    openvino = "openvino"
 
 
 class ArithmeticName(StrEnum):
@@ -131,8 +133,8 @@ BatchOption = Annotated[
 BackendOption = Annotated[
     BackendName,
     typer.Option(
-        help="`eager`, `compile` (torch.compile), `tuned` (also times kernels, for a minute or more), or `auto`, "
-        "which compiles where a long job gains by it."
+        help="`eager`, `compile` (torch.compile), `tuned` (also times kernels, for a minute or more), on a CPU "
+        "`onnxruntime` or `openvino`, or `auto`, which takes the fastest where a long job gains by it."
     ),
 ]
 PrecisionOption = Annotated[
