@@ -1,4 +1,4 @@
-"""The noise at one input, to be looked at: μ and σ in each pixel, and noisy copies."""
+"""The noise at one input for display: μ and σ in each pixel, and noisy copies."""
 
 from __future__ import annotations
 

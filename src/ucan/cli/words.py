@@ -97,10 +97,11 @@ NormOption = Annotated[
 BudgetOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NUMBER|FILE.npy|trained",
-        help="How much each pixel may change at ε = 1: a number, a `.npy` file with a map of the input's shape, or `trained`, "
-        "the budget that the trained run was made for. The results are then about ε, in place of the radius: no change "
-        "within less than ε times the budget alters the answer.",
+        metavar="NUMBER|FILE|trained",
+        help="How much each pixel may change at ε = 1: a number; a `.npy` file with a map of the input's shape; an `.npz` file "
+        "with `limits`, one number a group of pixels, and `groups`, a map with the number of each pixel's group, from 0; or "
+        "`trained`, the budget that the trained run was made for. The results are then about ε, in place of the radius: no "
+        "change within less than ε times the budget alters the answer.",
     ),
 ]
 SplitOption = Annotated[str, typer.Option(help="Which part of a data set: train or test.")]

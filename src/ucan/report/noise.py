@@ -25,8 +25,8 @@ LARGEST = 4096  # dimensions up to which the scale in each pixel is worked out f
 class NoiseAt:
     """μ and λσ as maps (H, W), averaged over channels; a noisy copy (C, H, W), and what a classifier is shown of it.
 
-    ``scale`` is None for a full Σ of more than 4096 dimensions and where every copy draws its own, ``seen`` where it is
-    all of the copy.
+    ``scale`` is None for a full Σ of more than 4096 dimensions and where every copy has its own Σ; ``seen`` is None where
+    the classifier sees the whole copy.
     """
 
     offset: np.ndarray
@@ -52,7 +52,7 @@ class Noise:
         self._scale: np.ndarray | None = None
 
     def at(self, x: torch.Tensor, number: int, law: Law) -> NoiseAt | None:
-        """The noise at one picture (1, C, H, W), the ``number``-th input; None where nobody can tell."""
+        """The noise at one picture (1, C, H, W), the ``number``-th input; None if it is unknown."""
         held = self._of(x, number)
         if held is None:
             return None

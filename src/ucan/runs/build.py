@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ucan.arithmetic import step_of
-from ucan.budget import Budget
+from ucan.budget import Budget, read_budget
 from ucan.data import ImageFolder, Labelled, load
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
@@ -199,12 +199,17 @@ def budget_of(budget: Any, event: tuple[int, ...], model: Model) -> Budget | Non
         if own is None:
             raise InvalidInput(f"--budget trained: {model} is no run that was trained for a budget.")
         return Budget.of(own, event)
-    if Path(budget).suffix != ".npy":
+    if Path(budget).suffix in (".npy", ".npz"):
         try:
-            return Budget.of(float(budget), event)
-        except ValueError as error:
-            raise InvalidInput(f"--budget takes a number above 0, a .npy file, or trained; got {budget!r}.") from error
-    return Budget.of(_array("--budget", Path(budget)), event, name=Path(budget).stem)
+            return read_budget(budget, event)
+        except InvalidInput as error:
+            raise InvalidInput(f"--budget: {error}") from error
+    try:
+        return Budget.of(float(budget), event)
+    except ValueError as error:
+        raise InvalidInput(
+            f"--budget takes a number above 0, a .npy or .npz file, or trained; got {budget!r}."
+        ) from error
 
 
 def _array(option: str, path: Path) -> torch.Tensor:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ucan.arithmetic import REAL
-from ucan.config import differences, handed_out, read_config, to_toml
+from ucan.config import CONFIG, differences, handed_out, read_config, to_toml
 from ucan.errors import InvalidInput
 from ucan.evidence import law_to_json
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, is_secret
-from ucan.results.store import CONFIG
 from ucan.runs.fields import Leaf, Option, entry, from_table, leaves, to_table
 from ucan.stopping import Stop, parse_stop
 
