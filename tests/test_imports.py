@@ -18,6 +18,7 @@ ORDER = (
     "version",
     "lazy",
     "errors",
+    "catalogue",
     "choices",
     "rounding",
     "allocator",

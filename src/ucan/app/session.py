@@ -15,7 +15,6 @@ from ucan.data import Labelled
 from ucan.data.single import load_picture_or_array
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
-from ucan.generators import Composed
 from ucan.plan import Bound, CertifyPlan
 from ucan.report.pictures import is_picture
 from ucan.runs.config import DataRef
@@ -199,7 +198,7 @@ class Session:
 def _open_trained(run: Path, source: str | None, device: torch.device) -> Session:
     trained = load_run(run)
     g = SmoothedClassifier(trained.classifier.to(device), trained.law, trained.generator, trained.num_classes)
-    norms = (trained.generator.norm,) if isinstance(trained.generator, Composed) else trained.law.norms
+    norms = trained.generator.norms(trained.law)
     plan = CertifyPlan(n=VOTES, norm=2 if 2 in norms else norms[0], budget=trained.budget)
     settings = trained.settings
     dataset, notes = _data(DataRef(settings.data, size=settings.size, channels=trained.shape[0]), source)

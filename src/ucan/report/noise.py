@@ -11,7 +11,7 @@ import torch
 from ucan.certificate import Certificate
 from ucan.errors import UcanError
 from ucan.fingerprint import weights_hash
-from ucan.generators import Composed, Generator
+from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.report.runs import Run
 from ucan.scales import Scale, as_scale
@@ -60,7 +60,7 @@ class Noise:
             mean, scale = held(x)
             copy = held.perturb(x, law, 1, torch.Generator().manual_seed(0))[0]
             seen = held.view(copy)
-        if isinstance(self.source, Composed):
+        if self.source is not None and self.source.redrawn:
             self._scale = None  # its Σ is that of the certificate's ball, not of the noise
         elif self._scale is None or not self.shared:
             self._scale = pixel_scale(as_scale(scale), tuple(x.shape[1:]))

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from ucan.arithmetic import arithmetic_of
+from ucan.choices import Test
 from ucan.errors import InvalidInput
-from ucan.plan import PredictPlan, Seed, Test
+from ucan.plan import PredictPlan, Seed
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
 from ucan.runs.answers import Answer, Answers
