@@ -54,7 +54,8 @@ ModelOption = Annotated[
     str,
     typer.Option(
         help="The classifier: `package.module:name` (a module, what makes one, or a function on batches), a `.pt2` file "
-        f"of torch.export, an `.onnx` file, the folder of a trained run, or with --weights one of {', '.join(MODEL_NAMES)}."
+        f"of torch.export, an `.onnx` file, the folder of a trained run (several with commas answer together: `run1,run2`), "
+        f"or with --weights one of {', '.join(MODEL_NAMES)}."
     ),
 ]
 WeightsOption = Annotated[
