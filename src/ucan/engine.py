@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +24,7 @@ from ucan.evidence import Evidence, Noise, law_to_json
 from ucan.fingerprint import identity, plain_state, weights_hash
 from ucan.generators import Generator
 from ucan.guards import check_constant, check_elsewhere, check_lost
+from ucan.held import held_of
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan, derived_from, is_secret
 from ucan.sequential import Candidate, settle
@@ -28,6 +32,7 @@ from ucan.sidecar import exact_hash, input_hash
 from ucan.stopping import Stop
 from ucan.version import __version__
 from ucan.votes import (
+    TOO_SMALL,
     Classifier,
     Request,
     Stream,
@@ -36,13 +41,16 @@ from ucan.votes import (
     block_size,
     classify_samples,
     count_requests,
+    fitting,
     forward_size,
+    halved,
     running_tallies,
-    too_small,
 )
 
 # Ways of running f that are kept for when they are asked for again.
 KEPT = 4
+# Inputs at which a generator is held at the same time, while a GPU counts votes on others.
+AHEAD = 4
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,13 @@ class Setup:
     counter: VoteCounter
     backend: Backend
     weights: str | None
-    model: str | None
+    identify: Callable[[], str | None]
     noise: Noise
+
+    @functools.cached_property
+    def model(self) -> str | None:
+        """What the classifier is known by. Found out when it is first asked for: a GPU counts votes meanwhile."""
+        return self.identify()
 
     def classify_samples(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
         """n votes on one input (1, *event) under the generator held at it."""
@@ -95,20 +108,22 @@ class Engine:
     def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
         """For inputs like x (1, *event): everything that does not depend on their pixels."""
         weights, precision = weights_hash(self.f.model), self.precision_of(plan)
-        asked = plan.batch_size or forward_size(x.numel(), x.device)
-        if derived_from(plan.seed) is not None:  # smaller blocks draw other noise, and nobody may choose among noises
-            asked = max(asked, block_size(x.numel()))
-        block = min(asked, block_size(x.numel()))
-        place = (precision, asked, x.shape, x.device)
-        size = self._fitting.get(place, asked // block * block)
+        block = block_size(x.numel())
+        if (
+            plan.block is not None and derived_from(plan.seed) is None
+        ):  # among noises of a derived seed nobody may choose
+            block = plan.block
+        asked = plan.batch_size or max(block, forward_size(x.numel(), x.device))
+        place = (precision, asked, block, x.shape, x.device)
+        size = self._fitting.get(place, fitting(asked, block))
         while (backend := self._run(x, size, precision, weights)) is None:
-            if size == block:
-                raise ModelError(too_small(block))
-            size = self._fitting[place] = max(block, size // 2 // block * block)
+            if size == 1:
+                raise ModelError(TOO_SMALL)
+            size = self._fitting[place] = halved(size, block)
             warnings.warn(f"out of memory: going on with forward passes of {size}.", RuntimeWarning, stacklevel=2)
         counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid, backend.form)
         counter.on_votes = self.on_votes
-        return Setup(counter, backend, weights, self.identity(), self.M.record())
+        return Setup(counter, backend, weights, self.identity, self.M.record())
 
     def precision_of(self, plan: CertifyPlan | PredictPlan) -> str | None:
         """The precision to run f in: the one asked for, or else the classifier's."""
@@ -163,6 +178,22 @@ class Engine:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
     ) -> Iterator[tuple[Setup, int, Request, list[Votes]]]:
         """So many votes of each phase on each input; all inputs share forward passes."""
+        for setup, requests in self._begun(inputs, plan, phases):
+            for i, (request, votes) in enumerate(self.answered(setup, requests)):
+                yield setup, i, request, votes
+
+    def held(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan
+    ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator]]:
+        """Each input with the generator held at it; no votes are cast."""
+        for setup, requests in self._begun(inputs, plan, {}):
+            for i, request in enumerate(requests):
+                yield setup, i, request.x, request.M
+
+    def _begun(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
+    ) -> Iterator[tuple[Setup, Iterator[Request]]]:
+        """How votes are counted, and what is to be counted; nothing where there are no inputs."""
         waiting = iter(inputs)
         first = next(waiting, None)
         if first is None:
@@ -171,9 +202,7 @@ class Engine:
         setup = self.setup(first.to(device), plan)
         if device.type == "cuda":  # what was made so far is there when it is used beside the votes
             self._side(device).wait_stream(torch.cuda.current_stream(device))
-        requests = self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
-        for i, (request, votes) in enumerate(self.answered(setup, requests)):
-            yield setup, i, request, votes
+        yield setup, self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
 
     def answered(self, setup: Setup, requests: Iterator[Request]) -> Iterator[tuple[Request, list[Votes]]]:
         """Each request with the votes of its streams, in order."""
@@ -184,22 +213,69 @@ class Engine:
     ) -> Iterator[Request]:
         """What is to be counted on each input."""
         elsewhere = None
+        several = device.type == "cuda" and self.M.concurrent
+        for x, M, name in self._held_ahead(inputs, device) if several else self._held(inputs, device):
+            if M.scope == "pipeline" and self.M.looks():  # at every input: noise may follow only some of them
+                with self.beside(device):
+                    if elsewhere is None:
+                        check_elsewhere(self.M, M, x, self.law)
+                    else:
+                        check_constant(M, elsewhere, x, self.law)
+                elsewhere = M
+            yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
+
+    def _held(
+        self, inputs: Iterator[torch.Tensor], device: torch.device
+    ) -> Iterator[tuple[torch.Tensor, Generator, str]]:
+        """Each input on the device, with the generator held at it and its hash."""
         while True:
             with self.beside(device):
                 x = next(inputs, None)
                 if x is None:
                     return
-                x = x.to(device)
-                M, name = self.M.at(x), input_hash(x)
-                if self.grid is None:
-                    check_lost(M, x, self.law)
-                if M.scope == "pipeline" and self.M.looks():  # at every input: noise may follow only some of them
-                    if elsewhere is None:
-                        check_elsewhere(self.M, M, x, self.law)
-                    else:
-                        check_constant(M, elsewhere, x, self.law)
-                    elsewhere = M
-            yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
+                one = self._hold(x.to(device))
+            yield one
+
+    def _held_ahead(
+        self, inputs: Iterator[torch.Tensor], device: torch.device
+    ) -> Iterator[tuple[torch.Tensor, Generator, str]]:
+        """The same for several inputs at a time, each in a thread and a stream of its own.
+
+        Beside a full GPU each small kernel waits until a large one has ended, and a generator's network has so many of them
+        that one input's would wait for longer than its votes take.
+        """
+        streams = [torch.cuda.Stream(device) for _ in range(AHEAD)]
+        waiting = deque[tuple[Future[tuple[torch.Tensor, Generator, str]], torch.cuda.Stream]]()
+        before = torch.cuda.current_stream(device).record_event()
+
+        def hold(x: torch.Tensor, stream: torch.cuda.Stream) -> tuple[torch.Tensor, Generator, str]:
+            with torch.cuda.stream(stream):
+                return self._hold(x.to(device))
+
+        def first() -> tuple[torch.Tensor, Generator, str]:
+            future, stream = waiting.popleft()
+            one = future.result()
+            torch.cuda.current_stream(device).wait_stream(stream)
+            return one
+
+        with ThreadPoolExecutor(AHEAD) as pool:
+            for stream in itertools.cycle(streams):
+                with torch.cuda.stream(stream):  # what makes the inputs may use the GPU, too
+                    stream.wait_event(before)
+                    x = next(inputs, None)
+                if x is None:
+                    break
+                waiting.append((pool.submit(hold, x, stream), stream))
+                if len(waiting) == AHEAD:
+                    yield first()
+            while waiting:
+                yield first()
+
+    def _hold(self, x: torch.Tensor) -> tuple[torch.Tensor, Generator, str]:
+        M, name = self.M.at(x), input_hash(x)
+        if self.grid is None:
+            check_lost(M, x, self.law)
+        return x, M, name
 
     @contextmanager
     def beside(self, device: torch.device) -> Iterator[None]:
@@ -265,6 +341,7 @@ class Engine:
             family=plan.family,
             data_hash=derived_from(plan.seed),
             copy=plan.precision not in (None, self.precision),
+            held=held_of(self.f.model),
         )
 
 
