@@ -43,7 +43,6 @@ from torch import nn
 from ucan import Generator, Region, SmoothedClassifier, __version__, data
 from ucan.bench import machine
 from ucan.bounds import anytime_lower_bound
-from ucan.cli.train import changed
 from ucan.config import write_whole
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
@@ -51,6 +50,7 @@ from ucan.fingerprint import weights_hash
 from ucan.laws import Law
 from ucan.plan import CertifyPlan
 from ucan.rounding import floor_percent
+from ucan.runs.train import changed
 from ucan.sequential import Candidate
 from ucan.sidecar import input_hash
 from ucan.stopping import AtRadii, Radius

@@ -1,6 +1,7 @@
 """One-way imports: each module may use only what comes before it, and `import ucan` stays light."""
 
 import ast
+import importlib.util
 import os
 import re
 import subprocess
@@ -15,7 +16,9 @@ PACKAGE = Path(ucan.__file__).parent
 # From what knows nothing to what knows everything. A module may import those before it, and itself.
 ORDER = (
     "version",
+    "lazy",
     "errors",
+    "choices",
     "rounding",
     "allocator",
     "config",
@@ -44,6 +47,7 @@ ORDER = (
     "backends",
     "engine",
     "smoothed",
+    "routed",
     "cluster",
     "bench",
     "registry",
@@ -54,6 +58,7 @@ ORDER = (
     "training",
     "audit",
     "results",
+    "runs",
     "report",
     "app",
     "cli",
@@ -155,7 +160,9 @@ def test_the_architecture_page_lists_every_module_in_this_order():
 
 
 HEAVY = (
-    "scipy.stats",
+    "torch",
+    "numpy",
+    "scipy",
     "typer",
     "rich",
     "sklearn",
@@ -170,19 +177,58 @@ HEAVY = (
 )
 
 
-def test_import_ucan_is_light():
-    """Only what every user needs: no command line, no training, no plots."""
-    code = f"import sys, ucan; print([m for m in {HEAVY!r} if m in sys.modules])"
+def in_a_new_process(code: str, **environment: str) -> str:
+    """What a new interpreter prints when it runs this code; it must not fail."""
     path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, **environment},
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()
+
+
+def test_import_ucan_is_light():
+    """PyTorch, the command line, training and plots are imported by those who use them."""
+    assert in_a_new_process(f"import sys, ucan; print([m for m in {HEAVY!r} if m in sys.modules])") == "[]"
+
+
+def test_names_are_imported_on_first_use():
+    assert in_a_new_process("import ucan; print(ucan.Gaussian(0.5), ucan.laws.Gaussian is ucan.Gaussian)").endswith(
+        "True"
+    )
+    assert in_a_new_process("from ucan import *; print(scales.Dense.__name__, __version__)").startswith("Dense 0")
+    assert in_a_new_process("import ucan; print(set(ucan.__all__) <= set(dir(ucan)))") == "True"
+    with pytest.raises(AttributeError, match="module 'ucan' has no attribute 'Gausian'"):
+        _ = ucan.Gausian
+
+
+LAZY = [file for file in FILES if file.name == "__init__.py" and "lazy_names(" in file.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("file", LAZY, ids=[file.parent.name for file in LAZY])
+def test_type_checkers_see_what_is_imported_on_first_use(file):
+    """The imports below ``if TYPE_CHECKING``, the table of lazy names and ``__all__`` say the same."""
+    package = ".".join(["ucan", *file.relative_to(PACKAGE).parts[:-1]])
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        f"{node.module}.{alias.name}" for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    (call,) = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "lazy_names")
+    lazy = {
+        f"{package}.{module}.{name}"
+        for module, names in ast.literal_eval(call.args[1]).items()
+        for name in names.split()
+    }
+    submodules = {name for name in seen - lazy if importlib.util.find_spec(name)}
+    assert seen - submodules == lazy
+    public = importlib.import_module(package).__all__
+    assert {name.rpartition(".")[2] for name in seen} == set(public) - {"__version__"}
+    assert not {name.rpartition(".")[2] for name in lazy} & {f.stem for f in file.parent.iterdir()}, "a module's name"
 
 
 def test_public_names_are_all_there():

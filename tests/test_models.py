@@ -23,6 +23,7 @@ from ucan.data import load
 from ucan.errors import MissingExtra, ModelError
 from ucan.fingerprint import weights_hash
 from ucan.models import BUILT_IN, CNN, CifarResNet, Normalise, build_model, load_model, load_weights
+from ucan.models.names import NAMES
 
 REAL = os.environ.get("UCAN_DATA_DIR")
 needs_real_data = pytest.mark.skipif(not REAL, reason="UCAN_DATA_DIR does not name the real data")
@@ -71,6 +72,10 @@ def _counts(model: Callable[[torch.Tensor], Any], x: torch.Tensor) -> list[list[
 )
 def test_number_of_parameters(name: str, parameters: int) -> None:
     assert sum(p.numel() for p in build_model(name).parameters()) == parameters
+
+
+def test_help_texts_name_all_models():
+    assert tuple(BUILT_IN) == NAMES
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

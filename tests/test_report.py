@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import xml.etree.ElementTree as ET
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from ucan.cli import app, main
 from ucan.errors import InvalidInput, StoreError
 from ucan.plan import CertifyPlan
 from ucan.report.accuracy import accuracy_section, lines_of
-from ucan.report.curves import certified_curve
 from ucan.report.evidence import audit_section, overview_section
 from ucan.report.figures import DASHES, PAPER, Line, accuracy_chart, slice_chart, ticks, votes_chart
 from ucan.report.gallery import _break_in_words, chosen, exhibit_run
@@ -34,9 +33,11 @@ from ucan.report.runs import Run, by_norm, read_runs
 from ucan.report.sentences import most_trusted, sentences
 from ucan.report.slices import cut
 from ucan.results import Store
+from ucan.results.curves import certified_curve
 from ucan.results.imports import ROUNDED, complete, import_run
 from ucan.results.metrics import certified_accuracy, certified_band
 from ucan.rounding import floor_percent
+from ucan.runs.config import RunConfig
 
 SHAPE = (1, 4, 4)
 
@@ -82,7 +83,12 @@ def attempt(idx, broken, mode="live", scope="frozen", **more):
 
 def run(label="ours", scope="pipeline", radii=(0.2, 0.4, 0.6, 0.8), norm=2, cap=0.5, attempts=(), **config):
     settings = {"alpha": 0.001, "data": "digits", **config}
-    return Run(label, Path(label), scope, norm, cap, settings, columns(radii), tuple(attempts))
+    return Run(label, Path(label), scope, norm, cap, RunConfig.of(settings), columns(radii), tuple(attempts))
+
+
+def moved(run, **data):
+    """The run with another reference to its data."""
+    return replace(run, config=replace(run.config, data=replace(run.config.data, **data)))
 
 
 # --- curves ---
@@ -592,12 +598,12 @@ def test_the_noise_of_a_frozen_abstention_is_not_guessed(place):
 
 def test_data_that_are_gone_or_changed_are_said_to_be(place, tmp_path):
     (plain,) = read_runs([place / "plain"])
-    gone = Run(**{**vars(plain), "config": {**plain.config, "data": str(tmp_path / "gone.npz")}})
+    gone = moved(plain, source=str(tmp_path / "gone.npz"))
     gallery = exhibit_run(gone, {})
     assert "data cannot be read" in gallery.missing[0] and all(not e.panels for e in gallery.exhibits)
     with np.load(place / "data.npz") as arrays:
         np.savez(tmp_path / "other.npz", x=1 - arrays["x"], y=arrays["y"])
-    changed = Run(**{**vars(plain), "config": {**plain.config, "data": str(tmp_path / "other.npz")}})
+    changed = moved(plain, source=str(tmp_path / "other.npz"))
     gallery = exhibit_run(changed, {})
     assert "no longer those that were certified" in gallery.missing[0]
     assert len(gallery.exhibits) == 4 and all(e.counts for e in gallery.exhibits)
@@ -625,7 +631,7 @@ def test_an_answer_from_a_registry_says_whose_votes_it_shows(place, tmp_path):
     said = {one.idx: " ".join(one.words) for one in gallery.exhibits}
     assert len(said) == 2 and all("as long as the registry is kept" in text for text in said.values())
     assert "enrolled before" in said[0] and "enrolled before" not in said[1]
-    changed = Run(**{**vars(kept), "config": {**kept.config, "data_hash": "another"}})
+    changed = moved(kept, fingerprint="another")
     assert "no longer those" in exhibit_run(changed, {}).missing[0]
 
 

@@ -701,6 +701,37 @@ def test_the_smallest_singular_value_alone_would_be_unsound():
     assert true_norm(inverse, INF, 2) > 1.01 * np.linalg.norm(inverse, 2)
 
 
+@every
+def test_a_copy_is_the_same_in_memory_of_its_own_and_knows_what_was_known(case):
+    made = case.create(*case.tensors())
+    asked = []
+    assert made.known("x", lambda: asked.append(1) or 7) == made.known("x", lambda: 8) == 7 and asked == [1]
+    copy = made.copied()
+    assert copy.same_as(made) and copy is not made
+    assert copy.known("x", lambda: 8) == 7
+    for name, tensor in made.tensors().items():
+        assert copy.tensors()[name].data_ptr() != tensor.data_ptr()
+        tensor.mul_(2.0)  # another state: nothing is known of it, and the copy is as it was
+        assert made.known("x", lambda: 8) == 8 and not copy.same_as(made)
+        break
+    assert copy.known("x", lambda: 8) == 7
+
+
+def test_content_tells_one_kind_and_one_number_from_another():
+    assert Scalar(2.0).same_as(Scalar(2.0)) and not Scalar(2.0).same_as(Scalar(2.5))
+    ones = torch.ones(3)
+    assert not Diagonal(ones).same_as(Scalar(1.0)) and not Diagonal(ones).same_as(Diagonal(ones[:2]))
+    assert Diagonal(ones).same_as(Diagonal(ones + 1e-9), torch.allclose)
+    assert BlockDiagonal([torch.eye(2)]).content().keys() == {"blocks.0"}
+
+
+def test_what_is_measured_follows_a_change_in_place():
+    sigma = Dense(torch.eye(3))
+    first = sigma.known("norm", lambda: sigma.inverse_norm(2, 2, 3))
+    sigma.matrix[0, 0] = 0.5
+    assert (first, sigma.known("norm", lambda: sigma.inverse_norm(2, 2, 3))) == (1.0, 2.0)
+
+
 def test_every_public_scale_is_under_contract():
     public = {getattr(scales, name) for name in scales.__all__ if name not in ("Scale", "as_scale")}
     assert public == {type(case.create(*case.tensors())) for case in CASES.values()}

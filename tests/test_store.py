@@ -1,5 +1,6 @@
 """The store: resumes, refuses, survives SIGKILL, and says clearly what is wrong with a folder."""
 
+import collections
 import errno
 import math
 import os
@@ -16,8 +17,10 @@ import pytest
 import torch
 
 import ucan
+from ucan import sidecar
 from ucan.config import frozen, read_config
 from ucan.errors import InvalidInput, StoreError, UcanError
+from ucan.plan import CertifyPlan
 from ucan.report.tables import comparison
 from ucan.results import Store
 from ucan.results.store import COLUMNS
@@ -487,3 +490,33 @@ def test_a_million_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert table.rows[0].values[4] == at_one / count
     with capsys.disabled():
         print("\n" + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items()))
+
+
+def test_one_matrix_for_all_inputs_is_measured_and_hashed_once(tmp_path, monkeypatch):
+    """Of a large Σ anything that is done to it for every input costs more than the votes."""
+    done = collections.Counter()
+
+    def counted(owner, name):
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, **k: done.update([name]) or original(*a, **k))
+
+    for name in ("svdvals", "slogdet", "matrix_norm", "inv"):
+        counted(torch.linalg, name)
+    counted(sidecar, "save")
+    counted(torch, "equal")
+    matrix = torch.eye(80) + 0.05 * torch.randn(80, 80, generator=torch.Generator().manual_seed(0))
+    g = ucan.SmoothedClassifier(
+        lambda y: (y[:, 0] > -5).long(), ucan.Gaussian(0.5), ucan.Fixed(ucan.scales.Dense(matrix)), num_classes=2
+    )
+    inputs, plan = g.check_inputs(torch.zeros(12, 80), 2), CertifyPlan(n0=10, n=64)
+    with Store.create(tmp_path / "run", {"kind": "certify"}) as store:
+        for i, outcome in g.certify_each(inputs, plan):
+            store.add(i, 1, outcome, 0.0)
+            if i == 1:
+                done.clear()
+        assert done["svdvals"] == done["slogdet"] == done["matrix_norm"] == done["inv"] == done["save"] == 0
+        assert not done["equal"]
+        (file,) = (tmp_path / "run").glob("*.safetensors")
+        file.unlink()  # a folder that has lost its file gets it again
+        store.add(12, 1, outcome, 0.0)
+        assert file.exists() and store.outcome(12).region.scale.same_as(outcome.region.scale)

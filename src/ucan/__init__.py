@@ -1,25 +1,32 @@
 """UCAN: certified robustness by randomized smoothing with noise of any law and any shape."""
 
-from ucan import scales
-from ucan.budget import Budget
-from ucan.certificate import Abstention, Certificate, Prediction
-from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
-from ucan.generators import (
-    BasisWise,
-    BudgetWise,
-    CertificationWise,
-    Composed,
-    DatasetWise,
-    Fixed,
-    Generator,
-    Isotropic,
-    Pattern,
-)
-from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
-from ucan.region import Region
-from ucan.registry import Registry
-from ucan.smoothed import SmoothedClassifier
+from typing import TYPE_CHECKING
+
+from ucan.lazy import lazy_names
 from ucan.version import __version__
+
+if TYPE_CHECKING:
+    from ucan import scales
+    from ucan.budget import Budget
+    from ucan.certificate import Abstention, Certificate, Prediction
+    from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
+    from ucan.generators import (
+        BasisWise,
+        BudgetWise,
+        CertificationWise,
+        Composed,
+        DatasetWise,
+        Fixed,
+        Generator,
+        Isotropic,
+        Pattern,
+    )
+    from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
+    from ucan.models import Denoised, Ensemble
+    from ucan.region import Region
+    from ucan.registry import Registry
+    from ucan.routed import Routed
+    from ucan.smoothed import SmoothedClassifier
 
 __all__ = [
     "Abstention",
@@ -30,6 +37,8 @@ __all__ = [
     "CertificationWise",
     "Composed",
     "DatasetWise",
+    "Denoised",
+    "Ensemble",
     "ExpInf",
     "Fixed",
     "Gaussian",
@@ -45,6 +54,7 @@ __all__ = [
     "Prediction",
     "Region",
     "Registry",
+    "Routed",
     "SingularScale",
     "SmoothedClassifier",
     "UcanError",
@@ -53,3 +63,19 @@ __all__ = [
     "__version__",
     "scales",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "budget": "Budget",
+        "certificate": "Abstention Certificate Prediction",
+        "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
+        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern",
+        "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
+        "models": "Denoised Ensemble",
+        "region": "Region",
+        "registry": "Registry",
+        "routed": "Routed",
+        "smoothed": "SmoothedClassifier",
+    },
+)

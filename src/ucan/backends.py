@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from ucan.choices import BACKENDS, check_choice
+from ucan.choices import PRECISIONS as PRECISIONS
 from ucan.errors import InvalidInput, ModelError
 from ucan.votes import Classifier
 
-PRECISIONS = ("fp32", "tf32", "bf16")
-BACKENDS = ("eager", "compile", "tuned", "auto")
 # The largest difference to the given model's logits, relative to their spread, that a backend may show.
 TOLERANCE = {"fp32": 2e-3, "tf32": 3e-2, "bf16": 0.15}
 
@@ -60,10 +60,9 @@ def prepare(
     Without a precision the model runs in its own. A model that refuses to compile runs eagerly, after one warning that
     says why; a backend whose logits leave the tolerance is refused.
     """
-    if name not in BACKENDS:
-        raise InvalidInput(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}.")
-    if precision is not None and precision not in PRECISIONS:
-        raise InvalidInput(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
+    check_choice("backend", name, BACKENDS)
+    if precision is not None:
+        check_choice("precision", precision, PRECISIONS)
     own = precision_name(f.dtype or example.dtype)
     if not isinstance(f.model, nn.Module):
         if precision not in (None, own) or name in OPTIONS:

@@ -7,12 +7,15 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import special
 
+from ucan.choices import one_of
 from ucan.errors import InvalidInput
 
 
@@ -115,3 +118,88 @@ def anytime_lower_bound(k: int, n: int, alpha: float) -> float:
 def anytime_upper_bound(k: int, n: int, alpha: float) -> float:
     """With probability at least 1 − α, p is below this bound at every n at once."""
     return 1.0 - anytime_lower_bound(n - k, n, alpha)
+
+
+# --- the bounds by name ---
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """The votes that a bound goes by: ``hits`` of n for the class, ``others`` for the most voted of the other classes.
+
+    ``fixed``: n was fixed before the first vote, and no rule could have ended them earlier.
+    """
+
+    hits: int
+    others: int
+    n: int
+    alpha: float
+    fixed: bool = True
+
+
+class Bound(ABC):
+    """How bounds on probabilities follow from votes. Evidence names it, so that whoever checks it asks the same object."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """With probability at least 1 − α: the class has at least the first; every other class has at most the second.
+
+        The second is None where nothing is said of single classes. (0, None) where these votes allow no claim.
+        """
+
+    def p_value(self, votes: Ballot, tau: float) -> float:
+        """Of the test that the class has no majority, or does not lead, on these votes; τ of them are the arithmetic's."""
+        return majority_p_value(votes.hits, votes.n, 0.5 + tau)
+
+
+class Binary(Bound):
+    """Clopper–Pearson for the class; all other classes together have the rest."""
+
+    name = "binary"
+
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """CP_low(hits, n; α)."""
+        return (lower_bound(votes.hits, votes.n, votes.alpha) if votes.fixed else 0.0), None
+
+
+class TwoClass(Bound):
+    """Clopper–Pearson for the class and for the most voted other one, at α/2 each."""
+
+    name = "two-class"
+
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """CP_low(hits, n; α/2) and CP_up(others, n; α/2)."""
+        if not votes.fixed:
+            return 0.0, None
+        half = votes.alpha / 2
+        return lower_bound(votes.hits, votes.n, half), upper_bound(votes.others, votes.n, half)
+
+    def p_value(self, votes: Ballot, tau: float) -> float:
+        """Of the two-sided test between the two; each vote is another than the ideal one with probability τ at most."""
+        return min(1.0, top_two_p_value(votes.hits, votes.others) + votes.n * tau)
+
+
+class Anytime(Bound):
+    """The betting bound with a Jeffreys prior, which holds at every number of votes at once."""
+
+    name = "anytime"
+
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """``anytime_lower_bound``, whenever the votes ended."""
+        return anytime_lower_bound(votes.hits, votes.n, votes.alpha), None
+
+    def p_value(self, votes: Ballot, tau: float) -> float:
+        """One over the bettor's wealth."""
+        return min(1.0, math.exp(-float(log_wealth(votes.hits, votes.n, 0.5 + tau))))
+
+
+BY_NAME: dict[str, Bound] = {bound.name: bound for bound in (Binary(), TwoClass(), Anytime())}
+
+
+def bound_named(name: str) -> Bound:
+    """The bound of this name."""
+    if name not in BY_NAME:
+        raise InvalidInput(f"bound must be {one_of(BY_NAME)}, got {name!r}.")
+    return BY_NAME[name]

@@ -7,29 +7,24 @@ import math
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from ucan import scales
 from ucan.arithmetic import changes_in_words
 from ucan.budget import Budget
+from ucan.choices import SCOPES as SCOPES
+from ucan.choices import Scope as Scope
+from ucan.choices import check_choice, norm_from_json, norm_name, norm_to_json
 from ucan.errors import InvalidInput, StoreError, UcanError
-from ucan.evidence import Evidence, norm_from_json, norm_to_json, own_kind
-from ucan.laws import norm_name
+from ucan.evidence import Evidence, own_kind
 from ucan.region import Region
 from ucan.rounding import floor_digits
-from ucan.sidecar import INLINE, tensors_from_json, tensors_to_json
+from ucan.sidecar import INLINE, is_small, tensors_from_json, tensors_to_json
 
 FORMAT = 2
 READABLE = (1, 2)  # 1: version 0.1, whose evidence tells less
-Scope = Literal["pipeline", "frozen", "registry"]
-SCOPES: dict[str, str] = {
-    "pipeline": "the deployed pipeline, at every input in the region",
-    "frozen": "only the classifier whose noise was frozen at this input, not a pipeline that computes it anew "
-    "(docs/scopes.md)",
-    "registry": "the stateful classifier, in the order in which its inputs were enrolled (docs/registry.md)",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +37,7 @@ class Outcome:
     abstained: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.scope not in SCOPES:
-            raise InvalidInput(f"the scope must be one of {', '.join(SCOPES)}, got {self.scope!r}.")
+        check_choice("the scope", self.scope, SCOPES)
         answer, classes = getattr(self, "prediction", None), len(self.evidence.counts)
         if answer is not None and not (type(answer) is int and 0 <= answer < classes):  # −1 would count from the end
             raise InvalidInput(f"the prediction must be one of the {classes} classes, got {answer!r}.")
@@ -76,7 +70,7 @@ class Outcome:
 class Certificate(Outcome):
     """With probability at least 1 − α over the noise drawn, the answer is ``prediction`` on the whole ``region``.
 
-    Whose answer that is, ``scope`` says (``ucan.certificate.SCOPES``). ``radius`` is the largest ball of the requested
+    Whose answer that is, ``scope`` says (``ucan.choices.SCOPES``). ``radius`` is the largest ball of the requested
     ``norm`` inside the region. ``mean`` is the offset μ of the noise, None for 0.
 
     Where a ``budget`` was asked for, no change within ε·budget changes the answer either, for every ε strictly below
@@ -362,7 +356,14 @@ def budget_from_json(entry: dict[str, Any] | None, folder: Path | None) -> Budge
 def _scale_to_json(scale: scales.Scale, folder: Path | None) -> dict[str, Any]:
     if isinstance(scale, scales.Scalar):
         return {"kind": "Scalar", "value": scale.value}
-    return {"kind": type(scale).__name__, "tensors": tensors_to_json(scale.tensors(), folder)}
+    tensors = scale.tensors()
+    if is_small(tensors):
+        return {"kind": type(scale).__name__, "tensors": tensors_to_json(tensors, folder)}
+    # Many certificates share one Σ: its hash is taken once, and its file is written where it is missing.
+    entry = scale.known("file", lambda: tensors_to_json(tensors, None))
+    if folder is not None and not (folder / entry["file"]).exists():
+        tensors_to_json(tensors, folder)
+    return {"kind": type(scale).__name__, "tensors": entry}
 
 
 def _scale_from_json(entry: dict[str, Any], folder: Path | None) -> scales.Scale:

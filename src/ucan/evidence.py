@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ucan import laws
+from ucan.bounds import Ballot
 from ucan.errors import InvalidInput
 from ucan.held import Held
 from ucan.laws import Law
@@ -119,6 +119,12 @@ class Evidence:
         """The noise in one line, for tables."""
         return self.noise.line
 
+    def ballot(self, answer: int) -> Ballot:
+        """The votes as the bound on this class's probability goes by them."""
+        others = max((count for c, count in enumerate(self.counts) if c != answer), default=0)
+        fixed = self.stop is None and self.cap in (None, self.n)
+        return Ballot(self.counts[answer], others, self.n, self.alpha, fixed)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -169,16 +175,6 @@ def law_from_json(entry: Mapping[str, Any]) -> Law:
     if not found:
         raise InvalidInput(f"this record's law is {name} of the module {module}: import that module first.")
     return found[-1](**parameters)
-
-
-def norm_to_json(norm: float | None) -> float | str | None:
-    """A norm as JSON has it, which knows no infinity."""
-    return "inf" if norm == math.inf else norm
-
-
-def norm_from_json(norm: Any) -> Any:
-    """The inverse of ``norm_to_json``."""
-    return math.inf if norm == "inf" else norm
 
 
 def own_kind(module: Any, name: str) -> Any:

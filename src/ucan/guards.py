@@ -14,7 +14,7 @@ from ucan.generators import Generator
 from ucan.generators.base import Held
 from ucan.laws import Law
 from ucan.region import Region
-from ucan.scales import Scalar, Scale, as_scale
+from ucan.scales import Scale, as_scale
 
 # How far, relative to itself, Σ may differ from place to place and count as the same: the rounding of a device.
 SAME = 1e-5
@@ -153,14 +153,8 @@ def check_inside(M: Generator, held: Generator, x: torch.Tensor, region: Region,
 
 def _alike(scale: Scale, other: Scale) -> bool:
     """Whether two Σ of one generator are made of the same numbers, each up to the rounding of a device."""
-    if isinstance(scale, Scalar) or isinstance(other, Scalar):
-        return (
-            isinstance(scale, Scalar)
-            and isinstance(other, Scalar)
-            and abs(scale.value - other.value) <= (SAME * abs(other.value))
-        )
-    mine, theirs = scale.tensors(), other.tensors()
-    return mine.keys() == theirs.keys() and all(
-        a is b or (a.shape == b.shape and torch.allclose(a, b, rtol=SAME, atol=0))
-        for a, b in ((tensor, theirs[name]) for name, tensor in mine.items())
-    )
+
+    def alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+        return a is b or (a.shape == b.shape and torch.allclose(a, b, rtol=SAME, atol=0))
+
+    return scale.same_as(other, alike)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from ucan.bounds import check_alpha
 from ucan.budget import Budget
+from ucan.choices import BOUNDS, TESTS, Test, check_choice, check_norm
+from ucan.choices import Bound as Bound
 from ucan.errors import InvalidInput
-from ucan.region import check_norm
 from ucan.stopping import Stop
 
-Bound = Literal["binary", "two-class", "anytime"]
-Test = Literal["majority", "top-two"]
 # What certify and predict take as a seed: a number; None for one from the system's entropy, which stays secret; "derived"
 # for one that nobody chose, made from model, noise and data.
 Seed = int | None | Literal["derived"]
@@ -69,8 +68,7 @@ class CertifyPlan:
         check_seed(self.seed)
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
-        if self.bound not in get_args(Bound):
-            raise InvalidInput(f'bound must be "binary", "two-class" or "anytime", got {self.bound!r}.')
+        check_choice("bound", self.bound, BOUNDS)
         if self.stop is not None and self.bound != "binary":
             raise InvalidInput("stopping early needs the binary bound: leave bound= out, or stop=.")
         _plain(self)
@@ -104,8 +102,7 @@ class PredictPlan:
         check_seed(self.seed)
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
-        if self.test not in get_args(Test):
-            raise InvalidInput(f'test must be "majority" or "top-two", got {self.test!r}.')
+        check_choice("test", self.test, TESTS)
         if self.stop and self.test != "majority":
             raise InvalidInput("stopping early needs the majority test: leave test= out, or stop=.")
         _plain(self)

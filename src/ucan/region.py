@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,23 +12,17 @@ import torch
 from scipy.special import gammaln
 
 from ucan.budget import MOST, Budget, as_limits
+from ucan.choices import check_norm as check_norm
+from ucan.choices import norm_name
 from ucan.errors import InvalidInput
-from ucan.laws import norm_name
 from ucan.laws.base import SHAVE
 from ucan.rounding import floor_significant
 from ucan.scales import Scale, as_scale
-from ucan.scales.induced import NORMS
 
 # A budget's size under one Σ, as long as both are kept: many regions share them, and a matrix makes it costly.
 _SIZES: WeakKeyDictionary[Scale, WeakKeyDictionary[Budget, dict[float, float]]] = WeakKeyDictionary()
 # What computing a norm may lose, relative to it: membership is decided with the norm rounded up.
 ROUNDED_UP = 1 + 2.0**-40
-
-
-def check_norm(norm: float) -> None:
-    """Refuse a norm other than ℓ1, ℓ2, ℓ∞."""
-    if norm not in NORMS:
-        raise InvalidInput(f"norm must be 1, 2 or math.inf, got {norm!r}.")
 
 
 class Region:
@@ -39,8 +34,7 @@ class Region:
 
     def __init__(self, scale: Any, radius: float, norm: float, shape: Sequence[int] | None = None) -> None:
         given = as_scale(scale)
-        own = given.with_tensors({name: t.detach().clone() for name, t in given.tensors().items()})
-        self._settle(own, radius, norm, tuple(shape) if shape is not None else _event_shape(scale, given))
+        self._settle(given.copied(), radius, norm, tuple(shape) if shape is not None else _event_shape(scale, given))
 
     @classmethod
     def sharing(cls, scale: Scale, radius: float, norm: float, shape: Sequence[int]) -> Region:
@@ -55,7 +49,7 @@ class Region:
             raise InvalidInput(f"a region's radius must be 0 or more, got {radius!r}.")
         if math.prod(shape) < 1:
             raise InvalidInput(f"a region needs inputs of at least one dimension, got the shape {shape}.")
-        scale.check()
+        scale.known("check", scale.check)
         scale.check_dim(math.prod(shape))
         self.scale, self.radius, self.norm = scale, float(radius), norm
         self.shape, self.dim = shape, math.prod(shape)
@@ -86,7 +80,8 @@ class Region:
         """
         q = self.norm if norm is None else norm
         check_norm(q)
-        return self.radius / self.scale.inverse_norm(q, self.norm, self.dim)
+        norm_of_inverse = functools.partial(self.scale.inverse_norm, q, self.norm, self.dim)
+        return self.radius / self.scale.known(("inverse_norm", q, self.norm, self.dim), norm_of_inverse)
 
     def covers(self, box: Any) -> bool:
         """Whether every change of at most box[i] in coordinate i is inside; False where that is in doubt.
@@ -151,7 +146,11 @@ class Region:
     @property
     def mean_scale(self) -> float:
         """|det Σ|^(1/d), the geometric mean of the scales."""
-        return math.exp(self.scale.log_abs_det(self.dim) / self.dim)
+        return math.exp(self._log_abs_det / self.dim)
+
+    @property
+    def _log_abs_det(self) -> float:
+        return self.scale.known(("log_abs_det", self.dim), functools.partial(self.scale.log_abs_det, self.dim))
 
     @property
     def alm(self) -> float:
@@ -166,7 +165,7 @@ class Region:
         ball = self.dim * math.log(2 * self.radius)
         if self.norm != math.inf:
             ball += self.dim * gammaln(1 + 1 / self.norm) - gammaln(1 + self.dim / self.norm)
-        return float(ball + self.scale.log_abs_det(self.dim))
+        return float(ball + self._log_abs_det)
 
 
 def _event_shape(given: Any, scale: Scale) -> tuple[int, ...]:

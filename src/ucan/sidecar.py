@@ -37,9 +37,14 @@ def batch_hash(inputs: Iterable[torch.Tensor]) -> str:
     return hashlib.sha256("/".join(map(exact_hash, inputs)).encode()).hexdigest()
 
 
+def is_small(tensors: dict[str, torch.Tensor]) -> bool:
+    """Whether JSON keeps these tensors itself."""
+    return sum(t.numel() for t in tensors.values()) <= INLINE
+
+
 def tensors_to_json(tensors: dict[str, torch.Tensor], folder: Path | None) -> dict[str, Any]:
     """What JSON keeps of these tensors; large ones are written to ``folder`` (if given) and referred to by name."""
-    if sum(t.numel() for t in tensors.values()) <= INLINE:
+    if is_small(tensors):
         return {
             name: {"dtype": str(t.dtype).removeprefix("torch."), "data": t.detach().cpu().tolist()}
             for name, t in tensors.items()

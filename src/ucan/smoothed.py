@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 import torch
 
 from ucan.arithmetic import Grid
-from ucan.backends import PRECISIONS
 from ucan.bounds import (
+    Ballot,
     anytime_lower_bound,
+    bound_named,
     log_wealth,
-    lower_bound,
     majority_p_value,
     top_two_p_value,
-    upper_bound,
 )
 from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction
+from ucan.choices import PRECISIONS, Bound, Test, check_choice
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput
 from ucan.estimators import as_estimator, known_classes
@@ -31,7 +31,7 @@ from ucan.generators import Composed, Generator, Isotropic
 from ucan.guards import check_inside, check_lost
 from ucan.held import Held
 from ucan.laws import Law
-from ucan.plan import Bound, CertifyPlan, DerivedSeed, PredictPlan, Seed, Test, given_seed, random_seed
+from ucan.plan import CertifyPlan, DerivedSeed, PredictPlan, Seed, given_seed, random_seed
 from ucan.readiness import COMPANY as COMPANY
 from ucan.readiness import Readiness
 from ucan.rounding import ceil_digits, floor_digits
@@ -89,8 +89,8 @@ class SmoothedClassifier:
         self.f = Classifier(model, known_classes(model, 10) if num_classes is None else num_classes)
         self.law = law
         self.M = (Isotropic() if generator is None else generator).eval()
-        if precision is not None and precision not in PRECISIONS:
-            raise InvalidInput(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}.")
+        if precision is not None:
+            check_choice("precision", precision, PRECISIONS)
         if model_id is not None and has_weights(model):
             raise InvalidInput("this model has weights, which tell it from others: leave model_id out.")
         self.grid = Grid.of(step)
@@ -213,12 +213,7 @@ class SmoothedClassifier:
         n, alpha = plan.n, plan.level
         c_A = int(counts_select.argmax())
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
-        if plan.bound == "binary":
-            p_A, p_B = lower_bound(n_A, n, alpha), None
-        elif plan.bound == "anytime":
-            p_A, p_B = anytime_lower_bound(n_A, n, alpha), None
-        else:
-            p_A, p_B = lower_bound(n_A, n, alpha / 2), upper_bound(n_B, n, alpha / 2)
+        p_A, p_B = bound_named(plan.bound).probabilities(Ballot(n_A, n_B, n, alpha))
         tau = self.arithmetic_error(M, x)
         p_A, p_B = max(0.0, p_A - tau), None if p_B is None else min(1.0, p_B + tau)
         evidence = self.engine.evidence(setup, x, votes, counts_select, plan.n0, n, plan, plan.bound)

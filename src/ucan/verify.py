@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 from ucan.arithmetic import REAL, ROUNDED_DOWN
-from ucan.backends import PRECISIONS, precision_name
-from ucan.bounds import anytime_lower_bound, at_most_p_value, check_alpha, lower_bound, upper_bound
-from ucan.certificate import SCOPES, Certificate, Scope
+from ucan.backends import precision_name
+from ucan.bounds import BY_NAME, at_most_p_value, check_alpha
+from ucan.certificate import Certificate
+from ucan.choices import PRECISIONS, SCOPES, Scope, norm_name
 from ucan.errors import InvalidInput, UcanError
 from ucan.evidence import Evidence, Noise
 from ucan.fingerprint import weights_hash
 from ucan.generators import BasisWise, BudgetWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
 from ucan.held import Held, held_of
-from ucan.laws import norm_name
 from ucan.plan import random_seed
 from ucan.region import Region
 from ucan.registry import Registry
@@ -376,19 +376,10 @@ def _scope(
 
 def claimable(certificate: Certificate) -> tuple[float, float | None]:
     """The bounds on the class and on its runner-up that the counts allow, by the bound that the evidence names."""
-    evidence, c_A = certificate.evidence, certificate.prediction
-    hits = evidence.counts[c_A]
-    if evidence.bound == "anytime":
-        return anytime_lower_bound(hits, evidence.n, evidence.alpha), None
-    if evidence.stop is not None or evidence.cap not in (None, evidence.n):
-        return 0.0, None  # the other bounds are for a number of votes that was fixed beforehand
-    if evidence.bound == "binary":
-        return lower_bound(hits, evidence.n, evidence.alpha), None
-    if evidence.bound != "two-class":  # nobody knows what it allows
+    bound = BY_NAME.get(certificate.evidence.bound)
+    if bound is None:  # nobody knows what it allows
         return 0.0, None
-    others = max(count for c, count in enumerate(evidence.counts) if c != c_A)
-    half = evidence.alpha / 2
-    return lower_bound(hits, evidence.n, half), upper_bound(others, evidence.n, half)
+    return bound.probabilities(certificate.evidence.ballot(certificate.prediction))
 
 
 def same_noise(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, tolerance: float = 1e-5) -> bool:

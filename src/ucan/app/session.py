@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,10 +16,11 @@ from ucan.data.single import load_picture_or_array
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
 from ucan.generators import Composed
-from ucan.plan import Bound, CertifyPlan, from_config
+from ucan.plan import Bound, CertifyPlan
 from ucan.report.pictures import is_picture
-from ucan.results import Store
-from ucan.results.rebuild import data_of, pipeline_of
+from ucan.runs.config import DataRef
+from ucan.runs.read import Run
+from ucan.runs.rebuild import data_of, pipeline_of
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
@@ -202,8 +202,7 @@ def _open_trained(run: Path, source: str | None, device: torch.device) -> Sessio
     norms = (trained.generator.norm,) if isinstance(trained.generator, Composed) else trained.law.norms
     plan = CertifyPlan(n=VOTES, norm=2 if 2 in norms else norms[0], budget=trained.budget)
     settings = trained.settings
-    config = {"data": settings.data, "size": settings.size, "channels": trained.shape[0]}
-    dataset, notes = _data(config, source)
+    dataset, notes = _data(DataRef(settings.data, size=settings.size, channels=trained.shape[0]), source)
     numbers = () if dataset is None else tuple(range(len(dataset)))
     return Session(run.resolve().name, g, plan, trained.shape, dataset, numbers, notes)
 
@@ -211,37 +210,37 @@ def _open_trained(run: Path, source: str | None, device: torch.device) -> Sessio
 def _open_certified(
     run: Path, model: str | None, source: str | None, weights: Path | None, device: torch.device
 ) -> Session:
-    with Store.open(run) as store:
-        config, name = store.config, store.name
-        columns = store.columns(("idx", "abstained"))
-        if not len(columns["idx"]):
-            raise InvalidInput(f"{run} has no results yet: `ucan certify` writes them; then come back.")
-        # A certificate tells Σ, an abstention only the law: prefer the former.
-        first = store.outcome(int(columns["idx"][columns["abstained"].argmin()]))
-    g = pipeline_of(config, first, device, model, weights)
-    plan = replace(from_config(config), precision=None, budget=first.budget)  # the classifier has the precision
-    dataset, notes = _data(config, source)
+    opened = Run.open(run)
+    config, columns = opened.config, opened.columns
+    if not opened.inputs:
+        raise InvalidInput(f"{run} has no results yet: `ucan certify` writes them; then come back.")
+    # A certificate tells Σ, an abstention only the law: prefer the former.
+    first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
+    g = pipeline_of(config.model, first, device, model, weights)
+    # The classifier has the precision.
+    plan = replace(config.sampling.plan(opened.norm), precision=None, budget=first.budget)
+    dataset, notes = _data(config.data, source)
     if isinstance(first, Certificate):
         shape = first.region.shape
     elif dataset is not None:
         shape = dataset.event_shape
     else:
         raise InvalidInput(f"neither the data of {run} are here nor a certificate that tells their shape: give --data.")
-    if config.get("weights_hash") not in (None, weights_hash(g.f.model)):
+    if config.model.weights_hash not in (None, weights_hash(g.f.model)):
         notes += ("The model has changed since this run: what you see here is about the model as it is now.",)
-    if "registry" in config:
+    if config.claim.registry is not None:
         notes += (
             "This run answered through a registry. The page does not ask it: what you see is the classifier without "
             "that memory.",
         )
     numbers = tuple(i for i in columns["idx"].tolist() if dataset is not None and i < len(dataset))
-    return Session(name, g, replace(plan, n=min(plan.n, VOTES)), tuple(shape), dataset, numbers, notes)
+    return Session(opened.label, g, replace(plan, n=min(plan.n, VOTES)), tuple(shape), dataset, numbers, notes)
 
 
-def _data(config: dict[str, Any], source: str | None) -> tuple[Labelled | None, tuple[str, ...]]:
+def _data(data: DataRef, source: str | None) -> tuple[Labelled | None, tuple[str, ...]]:
     """The run's data; if they are not here any more, pictures can still be dropped."""
     try:
-        return data_of(config, source), ()
+        return data_of(data, source), ()
     except UcanError as error:
         if source is not None:
             raise

@@ -8,7 +8,6 @@ from io import TextIOWrapper
 
 import typer
 
-from ucan import __version__
 from ucan.cli.audit import audit
 from ucan.cli.bench import bench
 from ucan.cli.certify import certify
@@ -21,12 +20,12 @@ from ucan.cli.report import report
 from ucan.cli.train import train
 from ucan.cli.verify import verify
 from ucan.errors import UcanError
+from ucan.version import __version__
 
 app = typer.Typer(
     name="ucan",
     help="Certified robustness by randomized smoothing, with noise of any law and any shape.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -18,6 +18,7 @@ from ucan.bench import Bench, Row, Stopped, machine
 from ucan.cli import words
 from ucan.errors import InvalidInput
 from ucan.models import BUILT_IN, build_model, load_model
+from ucan.runs.build import classes_of, device_of
 from ucan.training import is_trained_run, load_run
 
 MODEL_HELP = (
@@ -53,7 +54,7 @@ def bench(
     unknown = sorted({name.strip() for name in backend.split(",")} - {"eager", *OPTIONS})
     if unknown:
         raise InvalidInput(f"--backend takes eager, {', '.join(OPTIONS)}, got {', '.join(unknown)}.")
-    where = words.device_of(device)
+    where = device_of(device)
     network, event, classes = _network(model, weights, shape, where)
     measured = Bench(network, event, classes, n)
     precisions = [None if name.strip() == "fp32" else name.strip() for name in precision.split(",")]  # None: its own
@@ -101,7 +102,7 @@ def _network(
         raise InvalidInput(
             f"{model} has no weights in PyTorch, so its bare forward pass cannot be prepared: measure a module."
         )
-    return network, event, words.classes_of(network, None, torch.zeros(1, *event, device=where))
+    return network, event, classes_of(network, None, torch.zeros(1, *event, device=where))
 
 
 def _joined(event: tuple[int, ...]) -> str:

@@ -12,10 +12,6 @@ import typer
 
 from ucan.config import write_whole
 from ucan.errors import InvalidInput, StoreError
-from ucan.report.render import render
-from ucan.report.tables import RADII, comparison
-
-DEFAULT_RADII = ",".join(f"{r:g}" for r in RADII)
 
 
 class At(StrEnum):
@@ -39,7 +35,10 @@ ENDINGS = {".md": Look.markdown, ".tex": Look.latex}
 def compare(
     runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders, imported ones too.")] = None,
     at: Annotated[At, typer.Option("--at", help="Certified accuracy by radius, or by ALM.")] = At.radius,
-    radii: Annotated[str, typer.Option(help="The columns, separated by commas.")] = DEFAULT_RADII,
+    radii: Annotated[
+        str | None,
+        typer.Option(help="The columns, separated by commas; if not given, 0 to 2.25 in steps of 0.25."),
+    ] = None,
     look: Annotated[
         Look | None,
         typer.Option(
@@ -69,9 +68,12 @@ def compare(
     `ucan compare runs/ours --baseline runs/cohen --at alm --format latex -o table.tex`,
     `ucan compare --envelope "Cohen=runs/s025,runs/s050,runs/s100" runs/ours`
     """
+    from ucan.report.render import render
+    from ucan.report.tables import RADII, comparison
+
     table = comparison(
         runs or [],
-        parse_radii(radii),
+        RADII if radii is None else parse_radii(radii),
         at.value,
         baselines=baseline or [],
         envelopes=dict(parse_envelope(text) for text in envelope or []),

@@ -10,10 +10,6 @@ import typer
 
 from ucan.cli import words
 from ucan.errors import InvalidInput
-from ucan.laws import norm_name
-from ucan.results.formats import guarantee, write
-from ucan.results.imports import import_run
-from ucan.results.store import Store
 
 
 class FileFormat(StrEnum):
@@ -47,6 +43,9 @@ def export_run(
 
     Examples: `ucan export runs/ours -o ours.tsv`, `ucan export runs/ours --format parquet -o ours.parquet`
     """
+    from ucan.results.formats import write
+    from ucan.results.store import Store
+
     ending = output.suffix.lstrip(".")
     if kind is None and ending not in list(FileFormat):
         known = ", ".join(f".{name}" for name in FileFormat)
@@ -85,6 +84,10 @@ def import_results(
 
     Example: `ucan import cohen.tsv -o runs/cohen --scope pipeline --isotropic --alm-cap 0.5`
     """
+    from ucan.laws import norm_name
+    from ucan.results.formats import guarantee
+    from ucan.results.imports import import_run
+
     which = None if norm is None else float(norm.value)
     found = import_run(source, output, scope and scope.value, which, name, alm_cap, isotropic, certified_at)
     measure = "norm not stated" if found.norm is None else f"{norm_name(found.norm)} radii"

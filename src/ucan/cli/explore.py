@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from ucan.app.session import Session
 from ucan.cli import words
 from ucan.errors import InvalidInput, MissingExtra
 
@@ -40,7 +39,10 @@ def explore(
 
     Example: `ucan explore runs/mine`
     """
-    session = Session.open(run, model, source, weights, words.device_of(device))
+    from ucan.app.session import Session
+    from ucan.runs.build import device_of
+
+    session = Session.open(run, model, source, weights, device_of(device))
     with tempfile.TemporaryDirectory(prefix="ucan-explore-") as uploads:
         # Both are read when Gradio is imported or a page is made: no word to its makers, and no upload left behind.
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=uploads)

@@ -11,8 +11,6 @@ import typer
 from ucan.cli import words
 from ucan.config import write_whole
 from ucan.errors import InvalidInput, MissingExtra, StoreError
-from ucan.report.page import GENERATOR, build_page, figure_files, galleries_of
-from ucan.report.runs import read_runs
 
 MARK_WITHIN = 1000  # characters of a page within which our reports name their maker
 
@@ -38,6 +36,9 @@ def report(
 
     Examples: `ucan report runs/ours runs/cohen -o report.html`, `ucan report runs/ours --figures figures`
     """
+    from ucan.report.page import build_page, figure_files, galleries_of
+    from ucan.report.runs import read_runs
+
     check_output(output, force)
     if figures is not None:
         check_figures(figures)
@@ -69,6 +70,8 @@ def check_output(path: Path, force: bool = False) -> None:
 
 def is_report(path: Path) -> bool:
     """Whether a file is a page that this command wrote."""
+    from ucan.report.page import GENERATOR
+
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return GENERATOR in file.read(MARK_WITHIN)

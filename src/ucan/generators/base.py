@@ -60,10 +60,21 @@ class Generator(nn.Module):
 
         ``noise`` is what ``forward`` gives for x, where the caller has it already.
         """
-        mu, scale = self(x) if noise is None else noise
+        if noise is None:
+            noise = self(x)  # before anything is drawn: it may be random itself
+        return self.place(x, self.draw(x, law, n, rng), law, noise)
+
+    def draw(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """What n noisy copies of every input are made from: draws ε (n, batch, …), from the law alone."""
         batch, event = x.shape[0], x.shape[1:]
-        eps = law.sample(n * batch, event, rng, x.dtype).reshape(n, batch, *event)
-        return as_scale(scale).apply(eps).add_(x + mu)
+        return law.sample(n * batch, event, rng, x.dtype).reshape(n, batch, *event)
+
+    def place(
+        self, x: torch.Tensor, eps: torch.Tensor, law: Law, noise: tuple[torch.Tensor, Scale] | None = None
+    ) -> torch.Tensor:
+        """The copies (n, batch, *event) that given draws make of inputs: x + μ + Σε; differentiable in x and ε."""
+        mu, scale = self(x) if noise is None else noise
+        return as_scale(scale).apply(eps) + (x + mu)
 
     def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
         """Fill blocks ``out`` (blocks, n, *event) with noisy copies of one input (1, *event).
@@ -93,7 +104,8 @@ class Generator(nn.Module):
     def _check_plain(self) -> None:
         """Refuse noise of another making than x + μ + Σε that does not say how it is put on a grid."""
         own = type(self)
-        if own.perturb is not Generator.perturb and own.perturb_on_grid is Generator.perturb_on_grid:
+        plain = own.perturb is Generator.perturb and own.place is Generator.place and own.draw is Generator.draw
+        if not plain and own.perturb_on_grid is Generator.perturb_on_grid:
             raise InvalidInput(
                 f"{self.describe()} makes its noise in a way of its own: write perturb_on_grid and grid_error for it "
                 "(docs/arithmetic.md), or leave step= out (on the command line --arithmetic real)."
@@ -185,8 +197,8 @@ class Fixed(Generator):
     def __init__(self, scale: Any, mean: Any = None, estimate: Estimate | None = None) -> None:
         super().__init__()
         given = as_scale(scale)
-        given.check()
-        self.scale = given.with_tensors({name: t.detach().clone() for name, t in given.tensors().items()})
+        given.known("check", given.check)
+        self.scale = given.copied()
         mu = torch.zeros(()) if mean is None else torch.as_tensor(mean).detach().clone()
         if not torch.isfinite(mu).all():
             raise InvalidInput("Fixed: mean holds a value that is not finite.")
@@ -337,19 +349,23 @@ class Held(Generator):
 
 @dataclass(frozen=True)
 class _Issued:
-    """Noise that was issued: the copy, and the tensors that it was copied from."""
+    """Noise that was issued: the copy, the tensors that it was copied from, and how often those had been changed by then."""
 
     held: Held
     sources: dict[str, torch.Tensor]
+    versions: dict[str, int | None]
 
     def still(self, tensors: dict[str, torch.Tensor], scale: Scale) -> bool:
         """Whether these tensors, which μ and Σ are made of now, hold what was copied."""
         if type(scale) is not type(self.held.scale) or tensors.keys() != self.sources.keys():
             return False
-        if isinstance(scale, Scalar) and scale.value != self.held.scale.value:  # type: ignore[attr-defined]
-            return False
-        copies = _parts(self.held.mean, self.held.scale)
-        return all(_same(tensor, copies[name]) for name, tensor in tensors.items())
+        copies, now = _parts(self.held.mean, self.held.scale), _versions(tensors)
+        # Comparing a large matrix with its copy takes as long as much else that is done for an input.
+        return all(
+            (tensor is self.sources[name] and now[name] is not None and now[name] == self.versions[name])
+            or _same(tensor, copies[name])
+            for name, tensor in tensors.items()
+        )
 
 
 def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> Generator:
@@ -364,11 +380,10 @@ def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale)
         return last.held
     if not torch.isfinite(mean).all():
         raise InvalidInput(f"{source.describe()}: μ holds a value that is not finite.")
-    scale.check()
+    scale.known("check", scale.check)
     check_fits(source, x, mean, scale)
-    own = scale.with_tensors({name: t.detach().clone() for name, t in scale.tensors().items()})
-    held = Held(source, mean.detach().clone(), own)
-    source._issued = _Issued(held, tensors)
+    held = Held(source, mean.detach().clone(), scale.copied())
+    source._issued = _Issued(held, tensors, _versions(tensors))
     return held
 
 
@@ -382,7 +397,12 @@ def copies_issued(source: Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def _parts(mean: torch.Tensor, scale: Scale) -> dict[str, torch.Tensor]:
-    return {"μ": mean, **scale.tensors()}
+    return {"μ": mean, **scale.content()}
+
+
+def _versions(tensors: dict[str, torch.Tensor]) -> dict[str, int | None]:
+    """How often each was changed in place; None for a tensor that does not tell."""
+    return {name: None if t.is_inference() else t._version for name, t in tensors.items()}
 
 
 def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> None:
@@ -409,7 +429,7 @@ def as_sampled(scale: Scale, dtype: torch.dtype) -> Scale:
     known = _SAMPLED.setdefault(scale, {})
     if dtype not in known:
         made = scale.with_tensors({n: t.to(dtype) if n in wide else t for n, t in scale.tensors().items()})
-        made.check()
+        made.known("check", made.check)
         known[dtype] = made
     return known[dtype]
 

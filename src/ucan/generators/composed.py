@@ -138,25 +138,24 @@ class Composed(Generator):
             shape = shape * self.prior.to(shape)
         return self._on_budget(shape, sigma_2)
 
-    def perturb(
-        self,
-        x: torch.Tensor,
-        law: Law,
-        n: int,
-        rng: torch.Generator,
-        noise: tuple[torch.Tensor, Scale] | None = None,
+    def draw(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """The draws of both looks: (n, batch, 2, *event)."""
+        batch, event = x.shape[0], x.shape[1:]
+        draws = law.sample(2 * n * batch, event, rng, torch.promote_types(x.dtype, torch.float32))
+        return draws.reshape(2, n, batch, *event).movedim(0, 2)
+
+    def place(
+        self, x: torch.Tensor, eps: torch.Tensor, law: Law, noise: tuple[torch.Tensor, Scale] | None = None
     ) -> torch.Tensor:
-        """n copies of every input, each with a first look and an s of its own; differentiable in the network.
+        """Copies of every input, each with a first look and an s of its own; differentiable in the network.
 
         ``noise`` is not used: there is none to hold.
         """
         self.check_claim(law)
-        batch, event = x.shape[0], x.shape[1:]
-        draws = law.sample(2 * n * batch, event, rng, torch.promote_types(x.dtype, torch.float32))
-        first, second = draws.reshape(2, n, batch, *event)
+        first, second = eps.unbind(2)
         sigma_1 = self.first_scale(law)
         if isinstance(sigma_1, torch.Tensor):
-            sigma_1 = sigma_1.to(draws)
+            sigma_1 = sigma_1.to(eps)
         y1 = x + first / math.sqrt(self.share) if self.prior is None else x + sigma_1 * (first / law.scale)
         s = self.second_scale(self.estimate(y1, sigma_1**2).flatten(0, 1), law).reshape(y1.shape)
         y2 = x + s * (second / law.scale)
@@ -298,16 +297,15 @@ class _Redrawn(Generator):
         """What the source says."""
         return self.source(x)
 
-    def perturb(
-        self,
-        x: torch.Tensor,
-        law: Law,
-        n: int,
-        rng: torch.Generator,
-        noise: tuple[torch.Tensor, Scale] | None = None,
+    def draw(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """The source's draws."""
+        return self.source.draw(x, law, n, rng)
+
+    def place(
+        self, x: torch.Tensor, eps: torch.Tensor, law: Law, noise: tuple[torch.Tensor, Scale] | None = None
     ) -> torch.Tensor:
         """The source's copies."""
-        return self.source.perturb(x, law, n, rng)
+        return self.source.place(x, eps, law)
 
     def perturb_on_grid(
         self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator], grid: Grid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, ClassVar, Self
@@ -12,11 +12,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
+from ucan.choices import norm_name as norm_name
 from ucan.errors import InvalidInput, UnsupportedNorm
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 # Taken off what is computed in float64 and must not be too large: more than rounding can have added.
 SHAVE = 1e-12
+# The same for quantile and distribution functions, whose relative errors are below 1e-15.
+SHAVE_QUANTILE = 1e-14
 
 # Half a unit in the last place of a float64: what one correct rounding changes, relative to the number.
 UNIT = 2.0**-53
@@ -46,11 +49,6 @@ class DrawError:
     travel: float
     pieces: float
     peak: float
-
-
-def norm_name(norm: float) -> str:
-    """The norm as people write it: ℓ1, ℓ2, ℓ∞."""
-    return "ℓ∞" if norm == math.inf else f"ℓ{norm:g}"
 
 
 @dataclass(frozen=True)
@@ -106,6 +104,22 @@ class Law(ABC):
         if not (r >= 0).all():
             raise InvalidInput("radius must be 0 or more, and not NaN.")
         result = np.asarray(self._probability(r, norm, dim), dtype=np.float64)
+        return float(result) if result.ndim == 0 else result
+
+    def shifted(self, p: Any, r: Any, norm: float = 2, dim: int | None = None) -> Any:
+        """The least probability that a set of probability p can still have after a move of size r; never above the truth.
+
+        The guarantee: if P(x + ε ∈ A) ≥ p, then P(x + δ + ε ∈ A) ≥ shifted(p, r) for every ‖δ‖ ≤ r in the norm, whatever
+        A is. ``p`` and ``r`` are floats or arrays, p in [0, 1] and r of at least 0. By symmetry a set of probability at
+        most p has at most 1 − shifted(1 − p, r) afterwards. A law that does not know its shift (``_shifted``) refuses.
+        """
+        dim = self._checked(norm, dim)
+        before, size = np.broadcast_arrays(_probabilities("p", p), np.asarray(r, dtype=np.float64))
+        if not ((size >= 0) & np.isfinite(size)).all():
+            raise InvalidInput(f"a move has a finite size of at least 0, got r = {r!r}.")
+        with np.errstate(divide="ignore", over="ignore"):
+            after = np.asarray(self._shifted(before, size, norm, dim), dtype=np.float64)
+        result = np.where(size == 0, before, np.clip(after, 0.0, before))
         return float(result) if result.ndim == 0 else result
 
     def sample(
@@ -211,6 +225,13 @@ class Law(ABC):
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
         return np.where(reachable, np.where(radius == 0, 0.5, high), np.nan)
 
+    def _shifted(self, p: Array, r: Array, norm: float, dim: int) -> Array:
+        """``shifted`` before it is clipped to [0, p]. Must never exceed the truth, rounding included."""
+        raise InvalidInput(
+            f"{type(self).__name__} noise does not say what probability a set keeps after a move, which is needed here: "
+            "write _shifted for it (docs/laws.md), or use another law."
+        )
+
     def _box_factor(self, p_a: float, p_b: float, scaled_budget: Array) -> float:
         """``box_factor`` for p_a > p_b, before rounding down."""
         return max(
@@ -243,6 +264,17 @@ class Law(ABC):
     def _check_dim(self, dim: int) -> None:
         if not (isinstance(dim, Real) and math.isfinite(dim) and dim == int(dim) and dim >= 1):
             raise InvalidInput(f"dim must be a whole number of at least 1, got {dim!r}.")
+
+
+def along_quantiles(p: Array, steps: Array, quantile: Callable[[Array], Array], cdf: Callable[[Array], Array]) -> Array:
+    """F(F⁻¹(p) − steps) from below: how mass moves where half-spaces, or what is like them, lose most.
+
+    The quantile, the step and F are each taken to be off by a relative ``SHAVE_QUANTILE``; p = 1 stays 1, and 0 stays 0.
+    """
+    inside = (p > 0) & (p < 1)
+    start = quantile(np.where(inside, p, 0.5))
+    end = start - steps - SHAVE_QUANTILE * (np.abs(start) + steps)
+    return np.where(inside, cdf(end) * (1 - SHAVE_QUANTILE), p)
 
 
 def exponentials(uniform: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.special import ndtr, ndtri
 
-from ucan.laws.base import CELL, RARE, UNIT, Array, DrawError, Law
+from ucan.laws.base import CELL, RARE, UNIT, Array, DrawError, Law, along_quantiles
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ class Gaussian(Law):
 
     def _probability(self, radius: Array, norm: float, dim: int) -> Array:
         return np.asarray(ndtr(radius / self._factor(norm, dim)))
+
+    def _shifted(self, p: Array, r: Array, norm: float, dim: int) -> Array:
+        """Φ(Φ⁻¹(p) − r/λ), which half-spaces come down to (in ℓ∞ by r√d/λ)."""
+        return along_quantiles(p, r / self._factor(norm, dim), ndtri, ndtr)
 
     def _factor(self, norm: float, dim: int) -> float:
         return self.scale / math.sqrt(dim) if norm == math.inf else self.scale

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ucan.laws.base import CELL, DEEPEST, RARE, UNIT, Array, DrawError, Law
+from ucan.laws.base import CELL, DEEPEST, RARE, UNIT, Array, DrawError, Law, along_quantiles
 
 
 def laplace_quantile(p: Array) -> Array:
@@ -23,6 +23,17 @@ def laplace_quantile(p: Array) -> Array:
 def laplace_probability(radius: Array) -> Array:
     """The p at which the unit Laplace quantile reaches ``radius`` ≥ 0."""
     return 0.5 - np.expm1(-radius) / 2
+
+
+def laplace_cdf(z: Array) -> Array:
+    """The distribution function of the unit Laplace distribution."""
+    tail = np.exp(-np.abs(z)) / 2
+    return np.where(z < 0, tail, 1 - tail)
+
+
+def laplace_shifted(p: Array, steps: Array) -> Array:
+    """What is left of p after so many λ, where mass moves at the rate min(p, 1 − p)/λ: down the Laplace quantile."""
+    return along_quantiles(p, steps, laplace_quantile, laplace_cdf)
 
 
 @dataclass(frozen=True)
@@ -70,3 +81,6 @@ class Laplace(Law):
 
     def _probability(self, radius: Array, norm: float, dim: int) -> Array:
         return laplace_probability(radius / self.scale)
+
+    def _shifted(self, p: Array, r: Array, norm: float, dim: int) -> Array:
+        return laplace_shifted(p, r / self.scale)

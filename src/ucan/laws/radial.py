@@ -12,8 +12,8 @@ import torch
 from scipy import special
 
 from ucan.errors import InvalidInput
-from ucan.laws.base import CELL, DEEPEST, RARE, UNIT, Array, DrawError, Law, exponentials
-from ucan.laws.laplace import laplace_probability, laplace_quantile
+from ucan.laws.base import CELL, DEEPEST, RARE, SHAVE, UNIT, Array, DrawError, Law, exponentials
+from ucan.laws.laplace import laplace_probability, laplace_quantile, laplace_shifted
 
 
 def standard_gamma(shape: float, n: int, rng: torch.Generator) -> torch.Tensor:
@@ -135,6 +135,12 @@ class ExpInf(RadialInf):
             return self.scale * (laplace_quantile(p_a) - laplace_quantile(p_b)) / 2
         return dim * self.scale * (p_a - p_b)
 
+    def _shifted(self, p: Array, r: Array, norm: float, dim: int) -> Array:
+        """Down the Laplace quantile in ℓ∞; in ℓ1 mass moves at the rate 1/(2dλ) at most."""
+        if norm == math.inf or dim == 1:
+            return laplace_shifted(p, r / self.scale)
+        return p - r / (2 * dim * self.scale) * (1 + SHAVE) - UNIT
+
     def _probability(self, radius: Array, norm: float, dim: int) -> Array:
         if norm == math.inf or dim == 1:
             return laplace_probability(radius / self.scale)
@@ -220,6 +226,10 @@ class PowerLaw(RadialInf):
 
     def _radius(self, p_a: Array, p_b: Array, norm: float, dim: int) -> Array:
         return dim * self.scale / (self.a - dim) * (p_a - p_b)
+
+    def _shifted(self, p: Array, r: Array, norm: float, dim: int) -> Array:
+        """Mass moves at the rate (a − d)/(2dλ) at most."""
+        return p - r * (self.a - dim) / (2 * dim * self.scale) * (1 + SHAVE) - UNIT
 
     def _probability(self, radius: Array, norm: float, dim: int) -> Array:
         p = 0.5 + radius * (self.a - dim) / (2 * dim * self.scale)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ucan.laws.base import CELL, UNIT, Array, DrawError, Law
+from ucan.laws.base import CELL, SHAVE, UNIT, Array, DrawError, Law
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,12 @@ class Uniform(Law):
         half = radius / (2 * self.scale)
         excess = half if norm == 1 else -np.expm1(dim * np.log1p(-np.minimum(half, 1 - 2**-53)))
         return np.where(excess <= 0.5, 0.5 + excess, np.nan)
+
+    def _shifted(self, p: Array, r: Array, norm: float, dim: int) -> Array:
+        """p less the volume that the moved cube does not share: r/(2λ) at most in ℓ1, 1 − (1 − r/(2λ))^d in ℓ∞."""
+        half = np.minimum(r / (2 * self.scale), 1.0)
+        lost = half if norm == 1 else -np.expm1(dim * np.log1p(-half))
+        return p - lost * (1 + SHAVE) - UNIT
 
     def _box_factor(self, p_a: float, p_b: float, scaled_budget: Array) -> float:
         """The root of Π(1 − εuᵢ/(2λ)) = 1 − g/2, from below.

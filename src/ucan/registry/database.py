@@ -164,8 +164,7 @@ class Database:
     def scale_id(self, scale: Scale) -> int:
         """The number of this Σ; the same Σ is stored once. Within a transaction."""
         scale = scale.to("cpu")
-        value = {"value": torch.tensor(scale.value, dtype=torch.float64)} if isinstance(scale, Scalar) else None
-        data = save({name: t.detach().contiguous().clone() for name, t in (value or scale.tensors()).items()})
+        data = save({name: t.detach().contiguous().clone() for name, t in scale.content().items()})
         kind = type(scale).__name__
         digest = hashlib.sha256(kind.encode() + data).hexdigest()
         found = self._db.execute("SELECT id FROM scales WHERE hash = ?", (digest,)).fetchone()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.bounds import log_wealth, majority_p_value, top_two_p_value
+from ucan.bounds import bound_named
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.evidence import Evidence
@@ -403,14 +403,7 @@ def _answer_alone(outcome: Certificate | Abstention, tau: float) -> Prediction |
     if isinstance(outcome, Abstention):
         return outcome
     evidence, c_A = outcome.evidence, outcome.prediction
-    hits = evidence.counts[c_A]
-    if evidence.bound == "two-class":
-        others = max(count for c, count in enumerate(evidence.counts) if c != c_A)
-        p_value = min(1.0, top_two_p_value(hits, others) + evidence.n * tau)
-    elif evidence.bound == "anytime":
-        p_value = min(1.0, math.exp(-float(log_wealth(hits, evidence.n, 0.5 + tau))))
-    else:
-        p_value = majority_p_value(hits, evidence.n, 0.5 + tau)
+    p_value = bound_named(evidence.bound).p_value(evidence.ballot(c_A), tau)
     return Prediction(None, "registry", evidence, prediction=c_A, p_value=p_value)
 
 
@@ -425,10 +418,7 @@ def _resized(certificate: Certificate, radius: float) -> Certificate:
 
 def _same(a: Scale, b: Scale) -> bool:
     """Whether two Σ are one, whatever precision they are kept in."""
-    if isinstance(a, Scalar) or isinstance(b, Scalar):
-        return isinstance(a, Scalar) and isinstance(b, Scalar) and a.value == b.value
-    mine, theirs = a.tensors(), b.to("cpu").tensors()
-    return type(a) is type(b) and all(torch.equal(t.double(), theirs[name].double()) for name, t in mine.items())
+    return a.same_as(b.to("cpu"), lambda mine, theirs: torch.equal(mine.double(), theirs.double()))
 
 
 def _bytes(scale: Scale) -> int:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from html import escape
 
 from ucan.report.basis import stopped_in_words
-from ucan.report.curves import certified_curve
 from ucan.report.figures import LIGHT, PAGE, PAPER, Line, accuracy_chart, ticks
 from ucan.report.markup import embedded, row_head, table
 from ucan.report.runs import Run, by_norm, norm_slug
@@ -56,7 +55,7 @@ def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Lin
     caps = {run.cap for run in group}
     lines = []
     for run in group:
-        curve = certified_curve(run.columns, by)
+        curve = run.curve(by)
         if curve is not None:
             cap = f" (cap {run.cap:g})" if run.cap is not None else " (no cap stated)"
             label = run.label + (cap if by == "alm" and len(caps) > 1 else "")
@@ -132,8 +131,8 @@ def _values(line: Line) -> dict[str, object]:
 
 def _table(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> str:
     """The field's table, its columns chosen for these runs."""
-    ends = [curve.end for run in group if (curve := certified_curve(run.columns, by)) is not None]
-    compared = comparison([run.folder for run in group], ticks(max(*ends, 1e-3), TABLE_COLUMNS), by)
+    ends = [curve.end for run in group if (curve := run.curve(by)) is not None]
+    compared = comparison(group, ticks(max(*ends, 1e-3), TABLE_COLUMNS), by)
     compared = replace(
         compared, rows=tuple(replace(row, name=run.label) for row, run in zip(compared.rows, group, strict=True))
     )

@@ -79,10 +79,12 @@ def _size(value: float) -> str:
 
 
 def _noise(run: Run) -> str:
-    law = dict(run.config.get("law", {}))
-    kind = str(run.config.get("noise", "?")).split("(")[0]
-    other = f", {law.get('name', '?')}" if law.get("name") != "Gaussian" else ""
-    return f"{kind}{other}, λ {law.get('scale', math.nan):g}" if law else "–"
+    law = run.config.law
+    if law.name is None:
+        return "–"
+    kind = (run.config.noise.described or "?").split("(")[0]
+    other = f", {law.name}" if law.name != "Gaussian" else ""
+    return f"{kind}{other}, λ {math.nan if law.scale is None else law.scale:g}"
 
 
 # --- the audit ---
@@ -108,7 +110,7 @@ def _audit_row(run: Run, runs: Sequence[Run]) -> str:
     audit = run.audit
     if audit is None:
         how = f"not audited: <code>ucan audit {escape(str(run.folder))}</code>"
-        what = "imported results cannot be attacked" if run.config.get("kind") == "imported" else how
+        what = "imported results cannot be attacked" if run.config.is_imported else how
         return f'<tr>{first}<td class="n">0</td><td>–</td><td>–</td><td class="words">{what}</td></tr>'
     meaning = {
         "bug": "<strong>a bug</strong>: chance does not explain what broke where the guarantee covers it",

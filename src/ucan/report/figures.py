@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ucan.report.curves import Curve
 from ucan.report.slices import Slice
+from ucan.results.curves import Curve
 
 # For people who see few colours, too: each pair also differs in lightness or is told apart by its line.
 LIGHT = ("#0b62a8", "#c4500a", "#00805e", "#9a2a6f", "#8a6d00", "#3f3aa3", "#0f8f9c", "#7a3e1d", "#5c6670", "#a3123a")

@@ -14,7 +14,6 @@ from ucan.fingerprint import weights_hash
 from ucan.generators import Composed, Generator
 from ucan.laws import Law
 from ucan.report.runs import Run
-from ucan.results.store import Store
 from ucan.scales import Scale, as_scale
 from ucan.training import is_trained_run, load_run
 from ucan.verify import noise_of
@@ -44,9 +43,9 @@ class Noise:
     has changed since is not asked.
     """
 
-    def __init__(self, run: Run, store: Store, typical: Certificate | None, missing: list[str]) -> None:
+    def __init__(self, run: Run, typical: Certificate | None, missing: list[str]) -> None:
         self.shared = run.scope == "pipeline"
-        self.store = store
+        self.run = run
         self.typical = typical
         self.source = _source(run, missing)
         self._held: Generator | None = None
@@ -73,7 +72,7 @@ class Noise:
         if self.shared and self._held is not None:
             return self._held
         try:
-            certificate = self.typical if self.shared else self.store.outcome(number)
+            certificate = self.typical if self.shared else self.run.outcome(number)
             if isinstance(certificate, Certificate):
                 self._held = noise_of(certificate, self.source)
             else:
@@ -97,15 +96,15 @@ def pixel_scale(scale: Scale, shape: tuple[int, ...]) -> np.ndarray | None:
 
 def _source(run: Run, missing: list[str]) -> Generator | None:
     """The generator of the trained run that was certified, if it is there and still the same."""
-    model = str(run.config.get("model", ""))
-    if not model or not is_trained_run(model):
+    model = run.config.model.spec
+    if model is None or not is_trained_run(model):
         return None
     try:
         trained = load_run(Path(model))
     except (UcanError, OSError) as error:
         missing.append(f"The trained noise of {model} cannot be loaded: {error}")
         return None
-    if run.config.get("weights_hash") not in (None, weights_hash(trained.classifier)):
+    if run.config.model.weights_hash not in (None, weights_hash(trained.classifier)):
         missing.append(f"{model} was trained anew since: what follows is from the certificates alone.")
         return None
     return trained.generator

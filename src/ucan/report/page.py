@@ -9,7 +9,6 @@ from typing import Any
 
 from ucan.arithmetic import REAL, changes_in_words
 from ucan.certificate import SCOPES
-from ucan.config import handed_out, to_toml
 from ucan.data import Labelled
 from ucan.report.accuracy import accuracy_figures, accuracy_section
 from ucan.report.evidence import (
@@ -99,7 +98,7 @@ def build_page(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
 
 def _arithmetic(runs: Sequence[Run]) -> str:
     """In which arithmetic the certificates hold, and for which changes."""
-    kinds = {str(run.config.get("arithmetic", REAL)) for run in runs}
+    kinds = {run.config.sampling.arithmetic for run in runs}
     said = [
         "A certificate holds in real arithmetic; floating-point rounding is not accounted for."
         if kind == REAL
@@ -165,7 +164,7 @@ def _scopes(runs: Sequence[Run]) -> str:
 def _again(runs: Sequence[Run]) -> str:
     parts = [
         f'<div class="run"><h3>{swatch(run, runs)}{escape(run.label)}</h3><pre>{escape(chr(10).join(commands(run)))}</pre>'
-        f"<details><summary>Settings of {escape(run.label)}</summary><pre>{escape(_settings(run))}</pre></details></div>"
+        f"<details><summary>Settings of {escape(run.label)}</summary><pre>{escape(run.config.shown())}</pre></details></div>"
         for run in runs
     ]
     page = escape(f"ucan report {' '.join(str(run.folder) for run in runs)} -o report.html")
@@ -174,8 +173,3 @@ def _again(runs: Sequence[Run]) -> str:
         f'same votes on the same kind of device.</p>{"".join(parts)}<div class="run"><h3>This page</h3><pre>{page}</pre>'
         "</div></section>\n"
     )
-
-
-def _settings(run: Run) -> str:
-    """A run's config as others may see it."""
-    return to_toml(handed_out(run.config))

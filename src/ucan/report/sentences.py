@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ucan.arithmetic import REAL, step_name
+from ucan.arithmetic import step_name
 from ucan.generators import Isotropic
 from ucan.laws import norm_name
 from ucan.report.basis import idle, same_inputs, stopped_in_words
@@ -104,8 +104,8 @@ def _shaped(runs: Sequence[Run]) -> str:
     """
     for group in by_norm(runs):
         sound = [r for r in group if r.scope == "pipeline" and not r.refuted and not stopped_in_words(r.config)]
-        plain = [r for r in sound if r.config.get("noise") == Isotropic().describe()]
-        shaped = [r for r in sound if r not in plain and r.config.get("noise") and average_radius(r.columns) > 0]
+        plain = [r for r in sound if r.config.noise.described == Isotropic().describe()]
+        shaped = [r for r in sound if r not in plain and r.config.noise.described and average_radius(r.columns) > 0]
         if group[0].kind in (1, 2, None) or not (plain and shaped):
             continue
         run = max(shaped, key=lambda r: average_radius(r.columns))
@@ -234,7 +234,7 @@ def _within(run: Run, size: float | None = None) -> str:
     """Which changes are ruled out: up to a size, or up to each certificate's own."""
     if run.budget is None:
         return f"of {_length(run)} below {'its radius' if size is None else f'{size:g}'}"
-    limit = run.config.get("budget")
+    limit = run.config.claim.budget
     below = f"less than {'its ε' if size is None else f'{size:g}'}"
     if isinstance(limit, int | float):  # the same for every coordinate: said without the word
         return f"of {below}{'' if limit == 1 else f' times {limit:g}'} in each coordinate{_units(run)}"
@@ -247,9 +247,9 @@ def _length(run: Run) -> str:
 
 
 def _units(run: Run) -> str:
-    source = str(run.config.get("data", ".npz"))  # what an array or an imported file holds, nobody says
+    source = run.config.data.source or ".npz"  # what an array or an imported file holds, nobody says
     units = [] if source.endswith(".npz") else ["pixels run from 0 to 1"]
-    units += [f"in steps of {step}"] if (step := step_name(str(run.config.get("arithmetic", REAL)))) else []
+    units += [f"in steps of {step}"] if (step := step_name(run.config.sampling.arithmetic)) else []
     return f" ({', '.join(units)})" if units else ""
 
 

@@ -18,20 +18,11 @@ import numpy as np
 
 from ucan.errors import InvalidInput
 from ucan.laws import norm_name
-from ucan.report.basis import (
-    decided,
-    idle_in_words,
-    inputs_in_words,
-    inputs_of,
-    same_inputs,
-    stopped_in_words,
-    unlabelled_in_words,
-)
-from ucan.report.runs import BUDGET_AXIS, distinct
+from ucan.report.basis import decided, idle_in_words, inputs_in_words, same_inputs, stopped_in_words
 from ucan.results.formats import UNKNOWN_SCOPE, guarantee
-from ucan.results.metrics import Measure, certified_accuracy, certified_band, labelled
-from ucan.results.store import Store
+from ucan.results.metrics import Measure, certified_accuracy, certified_band
 from ucan.rounding import ceil_percent, floor_percent, floor_significant
+from ucan.runs.read import BUDGET_AXIS, Run, distinct
 
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
 SCOPE_NOTES = {
@@ -104,11 +95,11 @@ class Table:
 
 
 def comparison(
-    runs: Sequence[str | Path],
+    runs: Sequence[str | Path | Run],
     radii: Sequence[float] = RADII,
     metric: Measure = "radius",
-    baselines: Sequence[str | Path] = (),
-    envelopes: Mapping[str, Sequence[str | Path]] | None = None,
+    baselines: Sequence[str | Path | Run] = (),
+    envelopes: Mapping[str, Sequence[str | Path | Run]] | None = None,
     bands: bool = False,
     digits: int = 1,
 ) -> Table:
@@ -122,8 +113,8 @@ def comparison(
     if not points:
         raise InvalidInput("a comparison needs at least one radius.")
     base = [_row(run, points, metric, bands) for run in baselines]
-    known = {Path(run).resolve() for run in baselines}
-    ours = [_row(run, points, metric, bands) for run in runs if Path(run).resolve() not in known]
+    known = {_place(run) for run in baselines}
+    ours = [_row(run, points, metric, bands) for run in runs if _place(run) not in known]
     best_of = [_envelope(name, some, points, metric) for name, some in (envelopes or {}).items()]
     if not (base or ours or best_of):
         raise InvalidInput("there is nothing to compare: name at least one run.")
@@ -141,38 +132,39 @@ def comparison(
     return Table(f"Certified accuracy in % by {what}{of}", points, tuple(rows), _notes(rows, metric, bands), digits)
 
 
-def _row(run: str | Path, radii: tuple[float, ...], metric: Measure, bands: bool) -> Row:
-    with Store.open(run) as store:
-        columns, left_out = store.gapless(("label", "correct", "abstained", metric))
-        name, scope, norm, budget, config = store.name, store.scope, store.norm, store.budget, store.config
+def _place(run: str | Path | Run) -> Path:
+    return (run.folder if isinstance(run, Run) else Path(run)).resolve()
+
+
+def _row(run: str | Path | Run, radii: tuple[float, ...], metric: Measure, bands: bool) -> Row:
+    run = run if isinstance(run, Run) else Run.open(run)
+    config, columns = run.config, run.columns
     shares = tuple(map(float, certified_accuracy(columns, radii, metric)))
     limits: tuple[tuple[float, float], ...] = ()
     if bands:
         low, high = certified_band(columns, radii, metric)
         limits = tuple(zip(map(float, low), map(float, high), strict=True))
-    inputs = len(columns["correct"])
-    unlabelled = unlabelled_in_words(labelled(columns), columns["abstained"])
     empty = idle_in_words(config, radii) if metric == "radius" else ""
-    remarks = (stopped_in_words(config, metric), unlabelled, empty, *config.get("notes", ()))
+    remarks = (stopped_in_words(config, metric), run.unlabelled, empty, *config.imported.notes)
     return Row(
-        name,
-        scope,
-        config.get("alm_cap"),
+        run.label,
+        run.scope,
+        run.cap,
         shares,
         bands=limits,
-        inputs=inputs,
-        norm=norm,
-        budget=budget,
-        left_out=left_out,
-        data=inputs_of(config, inputs),
-        data_words=inputs_in_words(config, inputs),
+        inputs=run.inputs,
+        norm=run.norm,
+        budget=run.budget,
+        left_out=run.left_out,
+        data=run.data,
+        data_words=inputs_in_words(config.data, run.inputs),
         decided=tuple(decided(config, r, metric) for r in radii),
         remarks=tuple(filter(None, remarks)),
-        alphas=frozenset({config["alpha"]} if "alpha" in config else ()),
+        alphas=frozenset() if run.alpha is None else frozenset({run.alpha}),
     )
 
 
-def _envelope(name: str, runs: Sequence[str | Path], radii: tuple[float, ...], metric: Measure) -> Row:
+def _envelope(name: str, runs: Sequence[str | Path | Run], radii: tuple[float, ...], metric: Measure) -> Row:
     """The best over several runs at each radius: what published rows usually are."""
     rows = [_row(run, radii, metric, bands=False) for run in runs]
     if not rows:

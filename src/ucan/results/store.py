@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,10 +69,16 @@ class Store:
         self._claims: Claims | None = None
 
     @classmethod
-    def create(cls, folder: str | Path, config: dict[str, Any]) -> Store:
+    def create(
+        cls,
+        folder: str | Path,
+        config: dict[str, Any],
+        compare: Callable[[dict[str, Any], dict[str, Any]], list[str]] = differences,
+    ) -> Store:
         """A new run, or the one in this folder again if its config is the same; the only writer until closed.
 
-        A changed config is refused, key by key; so is a folder that holds other things.
+        A changed config is refused, with each difference that ``compare`` (the run's config, the one asked for) finds; so is
+        a folder that holds other things.
         """
         folder, wanted = Path(folder), frozen(config)
         with storage(folder):
@@ -79,15 +86,15 @@ class Store:
             lock = WriterLock(folder / LOCK)
         try:
             with storage(folder):
-                _settle_config(folder, wanted)
-                return cls(folder, wanted, connect_writer(folder / RESULTS), lock)
+                settled = _settle_config(folder, wanted, compare)
+                return cls(folder, settled, connect_writer(folder / RESULTS), lock)
         except BaseException:
             lock.release()
             raise
 
     @classmethod
     def open(cls, folder: str | Path) -> Store:
-        """An existing run, read-only; also while another process writes it."""
+        """An existing run, read-only; also while another process writes it. It is closed when nobody holds it any more."""
         folder = Path(folder)
         if not (folder / CONFIG).is_file():
             found = f"is not a run folder: it has no {CONFIG}" if folder.is_dir() else "is no folder"
@@ -96,7 +103,10 @@ class Store:
         if not (folder / RESULTS).is_file():
             raise StoreError(f"{folder} has no results yet: {RESULTS} is missing. `ucan certify` writes it.")
         with storage(folder):
-            return cls(folder, config, connect_reader(folder / RESULTS), None)
+            db = connect_reader(folder / RESULTS)
+        store = cls(folder, config, db, None)
+        weakref.finalize(store, db.close)
+        return store
 
     def add(self, idx: int, label: int, outcome: Certificate | Abstention, seconds: float) -> None:
         """Store one outcome with its evidence, in one transaction: afterwards it is there, or it is not."""
@@ -296,7 +306,10 @@ def _make_folder(folder: Path) -> None:
         )
 
 
-def _settle_config(folder: Path, wanted: dict[str, Any]) -> None:
+def _settle_config(
+    folder: Path, wanted: dict[str, Any], compare: Callable[[dict[str, Any], dict[str, Any]], list[str]]
+) -> dict[str, Any]:
+    """The config of the run in this folder, which is the wanted one, or is as good."""
     if not (folder / CONFIG).is_file():
         write_config(folder / CONFIG, wanted)
         sync_folder(folder.resolve().parent)
@@ -305,10 +318,11 @@ def _settle_config(folder: Path, wanted: dict[str, Any]) -> None:
         raise InvalidInput(
             f"{folder} holds a run of another kind ({config.get('kind')}); nothing was changed. Give a new folder."
         )
-    changed = differences(config, wanted)
+    changed = compare(config, wanted)
     if changed:
         raise InvalidInput(
             f"{folder} holds a run with another config:\n  "
             + "\n  ".join(changed)
             + "\nGive the same settings to resume it, or a new folder to start another."
         )
+    return config

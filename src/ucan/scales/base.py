@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import torch
 
@@ -16,6 +16,7 @@ from ucan.scales.induced import NORMS, corner_norm, dense_budget_norm, has_few_c
 
 # Up to this dimension a structured Σ may form its inverse (128 MiB in float64) to take an exact norm.
 MAX_FORMED = 4096
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +143,47 @@ class Scale(ABC):
         """Raise unless Σ acts on R^dim."""
         if self.dim is not None and self.dim != dim:
             raise InvalidInput(f"{type(self).__name__} scale acts on {self.dim} dimensions, the input has {dim}.")
+
+    def content(self) -> dict[str, torch.Tensor]:
+        """All that Σ is made of, by name: its tensors, and its plain numbers as tensors in float64."""
+        plain = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), int | float)}
+        return {**self.tensors(), **{name: torch.tensor(value, dtype=torch.float64) for name, value in plain.items()}}
+
+    def same_as(self, other: Scale, equal: Callable[[torch.Tensor, torch.Tensor], bool] = torch.equal) -> bool:
+        """Whether another Σ is of the same kind and made of the same numbers, as ``equal`` compares tensors."""
+        mine, theirs = self.content(), other.content()
+        if type(self) is not type(other) or mine.keys() != theirs.keys():
+            return False
+        return all(equal(tensor, theirs[name]) for name, tensor in mine.items())
+
+    def known(self, name: Hashable, measure: Callable[[], T]) -> T:
+        """What ``measure`` gives for Σ as it is now, measured once: of a large matrix all regions share the cost.
+
+        A change of a tensor in place is a new state, and is measured anew; one through ``.data`` PyTorch does not count, so
+        that whoever keeps a Σ for good keeps a copy (``copied``).
+        """
+        state = self._now()
+        if state is None:
+            return measure()
+        if self.__dict__.get("_state") != state:
+            self.__dict__.update(_state=state, _known={})
+        found: dict[Hashable, Any] = self.__dict__["_known"]
+        if name not in found:
+            found[name] = measure()
+        return cast(T, found[name])
+
+    def _now(self) -> tuple[int, ...] | None:
+        """How often each tensor was changed in place; None where tensors of inference mode do not tell."""
+        tensors = self.tensors().values()
+        return None if any(t.is_inference() for t in tensors) else tuple(t._version for t in tensors)
+
+    def copied(self) -> Self:
+        """The same Σ as a constant in memory of its own; what is known of this one is known of the copy."""
+        own = self.with_tensors({name: t.detach().clone() for name, t in self.tensors().items()})
+        state = own._now()
+        if state is not None and self._now() is not None and self.__dict__.get("_state") == self._now():
+            own.__dict__.update(_state=state, _known=dict(self.__dict__["_known"]))
+        return own
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The defining tensors by field name, for saving."""

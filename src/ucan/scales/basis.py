@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Self
 
 import torch
@@ -98,9 +97,12 @@ class Basis(Scale):
         """The number of directions."""
         return len(self.s)
 
-    @cached_property
+    @property
     def inverse(self) -> torch.Tensor:
         """diag(1/s) Q⁻¹ in float64."""
+        return self.known("inverse", self._inverted)
+
+    def _inverted(self) -> torch.Tensor:
         q = exact(self.basis)
         return (2 * q.T - (q.T @ q) @ q.T) / exact(self.s)[:, None]
 

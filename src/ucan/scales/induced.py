@@ -16,8 +16,8 @@ from collections.abc import Callable
 import torch
 
 from ucan.budget import Budget
+from ucan.choices import NORMS as NORMS
 
-NORMS = (1, 2, math.inf)
 # Up to so many coordinates that change, a box's corners (half of them, since signs come in pairs) are all looked at.
 MAX_CORNERS = 12
 

@@ -76,10 +76,10 @@ class Dense(Scale):
         """The number of rows of A."""
         return self.matrix.shape[0]
 
-    @cached_property
+    @property
     def inverse(self) -> torch.Tensor:
         """A⁻¹ in float64."""
-        return torch.linalg.inv(exact(self.matrix))
+        return self.known("inverse", lambda: torch.linalg.inv(exact(self.matrix)))
 
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Az."""
@@ -123,9 +123,12 @@ class Dense(Scale):
         self.check_dim(dim)
         return torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() * (1 + self._lost)
 
-    @cached_property
+    @property
     def _lost(self) -> float:
         """What inverting A in float64 may have changed of its inverse, relative to it."""
+        return self.known("lost", self._measured_loss)
+
+    def _measured_loss(self) -> float:
         condition = float(torch.linalg.matrix_norm(exact(self.matrix)) * torch.linalg.matrix_norm(self.inverse))
         return INVERTING * condition if condition > 1e4 else 0.0  # else in the last digits, as of any other number here
 
@@ -168,13 +171,16 @@ class LowRank(Scale):
         """The number of entries of the diagonal."""
         return len(self.diag)
 
-    @cached_property
+    @property
     def _scaled(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """√a, U and t, where Σ = √a∘(I + U diag(t) Uᵀ)∘√a: from the singular values √t of F⊘√a.
 
         (I + U diag(t) Uᵀ)⁻¹ is the identity beside the span of U and 1/(1 + t) on it. Woodbury's identity, which
         subtracts one from the other, loses every digit where FFᵀ dwarfs a.
         """
+        return self.known("scaled", self._decomposed)
+
+    def _decomposed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         root = exact(self.diag).sqrt()
         u, sizes, _ = torch.linalg.svd(exact(self.factor) / root[:, None], full_matrices=False)
         return root, u, sizes**2

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ucan.training.recipes.base import Recipe, cross_entropy
+from ucan.training.recipes.base import OfLogits, cross_entropy
 
 
 @dataclass(frozen=True)
-class Consistency(Recipe):
+class Consistency(OfLogits):
     """Cross-entropy + λ·mean KL(mean ‖ each) + η·entropy of the mean, over the copies' softmax outputs.
 
     λ = ``weight`` is 20 at σ = 0.25 and 10 at larger noise; η = ``entropy`` is 0.5 and is not multiplied by λ.

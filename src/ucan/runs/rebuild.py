@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from ucan import data
 from ucan.arithmetic import step_of
 from ucan.backends import PRECISIONS
 from ucan.certificate import Abstention, Certificate
-from ucan.data import Labelled
+from ucan.data import Labelled, load
 from ucan.errors import InvalidInput
 from ucan.evidence import Noise
 from ucan.generators import Isotropic
 from ucan.models import load_model
+from ucan.runs.config import DataRef, ModelRef
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
 from ucan.verify import noise_of
@@ -24,16 +23,16 @@ from ucan.verify import noise_of
 GIVEN = ("Isotropic", "Fixed", "Pattern", "Stated")
 
 
-def data_of(config: dict[str, Any], source: str | None = None) -> Labelled:
+def data_of(data: DataRef, source: str | None = None) -> Labelled:
     """The inputs that a run certified, or those at ``source`` if they have moved."""
-    named = source or config.get("data")
+    named = source or data.source
     if named is None:
         raise InvalidInput("this run does not say which data it certified: name them with --data.")
-    return data.load(named, config.get("split", "test"), size=config.get("size"), channels=config.get("channels") or 3)
+    return load(named, data.split or "test", size=data.size, channels=data.channels or 3)
 
 
 def pipeline_of(
-    config: dict[str, Any],
+    known: ModelRef,
     outcome: Certificate | Abstention,
     device: torch.device,
     model: str | None = None,
@@ -44,7 +43,7 @@ def pipeline_of(
     ``model`` and ``weights`` say where they are, if not where the run says; another model brings its own weights.
     """
     if model is None:
-        model, weights = config.get("model"), weights or config.get("weights")
+        model, weights = known.spec, weights or known.weights
     if model is None:
         raise InvalidInput("this run does not say which model it certified: name it with --model.")
     law, classes, precision = outcome.evidence.law, len(outcome.evidence.counts), _precision(outcome)

@@ -1,15 +1,17 @@
-"""The answers of `ucan predict`: the rows of its table, and those that are finished while it is not."""
+"""The answers of a prediction: the rows of its table, and those that are finished while it is not."""
 
 from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, NamedTuple, Self
 
-from ucan.config import differences, frozen, write_whole
+from ucan.config import frozen, write_whole
 from ucan.errors import InvalidInput, StoreError
+from ucan.runs.config import PredictConfig, changes
+from ucan.runs.fields import from_table, to_table
 from ucan.storage import storage
 
 KIND = "predict"
@@ -36,6 +38,11 @@ class Answer(NamedTuple):
         return cls(int(idx), int(label), int(predict), int(correct), float(seconds))
 
 
+def table_of(answers: Iterable[Answer]) -> str:
+    """The table of these answers."""
+    return "\n".join(["\t".join(Answer._fields), *(answer.line() for answer in answers)]) + "\n"
+
+
 class Answers:
     """Finished answers by index, kept in ``p.tsv.part`` until ``p.tsv`` is whole; in memory alone without a table.
 
@@ -46,17 +53,17 @@ class Answers:
     def __init__(self, table: Path | None) -> None:
         self.table = table
         self.part = None if table is None else table.with_name(f"{table.name}.part")
-        self.about: dict[str, Any] = {}
+        self.about: PredictConfig | None = None
         self.done: dict[int, Answer] = {}
         self._file: IO[bytes] | None = None
         self._torn = 0  # where a line begins that was cut short
         if self.part is not None and self.part.exists():
             self._read(self.part)
 
-    def begin(self, config: dict[str, Any]) -> None:
+    def begin(self, config: PredictConfig) -> None:
         """Say what the answers are about; those of an earlier call must be about the same, to the last setting."""
-        wanted, resumed = frozen({"kind": KIND, **config}), bool(self.about)
-        changed = differences(self.about, wanted) if resumed else []
+        wanted, resumed = from_table(PredictConfig, frozen(to_table(config)), "the config"), self.about is not None
+        changed = changes(self.about, wanted) if resumed else []
         if changed:
             raise InvalidInput(
                 f"{self.part} holds a run with another config:\n  "
@@ -79,15 +86,11 @@ class Answers:
                 self._append(answer.line())
         self.done[answer.idx] = answer
 
-    def text(self, indices: Sequence[int]) -> str:
-        """The table, in the order of the data."""
-        return "\n".join(["\t".join(Answer._fields), *(self.done[i].line() for i in indices)]) + "\n"
-
     def finish(self, indices: Sequence[int]) -> None:
         """Write the table whole; what was kept beside it is needed no more."""
         assert self.table is not None and self.part is not None
         with storage(self.table):
-            write_whole(self.table, self.text(indices).encode())
+            write_whole(self.table, table_of(self.done[i] for i in indices).encode())
             self.part.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
@@ -104,7 +107,7 @@ class Answers:
             raise StoreError(
                 f"{part} is being written by another process: wait for it, or name another file."
             ) from error
-        self._append(json.dumps(self.about))
+        self._append(json.dumps(to_table(self.about)))
 
     def _append(self, line: str) -> None:
         data = f"{line}\n".encode()
@@ -130,4 +133,4 @@ class Answers:
                 f"{part} is damaged, or is not what `ucan predict` keeps while it works; nothing was changed. Remove it to "
                 "begin anew, or name another file."
             ) from error
-        self.about = about
+        self.about = from_table(PredictConfig, about, str(part))

@@ -1,0 +1,99 @@
+"""What can be chosen by name, defined once with its text: scopes, norms, precisions, backends, arithmetics, bounds, tests.
+
+Imports nothing heavy, so that the command line can show it at once. What a name does is defined where its work is done
+(``ucan.bounds``, ``ucan.backends``, …), and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any, Literal
+
+from ucan.errors import InvalidInput
+
+Scope = Literal["pipeline", "frozen", "registry"]
+# Whose guarantee it is, as the end of the sentence "The guarantee is about …".
+SCOPES: dict[str, str] = {
+    "pipeline": "the deployed pipeline, at every input in the region",
+    "frozen": "only the classifier whose noise was frozen at this input, not a pipeline that computes it anew "
+    "(docs/scopes.md)",
+    "registry": "the stateful classifier, in the order in which its inputs were enrolled (docs/registry.md)",
+}
+
+NORMS: tuple[float, ...] = (1, 2, math.inf)
+
+# What the classifier computes in.
+PRECISIONS: dict[str, str] = {
+    "fp32": "float32 throughout",
+    "tf32": "float32, with matrix products in TF32 on GPUs that have it",
+    "bf16": "bfloat16",
+}
+# How the classifier is run.
+BACKENDS: dict[str, str] = {
+    "eager": "as it is",
+    "compile": "compiled by torch.compile",
+    "tuned": "compiled, with the kernels of each layer chosen by timing them",
+    "auto": "eager or compiled, whichever is faster",
+}
+# How inputs and noise are added.
+ARITHMETICS: dict[str, str] = {
+    "grid": "in whole steps of the data, added exactly: sound in floating point",
+    "real": "in the inputs' precision: the guarantee holds in real arithmetic",
+}
+
+Bound = Literal["binary", "two-class", "anytime"]
+# How a bound on the class's probability follows from votes (``ucan.bounds``).
+BOUNDS: dict[str, str] = {
+    "binary": "Clopper–Pearson for the class, all other classes together having the rest",
+    "two-class": "Clopper–Pearson for the class and for its runner-up, at α/2 each",
+    "anytime": "a bound that holds at every number of votes at once",
+}
+
+Test = Literal["majority", "top-two"]
+# How a prediction is tested.
+TESTS: dict[str, str] = {
+    "majority": "one-sided: the class has more than half of the probability",
+    "top-two": "two-sided, between the two most voted classes; also answers where no class has a majority",
+}
+
+
+def check_choice(what: str, value: Any, choices: Collection[str]) -> None:
+    """Refuse a value that is not among the choices, naming them."""
+    if value not in choices:
+        raise InvalidInput(f"{what} must be {one_of(choices)}, got {value!r}.")
+
+
+def one_of(choices: Collection[str]) -> str:
+    """The choices as a sentence has them: "a", "b" or "c"."""
+    *others, last = (f'"{name}"' for name in choices)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+# --- norms ---
+
+
+def norm_name(norm: float) -> str:
+    """The norm as people write it: ℓ1, ℓ2, ℓ∞."""
+    return "ℓ∞" if norm == math.inf else f"ℓ{norm:g}"
+
+
+def norm_word(norm: float) -> str:
+    """The norm as options and file names have it: 1, 2, inf."""
+    return f"{norm:g}"
+
+
+def norm_to_json(norm: float | None) -> float | str | None:
+    """A norm as JSON has it, which knows no infinity."""
+    return "inf" if norm == math.inf else norm
+
+
+def norm_from_json(norm: Any) -> Any:
+    """The inverse of ``norm_to_json``."""
+    return math.inf if norm == "inf" else norm
+
+
+def check_norm(norm: float) -> None:
+    """Refuse a norm other than ℓ1, ℓ2, ℓ∞."""
+    if norm not in NORMS:
+        raise InvalidInput(f"norm must be 1, 2 or math.inf, got {norm!r}.")
