@@ -55,6 +55,7 @@ ORDER = (
     "replay",
     "data",
     "models",
+    "tabular",
     "training",
     "audit",
     "results",

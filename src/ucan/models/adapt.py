@@ -107,7 +107,7 @@ def normalised(model: nn.Module, how: str | Statistics, channels: int) -> nn.Mod
 def _asked(model: Any, x: torch.Tensor) -> Any:
     try:
         with torch.inference_mode():
-            return model(x)
+            return model(x.clone())  # a model that works in place must not reach the input
     except UcanError:
         raise
     except Exception as error:  # whatever the user's model raises
