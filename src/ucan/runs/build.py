@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -336,28 +335,30 @@ class Settled:
     selection: Selection
     class_names: tuple[str, ...] | None
     sigma: Mapping[str, float]
+    remarks: tuple[str, ...]
 
 
 def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settled:
     """The classifier that is asked for, and the inputs as it takes them: a table's columns, and classes in its order."""
-    dataset = selection.dataset
+    dataset, remarks = selection.dataset, list[str]()
     names = None if asked.class_names is None else tuple(asked.class_names)
     if isinstance(dataset, Table):
-        made = _on_table(asked, dataset, where)
-        return Settled(made.smoothed, replace(selection, dataset=made.table), made.table.classes, made.sigma)
+        made = _on_table(asked, dataset, where, remarks)
+        chosen = replace(selection, dataset=made.table)
+        return Settled(made.smoothed, chosen, made.table.classes, made.sigma, tuple(remarks))
     if asked.sigma is not None:
         raise InvalidInput(
             f"--sigma is the noise of a table's columns; {dataset.name} is no table: use --scale and --noise."
         )
-    g, own = _smoothed(asked, selection.first().to(where), None)
+    g, own = _smoothed(asked, selection.first().to(where), None, remarks)
     if names is not None and len(names) != g.f.num_classes:
         raise InvalidInput(f"{len(names)} class names were given, and the model has {g.f.num_classes} classes.")
     if names is None and own is not None and dataset.classes is not None and set(dataset.classes) <= set(own):
         dataset = dataset.in_order(own)  # a model that knows its own labels wins over the alphabet
-    return Settled(g, replace(selection, dataset=dataset), names or own or dataset.classes, {})
+    return Settled(g, replace(selection, dataset=dataset), names or own or dataset.classes, {}, tuple(remarks))
 
 
-def _on_table(asked: Pipeline, table: Table, where: torch.device) -> SmoothedTable:
+def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[str]) -> SmoothedTable:
     """A model on a table; its noise is given by column."""
     if asked.noise is not None:
         raise InvalidInput("the noise of a table is given by column: use --sigma and --train, and leave out --noise.")
@@ -365,7 +366,8 @@ def _on_table(asked: Pipeline, table: Table, where: torch.device) -> SmoothedTab
         raise InvalidInput(
             f"{asked.model} was trained on pictures, not on a table's rows: give an estimator or a network."
         )
-    model, law = _loaded(asked, where, table.event_shape), law_of(asked.law, asked.scale or 1.0, asked.exponent)
+    model = _loaded(asked, where, table.event_shape, remarks)
+    law = law_of(asked.law, 1.0 if asked.scale is None else asked.scale, asked.exponent)
     if asked.precision is not None:
         raise InvalidInput("a table's rows are answered in the model's own precision: leave --precision out.")
     return SmoothedTable(
@@ -373,8 +375,8 @@ def _on_table(asked: Pipeline, table: Table, where: torch.device) -> SmoothedTab
     )
 
 
-def _loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...]) -> Any:
-    """The model itself: loaded by its name, or as it is."""
+def _loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remarks: list[str]) -> Any:
+    """The model itself: loaded by its name, or as it is; what is odd about it is added to the remarks."""
     model, weights = asked.model, asked.weights
     if not isinstance(model, str):
         if weights is not None:
@@ -385,11 +387,9 @@ def _loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...]) -> Any
     else:
         found = load_model(model, weights, asked.classes, where, event, trust=asked.trust)
         if weights is None and ":" in model and is_random(found, lambda: load_model(model, device=where)):
-            warnings.warn(
-                f"{model} gives other weights every time it is called, so that the classifier is a random one: certificates "
-                "are about the weights of this call alone. Load trained weights in it, or give --weights.",
-                RuntimeWarning,
-                stacklevel=2,
+            remarks.append(
+                f"{model} gives other weights every time it is called, so that the classifier is a random one: what follows is "
+                "about the weights of this call alone. Load trained weights in it, or give --weights."
             )
     if asked.normalise is not None:
         if not isinstance(found, nn.Module):
@@ -400,17 +400,17 @@ def _loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...]) -> Any
 
 def smoothed_of(asked: Pipeline, first: torch.Tensor, step: float | None = None) -> SmoothedClassifier:
     """The smoothed classifier that is asked for, for inputs like ``first`` (1, *event) on its device."""
-    return _smoothed(asked, first, step)[0]
+    return _smoothed(asked, first, step, [])[0]
 
 
 def _smoothed(
-    asked: Pipeline, first: torch.Tensor, step: float | None
+    asked: Pipeline, first: torch.Tensor, step: float | None, remarks: list[str]
 ) -> tuple[SmoothedClassifier, tuple[str, ...] | None]:
     """The same, and what the model itself calls its classes."""
     event = tuple(first.shape[1:])
     if isinstance(asked.model, str) and is_trained_run(asked.model):
         return _trained(asked, asked.model, first, step), None
-    f = adapt(_loaded(asked, first.device, event), first, asked.classes)
+    f = adapt(_loaded(asked, first.device, event, remarks), first, asked.classes)
     law, noise = law_of(asked.law, asked.scale, asked.exponent), generator_of(asked.noise, event)
     g = SmoothedClassifier(
         f.model, law, noise, f.num_classes, precision=asked.precision, model_id=asked.model_id, step=step

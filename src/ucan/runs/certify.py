@@ -184,6 +184,8 @@ def _prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> _P
     where = job.place()
     settled = settle(job, job.selection(), where)
     g, selection = settled.g, settled.selection
+    for remark in settled.remarks:
+        progress.warn(remark)
     first = selection.first().to(where)
     _check_held(job, selection)
     # Where the run is depends on the norm, and that on the noise; in which arithmetic, on what was begun there.

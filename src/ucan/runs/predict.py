@@ -95,6 +95,8 @@ def predict(job: PredictJob, out: str | Path | None = None, progress: Progress =
     where, plan = job.place(), PredictPlan(job.n, job.alpha, 0, job.test, job.batch_size, job.stop)
     settled = settle(job, job.selection(), where)
     g, selection = settled.g, settled.selection
+    for remark in settled.remarks:
+        progress.warn(remark)
     first = selection.first().to(where)
     selection.check(g.f.num_classes)
     with Answers(table) as answers:
