@@ -7,6 +7,7 @@ import sys
 import textwrap
 import warnings
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,15 @@ import torch
 from torch import nn
 
 import ucan
-from ucan import BasisWise, Fixed, Gaussian, ModelError, SmoothedClassifier
+from ucan import BasisWise, Fixed, Gaussian, InvalidInput, ModelError, SmoothedClassifier
 from ucan.generators import Isotropic
+from ucan.plan import CertifyPlan
+from ucan.readiness import COPIES
+from ucan.replay import replay
 from ucan.scales import Dense
 from ucan.sequential import Candidate, settle
 from ucan.stopping import AtRadii, Radius
-from ucan.votes import Classifier, Job, Stream, VoteCounter, classify_samples
+from ucan.votes import Classifier, Job, Stream, VoteCounter, block_size, classify_samples
 
 LAW = Gaussian(scale=1.0)
 X = torch.tensor([[0.4, 0.0, 0.0]])
@@ -46,6 +50,20 @@ def counter(model, size, block=16):
     return VoteCounter(Classifier(model, 2), 2, LAW, block, size)
 
 
+def run_alone(program, folder):
+    """What a program prints in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(Path(ucan.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def votes(one, n=500):
     return classify_samples(one, Isotropic().at(X), X, n, Stream(0, "hash", "estimate")).counts.tolist()
 
@@ -65,7 +83,7 @@ def test_running_out_of_memory_halves_the_pass_warns_once_and_changes_no_vote():
     assert sum(told) == 500
 
 
-@pytest.mark.parametrize("limit", (16, 40, 100, 255))
+@pytest.mark.parametrize("limit", (1, 3, 16, 40, 100, 255))
 def test_it_halves_until_it_fits(limit):
     one = counter(Small(limit), 256)
     with warnings.catch_warnings(record=True):
@@ -74,10 +92,13 @@ def test_it_halves_until_it_fits(limit):
     assert one.size == 2 ** int(math.log2(limit)) and result == votes(counter(by_sign, 256))
 
 
-def test_a_single_block_that_does_not_fit_is_an_error():
-    with pytest.raises(ModelError, match="pass of 16 fits"), warnings.catch_warnings():
+def test_a_block_that_does_not_fit_is_classified_in_parts_and_a_copy_that_does_not_is_an_error():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        votes(counter(Small(limit=8), 64))
+        one = counter(Small(limit=5), 64)
+        assert votes(one) == votes(counter(by_sign, 64)) and one.size == 4
+        with pytest.raises(ModelError, match="not even a forward pass of one copy"):
+            votes(counter(Small(limit=0), 64))
 
 
 class SmallModule(torch.nn.Module):
@@ -106,10 +127,12 @@ def test_a_backend_that_is_prepared_where_memory_is_short_takes_smaller_passes(b
     model.limit = 10**9
     (whole,) = SmoothedClassifier(model, LAW, None, 2, backend).certify(X, n=500, precision=precision)
     assert again.evidence.counts == c.evidence.counts == whole.evidence.counts
-    model.limit = 8
+    h = SmoothedClassifier(model, LAW, None, 2, backend)
+    h.check_inputs(X)
+    model.limit = 0
     with pytest.raises(ModelError, match="not even a forward pass"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        SmoothedClassifier(model, LAW, None, 2, backend).certify(X, n=500, precision=precision)
+        h.certify(X, n=500, precision=precision)
 
 
 def test_inputs_that_share_a_pass_keep_their_votes_when_memory_runs_out():
@@ -192,6 +215,82 @@ def test_votes_are_the_same_for_every_size_of_the_forward_pass_and_in_any_compan
     assert all(sum(counts) == n for counts in alone)
 
 
+@pytest.mark.parametrize("stop", (None, 0.3, "10%"))
+@pytest.mark.parametrize("generator", [None, Fixed(Dense(torch.eye(3) + 0.1))], ids=["I", "dense"])
+def test_votes_are_the_same_whatever_the_batch_size(stop, generator):
+    g = SmoothedClassifier(by_sign, LAW, generator, 2)
+    x = X + 0.3 * torch.arange(3)[:, None]
+    made = {b: g.certify(x, n=1500, stop=stop, batch_size=b) for b in (None, 1, 7, 64, 128, 1700)}
+    counts = {b: [(c.evidence.counts, c.evidence.n, c.evidence.selection) for c in cs] for b, cs in made.items()}
+    assert all(found == counts[None] for found in counts.values())
+    assert [made[b][0].evidence.batch_size for b in (1, 7, 64, 128, 1700)] == [1, 7, 64, 128, 1664]
+    assert {c.evidence.block for cs in made.values() for c in cs} == {128}
+
+
+def test_a_block_in_parts_shows_the_model_nothing_but_whole_parts_of_one_size():
+    seen = []
+
+    def model(batch):
+        seen.append(len(batch))
+        batch.fill_(-1.0)  # works in place, which must not reach the copies that are yet to be shown
+        return torch.zeros(len(batch), dtype=torch.int64)
+
+    votes(VoteCounter(Classifier(model, 2), 2, LAW, 16, 7), n=18)
+    assert seen == [7, 7, 7, 7]  # of the tail block only what counts
+
+
+@pytest.mark.parametrize("made, here", [(7, None), (None, 7), (64, 1700)])
+def test_evidence_made_under_another_batch_size_is_drawn_again(made, here):
+    g = SmoothedClassifier(by_sign, LAW, None, 2)
+    (c,) = g.certify(X, n=1000, batch_size=made)
+    evidence = replace(c.evidence, batch_size=here or 512)
+    assert replay(replace(c, evidence=evidence), g, X).outcome == "same"
+
+
+def test_a_recorded_block_wins():
+    """Version 0.1 drew smaller blocks for smaller forward passes: its evidence is drawn again as it was."""
+    g = SmoothedClassifier(by_sign, LAW, None, 2)
+    plan = CertifyPlan(n=1000, batch_size=64, block=64)
+    ((_, old),) = g.certify_each(g.check_inputs(X), plan)
+    (new,) = g.certify(X, n=1000, batch_size=64)
+    assert old.evidence.block == 64 and old.evidence.counts != new.evidence.counts
+    assert replay(old, g, X).outcome == replay(new, g, X).outcome == "same"
+
+
+# --- very large inputs ---
+
+
+def test_blocks_shrink_above_a_million_numbers_and_nowhere_else():
+    sizes = {d: block_size(d) for d in (1, 3072, 150_528, 2**18, 2**20, 2**20 + 1, 2**22, 2**24, 2**28)}
+    assert list(sizes.values()) == [128, 128, 64, 64, 16, 8, 4, 1, 1]
+
+
+def test_an_input_that_does_not_fit_into_memory_is_refused_before_any_work(monkeypatch):
+    monkeypatch.setattr("ucan.readiness.free_memory", lambda device: 2**28)
+    asked = []
+    g = SmoothedClassifier(lambda b: asked.append(1) or by_sign(b), LAW, None, 2)
+    with pytest.raises(InvalidInput, match=r"4,194,304 numbers.* GiB .*smaller inputs"):
+        g.certify(torch.zeros(1, 1, 2048, 2048), n=100)
+    assert not asked
+
+
+def test_a_large_input_is_certified_in_bounded_memory(tmp_path):
+    program = textwrap.dedent(
+        """
+        import resource, torch
+        from ucan import Gaussian, SmoothedClassifier
+        g = SmoothedClassifier(lambda b: (b.flatten(1)[:, 0] > -1).long(), Gaussian(scale=1.0), None, 2)
+        g.certify(torch.zeros(1, 1, 8, 8), n=100)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        (c,) = g.certify(torch.zeros(1, 1, 2900, 2900), n0=4, n=8)
+        print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, c.evidence.block)
+        """
+    )
+    before, after, block = map(int, run_alone(program, tmp_path).split())
+    copy = 2900 * 2900 * 4 // 1024
+    assert block == 1 and after - before < COPIES * copy
+
+
 # --- bounded, whatever n is ---
 
 
@@ -237,16 +336,6 @@ def test_peak_memory_does_not_grow_with_the_number_of_samples(tmp_path):
             print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         """
     )
-    source = str(Path(ucan.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    few, many, stopped = (int(line) * 1024 for line in done.stdout.split())
+    few, many, stopped = (int(line) * 1024 for line in run_alone(program, tmp_path).split())
     assert many - few < 16 * 2**20  # 48,000 more copies are 197 MB; a block is half of one
     assert stopped - few < 32 * 2**20

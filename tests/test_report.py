@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import escape
 from typer.testing import CliRunner
 
 import ucan
@@ -24,10 +25,11 @@ from ucan.errors import InvalidInput, StoreError
 from ucan.plan import CertifyPlan
 from ucan.report.accuracy import accuracy_section, lines_of
 from ucan.report.evidence import audit_section, overview_section
-from ucan.report.figures import DASHES, PAPER, Line, accuracy_chart, slice_chart, ticks, votes_chart
+from ucan.report.figures import Line, accuracy_chart, slice_chart, ticks, votes_chart
 from ucan.report.gallery import _break_in_words, chosen, exhibit_run
 from ucan.report.noise import pixel_scale
 from ucan.report.page import GENERATOR, LIMIT, build_page, figure_files, galleries_of
+from ucan.report.paint import DASHES, PAPER
 from ucan.report.rerun import commands
 from ucan.report.runs import Run, by_norm, read_runs
 from ucan.report.sentences import most_trusted, sentences
@@ -680,6 +682,34 @@ def parsed(page):
     tags.feed(page)
     assert tags.open == []
     return tags
+
+
+HOSTILE = """<script>alert(1)<b>&amp;"onload='x'""" + "</title>{{ 7 * 7 }}**"
+
+
+def structure_with(text, place, folder):
+    """The elements and attributes of a page on runs whose every free text is this one."""
+    folder.mkdir()
+    made = folder / text.replace("/", "|")
+    with Store.open(place / "leaning") as whole:
+        free = {key: text for key in ("name", "model", "data", "split", "noise", "weights", "registry")}
+        with Store.create(made, {**whole.config, **free, "given": {"noise": text}}) as store:
+            for idx, label in enumerate(whole.columns(("label",))["label"]):
+                store.add(idx, label, whole.outcome(idx), 0.1)
+    with Store.create(folder / "imported", {"kind": "imported", **free, "source": text, "notes": [text]}) as store:
+        store.extend(columns([0.5]))
+    runs = read_runs([made, folder / "imported"])
+    galleries = galleries_of(runs)
+    page = build_page(runs, galleries)
+    assert f"<title>UCAN report: {escape(text)}" in page
+    tags = parsed(page)
+    drawn = [parsed(svg).seen for svg in figure_files(runs, galleries).values()]
+    return [(tag, sorted(found)) for tag, found in tags.attributes], tags.seen, drawn
+
+
+def test_no_text_of_a_run_becomes_markup(place, tmp_path):
+    harmless = structure_with("x" * len(HOSTILE), place, tmp_path / "harmless")
+    assert structure_with(HOSTILE, place, tmp_path / "hostile") == harmless
 
 
 def test_the_page_is_whole_and_names_are_escaped(place):

@@ -2,18 +2,28 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import ucan
 from ucan.config import read_config
-from ucan.errors import StoreError
+from ucan.continuing import certify_more
+from ucan.data import InMemory
+from ucan.errors import InvalidInput, ModelError, StoreError
+from ucan.plan import CertifyPlan
+from ucan.replay import replay
 from ucan.report.page import build_page, galleries_of
 from ucan.report.rerun import SPELLED, commands
 from ucan.results import database
 from ucan.results.imports import complete
+from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.config import AuditConfig, ModelRef, NoiseRef, RunConfig, Sampling, changes
 from ucan.runs.fields import Option, leaves
+from ucan.runs.predict import PredictJob, predict
+from ucan.runs.progress import Progress
 from ucan.runs.read import Run, read_runs
 
 OLD = Path(__file__).parent / "fixtures" / "version-0.1"
@@ -89,7 +99,6 @@ def test_configs_are_compared_field_by_field() -> None:
 def sample(leaf):  # type: ignore[no-untyped-def]
     """A value that is not the usual one, and how the command line writes it."""
     special = {
-        "law.name": ("Laplace", "laplace"),
         "sampling.arithmetic": ("grid(1/255)", "grid"),
         "sampling.seed_source": ("random", "random"),
         "claim.norm": (1.0, "1"),
@@ -135,3 +144,138 @@ def test_a_report_opens_each_database_once(monkeypatch: pytest.MonkeyPatch) -> N
     build_page(runs, galleries_of(runs))
     assert len(opened) == 2
     assert runs[0].curve() is runs[0].curve()
+
+
+# --- going on with more votes ---
+
+
+def bright(batch: torch.Tensor) -> torch.Tensor:
+    value = 6 * (batch.flatten(1).mean(1) - 0.5)
+    return torch.stack([-value, value], dim=1)
+
+
+@pytest.fixture
+def pictures() -> InMemory:
+    x = torch.rand(7, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    return InMemory(x, (x.flatten(1).mean(1) > 0.5).long(), classes=("dark", "light"), name="pictures")
+
+
+def job(pictures: InMemory, **changes: Any) -> CertifyJob:
+    settings = {"scale": 0.5, "n0": 40, "n": 300, "model_id": "bright", "bound": "anytime", "device": "cpu"}
+    return CertifyJob(model=bright, data=pictures, **{**settings, **changes})
+
+
+class Counting(Progress):
+    votes = items = 0
+
+    def sampled(self, count: int) -> None:
+        self.votes += count
+
+    def finished(self, note: str) -> None:
+        self.items += 1
+
+
+def outcomes(folder: Path) -> list[Any]:
+    run = Run.open(folder)
+    return [run.outcome(i) for i in run.columns["idx"].tolist()]
+
+
+def test_a_run_that_goes_on_is_the_run_that_had_all_votes_at_once(pictures: InMemory, tmp_path: Path) -> None:
+    certify(job(pictures), tmp_path / "grown")
+    counted = Counting()
+    done = certify(job(pictures, n=1000), tmp_path / "grown", counted)
+    assert done.mean_samples == 1000 and counted.votes == 7 * 700 and counted.items == 7
+    certify(job(pictures, n=1000), tmp_path / "whole")
+    grown, whole = outcomes(tmp_path / "grown"), outcomes(tmp_path / "whole")
+    assert [one.evidence for one in grown] == [one.evidence for one in whole]
+    assert [one.radius for one in grown] == [one.radius for one in whole]
+    # What is there is not done again.
+    again = Counting()
+    certify(job(pictures, n=1000), tmp_path / "grown", again)
+    assert (again.votes, again.items) == (0, 0)
+    with pytest.raises(InvalidInput, match="n: the run has 1000, asked for 300"):
+        certify(job(pictures), tmp_path / "grown")
+
+
+def test_a_stopping_rule_leaves_what_it_has_decided(pictures: InMemory, tmp_path: Path) -> None:
+    rule = {"stop": "0.2,0.4", "bound": "binary"}
+    certify(job(pictures, n=150, **rule), tmp_path / "run")
+    before = outcomes(tmp_path / "run")
+    certify(job(pictures, n=20_000, **rule), tmp_path / "run")
+    after = outcomes(tmp_path / "run")
+    more = [new.evidence.n > old.evidence.n for old, new in zip(before, after, strict=True)]
+    assert any(more) and all(new.radius >= old.radius for old, new in zip(before, after, strict=True))
+    g = ucan.SmoothedClassifier(bright, ucan.Gaussian(scale=0.5), num_classes=2, model_id="bright")
+    for i, outcome in enumerate(after):
+        assert outcome.evidence.selection == before[i].evidence.selection
+        if isinstance(outcome, ucan.Certificate):  # its counts are those of its stream, from the first vote on
+            assert replay(outcome, g, pictures[i][0][None]).stands
+
+
+def test_an_interrupted_continuation_goes_on(pictures: InMemory, tmp_path: Path) -> None:
+    class Stopping(Counting):
+        def finished(self, note: str) -> None:
+            super().finished(note)
+            if self.items == 3:
+                raise KeyboardInterrupt
+
+    certify(job(pictures), tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        certify(job(pictures, n=900), tmp_path / "run", Stopping())
+    assert sorted(one.evidence.n for one in outcomes(tmp_path / "run")) == [300] * 4 + [900] * 3
+    certify(job(pictures, n=900), tmp_path / "run")
+    certify(job(pictures, n=900), tmp_path / "whole")
+    assert [o.evidence for o in outcomes(tmp_path / "run")] == [o.evidence for o in outcomes(tmp_path / "whole")]
+
+
+@pytest.mark.parametrize("bound", ("binary", "two-class"))
+def test_a_bound_about_one_n_does_not_go_on(pictures: InMemory, tmp_path: Path, bound: str) -> None:
+    certify(job(pictures, bound=bound), tmp_path / "run")
+    with pytest.raises(InvalidInput, match="n: the run has 300, asked for 900"):
+        certify(job(pictures, bound=bound, n=900), tmp_path / "run")
+
+
+def test_votes_of_another_stream_are_refused(pictures: InMemory) -> None:
+    g = ucan.SmoothedClassifier(bright, ucan.Gaussian(scale=0.5), num_classes=2, model_id="bright")
+    x = pictures[0][0][None]
+    (outcome,) = g.certify(x, n0=40, n=300, bound="anytime")
+    more = CertifyPlan(n0=40, n=600, bound="anytime")
+    (((_, grown),)) = certify_more(g, [(x, outcome.evidence)], more)
+    assert grown.evidence.n == 600 and sum(grown.evidence.counts) == 600
+    for changed, said in (
+        (replace(more, seed=5), "another seed"),
+        (replace(more, alpha=0.01), "another α"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            list(certify_more(g, [(x, outcome.evidence)], changed))
+    wider = ucan.SmoothedClassifier(bright, ucan.Gaussian(scale=0.6), num_classes=2, model_id="bright")
+    with pytest.raises(InvalidInput, match="another law"):
+        list(certify_more(wider, [(x, outcome.evidence)], more))
+    (fixed,) = g.certify(x, n0=40, n=300)
+    with pytest.raises(InvalidInput, match="only what was certified by the anytime bound"):
+        list(certify_more(g, [(x, fixed.evidence)], more))
+
+
+# --- the library from Python ---
+
+
+def test_objects_are_as_good_as_names(pictures: InMemory, tmp_path: Path) -> None:
+    asked = job(pictures, law=ucan.Laplace(scale=0.3), scale=None, noise=ucan.Fixed(torch.full((1, 4, 4), 0.5)), norm=1)
+    done = certify(asked, tmp_path / "run")
+    config = Run.open(tmp_path / "run").config
+    assert (config.model.spec, config.data.source, config.law.name) == (None, None, "Laplace")
+    assert config.data.fingerprint == pictures.fingerprint() and config.model.identity == "id:bright"
+    assert done.inputs == 7 and done.norm == 1 and done.to_dict()["guarantee"]
+    assert certify(asked, tmp_path / "run") == done
+    with pytest.raises(InvalidInput, match=r"law\.scale"):
+        certify(replace(asked, law=ucan.Laplace(scale=0.4)), tmp_path / "run")
+    answers = predict(PredictJob(model=bright, data=pictures, scale=0.5, model_id="bright", n=200), tmp_path / "p.tsv")
+    assert len(answers.answers) == 7 and (tmp_path / "p.tsv").is_file() and not (tmp_path / "p.tsv.part").exists()
+
+
+def test_a_module_is_left_as_it_is(pictures: InMemory, tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    with pytest.raises(ModelError, match="training mode"):
+        certify(CertifyJob(model=net, data=pictures, n=100), tmp_path / "run")
+    assert net.training
+    assert certify(CertifyJob(model=net.eval(), data=pictures, n=100), tmp_path / "run").inputs == 7

@@ -29,6 +29,7 @@ from ucan.sidecar import exact_hash, input_hash
 from ucan.stopping import Stop
 from ucan.version import __version__
 from ucan.votes import (
+    TOO_SMALL,
     Classifier,
     Request,
     Stream,
@@ -37,9 +38,10 @@ from ucan.votes import (
     block_size,
     classify_samples,
     count_requests,
+    fitting,
     forward_size,
+    halved,
     running_tallies,
-    too_small,
 )
 
 # Ways of running f that are kept for when they are asked for again.
@@ -96,16 +98,18 @@ class Engine:
     def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
         """For inputs like x (1, *event): everything that does not depend on their pixels."""
         weights, precision = weights_hash(self.f.model), self.precision_of(plan)
-        asked = plan.batch_size or forward_size(x.numel(), x.device)
-        if derived_from(plan.seed) is not None:  # smaller blocks draw other noise, and nobody may choose among noises
-            asked = max(asked, block_size(x.numel()))
-        block = min(asked, block_size(x.numel()))
-        place = (precision, asked, x.shape, x.device)
-        size = self._fitting.get(place, asked // block * block)
+        block = block_size(x.numel())
+        if (
+            plan.block is not None and derived_from(plan.seed) is None
+        ):  # among noises of a derived seed nobody may choose
+            block = plan.block
+        asked = plan.batch_size or max(block, forward_size(x.numel(), x.device))
+        place = (precision, asked, block, x.shape, x.device)
+        size = self._fitting.get(place, fitting(asked, block))
         while (backend := self._run(x, size, precision, weights)) is None:
-            if size == block:
-                raise ModelError(too_small(block))
-            size = self._fitting[place] = max(block, size // 2 // block * block)
+            if size == 1:
+                raise ModelError(TOO_SMALL)
+            size = self._fitting[place] = halved(size, block)
             warnings.warn(f"out of memory: going on with forward passes of {size}.", RuntimeWarning, stacklevel=2)
         counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid)
         counter.on_votes = self.on_votes
@@ -164,6 +168,22 @@ class Engine:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
     ) -> Iterator[tuple[Setup, int, Request, list[Votes]]]:
         """So many votes of each phase on each input; all inputs share forward passes."""
+        for setup, requests in self._begun(inputs, plan, phases):
+            for i, (request, votes) in enumerate(self.answered(setup, requests)):
+                yield setup, i, request, votes
+
+    def held(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan
+    ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator]]:
+        """Each input with the generator held at it; no votes are cast."""
+        for setup, requests in self._begun(inputs, plan, {}):
+            for i, request in enumerate(requests):
+                yield setup, i, request.x, request.M
+
+    def _begun(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
+    ) -> Iterator[tuple[Setup, Iterator[Request]]]:
+        """How votes are counted, and what is to be counted; nothing where there are no inputs."""
         waiting = iter(inputs)
         first = next(waiting, None)
         if first is None:
@@ -172,9 +192,7 @@ class Engine:
         setup = self.setup(first.to(device), plan)
         if device.type == "cuda":  # what was made so far is there when it is used beside the votes
             self._side(device).wait_stream(torch.cuda.current_stream(device))
-        requests = self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
-        for i, (request, votes) in enumerate(self.answered(setup, requests)):
-            yield setup, i, request, votes
+        yield setup, self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
 
     def answered(self, setup: Setup, requests: Iterator[Request]) -> Iterator[tuple[Request, list[Votes]]]:
         """Each request with the votes of its streams, in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self
 
@@ -44,7 +44,8 @@ class DerivedSeed(int):
 class CertifyPlan:
     """The settings of Algorithm 1. ``alpha`` is for all of a ``family`` of so many certificates together.
 
-    With a ``budget``, ``stop`` is about its factor ε instead of the radius.
+    With a ``budget``, ``stop`` is about its factor ε instead of the radius. ``block`` is how many copies of an input are
+    drawn together, as the records that are gone on with or drawn again say; None: as their dimension has it.
     """
 
     n0: int = 100
@@ -58,6 +59,7 @@ class CertifyPlan:
     precision: str | None = None
     family: int = 1
     budget: Budget | None = None
+    block: int | None = None
 
     def __post_init__(self) -> None:
         check_count("n0", self.n0)
@@ -66,8 +68,9 @@ class CertifyPlan:
         check_alpha(self.alpha)
         check_norm(self.norm)
         check_seed(self.seed)
-        if self.batch_size is not None:
-            check_count("batch_size", self.batch_size)
+        for name in ("batch_size", "block"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         check_choice("bound", self.bound, BOUNDS)
         if self.stop is not None and self.bound != "binary":
             raise InvalidInput("stopping early needs the binary bound: leave bound= out, or stop=.")
@@ -95,13 +98,15 @@ class PredictPlan:
     batch_size: int | None = None
     stop: bool = False
     precision: str | None = None
+    block: int | None = None
 
     def __post_init__(self) -> None:
         check_count("n", self.n)
         check_alpha(self.alpha)
         check_seed(self.seed)
-        if self.batch_size is not None:
-            check_count("batch_size", self.batch_size)
+        for name in ("batch_size", "block"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         check_choice("test", self.test, TESTS)
         if self.stop and self.test != "majority":
             raise InvalidInput("stopping early needs the majority test: leave test= out, or stop=.")
@@ -123,36 +128,6 @@ class PredictPlan:
         return "majority" if self.stop else None
 
 
-def to_config(plan: CertifyPlan | PredictPlan) -> dict[str, Any]:
-    """The plan as a run's config has it. What version 0.1 did not know appears only where it is used."""
-    plain = {f.name: getattr(plan, f.name) for f in fields(plan)}
-    plain["stop"] = plan.rule if isinstance(plan, CertifyPlan) else plan.stop
-    budget = plain.pop("budget", None)
-    source = "random" if is_secret(plan.seed) else "derived" if derived_from(plan.seed) is not None else None
-    return {
-        **plain,
-        # TOML has no whole numbers of so many digits.
-        "seed": f"{int(plan.seed):#x}" if source else plan.seed,
-        "seed_source": source,
-        "family": plan.family if plan.family > 1 else None,
-        **({} if budget is None else {"budget_hash": budget.key}),
-    }
-
-
-def from_config(config: dict[str, Any]) -> CertifyPlan:
-    """A run's plan from its config, but for its stopping rule and its budget."""
-    left = ("stop", "budget")
-    plain = {f.name: config[f.name] for f in fields(CertifyPlan) if f.name in config and f.name not in left}
-    return CertifyPlan(**{**plain, "seed": seed_from_config(config)})
-
-
-def seed_from_config(config: dict[str, Any]) -> int:
-    """A run's seed, and whether it is secret."""
-    seed = config.get("seed", 0)
-    number = int(seed, 16) if isinstance(seed, str) else int(seed)
-    return SecretSeed(number) if config.get("seed_source") == "random" else number
-
-
 def random_seed() -> SecretSeed:
     """A seed from the system's entropy, long enough that nobody finds it by trying."""
     return SecretSeed(secrets.randbits(RANDOM_BITS))
@@ -170,7 +145,7 @@ def derived_from(seed: int) -> str | None:
 
 def _plain(plan: CertifyPlan | PredictPlan) -> None:
     """Numbers of numpy become Python's own: they end up in records, and JSON knows no others."""
-    for name in ("n0", "n", "seed", "batch_size"):
+    for name in ("n0", "n", "seed", "batch_size", "block"):
         value = getattr(plan, name, None)
         if value is not None and not isinstance(value, int):
             object.__setattr__(plan, name, int(value))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import torch
 
 from ucan.errors import InvalidInput, ModelError, UcanError
 from ucan.generators import Generator
 from ucan.guards import SAME, check_constant, check_from_the_start, check_lost, fresh, unlike
 from ucan.sizes import Sizes
-from ucan.votes import Classifier
+from ucan.votes import LARGE, Classifier
 
-# Noisy copies that a model must answer alike, together and one by one.
+# Noisy copies that a model must answer alike, together and one by one; of very large inputs fewer.
 COMPANY = 8
+FEW = 4
+# Copies of an input that are held at once at most, by what is checked here and by blocks of one copy, beside the model.
+COPIES = 40
 
 
 class Readiness:
@@ -25,6 +31,7 @@ class Readiness:
         """The inputs one by one, each (1, *event) and on the model's device, or an error before any work."""
         self.f.check_ready()
         check_batch(x)
+        check_room(x, self.f.device or x.device)
         if self.sizes.grid is not None:
             self.sizes.grid.check_fits(x.shape[1:])
         if norm is not None:
@@ -54,7 +61,7 @@ class Readiness:
             self.sizes.error(held, x)  # refuses noise that cannot be drawn on the grid
         rng = fresh(x.device)
         with torch.inference_mode():
-            copies = held.perturb(x, self.law, COMPANY, rng)[:, 0]
+            copies = held.perturb(x, self.law, _company(x), rng)[:, 0]
             shown = self.M.view(copies.clone())
         elsewhere = self.M.at(unlike(x))  # a view that remembers where its noise was made now remembers another input
         if held.scope == "pipeline":
@@ -78,8 +85,37 @@ class Readiness:
         """Refuse a model whose answer to a noisy copy of x (1, *event) depends on the rest of its batch."""
         far = torch.cat([scale * (y - y.mean()) for scale in (1, 10) for y in (unlike(x), unlike(x))])
         others = self.M.view(torch.cat([far, -x, torch.zeros_like(x)]))
-        draws = (self.M.view(held.perturb(x, self.law, COMPANY, rng)[:, 0]) for _ in range(3))
+        draws = (self.M.view(held.perturb(x, self.law, _company(x), rng)[:, 0]) for _ in range(3))
         self.f.check_apart(draws, others)
+
+
+def _company(x: torch.Tensor) -> int:
+    """How many noisy copies of x (1, *event) a model is asked about together."""
+    return COMPANY if x.numel() <= LARGE else FEW
+
+
+def check_room(x: torch.Tensor, device: torch.device) -> None:
+    """Refuse, before any work, very large inputs (batch, *event) for whose noisy copies there is no memory."""
+    dim = x[0].numel()
+    if dim <= LARGE:
+        return
+    needed, free = COPIES * dim * max(4, x.element_size()), free_memory(device)
+    if free is not None and needed > free:
+        raise InvalidInput(
+            f"inputs of {dim:,} numbers need about {needed / 2**30:.1f} GiB of memory for their noisy copies, and "
+            f"{free / 2**30:.1f} GiB are free: use smaller inputs, or a machine with more memory."
+        )
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that are free on a device; None where nobody can tell."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
 
 
 def check_batch(x: torch.Tensor) -> None:

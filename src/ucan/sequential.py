@@ -29,6 +29,15 @@ class Candidate:
     drawn: int = 0
     next_block: int = 0
     next_look: float = 0.0
+    skip: int = 0
+
+    def goes_on(self, tally: torch.Tensor, drawn: int, block: int) -> None:
+        """Begin with votes that were counted before, the first ``drawn`` of the stream; none of them is drawn again.
+
+        Of a block that was not used up only the copies behind those votes count.
+        """
+        self.tally, self.drawn = tally, drawn
+        self.next_block, self.skip = divmod(drawn, block)
 
     @property
     def hits(self) -> int:
@@ -45,6 +54,18 @@ class Candidate:
             return False
         self.next_look = self.drawn * stop.growth
         return stop.settled(self.hits, self.drawn, cap, alpha, self.radius)
+
+
+@dataclass(frozen=True)
+class AllVotes(Stop):
+    """No rule: every input uses all of its votes."""
+
+    def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
+        """Never before the cap."""
+        return False
+
+    def __str__(self) -> str:
+        return "never"
 
 
 def settle(
@@ -73,7 +94,7 @@ def settle(
         for (candidate, job), tally in zip(jobs, fetched.wait(), strict=True):
             if candidate.index in finished:
                 continue
-            if candidate.add(tally, job.take, stop, cap, alpha):
+            if candidate.add(tally, job.take - job.skip, stop, cap, alpha):
                 finished.add(candidate.index)
                 yield candidate
         launch([candidate for candidate in cohort if candidate.index not in finished])
@@ -85,7 +106,8 @@ def _share(active: list[Candidate], counter: VoteCounter, cap: int) -> list[tupl
     for candidate in active:
         for _ in range(max(1, counter.slots // len(active))):
             take = min(counter.block, cap - candidate.next_block * counter.block)
-            if take > 0:
-                jobs.append((candidate, Job(candidate.M, candidate.x, candidate.stream, candidate.next_block, take)))
-                candidate.next_block += 1
+            if take > candidate.skip:
+                place = candidate.stream, candidate.next_block
+                jobs.append((candidate, Job(candidate.M, candidate.x, *place, take, candidate.skip)))
+                candidate.next_block, candidate.skip = candidate.next_block + 1, 0
     return jobs

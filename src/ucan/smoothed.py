@@ -27,7 +27,7 @@ from ucan.errors import InvalidInput
 from ucan.estimators import as_estimator, known_classes
 from ucan.evidence import Evidence
 from ucan.fingerprint import has_weights
-from ucan.generators import Composed, Generator, Isotropic
+from ucan.generators import Generator, Isotropic
 from ucan.guards import check_inside, check_lost
 from ucan.held import Held
 from ucan.laws import Law
@@ -165,9 +165,8 @@ class SmoothedClassifier:
         """The norm of the radius: the one asked for; beside a budget, where the noise has no ℓ2 radius, its own."""
         if budget is None or norm not in (None, 2):
             return norm
-        if isinstance(self.M, Composed):
-            return self.M.norm
-        return 2 if 2 in self.law.norms else self.law.norms[-1]
+        norms = self.M.norms(self.law)
+        return 2 if 2 in norms else norms[-1]
 
     def seeded(self, plan: AnyPlan, seed: Seed, data_hash: str) -> AnyPlan:
         """The plan with its seed: the one given; for None one from the system's entropy; for "derived" one that follows
@@ -259,17 +258,20 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
-        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self._decided(M, x, plan))
+        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self.decided(M, x, plan))
         for setup, candidate in settled:
-            votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
-            p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.level)
-            with self.engine.beside(x.device):
-                p_A = max(0.0, p_A - self.arithmetic_error(M, x))
-                evidence = self.engine.evidence(
-                    setup, x, votes, candidate.selection, plan.n0, candidate.drawn, plan, "anytime"
-                )
-                outcome = self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
-            yield candidate.index, outcome
+            yield candidate.index, self.concluded(setup, candidate, plan)
+
+    def concluded(self, setup: Setup, candidate: Candidate, plan: CertifyPlan) -> Certificate | Abstention:
+        """What the votes of a candidate certify, by a bound that holds at every number of them."""
+        votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
+        p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.level)
+        with self.engine.beside(x.device):
+            p_A = max(0.0, p_A - self.arithmetic_error(M, x))
+            evidence = self.engine.evidence(
+                setup, x, votes, candidate.selection, plan.n0, candidate.drawn, plan, "anytime"
+            )
+            return self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
 
     def certify_watched(self, x: torch.Tensor, plan: CertifyPlan) -> Iterator[Votes | Certificate | Abstention]:
         """Algorithm 1 for one input (1, *event) before one's eyes: its votes so far, pass by pass, then its outcome.
@@ -435,7 +437,7 @@ class SmoothedClassifier:
             for candidate in self.engine.settled(setup, candidates, stop, plan):
                 yield setup, candidate
 
-    def _decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
+    def decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
         """How what a rule decides follows from p at x, and back."""
         with self.engine.beside(x.device):
             return self.sizes.decided(M, x, plan)

@@ -1,10 +1,10 @@
 """The hot path: noisy copies → classifier → counts. The paper's ClassifySamples.
 
-Noise comes in blocks. A block is a fixed number of copies of one input, which depends on the input's dimension alone
-(unless forward passes smaller than that are asked for: then it is as small, and other noise is drawn);
-it is drawn whole, from a generator seeded by (run seed, input, phase, block number). A forward pass takes as many
-blocks as fill it, of one input or of several. So the same seed gives the same noise bit for bit on a device type,
-however the blocks are packed, spread over workers or resumed; of a tail block only the first votes count.
+Noise comes in blocks. A block is a fixed number of copies of one input, which depends on the input's dimension alone; it
+is drawn whole, from a generator seeded by (run seed, input, phase, block number). A forward pass takes as many blocks as
+fill it, of one input or of several; where not even one fits, a block is classified in parts. So the same seed gives the
+same noise bit for bit on a device type, whatever the size of forward passes and however the blocks are packed, spread
+over workers or resumed; of a tail block only the first votes count.
 """
 
 from __future__ import annotations
@@ -27,10 +27,16 @@ from ucan.errors import InvalidInput, ModelError
 from ucan.generators import Generator
 from ucan.laws import Law
 
+# Above this dimension not even 16 copies are held at once.
+LARGE = 2**20
+
 
 def block_size(dim: int) -> int:
-    """Copies per block of noise, a power of two from 16 to 128: small enough to stop after, large enough to draw fast."""
-    return min(128, max(16, _power_of_two(2**24 // dim)))
+    """Copies per block of noise, a power of two from 16 to 128: small enough to hold, large enough to draw fast.
+
+    Of inputs with more than 2²⁰ numbers fewer: what 2²⁴ numbers hold, and in the end one.
+    """
+    return min(128, max(16 if dim <= LARGE else 1, _power_of_two(2**24 // dim)))
 
 
 def forward_size(dim: int, device: torch.device) -> int:
@@ -211,27 +217,36 @@ def as_answer(output: Any) -> torch.Tensor:
         ) from error
 
 
-def too_small(block: int) -> str:
-    """What to say where no forward pass fits."""
-    return (
-        f"not even a forward pass of {block} fits into the device's memory: use a smaller batch size (--batch-size), or "
-        "another device."
-    )
+TOO_SMALL = "not even a forward pass of one copy fits into the device's memory: use another device, or smaller inputs."
+
+
+def fitting(size: int, block: int) -> int:
+    """The size of a forward pass that was asked for, in whole blocks where it holds one."""
+    return size if size < block else size // block * block
+
+
+def halved(size: int, block: int) -> int:
+    """The next smaller forward pass, in whole blocks while there are several."""
+    return size // block // 2 * block if size >= 2 * block else size // 2
 
 
 @dataclass(frozen=True)
 class Job:
-    """One block of votes: input (1, *event) under the generator M held at it; of its copies the first ``take`` count."""
+    """One block of votes: input (1, *event) under the generator M held at it; of its copies the first ``take`` count.
+
+    Of those the first ``skip`` do not: they were counted before.
+    """
 
     M: Generator
     x: torch.Tensor
     stream: Stream
     number: int
     take: int
+    skip: int = 0
 
 
 class VoteCounter:
-    """Runs blocks of votes through the classifier, as many at once as fill a forward pass.
+    """Runs blocks of votes through the classifier, as many at once as fill a forward pass; or one block in parts.
 
     Everything stays on the device: noise, shaping, cast, forward pass, argmax, counting. Forward passes all have the
     same shape (a short one is padded), so a compiled network is compiled once.
@@ -251,43 +266,65 @@ class VoteCounter:
         self.law = law
         self.grid = grid
         self.block = block
-        self.size = max(block, size // block * block)
+        self.size = fitting(size, block)
         self.on_votes: Callable[[int], None] | None = None
 
     @property
     def slots(self) -> int:
-        """Blocks per forward pass."""
-        return self.size // self.block
+        """Blocks that are drawn together: those of a forward pass, and one where a pass holds less than that."""
+        return max(1, self.size // self.block)
 
     def count(self, jobs: Sequence[Job]) -> torch.Tensor:
-        """The tallies (jobs, num_classes + 1) of at most ``slots`` blocks, on the device, from one forward pass.
+        """The tallies (jobs, num_classes + 1) of at most ``slots`` blocks, on the device."""
+        votes = self.answers(jobs)
+        takes, skips = (
+            torch.tensor(numbers).to(votes.device, non_blocking=True)
+            for numbers in ([job.take for job in jobs], [job.skip for job in jobs])
+        )
+        copies = torch.arange(self.block, device=votes.device)
+        counted = (copies < takes[:, None]) & (copies >= skips[:, None])
+        tally = torch.zeros(len(jobs), self.num_classes + 1, dtype=torch.int64, device=votes.device)
+        return tally.scatter_add_(1, votes, counted.long())
 
-        If that pass does not fit into memory, forward passes are half as large from then on; the noise stays the same.
+    def answers(self, jobs: Sequence[Job]) -> torch.Tensor:
+        """The votes (jobs, block) of at most ``slots`` blocks in their order, on the device; past ``take`` they say nothing.
+
+        If a forward pass does not fit into memory, passes are half as large from then on; the noise stays the same.
         """
-        while (tallies := self._count(jobs)) is None:  # outside the handler, which would keep the failed pass alive
-            self.size = self.slots // 2 * self.block
-            warnings.warn(f"out of memory: going on with forward passes of {self.size}.", RuntimeWarning, stacklevel=2)
+        while (votes := self._answers(jobs)) is None:  # outside the handler, which would keep the failed pass alive
+            self.size = halved(self.size, self.block)
+            warnings.warn(f"out of memory: going on with forward passes of {self.size}.", RuntimeWarning, stacklevel=3)
         if self.on_votes is not None:
-            self.on_votes(sum(job.take for job in jobs))
-        return tallies
+            self.on_votes(sum(job.take - job.skip for job in jobs))
+        return votes
 
-    def _count(self, jobs: Sequence[Job]) -> torch.Tensor | None:
-        """The tallies, or None if a forward pass of this size does not fit and a smaller one may."""
+    def _answers(self, jobs: Sequence[Job]) -> torch.Tensor | None:
+        """The votes, or None if a forward pass of this size does not fit and a smaller one may."""
         try:
             return torch.cat([self._forward(part) for part in _parts(jobs, self.slots)])
         except torch.OutOfMemoryError as error:
-            if self.slots == 1:
-                raise ModelError(too_small(self.block)) from error
+            if self.size == 1:
+                raise ModelError(TOO_SMALL) from error
             return None
 
     @torch.inference_mode()
     def _forward(self, jobs: Sequence[Job]) -> torch.Tensor:
         noisy = self._noisy(jobs)
-        votes = self.vote(noisy.flatten(0, 1)).to(noisy.device).reshape(-1, self.block)[: len(jobs)]
-        takes = torch.tensor([job.take for job in jobs]).to(noisy.device, non_blocking=True)
-        counted = torch.arange(self.block, device=noisy.device) < takes[:, None]
-        tally = torch.zeros(len(jobs), self.num_classes + 1, dtype=torch.int64, device=noisy.device)
-        return tally.scatter_add_(1, votes, counted.long())
+        flat = noisy.flatten(0, 1)
+        whole = self.size >= self.block
+        votes = self.vote(flat).to(noisy.device) if whole else self._in_parts(flat, jobs[0].take)
+        return votes.reshape(-1, self.block)[: len(jobs)]
+
+    def _in_parts(self, flat: torch.Tensor, take: int) -> torch.Tensor:
+        """The votes of one block (block, *event), as many as count, from forward passes that hold less than it."""
+        votes = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)
+        for start in range(0, take, self.size):
+            part = flat[start : start + self.size]
+            # A part of its own: a model that works in place may have what it is shown, but not the rest of the block.
+            shown = part.new_zeros(self.size, *part.shape[1:])
+            shown[: len(part)] = part
+            votes[start : start + self.size] = self.vote(shown).to(flat.device)[: len(part)]
+        return votes
 
     def _noisy(self, jobs: Sequence[Job]) -> torch.Tensor:
         """The noisy copies (slots, block, *event); slots without a job count for nothing."""

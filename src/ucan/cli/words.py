@@ -8,21 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ucan.catalogue import GENERATORS, LAWS, SCALES
 from ucan.errors import InvalidInput
 from ucan.models.names import NAMES as MODEL_NAMES
 
 if TYPE_CHECKING:
     from ucan.plan import Seed
-
-
-class LawName(StrEnum):
-    """The laws by their names on the command line."""
-
-    gaussian = "gaussian"
-    laplace = "laplace"
-    uniform = "uniform"
-    expinf = "expinf"
-    powerlaw = "powerlaw"
 
 
 class NormName(StrEnum):
@@ -126,7 +117,12 @@ NormaliseOption = Annotated[
         "one that a timm model names."
     ),
 ]
-LawOption = Annotated[LawName | None, typer.Option(help="The noise law; gaussian if not given.")]
+LawOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given."
+    ),
+]
 ScaleOption = Annotated[
     float | None,
     typer.Option(
@@ -137,11 +133,15 @@ ScaleOption = Annotated[
 ExponentOption = Annotated[
     float | None, typer.Option("--exponent", help="The exponent a of the power law; must exceed the dimension d.")
 ]
+# The kinds of noise and of Σ that installed packages add.
+ADDED_NOISE = "".join(
+    f", `{name}`" for parts in (GENERATORS, SCALES) for name in parts.names() if name not in parts.own
+)
 NoiseOption = Annotated[
     str | None,
     typer.Option(
-        help="The shape Σ: `isotropic` (if not given), `pattern-1`, `pattern-2`, `pattern-inf`, or a `.npy` file with a "
-        "map of the input's shape or a d×d matrix."
+        help=f"The shape Σ: `isotropic` (if not given), `pattern-1`, `pattern-2`, `pattern-inf`{ADDED_NOISE}, NAME or "
+        "NAME(parameter=value,…); or a `.npy` file with a map of the input's shape or a d×d matrix."
     ),
 ]
 NormOption = Annotated[
@@ -151,11 +151,12 @@ NormOption = Annotated[
 BudgetOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NUMBER|COLUMN=NUMBER,…|FILE.npy|trained",
-        help="How much each pixel may change at ε = 1: a number, a `.npy` file with a map of the input's shape, `trained`, "
-        "the budget that the trained run was made for; of a table each column's, in its unit or in percent of its median in "
-        "the training table (`income=5%,age=1`). The results are then about ε, in place of the radius: no change "
-        "within less than ε times the budget alters the answer.",
+        metavar="NUMBER|COLUMN=NUMBER,…|FILE|trained",
+        help="How much each pixel may change at ε = 1: a number; a `.npy` file with a map of the input's shape; an `.npz` file "
+        "with `limits`, one number a group of pixels, and `groups`, a map with the number of each pixel's group, from 0; "
+        "`trained`, the budget that the trained run was made for; or of a table each column's, in its unit or in percent of "
+        "its median in the training table (`income=5%,age=1`). The results are then about ε, in place of the radius: no "
+        "change within less than ε times the budget alters the answer.",
     ),
 ]
 SplitOption = Annotated[str, typer.Option(help="Which part of a data set: train or test.")]

@@ -16,15 +16,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from ucan import laws
 from ucan.arithmetic import Grid, arithmetic_of, step_of
-from ucan.budget import Budget
+from ucan.budget import Budget, read_budget
 from ucan.data import ImageFolder, InMemory, Labelled, load
 from ucan.data.frames import is_table
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
-from ucan.generators import Composed, Fixed, Generator, Isotropic, Pattern
+from ucan.generators import Fixed, Generator
 from ucan.held import Held
 from ucan.laws import Law
 from ucan.models import BUILT_IN, load_model
@@ -32,6 +31,7 @@ from ucan.models.adapt import adapt, normalised
 from ucan.models.factory import is_random
 from ucan.plan import CertifyPlan, PredictPlan
 from ucan.runs.config import DataRef, ModelRef, NoiseRef
+from ucan.runs.parts import law_named, noise_named
 from ucan.scales import Dense
 from ucan.smoothed import SmoothedClassifier
 from ucan.tabular import Amounts, SmoothedTable, as_amounts
@@ -230,30 +230,16 @@ def law_of(law: str | Law | None, scale: float | None, exponent: float | None) -
         if exponent is not None:
             raise InvalidInput("a law that is given as an object has its own parameters: leave exponent out.")
         return law if scale is None else replace(law, scale=scale)
-    name, scale = law or "gaussian", 0.25 if scale is None else scale
-    if name == "powerlaw":
-        if exponent is None:
-            raise InvalidInput("the power law needs --exponent, a number above the dimension of the input.")
-        return laws.PowerLaw(scale=scale, a=exponent)
-    if name not in laws.BY_NAME:
-        raise InvalidInput(f"there is no law {name!r}; there are {', '.join(laws.BY_NAME)}.")
-    if exponent is not None:
-        raise InvalidInput(f"--exponent belongs to the power law, not to {name} noise.")
-    return laws.BY_NAME[name](scale=scale)
+    return law_named(law, scale, exponent)
 
 
-def generator_of(noise: str | Generator | None, event: tuple[int, ...]) -> Generator:
+def generator_of(noise: str | Generator | None, event: tuple[int, ...], law: Law) -> Generator:
     """The generator that `--noise` describes, for inputs of this shape; a generator as it is."""
     if isinstance(noise, Generator):
         return noise
-    if noise is None or noise == "isotropic":
-        return Isotropic()
-    patterns = {"pattern-1": 1, "pattern-2": 2, "pattern-inf": math.inf}
-    if noise in patterns:
-        return Pattern(event, norm=patterns[noise])
-    path = Path(noise)
+    path = Path(noise or "")
     if path.suffix != ".npy":
-        raise InvalidInput(f"--noise {noise!r} is neither isotropic, {', '.join(patterns)} nor a .npy file.")
+        return noise_named(noise or "isotropic", event, law)
     sigma = _array("--noise", path).float()
     dim = math.prod(event)
     if sigma.shape == (dim, dim) and sigma.shape != event:
@@ -285,14 +271,17 @@ def budget_of(budget: Any, dataset: Labelled, model: Model) -> Budget | None:
         if own is None:
             raise InvalidInput(f"--budget trained: {model} is no run that was trained for a budget.")
         return Budget.of(own, event)
-    if Path(budget).suffix != ".npy":
+    if Path(budget).suffix in (".npy", ".npz"):
         try:
-            return Budget.of(float(budget), event)
-        except ValueError as error:
-            raise InvalidInput(
-                f"--budget takes a number above 0, a .npy file, trained, or column=number for tables; got {budget!r}."
-            ) from error
-    return Budget.of(_array("--budget", Path(budget)), event, name=Path(budget).stem)
+            return read_budget(budget, event)
+        except InvalidInput as error:
+            raise InvalidInput(f"--budget: {error}") from error
+    try:
+        return Budget.of(float(budget), event)
+    except ValueError as error:
+        raise InvalidInput(
+            f"--budget takes a number above 0, a .npy or .npz file, trained, or column=number for tables; got {budget!r}."
+        ) from error
 
 
 def _array(option: str, path: Path) -> torch.Tensor:
@@ -306,7 +295,7 @@ def norm_of(norm: float | None, generator: Generator) -> float:
     """The norm; if none is named, the generator's own if it has but one, else 2."""
     if norm is not None:
         return norm
-    return generator.norm if isinstance(generator, Composed) else 2.0
+    return generator.own_norm or 2.0
 
 
 def step_for(arithmetic: str | None, dataset: Labelled, known: str | None) -> float | torch.Tensor | None:
@@ -367,7 +356,8 @@ def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[
             f"{asked.model} was trained on pictures, not on a table's rows: give an estimator or a network."
         )
     model = _loaded(asked, where, table.event_shape, remarks)
-    law = law_of(asked.law, 1.0 if asked.scale is None else asked.scale, asked.exponent)
+    told = asked.scale is not None or isinstance(asked.law, Law) or "scale" in (asked.law or "")
+    law = law_of(asked.law, asked.scale if told else 1.0, asked.exponent)
     if asked.precision is not None:
         raise InvalidInput("a table's rows are answered in the model's own precision: leave --precision out.")
     return SmoothedTable(
@@ -411,7 +401,8 @@ def _smoothed(
     if isinstance(asked.model, str) and is_trained_run(asked.model):
         return _trained(asked, asked.model, first, step), None
     f = adapt(_loaded(asked, first.device, event, remarks), first, asked.classes)
-    law, noise = law_of(asked.law, asked.scale, asked.exponent), generator_of(asked.noise, event)
+    law = law_of(asked.law, asked.scale, asked.exponent)
+    noise = generator_of(asked.noise, event, law)
     g = SmoothedClassifier(
         f.model, law, noise, f.num_classes, precision=asked.precision, model_id=asked.model_id, step=step
     )

@@ -18,14 +18,16 @@ from ucan.arithmetic import arithmetic_of
 from ucan.budget import Budget
 from ucan.certificate import SCOPES, Abstention, Certificate, save_json
 from ucan.cluster import spread
-from ucan.data import Labelled
+from ucan.config import CONFIG
+from ucan.continuing import can_go_on, certify_more
 from ucan.data.tables import Table, by_held
 from ucan.errors import InvalidInput
+from ucan.evidence import Evidence
 from ucan.plan import Bound, CertifyPlan, Seed
 from ucan.registry import Registry, region_norm
 from ucan.results.formats import write
 from ucan.results.metrics import NO_LABEL, labelled
-from ucan.results.store import CONFIG, Store
+from ucan.results.store import RESULTS, Store
 from ucan.rounding import floor_percent
 from ucan.runs.build import (
     Inputs,
@@ -167,6 +169,10 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
         _memory(job.registry, work.g, work.first, work.plan) as memory,
         Store.create(work.folder, config.to_table(), _compared) as store,
     ):
+        if work.known is not None and _grows(work.known, config):
+            if job.cluster is not None:
+                raise InvalidInput("going on with more votes is done in one process: leave --cluster out.")
+            store.adopt(replace(work.known, sampling=replace(work.known.sampling, n=job.n)).to_table())
         try:
             _certify_all(work, memory, store, progress)
         finally:  # however the work ends, the table holds what is stored
@@ -227,6 +233,14 @@ def _check_held(job: CertifyJob, selection: Selection) -> None:
         raise InvalidInput(f"{option} does not go with held columns yet: leave it out, or let every column vary.")
 
 
+def _begun_block(folder: Path) -> int | None:
+    """The size of the blocks of noise of the run in this folder, if it has results; an older version may have chosen others."""
+    if not (folder / RESULTS).is_file():
+        return None
+    with Store.open(folder) as store:
+        return next((store.outcome(index).evidence.block for index in sorted(store.done())[:1]), None)
+
+
 def _config(work: _Prepared) -> RunConfig:
     """What the run is frozen with; its backend is settled here."""
     job, g, plan, data = work.job, work.g, work.plan, work.selection.dataset
@@ -241,7 +255,7 @@ def _config(work: _Prepared) -> RunConfig:
         ucan=__version__,
         model=model_ref(job, g, given=True, class_names=work.class_names),
         data=data_ref(job, data),
-        law=LawRef.of(g.law),
+        law=replace(LawRef.of(g.law), given=job.law if isinstance(job.law, str) else None),
         noise=replace(noise_ref(g), given=noise, sigma_given=_sigma_word(job.sigma), sigma=work.sigma),
         claim=ClaimRef(work.scope, plan.norm, g.alm_cap, _budget_word(job.budget), key, registry),
         sampling=Sampling.of(plan, arithmetic_of(g.grid), backend, g.engine.precision),
@@ -249,7 +263,14 @@ def _config(work: _Prepared) -> RunConfig:
 
 
 def _compared(begun: dict[str, Any], asked: dict[str, Any]) -> list[str]:
-    return changes(RunConfig.of(begun), RunConfig.of(asked))
+    old, new = RunConfig.of(begun), RunConfig.of(asked)
+    return changes(replace(old, sampling=replace(old.sampling, n=new.sampling.n)) if _grows(old, new) else old, new)
+
+
+def _grows(old: RunConfig, new: RunConfig) -> bool:
+    """Whether a run is asked to go on with more votes, and may: a registry has given its answers already."""
+    fewer = (old.sampling.n or 0) < (new.sampling.n or 0)
+    return fewer and old.sampling.can_grow and old.claim.registry is None
 
 
 def _sigma_word(sigma: Any) -> str | None:
@@ -281,27 +302,28 @@ def _memory(
 
 
 def _certify_all(work: _Prepared, memory: Registry | None, store: Store, progress: Progress) -> None:
-    """Every input that has no result yet."""
-    done, data, plan = store.done(), work.selection.dataset, work.plan
+    """Every input that has no result yet, and those that may have more votes."""
+    done, plan = store.done(), work.plan
     todo = [index for index in work.selection.indices if index not in done]
+    more = _unfinished(work, store, done)
     if work.job.certificates:
         _write_certificates(store, sorted(done))
     tally = _Tally.of(store)
-    with progress.working(len(todo), len(done), plan.n0 + plan.n):
-        if not todo:
+    with progress.working(len(todo) + len(more), len(done) - len(more), plan.n0 + plan.n):
+        if not todo and not more:
             return
         with _placed(work, progress) as g:
             g.engine.on_votes = progress.sampled
             last = time.perf_counter()
-            for index, outcome in _outcomes(g, data, todo, plan, memory):
-                label, now = int(data.labels[index]), time.perf_counter()
-                store.add(index, label, outcome, now - last)
+            for index, outcome in _outcomes(g, work, memory, todo, more):
+                label, now = int(work.selection.dataset.labels[index]), time.perf_counter()
+                store.add(index, label, outcome, now - last, again=index in done)
                 last = now
                 if work.job.certificates:
                     save_json(outcome, _certificate_path(store, index))
                 tally.add(label, outcome)
                 # Under a stopping rule the sure inputs come first: a share of those would promise too much.
-                progress.finished("" if plan.stop is not None else tally.words)
+                progress.finished("" if plan.stop is not None or more else tally.words)
     if tally.invalid:
         progress.warn(
             f"{tally.invalid:,} of {tally.votes:,} votes were for no class, since the model answered with NaN or a class "
@@ -310,15 +332,33 @@ def _certify_all(work: _Prepared, memory: Registry | None, store: Store, progres
 
 
 def _outcomes(
-    g: SmoothedClassifier, data: Labelled, todo: Sequence[int], plan: CertifyPlan, memory: Registry | None
+    g: SmoothedClassifier, work: _Prepared, memory: Registry | None, todo: list[int], more: dict[int, Evidence]
 ) -> Iterator[tuple[int, Certificate | Abstention]]:
-    """(index, outcome) as they come; inputs with the same held columns share a classifier and its forward passes."""
+    """Each input's outcome as it is there, by its number in the data: of new inputs, then of those that have votes.
+
+    Inputs with the same held columns share a classifier and its forward passes.
+    """
+    data, plan = work.selection.dataset, work.plan
     for held, group in by_held(data, todo):
-        inputs = (data[index][0][None] for index in group)
-        at = g.holding(held)
+        inputs, at = (data[index][0][None] for index in group), g.holding(held)
         answers = at.certify_each(inputs, plan) if memory is None else memory.certify_each(at, inputs, plan)
         for number, outcome in answers:
             yield group[number], outcome
+    for held, group in by_held(data, more):
+        begun = ((data[index][0][None], more[index]) for index in group)
+        for number, outcome in certify_more(g.holding(held), begun, plan):
+            yield group[number], outcome
+
+
+def _unfinished(work: _Prepared, store: Store, done: set[int]) -> dict[int, Evidence]:
+    """The results that were made with a smaller n in mind, with their votes; none unless the bound allows to go on."""
+    sampling = Sampling.of(work.plan, "", None, None)
+    if not done or not sampling.can_grow or work.scope == "registry":
+        return {}
+    columns = store.columns(("idx", "n"))
+    fewer = set(columns["idx"][columns["n"] < work.plan.n].tolist()) & set(work.selection.indices)
+    found = {index: store.outcome(index).evidence for index in sorted(fewer)}
+    return {i: one for i, one in found.items() if (one.cap or one.n) < work.plan.n and can_go_on(one)}
 
 
 @dataclass

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ucan.arithmetic import REAL
-from ucan.config import differences, handed_out, read_config, to_toml
+from ucan.config import CONFIG, differences, handed_out, read_config, to_toml
 from ucan.errors import InvalidInput
 from ucan.evidence import law_to_json
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, is_secret
-from ucan.results.store import CONFIG
 from ucan.runs.fields import Leaf, Option, entry, from_table, leaves, to_table
 from ucan.stopping import Stop, parse_stop
 
@@ -59,9 +58,10 @@ class DataRef:
 
 @dataclass(frozen=True)
 class LawRef:
-    """The noise law: its name, its module if it is none of ours, λ, the power law's exponent, and what others have besides."""
+    """The noise law: as given, its name, its module if it is none of ours, λ, its exponent, its other parameters."""
 
-    name: str | None = entry("law.name", certify=Option("--law", own=True))
+    given: str | None = entry("given.law", compared=False, certify=Option("--law", own=True))
+    name: str | None = entry("law.name", certify="of the law; without `given`, the option")
     module: str | None = entry("law.module", certify="of a law that another package brings, found by its name")
     scale: float | None = entry("law.scale", certify=Option("--scale"))
     exponent: float | None = entry("law.a", certify=Option("--exponent", own=True))
@@ -133,6 +133,11 @@ class Sampling:
             arithmetic,
             backend,
         )
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether a run may go on with a larger n: its bound holds at every number of votes."""
+        return self.stop is not None or self.bound == "anytime"
 
     @property
     def rule(self) -> Stop | None:
@@ -246,6 +251,7 @@ class AuditConfig:
     check: int | None = entry("check", audit=Option("--check"))
     level: float | None = entry("level", audit=Option("--level"))
     seed: int | None = entry("seed", audit=Option("--seed"))
+    attack: str | None = entry("attack", audit=Option("--attack"))
     run: str | None = entry("run")
 
 

@@ -13,10 +13,11 @@ import torch
 
 from ucan.arithmetic import arithmetic_of
 from ucan.certificate import Abstention, Prediction
+from ucan.choices import Test
 from ucan.data import Labelled
 from ucan.data.tables import by_held
 from ucan.errors import InvalidInput
-from ucan.plan import PredictPlan, Seed, Test
+from ucan.plan import PredictPlan, Seed
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
 from ucan.runs.answers import Answer, Answers
@@ -99,16 +100,16 @@ def predict(job: PredictJob, out: str | Path | None = None, progress: Progress =
         progress.warn(remark)
     first = selection.first().to(where)
     selection.check(g.f.num_classes)
-    with Answers(table) as answers:
-        begun = answers.about
-        g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if begun is None else begun.arithmetic))
-        g.holding(selection.held()).check_inputs(first)
-        plan = g.seeded(plan, begun_seed(job.seed, begun), selection.dataset.fingerprint())
-        answers.begin(_config(job, g, plan, selection, first, begun))
-        _answer_all(g, selection, answers, plan, progress)
-        if table is not None:
-            answers.finish(selection.indices)
-        return Predicted(tuple(answers.done[i] for i in selection.indices), table, job.alpha)
+    answers = Answers(table)
+    begun = answers.about
+    g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if begun is None else begun.arithmetic))
+    g.holding(selection.held()).check_inputs(first)
+    plan = g.seeded(plan, begun_seed(job.seed, begun), selection.dataset.fingerprint())
+    answers.begin(_config(job, g, plan, selection, first, begun))
+    _answer_all(g, selection, answers, plan, progress)
+    if table is not None:
+        answers.finish(selection.indices)
+    return Predicted(tuple(answers.done[i] for i in selection.indices), table, job.alpha)
 
 
 def _checked(out: str | Path | None) -> Path | None:

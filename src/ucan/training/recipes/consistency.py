@@ -22,9 +22,13 @@ class Consistency(OfLogits):
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The three terms."""
-        log_each = torch.log_softmax(logits.float(), dim=-1)
-        mean = log_each.exp().mean(0)
-        log_mean = mean.clamp_min(1e-20).log()
-        divergence = (mean * (log_mean - log_each)).sum(-1).mean()
-        entropy = -(mean * log_mean).sum(-1).mean()
-        return cross_entropy(logits, labels) + self.weight * divergence + self.entropy * entropy
+        return cross_entropy(logits, labels) + disagreement(logits, self.weight, self.entropy)
+
+
+def disagreement(logits: torch.Tensor, weight: float, entropy: float) -> torch.Tensor:
+    """weight·mean KL(mean ‖ each) + entropy·(entropy of the mean), over copies with logits (draws, batch, classes)."""
+    log_each = torch.log_softmax(logits.float(), dim=-1)
+    mean = log_each.exp().mean(0)
+    log_mean = mean.clamp_min(1e-20).log()
+    divergence = (mean * (log_mean - log_each)).sum(-1).mean()
+    return weight * divergence - entropy * (mean * log_mean).sum(-1).mean()
