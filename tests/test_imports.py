@@ -60,6 +60,7 @@ ORDER = (
     "replay",
     "data",
     "models",
+    "tabular",
     "training",
     "audit",
     "results",
