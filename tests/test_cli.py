@@ -641,7 +641,7 @@ WRONG = {
     "exponent of another law": (("--exponent", "20"), "--exponent belongs to the power law"),
     "classes": (("--classes", "3"), "use num_classes=2 (on the command line --classes)"),
     "classes unknown": (("--model", "tiny:index"), "--classes"),
-    "noise": (("--noise", "zigzag"), "neither isotropic, pattern-1"),
+    "noise": (("--noise", "zigzag"), "neither a .npy file nor the name"),
     "noise file": (("--noise", "nowhere.npy"), "nowhere.npy cannot be read"),
     "noise shape": (("--noise", "short.npy"), "short.npy has shape (5,)"),
     "noise singular": (("--noise", "zero.npy"), "regularised"),

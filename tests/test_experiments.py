@@ -31,6 +31,8 @@ import audits  # noqa: E402
 import results  # noqa: E402
 import rows  # noqa: E402
 import shape  # noqa: E402
+import shape_attacks  # noqa: E402
+import shape_records  # noqa: E402
 import suite  # noqa: E402
 import table1  # noqa: E402
 
@@ -681,6 +683,52 @@ def test_the_table_marks_what_was_chosen() -> None:
         "| isotropic | 0.5 | 0.5 … 1 | 1 | 90.0 | 35.0 |",
         "| isotropic | 1 | 1 … 2 | 1 | 80.0 | 45.0* |",
     ]
+
+
+def test_what_was_kept_is_attacked_inside_its_boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, out = tmp_path / "weights", tmp_path / "attack.json"
+    small = "--n 500 --inputs 9 --every 2 --levels 0 0.04 --seeds 1 --epochs 5 --scales 0.3"
+    run = f"shape.py --data digits --methods shaped-0.75 {small} --weights {weights} --out {tmp_path / 's.json'}"
+    monkeypatch.setattr(sys, "argv", run.split())
+    shape.main()
+    (job,) = json.loads((tmp_path / "s.json").read_text())["jobs"]
+    assert job["levels"] == [0.0, 0.04] and job["inputs"] == 9
+    small = "--certificates 3 --n 500 --steps 3 --draws 2 --restarts 1 --check 200"
+    attack = f"shape_attacks.py --data digits --method shaped-0.75 --scale 0.3 {small} --weights {weights} --out {out}"
+    monkeypatch.setattr(sys, "argv", attack.split())
+    shape_attacks.main()
+    record = json.loads(out.read_text())
+    assert record["summary"]["attacked"] == 3 and not record["summary"]["bug"]
+    tested = [json.loads(line) for line in (out.with_suffix("") / "attempts.jsonl").read_text().splitlines()]
+    assert all(attempt["factor"] == 0.999 and attempt["covered"] for attempt in tested)
+
+
+def test_the_page_shows_what_the_records_say() -> None:
+    page = (ROOT / "docs" / "shape.md").read_text(encoding="utf-8").splitlines()
+    for line in shape_records.tables():
+        assert line in page, "run experiments/shape_records.py and put its tables into docs/shape.md"
+
+
+def test_the_records_reach_what_was_asked_of_them() -> None:
+    recorded = {
+        name: json.loads((ROOT / "experiments" / "recorded" / f"shape-{name}.json").read_text())
+        for name in ("mnist", "mnist-held-out", "mnist-attacks")
+    }
+    for job in recorded["mnist"]["jobs"]:
+        assert job["inputs"] == 10_000 and job["n"] <= 100_000
+    rows = shape_records.mnist_rows(recorded["mnist"], recorded["mnist-held-out"])
+    for gain, here, plain in zip((80, 200, 350), rows["shaped-0.75"], rows["isotropic"], strict=True):
+        assert here is not None and plain is not None and here >= plain + gain
+    assert all(b >= a for a, b in zip(rows["shaped-0.75"], rows["learned"], strict=True) if a is not None and b)
+    assert not any(record["summary"]["covered_breaks"] for record in recorded["mnist-attacks"])
+
+
+def test_records_that_were_not_made_alike_are_not_put_together() -> None:
+    job = {"method": "learned", "scale": 1.0, "seed": 0}
+    records = [{"about": {"n": n}, "machine": {}, "jobs": [job | {"seed": s}]} for n, s in ((1, 1), (1, 0), (2, 0))]
+    assert [each["seed"] for each in shape_records.merged(records[:2])["jobs"]] == [0, 1]
+    with pytest.raises(SystemExit, match="not made alike"):
+        shape_records.merged(records)
 
 
 @pytest.mark.slow

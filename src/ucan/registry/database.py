@@ -19,12 +19,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from ucan import scales
 from ucan.arithmetic import REAL
 from ucan.errors import InvalidInput, StoreError
 from ucan.laws import norm_name
 from ucan.region import check_norm
-from ucan.scales import Scalar, Scale
+from ucan.scales import Scale, kind_name, restored
 from ucan.storage import claim, storage, transaction
 
 APPLICATION_ID = 0x55435247  # "UCRG"
@@ -166,7 +165,7 @@ class Database:
         """The number of this Σ; the same Σ is stored once. Within a transaction."""
         scale = scale.to("cpu")
         data = save({name: t.detach().contiguous().clone() for name, t in scale.content().items()})
-        kind = type(scale).__name__
+        kind = kind_name(scale)
         digest = hashlib.sha256(kind.encode() + data).hexdigest()
         found = self._db.execute("SELECT id FROM scales WHERE hash = ?", (digest,)).fetchone()
         if found is None:
@@ -180,14 +179,10 @@ class Database:
         if row is None or hashlib.sha256(row[1].encode() + row[2]).hexdigest() != row[0]:
             raise self._damaged(f"Σ number {number}")
         kind, tensors = row[1], load(row[2])
-        if kind == "Scalar":
-            return Scalar(float(tensors["value"]))
-        if kind not in scales.__all__:
-            raise InvalidInput(f"{self.path} holds a Σ of the kind {kind!r}, which this version does not know.")
-        found: type[Scale] = getattr(scales, kind)
-        if not found.elementwise:
-            tensors = {name: tensor.double() for name, tensor in tensors.items()}
-        return found.of_tensors(tensors)
+        found = restored(kind, tensors)
+        if found.elementwise:
+            return found
+        return found.with_tensors({name: tensor.double() for name, tensor in found.tensors().items()})
 
     def add(self, row: Row, reach: float, sketch: bytes) -> int:
         """Store one enrolment; within a transaction."""

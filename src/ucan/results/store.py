@@ -24,10 +24,10 @@ from ucan.certificate import Abstention, Certificate, budget_from_json, from_dic
 from ucan.config import CONFIG, differences, frozen, read_config, settle, write_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.database import connect_reader, connect_writer
-from ucan.results.lock import WriterLock
+from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import storage, transaction
 
-RESULTS, LOCK = "results.sqlite", ".lock"
+RESULTS = "results.sqlite"
 COLUMNS: dict[str, type] = {
     "idx": np.int64,
     "label": np.int64,
