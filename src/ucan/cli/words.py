@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucan.catalogue import GENERATORS, LAWS, SCALES
+from ucan.catalogue import GENERATORS, LAWS, SCALES, parsed
 from ucan.errors import InvalidInput
 from ucan.models.names import NAMES as MODEL_NAMES
 
@@ -119,10 +119,25 @@ NormaliseOption = Annotated[
         "one that a timm model names."
     ),
 ]
+
+
+def _known_law(text: str | None) -> str | None:
+    """Refuse the name of no law while words are parsed, before anything is loaded."""
+    if text is not None and (name := parsed(text)[0]) not in LAWS.names():
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(LAWS.names())}.")
+    return text
+
+
+def _laws_from(begun: str) -> list[str]:
+    return [name for name in LAWS.names() if name.startswith(begun)]
+
+
 LawOption = Annotated[
     str | None,
     typer.Option(
-        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given."
+        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given.",
+        callback=_known_law,
+        autocompletion=_laws_from,
     ),
 ]
 ScaleOption = Annotated[

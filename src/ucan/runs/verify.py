@@ -19,7 +19,8 @@ from ucan.errors import InvalidInput
 from ucan.models import load_model
 from ucan.registry import Registry
 from ucan.replay import Replay, replay
-from ucan.runs.build import Pipeline, dataset_of, smoothed_of
+from ucan.runs.build import smoothed_of
+from ucan.runs.jobs import Pipeline, dataset_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run
