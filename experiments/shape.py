@@ -48,11 +48,11 @@ import ucan
 from ucan import BudgetWise, Composed, Fixed, Gaussian, Generator, Pattern, data
 from ucan.bench import machine
 from ucan.bounds import log_wealth
-from ucan.config import write_whole
 from ucan.generators import Estimate, harm_of
 from ucan.generators.shape import moments_of
 from ucan.models.resnet import resnet18_small
 from ucan.stopping import hopeless, misses_allowed
+from ucan.storage import write_whole
 from ucan.training.batches import flip_and_crop
 from ucan.training.joint import Joint
 from ucan.training.recipes import Augmentation

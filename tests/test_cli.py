@@ -641,7 +641,7 @@ WRONG = {
     "exponent of another law": (("--exponent", "20"), "--exponent belongs to the power law"),
     "classes": (("--classes", "3"), "use num_classes=2 (on the command line --classes)"),
     "classes unknown": (("--model", "tiny:index"), "--classes"),
-    "noise": (("--noise", "zigzag"), "neither isotropic, pattern-1"),
+    "noise": (("--noise", "zigzag"), "neither a .npy file nor the name"),
     "noise file": (("--noise", "nowhere.npy"), "nowhere.npy cannot be read"),
     "noise shape": (("--noise", "short.npy"), "short.npy has shape (5,)"),
     "noise singular": (("--noise", "zero.npy"), "regularised"),
@@ -940,12 +940,12 @@ def test_predict_begins_anew_where_not_even_the_first_line_was_written(place: Pa
 
 def test_two_settings_never_share_a_part(place: Path) -> None:
     """Both begin before either has an answer."""
-    with Answers(Path("answers.tsv")) as one, Answers(Path("answers.tsv")) as other:
-        one.begin(PredictConfig(seed=0))
-        other.begin(PredictConfig(seed=1))
-        one.add(Answer(0, 1, 1, 1, 0.1))
-        with pytest.raises(StoreError, match="being written by another process"):
-            other.add(Answer(0, 1, 0, 0, 0.1))
+    one, other = Answers(Path("answers.tsv")), Answers(Path("answers.tsv"))
+    one.begin(PredictConfig(seed=0))
+    other.begin(PredictConfig(seed=1))
+    one.add(Answer(0, 1, 1, 1, 0.1))
+    with pytest.raises(StoreError, match="being written by another process"):
+        other.add(Answer(0, 1, 0, 0, 0.1))
 
 
 def test_predict_stopped_before_its_first_answer_promises_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

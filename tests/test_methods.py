@@ -14,11 +14,11 @@ from scipy.stats import beta, norm
 from torch import nn
 
 from ucan import Ensemble, Gaussian, InvalidInput, Laplace, data
+from ucan.catalogue import RECIPES
 from ucan.generators import Fixed, Isotropic
 from ucan.training import TrainSettings
 from ucan.training.joint import Joint
 from ucan.training.recipes import (
-    RECIPES,
     Acr,
     CatRs,
     Consistency,
@@ -307,7 +307,7 @@ def trained(folder: Path, kind: str, epochs: int, stop_at=None):
 
 
 def test_all_methods_are_tried_here():
-    assert set(QUICK) | {"augmentation", "consistency"} == set(RECIPES)
+    assert set(QUICK) | {"augmentation", "consistency"} == set(RECIPES.own)
 
 
 @pytest.mark.parametrize("kind", QUICK)
@@ -336,7 +336,7 @@ def test_each_is_resumed_bit_for_bit(tmp_path, kind):
 )
 def test_parameters_that_make_no_sense_are_refused(kind, wrong):
     with pytest.raises(InvalidInput, match="recipe"):
-        RECIPES[kind](**wrong)
+        RECIPES.load(kind)(**wrong)
 
 
 def test_acr_drops_the_hopeless_and_draws_the_rest_by_weight(tmp_path):

@@ -15,18 +15,21 @@ from torch import nn
 import ucan
 from sketches import SKETCHES
 from ucan import Gaussian, InvalidInput, Laplace, Uniform, data
+from ucan.catalogue import RECIPES
 from ucan.errors import TrainingError
 from ucan.generators import CertificationWise, Composed, Fixed, Isotropic, Pattern
 from ucan.scales import Dense
 from ucan.training import TrainSettings, build_classifier
 from ucan.training.batches import Batches
 from ucan.training.joint import Joint
-from ucan.training.recipes import RECIPES, Augmentation, Consistency, OfLogits, mean_cost
+from ucan.training.recipes import Augmentation, Consistency, OfLogits, mean_cost
 from ucan.training.share import Share
 from ucan.training.step import Network, Outcome, Progress
 
 pytest.importorskip("lightning_fabric")
 from ucan.training import Trainer
+
+NAMES = {name: f"sketches:{kind.__name__}" for name, kind in SKETCHES.items()}
 
 
 def rng(seed=0):
@@ -48,7 +51,7 @@ class Pair(nn.Module):
 
 def train(folder, kind, changes=None, count=150, stop_at=None):
     """Train a pair of small networks on some digits by a recipe of this name, in as many processes as were launched."""
-    RECIPES.update(SKETCHES)
+    RECIPES.own.update(NAMES)
     settings = TrainSettings.from_dict({"epochs": 3, "batch": 31, "recipe": {"kind": kind}, **(changes or {})})
     dataset = data.load("digits", "train").subset(torch.arange(count))
 
@@ -66,8 +69,8 @@ def train(folder, kind, changes=None, count=150, stop_at=None):
 
 @pytest.fixture(autouse=True)
 def known_recipes(monkeypatch):
-    for name, kind in SKETCHES.items():
-        monkeypatch.setitem(RECIPES, name, kind)
+    for name, target in NAMES.items():
+        monkeypatch.setitem(RECIPES.own, name, target)
 
 
 def weights(folder):

@@ -25,10 +25,11 @@ from ucan.errors import InvalidInput, StoreError
 from ucan.plan import CertifyPlan
 from ucan.report.accuracy import accuracy_section, lines_of
 from ucan.report.evidence import audit_section, overview_section
-from ucan.report.figures import DASHES, PAPER, Line, accuracy_chart, slice_chart, ticks, votes_chart
+from ucan.report.figures import Line, accuracy_chart, slice_chart, ticks, votes_chart
 from ucan.report.gallery import _break_in_words, chosen, exhibit_run
 from ucan.report.noise import pixel_scale
 from ucan.report.page import GENERATOR, LIMIT, build_page, figure_files, galleries_of
+from ucan.report.paint import DASHES, PAPER
 from ucan.report.rerun import commands
 from ucan.report.runs import Run, by_norm, read_runs
 from ucan.report.sentences import most_trusted, sentences

@@ -27,7 +27,7 @@ from ucan.errors import InvalidInput
 from ucan.estimators import as_estimator, known_classes
 from ucan.evidence import Evidence
 from ucan.fingerprint import has_weights
-from ucan.generators import Composed, Generator, Isotropic
+from ucan.generators import Generator, Isotropic
 from ucan.guards import check_inside, check_lost
 from ucan.held import Held
 from ucan.laws import Law
@@ -165,9 +165,8 @@ class SmoothedClassifier:
         """The norm of the radius: the one asked for; beside a budget, where the noise has no ℓ2 radius, its own."""
         if budget is None or norm not in (None, 2):
             return norm
-        if isinstance(self.M, Composed):
-            return self.M.norm
-        return 2 if 2 in self.law.norms else self.law.norms[-1]
+        norms = self.M.norms(self.law)
+        return 2 if 2 in norms else norms[-1]
 
     def seeded(self, plan: AnyPlan, seed: Seed, data_hash: str) -> AnyPlan:
         """The plan with its seed: the one given; for None one from the system's entropy; for "derived" one that follows

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import special
 
 from ucan.bounds import anytime_lower_bound, anytime_upper_bound, log_wealth
+from ucan.catalogue import STOPS, call, parsed
 from ucan.errors import InvalidInput
 
 # Giving up on a radius that could have been certified costs no soundness, only that radius. One is given up when of the ways
@@ -124,6 +125,12 @@ def parse_stop(value: Any) -> Stop | None:
 
 
 def _parse_text(text: str) -> Stop:
+    if text.strip()[:1].isalpha():  # a rule by its name
+        name, parameters = parsed(text)
+        made = call("stop", STOPS.load(name, "stop"), parameters)
+        if not isinstance(made, Stop):
+            raise InvalidInput(f"[stop] {name!r} made a {type(made).__name__}, which is no ucan.stopping.Stop.")
+        return made
     try:
         if text.strip().endswith("%"):
             fraction = float(text.strip()[:-1]) / 100

@@ -1,4 +1,4 @@
-"""The page: Gradio's wiring between a session and its panels. Nothing leaves the machine, and nothing comes from outside."""
+"""The page: Gradio connects a session with its panels. Nothing is sent to other machines or loaded from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THUMBS, LOOK = 24, 0.1
 CHOOSE = "Choose a picture above, or drop one."
 CERTIFY = "Press “Certify” to watch the votes arrive."
 ATTACK = "Certify a picture first; then an attacker may try."
-# What the page's own buttons do: thumbnails are plain HTML, so a click says which one it was.
+# Thumbnails are plain HTML, so this script reports which one was clicked.
 PICK = """element.addEventListener('click', event => {
   const button = event.target.closest('button[data-number]')
   if (button) trigger('click', {number: Number(button.dataset.number)})
@@ -56,7 +56,7 @@ class Page:
         first = self._pick(session.numbers[0]) if session.numbers else None
         title = f"UCAN explore · {session.name}"
         with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(600, 600)) as self.blocks:
-            # What one visitor has before them: the input, its certificate, the page of thumbnails, the noise's seed.
+            # The state of one visitor: the input, its certificate, the page of thumbnails, the seed of the noise.
             self.chosen, self.claim, self.start, self.seed = gr.State(first), gr.State(None), gr.State(0), gr.State(0)
             gr.HTML(panels.header(session))
             with gr.Row(equal_height=False):
@@ -143,7 +143,7 @@ class Page:
 
     def _connect(self) -> None:
         silent: dict[str, Any] = {"show_progress": "hidden"}
-        # Heavy work goes one at a time, whoever asks; choosing another input stops one's own.
+        # Heavy work runs one job at a time for all visitors; choosing another input stops one's own job.
         heavy: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "classifier", **silent}
         settings = [self.chosen, self.scale, self.n, self.alpha]
         results = [self.counted, self.result, self.claim, self.attacked, self.said]
@@ -173,7 +173,7 @@ class Page:
         return self._show(lambda: Chosen(self.session.decode(path), -1, Path(path).name, None), scale, start)
 
     def _show(self, choose: Callable[[], Chosen], scale: float, start: int) -> list[Any]:
-        """The newly chosen input, with nothing known of it yet; if it is refused all stays, and the reason is said."""
+        """The newly chosen input without results; if it is refused, everything stays and the reason is shown."""
         try:
             now = choose()
             noise = self._noise(now, scale, 0)

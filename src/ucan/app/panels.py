@@ -1,4 +1,4 @@
-"""What the page says, as HTML: functions of a session and its outcomes. Every number that is shown rounds down."""
+"""The panels of the page as HTML, made from a session and its outcomes. Every number shown is rounded down."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ucan.votes import Votes
 _PANELS: Any = templates("ucan.app").get_template("panels.html").module
 # Classes that a bar chart shows; the rest share one bar.
 MOST_BARS = 10
-# What a scope means for somebody who has never heard the word.
+# What a scope means, for readers who do not know the term.
 PLAINLY = {
-    "pipeline": "The noise is the same for every picture, or is drawn anew in a way that the proof covers, so the guarantee "
-    "is about the classifier as you would deploy it: whoever changes the picture inside the region gets the same answer.",
-    "frozen": "The noise was made for this very picture. The guarantee is about a classifier that goes on using exactly "
-    "this noise. A deployed pipeline does not: it computes the noise anew from whatever picture it is given, and an "
-    "attacker can use that. For the deployed pipeline nothing is guaranteed here.",
-    "registry": "The guarantee is about the classifier together with its memory of the answers it has given.",
+    "pipeline": "The noise is the same for every picture, or is drawn in a way that the proof covers, so the guarantee is "
+    "about the classifier as you would deploy it: any change of the picture inside the region gives the same answer.",
+    "frozen": "The noise was computed from this picture. The guarantee is about a classifier that keeps using exactly this "
+    "noise. A deployed pipeline does not: it computes new noise from each picture it is given, and an attacker can use "
+    "that. For the deployed pipeline nothing is guaranteed here.",
+    "registry": "The guarantee is about the classifier together with its registry of the answers it has given.",
 }
 
 
@@ -41,7 +41,7 @@ def heading(words: str, step: int | None = None) -> Markup:
 
 
 def header(session: Session) -> Markup:
-    """The title, what this is about for somebody new, and what is known of the run."""
+    """The title, a short introduction, and the facts about the run."""
     g = session.g
     facts = (
         ("run", session.name),
@@ -81,12 +81,12 @@ def noise(g: SmoothedClassifier, x: torch.Tensor, title: str, seed: int) -> Mark
 
 
 def votes(session: Session, seen: Votes, n: int, chosen: int | None) -> Markup:
-    """The votes counted so far, of n; ``chosen`` is the class that they were to bound, once all are there."""
+    """The votes counted so far, of n; ``chosen`` is the class whose probability they bound, once all are counted."""
     return _PANELS.votes(int(seen.counts.sum()) + seen.invalid, n, _bars(session, seen, chosen))
 
 
 def waiting(n: int) -> Markup:
-    """What stands in the certificate's place while votes arrive: no number before its time."""
+    """The text in place of the certificate while votes are counted; no number is shown before all are."""
     return hint(
         f"Nothing is certified yet: the bound is about all {n:,} votes together, and the class it speaks of was chosen by "
         "other votes before these."
@@ -104,22 +104,22 @@ def outcome(session: Session, result: Certificate | Abstention, label: int) -> M
 
 
 def adversary(session: Session) -> Markup:
-    """Who attacks what, and where the answer must hold."""
+    """What the attacker does, and where the answer must hold."""
     return _PANELS.adversary(session.g.M.scope == "frozen")
 
 
 def attacks(session: Session, certificate: Certificate, done: Sequence[Attacked], left: int) -> Markup:
-    """What the attacks came to, with placeholders for those still at work."""
+    """The outcomes of the attacks, with placeholders for those still running."""
     return _PANELS.attacks([_attack(session, certificate, one) for one in done], left)
 
 
 def message(text: str) -> Markup:
-    """Something that the user should know before going on."""
+    """A message that the user should read before going on."""
     return _PANELS.message(text)
 
 
 def hint(text: str) -> Markup:
-    """An empty panel's invitation."""
+    """The text of an empty panel: what to do next."""
     return _PANELS.hint(text)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ucan.catalogue import ATTACKS
 from ucan.cli import words
 from ucan.cli.progress import Shown
 from ucan.errors import InvalidInput
@@ -57,6 +58,14 @@ def audit(
         float,
         typer.Option(help="Probability of calling a true claim broken, in the first test."),
     ] = 0.001,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--attack",
+            help=f"The attack: {', '.join(ATTACKS.names())}; if not given, gradient where the classifier has one, else "
+            "black-box.",
+        ),
+    ] = None,
     seed: words.SeedOption = 0,
     device: words.DeviceOption = "auto",
     as_json: words.JsonOption = False,
@@ -83,7 +92,7 @@ def audit(
         min_radius=min_radius,
         factors=_factors(factors),
         mode=mode.value,
-        budget=Budget(steps, draws, restarts, check, level, seed),
+        budget=Budget(steps, draws, restarts, check, level, seed, method),
         device=device,
     )
     done = attack(job, out, Shown("auditing", quiet, "attempts", "attempts are kept"))

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ucan.allocator import keep_memory
 from ucan.cli import words
 from ucan.errors import InvalidInput
 from ucan.models.names import NAMES
+from ucan.storage import storage, write_whole
 from ucan.version import __version__
 
 if TYPE_CHECKING:
@@ -81,7 +83,8 @@ def bench(
     else:
         _show(measured.rows, stopped, title)
     if out is not None:
-        out.write_text(record)
+        with storage(out):
+            write_whole(out, record.encode())
     if interrupted:
         raise KeyboardInterrupt
 
@@ -93,7 +96,7 @@ def _network(
     import torch
     from torch import nn
 
-    from ucan.models import BUILT_IN, build_model, load_model
+    from ucan.models import build_model, load_model
     from ucan.runs.build import classes_of
     from ucan.training import is_trained_run, load_run
 
@@ -106,7 +109,7 @@ def _network(
         event = tuple(int(part) for part in (shape or "3,32,32").split(","))
     except ValueError as error:
         raise InvalidInput(f"--shape takes numbers such as 3,32,32, got {shape!r}.") from error
-    if model in BUILT_IN and weights is None:  # as fast with any weights
+    if model in NAMES and weights is None:  # as fast with any weights
         return build_model(model, event, 10).to(where), event, 10
     network = load_model(model, weights, None, where, event)
     if not isinstance(network, nn.Module) or next(network.parameters(), None) is None:
@@ -125,8 +128,6 @@ def _measure(
 ) -> list[Stopped]:
     """Fill the bench's rows, laws and shapes with the last backend and precision; the samples that stopping early uses."""
     from rich.console import Console
-
-    from ucan.allocator import keep_memory
 
     console = Console(stderr=True, quiet=quiet)
     with console.status("textbook loop"):

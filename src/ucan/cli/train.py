@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ucan.catalogue import GENERATORS, LAWS, RECIPES
 from ucan.cli import words
 from ucan.cli.progress import duration
 from ucan.errors import InvalidInput
@@ -92,6 +93,8 @@ def train(
         for name in preset_names():
             typer.echo(name if quiet else f"{name:28}{_about(name)}")
         if not quiet:
+            for table, catalogue in (("law", LAWS), ("generator", GENERATORS), ("recipe", RECIPES)):
+                print(f"Kinds for [{table}]: {', '.join(catalogue.names())}.", file=sys.stderr)
             print("To copy one and change it: ucan train show NAME > mine.toml", file=sys.stderr)
         return
     if settings == "show" and preset is None and shown is not None:

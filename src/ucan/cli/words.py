@@ -8,21 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ucan.catalogue import GENERATORS, LAWS, SCALES
 from ucan.errors import InvalidInput
 from ucan.models.names import NAMES as MODEL_NAMES
 
 if TYPE_CHECKING:
     from ucan.plan import Seed
-
-
-class LawName(StrEnum):
-    """The laws by their names on the command line."""
-
-    gaussian = "gaussian"
-    laplace = "laplace"
-    uniform = "uniform"
-    expinf = "expinf"
-    powerlaw = "powerlaw"
 
 
 class NormName(StrEnum):
@@ -76,18 +67,27 @@ SizeOption = Annotated[int | None, typer.Option(help="Resize and crop the pictur
 ChannelsOption = Annotated[
     int | None, typer.Option(help="Channels of the pictures of a folder: 3 (RGB, if not given) or 1 (grey).")
 ]
-LawOption = Annotated[LawName | None, typer.Option(help="The noise law; gaussian if not given.")]
+LawOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given."
+    ),
+]
 ScaleOption = Annotated[
     float | None, typer.Option(help="λ, the scale of the noise, in pixel units ([0, 1] images); 0.25 if not given.")
 ]
 ExponentOption = Annotated[
     float | None, typer.Option("--exponent", help="The exponent a of the power law; must exceed the dimension d.")
 ]
+# The kinds of noise and of Σ that installed packages add.
+ADDED_NOISE = "".join(
+    f", `{name}`" for parts in (GENERATORS, SCALES) for name in parts.names() if name not in parts.own
+)
 NoiseOption = Annotated[
     str | None,
     typer.Option(
-        help="The shape Σ: `isotropic` (if not given), `pattern-1`, `pattern-2`, `pattern-inf`, or a `.npy` file with a "
-        "map of the input's shape or a d×d matrix."
+        help=f"The shape Σ: `isotropic` (if not given), `pattern-1`, `pattern-2`, `pattern-inf`{ADDED_NOISE}, NAME or "
+        "NAME(parameter=value,…); or a `.npy` file with a map of the input's shape or a d×d matrix."
     ),
 ]
 NormOption = Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,14 +14,16 @@ from torch import nn
 
 from ucan.arithmetic import Grid
 from ucan.budget import Budget
+from ucan.catalogue import GENERATORS, Made, arguments_of, as_plain, call, plain
 from ucan.certificate import Scope
 from ucan.errors import InvalidInput
 from ucan.evidence import Noise
 from ucan.fingerprint import state_hash
+from ucan.generators.context import Context
 from ucan.generators.shape import FLOOR, Estimate, fitted_scales
 from ucan.laws import Law
 from ucan.region import Region
-from ucan.scales import Scalar, Scale, as_scale
+from ucan.scales import Scalar, Scale, as_scale, make_scale
 
 # Σ rounded to another precision, as long as it is kept: a matrix is checked and inverted once.
 _SAMPLED: weakref.WeakKeyDictionary[Scale, dict[torch.dtype, Scale]] = weakref.WeakKeyDictionary()
@@ -34,11 +36,51 @@ class Generator(nn.Module):
     ``frozen``: the certificate then speaks of the noise computed at this x and held there, not of a pipeline that
     would compute it anew from a perturbed input.
 
-    Write ``forward``; the rest follows from it.
+    Write ``forward``; the rest follows from it. What a kind of noise can do it says itself: ``scope``, ``redrawn``,
+    ``learns_size``, ``norms``, ``looks``, ``tells``.
     """
 
     scope: ClassVar[Scope]
+    redrawn: ClassVar[bool] = False  # whether every copy draws its own Σ, so that there is none to hold at an input
+    learns_size: ClassVar[bool] = False  # whether only a term of the loss keeps Σ from shrinking in training
     _issued: _Issued | None = None  # what was issued last: constant noise is copied once, for all its certificates
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Generator:
+        """Keep the plain arguments: ``repr`` and records say how this noise was made."""
+        self = super().__new__(cls)
+        self.__dict__["_arguments"] = arguments_of(cls, args, kwargs)
+        return self
+
+    @classmethod
+    def fitted(cls, context: Context, **parameters: Any) -> Generator:
+        """Made by its name, for these inputs: with the parameters given, and ``shape`` or ``channels`` where it has them."""
+        made: Generator = call("generator", cls, parameters, shape=context.shape, channels=context.shape[0])
+        return made
+
+    @classmethod
+    def needs_inputs(cls, parameters: Mapping[str, Any]) -> bool:
+        """Whether ``fitted`` with these parameters needs the training inputs."""
+        return False
+
+    @classmethod
+    def purposes(cls, parameters: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """The claims that such noise can be trained for, of linf, l2, l1, alm and budget; None for all."""
+        return None
+
+    @classmethod
+    def tells(cls, settings: Mapping[str, Any]) -> bool:
+        """Whether a certificate's Σ and μ are all of such noise; not where the classifier is shown something else."""
+        plain_kind = cls.draw is Generator.draw and cls.place is Generator.place and cls.perturb is Generator.perturb
+        return plain_kind and cls.view is Generator.view and cls.region is Generator.region
+
+    @property
+    def own_norm(self) -> float | None:
+        """The only norm that this noise was made for; None where the law decides."""
+        return None
+
+    def norms(self, law: Law) -> tuple[float, ...]:
+        """The norms against which this noise has a radius under this law."""
+        return law.norms if self.own_norm is None else (self.own_norm,)
 
     @abstractmethod
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
@@ -165,6 +207,19 @@ class Generator(nn.Module):
             if isinstance(value, bool | int | float | str) and not name.startswith("_") and name != "training"
         }
 
+    def made(self) -> Made | None:
+        """Its name in the catalogue and its parameters; None where it has no name, or parameters that are not plain."""
+        known: Made | None = self.__dict__.get("_made")
+        if known is not None:
+            return known
+        given = {n: v for n, v in self.__dict__.get("_arguments", {}).items() if n not in ("shape", "channels")}
+        return GENERATORS.made(type(self), as_plain(given)) if plain(given) else None
+
+    def __repr__(self) -> str:
+        """The call that makes it; what is no plain value is left out."""
+        given = self.__dict__.get("_arguments", {})
+        return f"{type(self).__name__}({', '.join(f'{n}={_shown(v)}' for n, v in given.items())})"
+
     def record(self) -> Noise:
         """What evidence says of this noise."""
         kind = type(self)
@@ -175,6 +230,7 @@ class Generator(nn.Module):
             settings=self.settings(),
             state=state_hash(self),
             constant=self.scope == "pipeline",
+            made=self.made(),
         )
 
     def describe(self) -> str:
@@ -207,6 +263,20 @@ class Fixed(Generator):
             self.register_buffer(_buffer_name(name), tensor.detach().clone())
         self.register_module("estimate", estimate)
         self.register_load_state_dict_post_hook(_rebuild)
+
+    @classmethod
+    def fitted(cls, context: Context, **parameters: Any) -> Generator:
+        """Made by its name; ``scale`` may be a kind of Σ by name, as text or as a table with ``kind`` and its parameters."""
+        scale = parameters.get("scale")
+        if isinstance(scale, str | Mapping):
+            parameters = {**parameters, "scale": make_scale(scale, context.shape)}
+        return super().fitted(context, **parameters)
+
+    @classmethod
+    def tells(cls, settings: Mapping[str, Any]) -> bool:
+        """Yes, unless an estimate is shown."""
+        own = cls.forward is Fixed.forward and cls.view is Fixed.view
+        return own and "estimate" not in settings and cls.place is Generator.place and cls.draw is Generator.draw
 
     @staticmethod
     def for_budget(
@@ -345,6 +415,10 @@ class Held(Generator):
     def describe(self) -> str:
         """The source's line."""
         return self._line
+
+
+def _shown(value: Any) -> str:
+    return "…" if value is ... else repr(value)
 
 
 @dataclass(frozen=True)

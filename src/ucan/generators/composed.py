@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from ucan.budget import Budget
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.evidence import Noise
 from ucan.generators.base import Generator
+from ucan.generators.context import SHOWN, Context, check_shown, fits
+from ucan.generators.fitted import closed_form
 from ucan.generators.learned import DenseBlock
 from ucan.generators.shape import as_map
 from ucan.laws import Gaussian, Law, norm_name
@@ -58,6 +60,7 @@ class Composed(Generator):
     """
 
     scope = "pipeline"
+    redrawn = True
     budget: torch.Tensor | None
     prior: torch.Tensor | None
     signal_mean: torch.Tensor | None
@@ -95,6 +98,38 @@ class Composed(Generator):
         self.register_buffer("prior", None if prior is None else _positive("prior", prior))
         for name, given in zip(("signal_mean", "signal_std"), signal or (None, None), strict=True):
             self.register_buffer(name, None if given is None else torch.as_tensor(given).detach().float().clone())
+
+    @classmethod
+    def fitted(
+        cls, context: Context, show: str = "copy", power: float | None = None, norm: float = math.inf, **parameters: Any
+    ) -> Generator:
+        """For the budget, where there is one; with a power, both looks have the closed form's shape to start from."""
+        if context.budget is None and power is None and show == "copy":
+            return super().fitted(context, norm=norm, **parameters)
+        check_shown(show, SHOWN[::2])
+        prior = None if power is None else closed_form(context, power)
+        limits, signal = context.limits.limits, context.signal(show)
+        return cls(context.shape[0], norm=norm, budget=limits, prior=prior, signal=signal, **parameters)
+
+    @classmethod
+    def needs_inputs(cls, parameters: Mapping[str, Any]) -> bool:
+        """Where its shape or what it shows is fitted to them."""
+        return fits(parameters)
+
+    @classmethod
+    def purposes(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """The norm that it is made for."""
+        return ("l2",) if str(parameters.get("norm", "inf")) == "2" else ("linf", "budget")
+
+    @classmethod
+    def tells(cls, settings: Mapping[str, Any]) -> bool:
+        """No: its Σ is that of the region, not of the noise."""
+        return False
+
+    @property
+    def own_norm(self) -> float:
+        """The one that it was made for."""
+        return self.norm
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """μ = 0 and Σ = I, or diag(b): what the certificate says of its region, a ball or a box.
@@ -286,6 +321,8 @@ def _positive(name: str, value: Any) -> torch.Tensor:
 
 class _Redrawn(Generator):
     """Composed noise at one input: the same noise as at any other, under an identity of its own."""
+
+    redrawn = True
 
     def __init__(self, source: Composed) -> None:
         super().__init__()

@@ -10,8 +10,9 @@ from typing import Any
 from markupsafe import Markup
 
 from ucan.report.basis import stopped_in_words
-from ucan.report.figures import LIGHT, PAGE, PAPER, Line, accuracy_chart, ticks
-from ucan.report.markup import drawing, render
+from ucan.report.figures import Line, accuracy_chart, ticks
+from ucan.report.markup import render
+from ucan.report.paint import LIGHT, PAGE, PAPER
 from ucan.report.runs import Run, by_norm, norm_slug
 from ucan.report.tables import Table, comparison
 from ucan.results.metrics import Measure
@@ -46,7 +47,7 @@ def accuracy_section(runs: Sequence[Run]) -> Markup:
 
 def accuracy_figures(runs: Sequence[Run]) -> dict[str, str]:
     """The same charts as stand-alone SVG, by their files' names without the ending."""
-    drawn = {}
+    drawn: dict[str, str] = {}
     for group in by_norm(runs):
         for by in MEASURES:
             lines = lines_of(runs, group, by)
@@ -56,7 +57,7 @@ def accuracy_figures(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Line]:
-    """The curves of a group of one norm, each in its run's colour; runs that tell no sizes or no labels are left out."""
+    """The curves of a group of one norm, each in its run's colour; runs without sizes or labels are left out."""
     caps = {run.cap for run in group}
     lines = []
     for run in group:
@@ -69,7 +70,7 @@ def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Lin
 
 
 def _found(run: Run) -> str:
-    """For the legend: that sampling stopped, and what an attack left of a claim that is wrong or does not cover live use."""
+    """The note in the legend: sampling stopped early, or an audit refuted the claim or broke what it does not cover."""
     notes = ["sampling stopped early"] if stopped_in_words(run.config) else []
     if run.refuted:
         notes.append("refuted by audit")
@@ -96,8 +97,8 @@ def _each(group: Sequence[Run]) -> str:
 
 def _chart(by: Measure, group: Sequence[Run], lines: Sequence[Line]) -> Chart:
     axis, about = _axis(group, by)
-    wide = accuracy_chart(lines, axis, about, PAGE).replace("<svg ", '<svg class="wide" ', 1)
-    narrow = accuracy_chart(lines, axis, about, PAGE, width=360).replace("<svg ", '<svg class="narrow" ', 1)
+    wide = accuracy_chart(lines, axis, about, PAGE, css="wide")
+    narrow = accuracy_chart(lines, axis, about, PAGE, width=360, css="narrow")
     most = max(line.curve.end for line in lines)
     note = (
         "ALM is the radius of a ball as large as the region: a size, not a radius that is guaranteed. It grows with the "
@@ -113,13 +114,13 @@ def _chart(by: Measure, group: Sequence[Run], lines: Sequence[Line]) -> Chart:
         "lines": [_values(line) for line in lines],
     }
     # The field's table, its columns chosen for these runs.
-    table = comparison([run.folder for run in group], ticks(max(most, 1e-3), TABLE_COLUMNS), by)
+    table = comparison(group, ticks(max(most, 1e-3), TABLE_COLUMNS), by)
     rows = [
         (run, [(cell, mark and not run.refuted) for cell, mark in zip(cells[2:], best[2:], strict=True)])
         for run, (cells, best) in zip(group, table.lines(), strict=True)
     ]
     notes = [words.replace("; see docs/scopes.md", "") for words in table.notes]
-    return Chart(about, drawing(wide), drawing(narrow), f"{1.04 * most:.4g}", note, data, table, rows, notes)
+    return Chart(about, wide, narrow, f"{1.04 * most:.4g}", note, data, table, rows, notes)
 
 
 def _values(line: Line) -> dict[str, object]:

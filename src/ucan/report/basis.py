@@ -1,6 +1,6 @@
-"""On what a run's numbers rest: which inputs, with which labels, and how long each was sampled.
+"""What a run's numbers depend on: which inputs, with which labels, and how long each was sampled.
 
-Two runs compare where these agree; where they do not, tables and sentences say so.
+Two runs can be compared where these agree; where they do not, tables and sentences say so.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ucan.stopping import AtRadii, Stop
 
 
 def same_inputs(one: Hashable | None, other: Hashable | None) -> bool:
-    """Whether nothing speaks against it that two runs are on the same inputs."""
+    """True unless two runs are known to use different inputs."""
     return one is None or other is None or one == other
 
 
 def inputs_in_words(data: DataRef, count: int) -> str:
-    """How many inputs, of what."""
+    """The number of inputs, and the data they are from."""
     how = [] if data.split is None else [data.split]
     how += [f"one in {data.skip}"] if (data.skip or 1) > 1 else []
     how += [] if data.size is None else [f"size {data.size}"]
@@ -29,18 +29,18 @@ def inputs_in_words(data: DataRef, count: int) -> str:
 
 
 def decided(config: RunConfig, at: float, by: Measure = "radius") -> bool:
-    """Whether the share at this size is about what all samples would give: a stopping rule decides only the radii it names."""
+    """Whether the share at this size is final: a stopping rule settles only the radii it names."""
     rule = config.sampling.rule
     return rule is None or (isinstance(rule, AtRadii) and by == "radius" and at in rule.radii)
 
 
 def stopped_in_words(config: RunConfig, by: Measure = "radius") -> str:
-    """What a run's stopping rule makes of the numbers; nothing where there was none."""
+    """How a run's stopping rule affects its numbers; empty if it has none."""
     return rule_in_words(config.sampling.rule, config.claim.budget_hash is not None, by)
 
 
 def rule_in_words(rule: Stop | None, budget: bool, by: Measure = "radius") -> str:
-    """What a stopping rule makes of the numbers, which may be factors of a budget; nothing where there was none."""
+    """How a stopping rule affects the numbers, which may be factors of a budget; empty if there is none."""
     if rule is None:
         return ""
     if not isinstance(rule, AtRadii):
@@ -55,9 +55,9 @@ def rule_in_words(rule: Stop | None, budget: bool, by: Measure = "radius") -> st
 
 
 def idle(config: RunConfig, size: float) -> bool:
-    """Whether a guarantee of this size allows no change at all: it is for whole steps, and smaller than one."""
+    """Whether a guarantee of this size covers no change at all: it is for whole steps, and smaller than one step."""
     limit = 1.0 if config.claim.budget is None else config.claim.budget
-    if isinstance(limit, str) or size <= 0:  # of a map of limits the config does not tell the largest
+    if isinstance(limit, str) or size <= 0:  # the config does not hold the largest entry of a map
         return False
     try:
         step = step_of(config.sampling.arithmetic)
@@ -67,7 +67,7 @@ def idle(config: RunConfig, size: float) -> bool:
 
 
 def idle_in_words(config: RunConfig, sizes: Sequence[float]) -> str:
-    """At which of these sizes a guarantee for whole steps allows no change; nothing where it allows some."""
+    """At which of these sizes a guarantee for whole steps covers no change; empty if each covers some."""
     empty = [f"{size:g}" for size in sizes if idle(config, size)]
     if not empty:
         return ""

@@ -1,4 +1,4 @@
-"""What lies behind the curves, on the page: the runs, what an attack did, the shape of a region, chosen inputs."""
+"""The sections of the page below the curves: the runs, their audits, the shape of a region, chosen inputs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from markupsafe import Markup
 
 from ucan.audit import in_words
 from ucan.report.basis import stopped_in_words
-from ucan.report.figures import PAGE, PAPER, Paint, input_sheet, slice_chart, votes_chart
+from ucan.report.figures import input_sheet, slice_chart, votes_chart
 from ucan.report.gallery import Gallery
-from ucan.report.markup import drawing, render, slug
+from ucan.report.markup import render, slug
+from ucan.report.paint import PAGE, PAPER, Paint
 from ucan.report.runs import Run
 from ucan.results.metrics import summary
 from ucan.rounding import ceil_percent, floor_percent, floor_significant
 
 
 def overview_section(runs: Sequence[Run]) -> Markup:
-    """The figures of each run in a row."""
+    """The section with the figures of each run in a row."""
     names = ("run", "scope", "noise", "inputs", "right, %", "abstained, %", "mean radius", "median radius", "α", "n")
     rows = [(run, _noise(run), _figures(run)) for run in runs]
     remarks = [words for run in runs for words in _remarks(run)]
@@ -40,7 +41,7 @@ def _figures(run: Run) -> tuple[str, ...]:
 
 
 def _remarks(run: Run) -> list[str]:
-    """What one must know to read a run's figures."""
+    """What a reader must know about a run's figures."""
     said = [_refuted(run)] if run.refuted else []
     if run.left_out:
         said.append(
@@ -61,7 +62,7 @@ def _refuted(run: Run) -> str:
 
 
 def _copies(run: Run) -> str:
-    """The number of noisy copies; where it differs between inputs, the most and the mean."""
+    """The number of noisy copies; if it differs between inputs, the largest and the mean."""
     n = run.columns["n"]
     if n.min() == n.max():
         return f"{n.max():,}" if n.max() else "–"
@@ -86,7 +87,7 @@ def _noise(run: Run) -> str:
 
 
 def audit_section(runs: Sequence[Run]) -> Markup:
-    """What an attack did to each run, or how to attack it."""
+    """The section with the outcome of each audit, or the command that makes one."""
     rows = []
     for run in runs:
         untold = np.isnan(run.columns["radius"]).any()  # by an imported file
@@ -99,7 +100,7 @@ def audit_section(runs: Sequence[Run]) -> Markup:
 
 
 def region_section(runs: Sequence[Run], galleries: Sequence[Gallery]) -> Markup:
-    """A slice through one region of each run; nothing where none can be drawn."""
+    """The section with a slice through one region of each run; empty if none can be drawn."""
     slices = []
     for number, svg in _slices(runs, galleries, PAGE).items():
         shown = galleries[number].typical
@@ -107,7 +108,7 @@ def region_section(runs: Sequence[Run], galleries: Sequence[Gallery]) -> Markup:
         least, most = (_size(reach) for reach in shown.slice.reach)
         ball, alm = _size(shown.certificate.radius), _size(shown.certificate.alm)
         words = f"input {shown.idx}: reaches {least} across, {most} up; ball {ball}, ALM {alm}"
-        slices.append((runs[number], drawing(svg), words))
+        slices.append((runs[number], svg, words))
     return render("regions.html", runs=runs, slices=slices) if slices else Markup()
 
 
@@ -117,12 +118,12 @@ def region_figures(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[st
     return {f"slice-{number + 1}-{slug(runs[number].label)}": svg for number, svg in drawn.items()}
 
 
-def _slices(runs: Sequence[Run], galleries: Sequence[Gallery], paint: Paint) -> dict[int, str]:
+def _slices(runs: Sequence[Run], galleries: Sequence[Gallery], paint: Paint) -> dict[int, Markup]:
     """The slice of each run that has one, by its number; all of one norm to one scale."""
     cuts = {
         i: g.typical.slice for i, g in enumerate(galleries) if g.typical is not None and g.typical.slice is not None
     }
-    drawn: dict[int, str] = {}
+    drawn: dict[int, Markup] = {}
     for number, cut in cuts.items():
         run = runs[number]
         most = max(other.most for i, other in cuts.items() if runs[i].kind == run.kind)
@@ -137,13 +138,13 @@ def _slices(runs: Sequence[Run], galleries: Sequence[Gallery], paint: Paint) -> 
 
 
 def gallery_section(runs: Sequence[Run], galleries: Sequence[Gallery], room: int) -> Markup:
-    """Chosen inputs of each run, as long as there is ``room`` (bytes) for them."""
+    """The section with chosen inputs of each run, as far as they fit into ``room`` bytes."""
     parts, left_out = [], []
     for run, gallery in zip(runs, galleries, strict=True):
         if not (gallery.exhibits or gallery.missing):
             continue
         notes = (_refuted(run), *gallery.missing) if run.refuted else gallery.missing
-        exhibits = [(one, drawing(votes_chart(one.counts, one.answer, one.truth, PAGE))) for one in gallery.exhibits]
+        exhibits = [(one, votes_chart(one.counts, one.answer, one.truth, PAGE)) for one in gallery.exhibits]
         part = render("exhibits.html", runs=runs, run=run, notes=notes, exhibits=exhibits)
         size = len(part.encode())
         if size <= room:
@@ -160,7 +161,9 @@ def input_figures(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[str
         f"input-{number + 1}-{slug(run.label)}-{one.idx}-{slug(one.why)}": input_sheet(
             f"{run.label} · {run.scope} · {one.why}, input {one.idx}",
             [(panel.name, panel.note, panel.uri) for panel in one.panels],
-            votes_chart(one.counts, one.answer, one.truth, PAPER),
+            one.counts,
+            one.answer,
+            one.truth,
         )
         for number, (run, gallery) in enumerate(zip(runs, galleries, strict=True))
         for one in gallery.exhibits

@@ -63,7 +63,7 @@ class Typical:
 
 @dataclass(frozen=True)
 class Gallery:
-    """What a run has to show; ``missing`` says in words what could not be shown, and why."""
+    """What is shown of a run; ``missing`` says what could not be shown, and why."""
 
     exhibits: tuple[Exhibit, ...] = ()
     typical: Typical | None = None
@@ -118,7 +118,7 @@ def exhibit_run(run: Run, datasets: dict[Any, Labelled | str]) -> Gallery:
 
 
 def in_words(record: dict[str, Any], truth: int) -> list[str]:
-    """What was certified, as one would say it; every number rounds down."""
+    """What was certified, in sentences; every number is rounded down."""
     if record["kind"] == "abstention":
         return [f"No claim: {record['reason'].rstrip('.')}."]
     evidence, answer, norm = record["evidence"], record["prediction"], record["norm"]

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ucan.report.figures import LIGHT
+from ucan.report.paint import LIGHT
 
 
 @cache
@@ -32,11 +32,6 @@ def templates(package: str) -> Environment:
 def render(template: str, **values: Any) -> Markup:
     """A template of the report, filled in."""
     return Markup(templates("ucan.report").get_template(template).render(values))
-
-
-def drawing(svg: str) -> Markup:
-    """A figure of `figures.py`, which escapes its own text, for use in a template."""
-    return Markup(svg)
 
 
 def unbroken(words: str) -> str:

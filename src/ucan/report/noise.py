@@ -11,7 +11,7 @@ import torch
 from ucan.certificate import Certificate
 from ucan.errors import UcanError
 from ucan.fingerprint import weights_hash
-from ucan.generators import Composed, Generator
+from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.report.runs import Run
 from ucan.scales import Scale, as_scale
@@ -25,8 +25,8 @@ LARGEST = 4096  # dimensions up to which the scale in each pixel is worked out f
 class NoiseAt:
     """μ and λσ as maps (H, W), averaged over channels; a noisy copy (C, H, W), and what a classifier is shown of it.
 
-    ``scale`` is None for a full Σ of more than 4096 dimensions and where every copy draws its own, ``seen`` where it is
-    all of the copy.
+    ``scale`` is None for a full Σ of more than 4096 dimensions and where every copy has its own Σ; ``seen`` is None where
+    the classifier sees the whole copy.
     """
 
     offset: np.ndarray
@@ -52,7 +52,7 @@ class Noise:
         self._scale: np.ndarray | None = None
 
     def at(self, x: torch.Tensor, number: int, law: Law) -> NoiseAt | None:
-        """The noise at one picture (1, C, H, W), the ``number``-th input; None where nobody can tell."""
+        """The noise at one picture (1, C, H, W), the ``number``-th input; None if it is unknown."""
         held = self._of(x, number)
         if held is None:
             return None
@@ -60,7 +60,7 @@ class Noise:
             mean, scale = held(x)
             copy = held.perturb(x, law, 1, torch.Generator().manual_seed(0))[0]
             seen = held.view(copy)
-        if isinstance(self.source, Composed):
+        if self.source is not None and self.source.redrawn:
             self._scale = None  # its Σ is that of the certificate's ball, not of the noise
         elif self._scale is None or not self.shared:
             self._scale = pixel_scale(as_scale(scale), tuple(x.shape[1:]))

@@ -19,9 +19,9 @@ from ucan.report.evidence import (
     region_figures,
     region_section,
 )
-from ucan.report.figures import DARK, LIGHT
 from ucan.report.gallery import Gallery, exhibit_run
 from ucan.report.markup import render
+from ucan.report.paint import DARK, LIGHT
 from ucan.report.rerun import commands
 from ucan.report.runs import Run
 from ucan.report.sentences import sentences
@@ -49,7 +49,7 @@ CONTENTS = {
 
 
 def galleries_of(runs: Sequence[Run], wanted: bool = True) -> list[Gallery]:
-    """What each run has to show, or nothing where none is wanted."""
+    """The gallery of each run; empty ones if none are wanted."""
     datasets: dict[Any, Labelled | str] = {}
     return [exhibit_run(run, datasets) if wanted else Gallery() for run in runs]
 

@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ucan import laws
+from ucan import catalogue
 from ucan.arithmetic import REAL
-from ucan.audit.ledger import CONFIG
 from ucan.audit.trials import MODES
-from ucan.config import read_config
+from ucan.config import CONFIG, read_config
 from ucan.errors import UcanError
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
 from ucan.runs.fields import Option, from_table, leaves
 from ucan.runs.read import AUDIT, Run
 from ucan.training import is_trained_run, preset_names, read_settings
 
-LAWS = {kind.__name__: name for name, kind in laws.BY_NAME.items()}
+LAWS = {target.partition(":")[2]: name for name, target in catalogue.LAWS.own.items()}
 NOISES = {"Isotropic": None, "Pattern(norm=1)": "pattern-1", "Pattern(norm=2)": "pattern-2"}
 NOISES["Pattern(norm=inf)"] = "pattern-inf"
 

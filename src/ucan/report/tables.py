@@ -38,8 +38,8 @@ class Row:
     """One line: shares of certified inputs, or (``kind`` "improvement") changes relative to the best baseline.
 
     ``data`` tells its inputs from others (None: unknown); ``decided`` are the columns in which sampling did not stop before
-    the share was known; ``remarks`` are what must be said of it. ``alphas`` are the probabilities with which its claims may
-    be false (none: unknown).
+    the share was known; ``remarks`` are what a reader must know about it; ``alphas`` are the probabilities with
+    which its claims may be false (none: unknown).
     """
 
     name: str
@@ -192,7 +192,9 @@ def _envelope(name: str, runs: Sequence[str | Path | Run], radii: tuple[float, .
         norm=norm,
         budget=rows[0].budget,
         left_out=sum(r.left_out for r in rows),
-        data=frozenset(data) if len(data) > 1 else next(iter(data), None),  # several are like no other row's
+        data=frozenset(data)
+        if len(data) > 1
+        else next(iter(data), None),  # several data sets: comparable with no other row
         data_words=" and ".join(dict.fromkeys(r.data_words for r in rows)),
         decided=tuple(map(all, zip(*(r.decided for r in rows), strict=True))),
         remarks=tuple(dict.fromkeys(remark for r in rows for remark in r.remarks)),
@@ -201,9 +203,9 @@ def _envelope(name: str, runs: Sequence[str | Path | Run], radii: tuple[float, .
 
 
 def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
-    """The rows with their best cells marked; equal as shown is equally best, and 0 % is nobody's best.
+    """The rows with their best cells marked. Cells that look equal are equally good, and 0 % is never the best.
 
-    Where a stopping rule left a share undecided, that cell is a lower bound: it is not marked, but it can deny the mark.
+    Where a stopping rule left a share open, that cell is a lower bound: it is not marked, but it can keep others from it.
     """
 
     def group(row: Row) -> tuple[str, float | None]:
@@ -228,7 +230,7 @@ def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
 def _improvement(row: Row, baselines: Sequence[Row], metric: Measure) -> Row:
     values = np.array([r.values for r in baselines])
     best = np.max(np.where(np.isnan(values), -np.inf, values), axis=0)
-    known = map(all, zip(*(r.decided for r in baselines), strict=True))  # over a lower bound nothing is known
+    known = map(all, zip(*(r.decided for r in baselines), strict=True))  # an improvement over a lower bound is unknown
     change = [_relative(v, b) if k else math.nan for v, b, k in zip(row.values, best.tolist(), known, strict=True)]
     across = ["across scopes"] if {r.scope for r in baselines} != {row.scope} else []
     across += ["across caps"] if metric == "alm" and {r.alm_cap for r in baselines} != {row.alm_cap} else []
@@ -239,7 +241,7 @@ def _improvement(row: Row, baselines: Sequence[Row], metric: Measure) -> Row:
 
 
 def _same_alpha(one: Row, other: Row) -> bool:
-    """Whether nothing speaks against it that the claims of two rows may be false equally often."""
+    """True unless the claims of two rows are known to be false with different probabilities."""
     return not one.alphas or not other.alphas or one.alphas == other.alphas
 
 

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from ucan.certificate import Abstention, Certificate, budget_from_json, from_dict
-from ucan.config import differences, frozen, read_config, sync_folder, write_config
+from ucan.config import CONFIG, differences, frozen, read_config, settle, write_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.database import connect_reader, connect_writer
-from ucan.results.lock import WriterLock
+from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import storage, transaction
 
-CONFIG, RESULTS, LOCK = "config.toml", "results.sqlite", ".lock"
+RESULTS = "results.sqlite"
 COLUMNS: dict[str, type] = {
     "idx": np.int64,
     "label": np.int64,
@@ -86,7 +86,7 @@ class Store:
             lock = WriterLock(folder / LOCK)
         try:
             with storage(folder):
-                settled = _settle_config(folder, wanted, compare)
+                settled = settle(folder, wanted, compare)
                 return cls(folder, settled, connect_writer(folder / RESULTS), lock)
         except BaseException:
             lock.release()
@@ -319,25 +319,3 @@ def _make_folder(folder: Path) -> None:
             f"{folder} is not empty and is not a run folder (it holds {', '.join(others[:3])}); nothing was changed. "
             "Give a new folder."
         )
-
-
-def _settle_config(
-    folder: Path, wanted: dict[str, Any], compare: Callable[[dict[str, Any], dict[str, Any]], list[str]]
-) -> dict[str, Any]:
-    """The config of the run in this folder, which is the wanted one, or is as good."""
-    if not (folder / CONFIG).is_file():
-        write_config(folder / CONFIG, wanted)
-        sync_folder(folder.resolve().parent)
-    config = read_config(folder / CONFIG)
-    if config.get("kind") != wanted.get("kind"):
-        raise InvalidInput(
-            f"{folder} holds a run of another kind ({config.get('kind')}); nothing was changed. Give a new folder."
-        )
-    changed = compare(config, wanted)
-    if changed:
-        raise InvalidInput(
-            f"{folder} holds a run with another config:\n  "
-            + "\n  ".join(changed)
-            + "\nGive the same settings to resume it, or a new folder to start another."
-        )
-    return config

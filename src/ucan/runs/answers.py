@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple, Self
+from typing import NamedTuple
 
-from ucan.config import frozen, write_whole
-from ucan.errors import InvalidInput, StoreError
+from ucan.config import frozen, refuse_changes
+from ucan.errors import StoreError
 from ucan.runs.config import PredictConfig, changes
 from ucan.runs.fields import from_table, to_table
-from ucan.storage import storage
+from ucan.storage import Journal, storage, write_whole
 
 KIND = "predict"
 START = f'{{"kind": "{KIND}", '.encode()
@@ -46,91 +45,66 @@ def table_of(answers: Iterable[Answer]) -> str:
 class Answers:
     """Finished answers by index, kept in ``p.tsv.part`` until ``p.tsv`` is whole; in memory alone without a table.
 
-    The part's first line is JSON and says what its answers are about. Each answer is one write to the system: killing the
-    process loses at most the one in progress, whose line, if it was cut short, is dropped. A power cut can lose more.
+    The part is a journal whose first line is JSON and says what its answers are about.
     """
 
     def __init__(self, table: Path | None) -> None:
         self.table = table
-        self.part = None if table is None else table.with_name(f"{table.name}.part")
         self.about: PredictConfig | None = None
         self.done: dict[int, Answer] = {}
-        self._file: IO[bytes] | None = None
-        self._torn = 0  # where a line begins that was cut short
-        if self.part is not None and self.part.exists():
-            self._read(self.part)
+        self._started = False  # whether the journal is ours and has its first line
+        self._journal = None if table is None else Journal(table.with_name(f"{table.name}.part"))
+        if self._journal is not None and self._journal.path.exists():
+            self._read(self._journal)
 
     def begin(self, config: PredictConfig) -> None:
         """Say what the answers are about; those of an earlier call must be about the same, to the last setting."""
-        wanted, resumed = from_table(PredictConfig, frozen(to_table(config)), "the config"), self.about is not None
-        changed = changes(self.about, wanted) if resumed else []
-        if changed:
-            raise InvalidInput(
-                f"{self.part} holds a run with another config:\n  "
-                + "\n  ".join(changed)
-                + "\nGive the same settings to resume it, or a new file to start another (or remove this one)."
-            )
+        wanted = from_table(PredictConfig, frozen(to_table(config)), "the config")
+        if self.about is not None and self._journal is not None:
+            refuse_changes(self._journal.path, changes(self.about, wanted))
         self.about = wanted
-        if self.part is not None and resumed:
-            with storage(self.part):
-                self._file = open(self.part, "ab", buffering=0)  # noqa: SIM115 — as long as the work goes on
-                if self._torn:
-                    self._file.truncate(self._torn)
 
     def add(self, answer: Answer) -> None:
         """Keep one more answer."""
-        if self.part is not None:
-            with storage(self.part):
-                if self._file is None:  # with the first answer: before it there is nothing to go on from
-                    self._open_new(self.part)
-                self._append(answer.line())
+        if self._journal is not None:
+            with storage(self._journal.path):
+                if not self._started:  # with the first answer: before it there is nothing to go on from
+                    self._start(self._journal)
+                self._journal.append(answer.line())
         self.done[answer.idx] = answer
 
     def finish(self, indices: Sequence[int]) -> None:
         """Write the table whole; what was kept beside it is needed no more."""
-        assert self.table is not None and self.part is not None
+        assert self.table is not None and self._journal is not None
         with storage(self.table):
             write_whole(self.table, table_of(self.done[i] for i in indices).encode())
-            self.part.unlink(missing_ok=True)
+            self._journal.path.unlink(missing_ok=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def _open_new(self, part: Path) -> None:
+    def _start(self, journal: Journal) -> None:
         try:
-            self._file = open(part, "xb", buffering=0)  # noqa: SIM115 — as long as the work goes on
+            journal.begin(json.dumps(to_table(self.about)))
+            self._started = True
         except FileExistsError as error:  # answers under two settings must never share a file
             raise StoreError(
-                f"{part} is being written by another process: wait for it, or name another file."
+                f"{journal.path} is being written by another process: wait for it, or name another file."
             ) from error
-        self._append(json.dumps(to_table(self.about)))
 
-    def _append(self, line: str) -> None:
-        data = f"{line}\n".encode()
-        if self._file is not None and self._file.write(data) != len(data):
-            raise OSError(errno.ENOSPC, "disk is full")
-
-    def _read(self, part: Path) -> None:
-        with storage(part):
-            data = part.read_bytes()
-            whole = data.rfind(b"\n") + 1
-            if not whole and (data.startswith(START) or START.startswith(data)):
-                part.unlink()  # killed before its first line was whole
-                return
-        self._torn = whole if whole < len(data) else 0
-        try:
-            first, *lines = data[:whole].decode().removesuffix("\n").split("\n")
-            about = json.loads(first)
-            if about["kind"] != KIND:
-                raise ValueError("another kind")
-            self.done = {answer.idx: answer for answer in map(Answer.of, lines)}
-        except (ValueError, TypeError, KeyError) as error:
-            raise StoreError(
-                f"{part} is damaged, or is not what `ucan predict` keeps while it works; nothing was changed. Remove it to "
-                "begin anew, or name another file."
-            ) from error
-        self.about = from_table(PredictConfig, about, str(part))
+    def _read(self, journal: Journal) -> None:
+        with storage(journal.path):
+            try:
+                lines = journal.lines()
+                if not lines:  # killed before its first line was whole
+                    if not START.startswith(journal.path.read_bytes()[: len(START)]):
+                        raise ValueError("no line")
+                    journal.path.unlink()
+                    return
+                about = json.loads(lines[0])
+                if about["kind"] != KIND:
+                    raise ValueError("another kind")
+                self.done = {answer.idx: answer for answer in map(Answer.of, lines[1:])}
+            except (ValueError, TypeError, KeyError) as error:
+                raise StoreError(
+                    f"{journal.path} is damaged, or is not what `ucan predict` keeps while it works; nothing was changed. "
+                    "Remove it to begin anew, or name another file."
+                ) from error
+        self.about, self._started = from_table(PredictConfig, about, str(journal.path)), True

@@ -14,16 +14,17 @@ from ucan.audit import FACTORS, Attempt, Budget, Ledger, Summary, audit_all, mod
 from ucan.audit.images import save_images
 from ucan.certificate import Certificate
 from ucan.data import Labelled
-from ucan.errors import InvalidInput, StoreError
+from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.registry import Registry
-from ucan.results.lock import WriterLock
+from ucan.results.lock import LOCK, WriterLock
 from ucan.runs.build import device_of
 from ucan.runs.config import AuditConfig
 from ucan.runs.fields import to_table
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import AUDIT, Run
 from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.storage import storage
 from ucan.version import __version__
 
 
@@ -124,13 +125,9 @@ def _memory(path: str | Path | None, certificate: Certificate) -> Iterator[Regis
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """No other audit is at work in this folder."""
-    try:
+    with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = WriterLock(folder / ".lock")
-    except StoreError:
-        raise
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error}. Name another folder with --out.") from error
+        lock = WriterLock(folder / LOCK)
     try:
         yield
     finally:

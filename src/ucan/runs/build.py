@@ -16,18 +16,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from ucan import laws
 from ucan.arithmetic import step_of
 from ucan.budget import Budget, read_budget
 from ucan.data import ImageFolder, Labelled, load
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
-from ucan.generators import Composed, Fixed, Generator, Isotropic, Pattern
+from ucan.generators import Fixed, Generator
 from ucan.laws import Law
 from ucan.models import BUILT_IN, load_model
 from ucan.plan import CertifyPlan, PredictPlan
 from ucan.readiness import cannot_answer
 from ucan.runs.config import ModelRef, NoiseRef
+from ucan.runs.parts import law_named, noise_named
 from ucan.scales import Dense
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
@@ -169,30 +169,16 @@ def law_of(law: str | Law | None, scale: float | None, exponent: float | None) -
         if exponent is not None:
             raise InvalidInput("a law that is given as an object has its own parameters: leave exponent out.")
         return law if scale is None else replace(law, scale=scale)
-    name, scale = law or "gaussian", 0.25 if scale is None else scale
-    if name == "powerlaw":
-        if exponent is None:
-            raise InvalidInput("the power law needs --exponent, a number above the dimension of the input.")
-        return laws.PowerLaw(scale=scale, a=exponent)
-    if name not in laws.BY_NAME:
-        raise InvalidInput(f"there is no law {name!r}; there are {', '.join(laws.BY_NAME)}.")
-    if exponent is not None:
-        raise InvalidInput(f"--exponent belongs to the power law, not to {name} noise.")
-    return laws.BY_NAME[name](scale=scale)
+    return law_named(law, scale, exponent)
 
 
-def generator_of(noise: str | Generator | None, event: tuple[int, ...]) -> Generator:
+def generator_of(noise: str | Generator | None, event: tuple[int, ...], law: Law) -> Generator:
     """The generator that `--noise` describes, for inputs of this shape; a generator as it is."""
     if isinstance(noise, Generator):
         return noise
-    if noise is None or noise == "isotropic":
-        return Isotropic()
-    patterns = {"pattern-1": 1, "pattern-2": 2, "pattern-inf": math.inf}
-    if noise in patterns:
-        return Pattern(event, norm=patterns[noise])
-    path = Path(noise)
+    path = Path(noise or "")
     if path.suffix != ".npy":
-        raise InvalidInput(f"--noise {noise!r} is neither isotropic, {', '.join(patterns)} nor a .npy file.")
+        return noise_named(noise or "isotropic", event, law)
     sigma = _array("--noise", path).float()
     dim = math.prod(event)
     if sigma.shape == (dim, dim) and sigma.shape != event:
@@ -237,7 +223,7 @@ def norm_of(norm: float | None, generator: Generator) -> float:
     """The norm; if none is named, the generator's own if it has but one, else 2."""
     if norm is not None:
         return norm
-    return generator.norm if isinstance(generator, Composed) else 2.0
+    return generator.own_norm or 2.0
 
 
 def step_for(arithmetic: str | None, dataset: Labelled, known: str | None) -> float | None:
@@ -284,7 +270,7 @@ def smoothed_of(asked: Pipeline, first: torch.Tensor, step: float | None = None)
     else:
         f = load_model(model, weights, asked.classes, first.device, tuple(first.shape[1:]))
     law = law_of(asked.law, asked.scale, asked.exponent)
-    generator = generator_of(asked.noise, tuple(first.shape[1:]))
+    generator = generator_of(asked.noise, tuple(first.shape[1:]), law)
     classes = classes_of(f, asked.classes, first)
     return SmoothedClassifier(f, law, generator, classes, precision=asked.precision, model_id=asked.model_id, step=step)
 

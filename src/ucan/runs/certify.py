@@ -17,6 +17,7 @@ from ucan.arithmetic import arithmetic_of
 from ucan.budget import Budget
 from ucan.certificate import SCOPES, Abstention, Certificate, save_json
 from ucan.cluster import spread
+from ucan.config import CONFIG
 from ucan.continuing import can_go_on, certify_more
 from ucan.errors import InvalidInput
 from ucan.evidence import Evidence
@@ -24,7 +25,7 @@ from ucan.plan import Bound, CertifyPlan, Seed
 from ucan.registry import Registry, region_norm
 from ucan.results.formats import write
 from ucan.results.metrics import NO_LABEL, labelled
-from ucan.results.store import CONFIG, Store
+from ucan.results.store import RESULTS, Store
 from ucan.rounding import floor_percent
 from ucan.runs.build import (
     Inputs,
@@ -181,6 +182,14 @@ def _prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> _P
         )
     scope = g.M.scope if job.registry is None else "registry"
     return _Prepared(job, g, plan, selection, first, folder, tsv, scope, known)
+
+
+def _begun_block(folder: Path) -> int | None:
+    """The size of the blocks of noise of the run in this folder, if it has results; an older version may have chosen others."""
+    if not (folder / RESULTS).is_file():
+        return None
+    with Store.open(folder) as store:
+        return next((store.outcome(index).evidence.block for index in sorted(store.done())[:1]), None)
 
 
 def _config(work: _Prepared) -> RunConfig:

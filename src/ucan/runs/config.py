@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ucan.arithmetic import REAL
-from ucan.config import differences, handed_out, read_config, to_toml
+from ucan.config import CONFIG, differences, handed_out, read_config, to_toml
 from ucan.errors import InvalidInput
 from ucan.evidence import law_to_json
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, is_secret
-from ucan.results.store import CONFIG
 from ucan.runs.fields import Leaf, Option, entry, from_table, leaves, to_table
 from ucan.stopping import Stop, parse_stop
 
@@ -241,6 +240,7 @@ class AuditConfig:
     check: int | None = entry("check", audit=Option("--check"))
     level: float | None = entry("level", audit=Option("--level"))
     seed: int | None = entry("seed", audit=Option("--seed"))
+    attack: str | None = entry("attack", audit=Option("--attack"))
     run: str | None = entry("run")
 
 

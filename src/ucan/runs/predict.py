@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from ucan.arithmetic import arithmetic_of
+from ucan.choices import Test
 from ucan.errors import InvalidInput
-from ucan.plan import PredictPlan, Seed, Test
+from ucan.plan import PredictPlan, Seed
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
 from ucan.runs.answers import Answer, Answers
@@ -93,16 +94,16 @@ def predict(job: PredictJob, out: str | Path | None = None, progress: Progress =
     first = selection.first().to(where)
     g = smoothed_of(job, first)
     selection.check(g.f.num_classes)
-    with Answers(table) as answers:
-        begun = answers.about
-        g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if begun is None else begun.arithmetic))
-        g.check_inputs(first)
-        plan = g.seeded(plan, begun_seed(job.seed, begun), selection.dataset.fingerprint())
-        answers.begin(_config(job, g, plan, selection, first, begun))
-        _answer_all(g, selection, answers, plan, progress)
-        if table is not None:
-            answers.finish(selection.indices)
-        return Predicted(tuple(answers.done[i] for i in selection.indices), table, job.alpha)
+    answers = Answers(table)
+    begun = answers.about
+    g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if begun is None else begun.arithmetic))
+    g.check_inputs(first)
+    plan = g.seeded(plan, begun_seed(job.seed, begun), selection.dataset.fingerprint())
+    answers.begin(_config(job, g, plan, selection, first, begun))
+    _answer_all(g, selection, answers, plan, progress)
+    if table is not None:
+        answers.finish(selection.indices)
+    return Predicted(tuple(answers.done[i] for i in selection.indices), table, job.alpha)
 
 
 def _checked(out: str | Path | None) -> Path | None:

@@ -12,11 +12,12 @@ from typing import Any
 
 from ucan.audit import Attempt, Summary, read_attempts, summarise
 from ucan.certificate import SCOPES, Abstention, Certificate
+from ucan.config import CONFIG
 from ucan.errors import InvalidInput, StoreError
 from ucan.laws import norm_name
 from ucan.results.curves import Curve, certified_curve
 from ucan.results.metrics import Columns, Measure, labelled
-from ucan.results.store import CONFIG, Store
+from ucan.results.store import Store
 from ucan.runs.config import RunConfig
 
 BUDGET_AXIS = "ε of the budget"

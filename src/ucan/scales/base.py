@@ -196,7 +196,14 @@ class Scale(ABC):
 
     def with_tensors(self, tensors: dict[str, torch.Tensor]) -> Self:
         """The same kind of Σ made of other tensors, named as ``tensors`` names them."""
-        return replace(self, **tensors)
+        if "__dataclass_params__" in vars(type(self)):
+            return replace(self, **tensors)
+        made = object.__new__(
+            type(self)
+        )  # a subclass with an __init__ of its own may take other arguments than the fields
+        for each in fields(self):
+            object.__setattr__(made, each.name, tensors.get(each.name, getattr(self, each.name)))
+        return made
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """The same Σ on another device or in another dtype."""

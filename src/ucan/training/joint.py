@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ucan.errors import InvalidInput
-from ucan.generators import Composed, Generator
+from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.scales import DCT, Basis, Diagonal, Scalar, Scale, as_scale
 from ucan.training.recipes import Recipe
@@ -108,7 +108,7 @@ class Joint(nn.Module):
                 kind = type(step.noise.scale).__name__
                 raise InvalidInput(f"a variance term needs a Σ with one scale per direction, not {kind}.")
             metrics["loss"] = metrics["loss"] - self.weight * variance_term(entries.float(), self.term, self.budget)
-        if entries is not None and not isinstance(self.generator, Composed):  # every copy of which draws its own
+        if entries is not None and not self.generator.redrawn:
             sigma = entries.detach().float()
             metrics |= {"min_sigma": sigma.amin(1).mean(), "mean_sigma": sigma.mean()}
         return metrics

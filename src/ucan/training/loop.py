@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ucan.config import write_whole
 from ucan.data import InMemory, Labelled, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
 from ucan.models import load_weights
+from ucan.storage import Journal
 from ucan.training.batches import Batch, Batches, epoch_seed, flip_and_crop
 from ucan.training.board import Board
 from ucan.training.checkpoint import (
@@ -231,8 +231,7 @@ class Trainer:
         if self.rank != 0:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / METRICS, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"epoch": self.epoch, **means, "seconds": seconds}) + "\n")
+        Journal(self.folder / METRICS).append(json.dumps({"epoch": self.epoch, **means, "seconds": seconds}))
         self.board.add(self.epoch, means)
 
     def _checkpoint(self) -> None:
@@ -271,7 +270,8 @@ class Trainer:
             ) from error
         self.epoch, self.step = state["epoch"], state["step"]
         if self.rank == 0:
-            _keep_lines(self.folder / METRICS, self.epoch)
+            # What was logged after the last checkpoint will be logged again.
+            Journal(self.folder / METRICS).keep(self.epoch)
         own = 1.0 if self.rank == 0 else 0.0  # what was summed up so far is counted once
         self.totals = {name: own * total.to(self.fabric.device) for name, total in state["totals"].items()}
         if self.ema is not None:
@@ -333,14 +333,6 @@ def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optim
         lr = settings.lr if settings.generator_lr is None else settings.generator_lr
         optimisers.append(torch.optim.Adam([{"params": learned, "lr": lr, "peak": lr}]))
     return optimisers
-
-
-def _keep_lines(path: Path, epochs: int) -> None:
-    """Keep the lines of the finished epochs: what was logged after the last checkpoint will be logged again."""
-    if path.exists():
-        lines = path.read_bytes().splitlines(keepends=True)
-        if lines[epochs:]:
-            write_whole(path, b"".join(lines[:epochs]))
 
 
 def _update_average(average: dict[str, torch.Tensor], state: dict[str, torch.Tensor], decay: float) -> None:

@@ -1,4 +1,4 @@
-"""Ways to train for smoothing, one a file. Add a file with one class, and its name here."""
+"""Ways to train for smoothing, one a file. Add a file with one class, and its name in ``ucan.catalogue.RECIPES``."""
 
 from ucan.training.recipes.acr import Acr
 from ucan.training.recipes.augmentation import Augmentation
@@ -12,21 +12,7 @@ from ucan.training.recipes.smoothmix import SmoothMix
 from ucan.training.recipes.sphere import Sphere
 from ucan.training.recipes.stability import Stability
 
-RECIPES: dict[str, type[Recipe]] = {
-    "augmentation": Augmentation,
-    "consistency": Consistency,
-    "stability": Stability,
-    "smoothadv": SmoothAdv,
-    "macer": Macer,
-    "smoothmix": SmoothMix,
-    "catrs": CatRs,
-    "drt": Drt,
-    "acr": Acr,
-    "sphere": Sphere,
-}
-
 __all__ = [
-    "RECIPES",
     "Acr",
     "Augmentation",
     "CatRs",
