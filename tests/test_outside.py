@@ -109,9 +109,7 @@ def test_a_law_a_generator_and_a_recipe_are_trained_certified_resumed_checked_an
     command(place, "report", "run", "-o", "report.html", "-q")
     page = (place / "report.html").read_text()
     assert "Stripes" in page and "Halved" in page
-    missing = command(
-        place, "verify", str(certified), "--model", "trained", "--data", "digits", installed=False, code=2
-    )
+    missing = command(place, "verify", str(certified), *against, installed=False, code=2)
     assert "toy-parts" in missing and "not installed" in missing and "halved" in missing
 
 
