@@ -486,7 +486,7 @@ def place(tmp_path_factory):
         config |= {"law": {"name": "Gaussian", "scale": 0.25}, "noise": g.M.describe(), "alm_cap": 0.25}
         config |= {"scope": generator.scope, **asdict(plan)}
         with Store.create(folder / name.split()[0], config) as store:
-            for i, outcome in enumerate(g.certify(x, **asdict(plan))):
+            for i, outcome in enumerate(g.certify(x, n0=plan.n0, n=plan.n)):
                 store.add(i, labels[i], outcome, 0.1)
     ledger = Ledger(folder / "leaning" / "audit", {"kind": "audit", "steps": 7})
     broken = attempt(1, True, prediction=1, answer=0)

@@ -111,7 +111,7 @@ class Engine:
                 raise ModelError(TOO_SMALL)
             size = self._fitting[place] = halved(size, block)
             warnings.warn(f"out of memory: going on with forward passes of {size}.", RuntimeWarning, stacklevel=2)
-        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid)
+        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid, backend.form)
         counter.on_votes = self.on_votes
         return Setup(counter, backend, weights, self.identity(), self.M.record())
 

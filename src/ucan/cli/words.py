@@ -31,6 +31,8 @@ class BackendName(StrEnum):
     eager = "eager"
     compile = "compile"
     tuned = "tuned"
+    onnxruntime = "onnxruntime"
+    openvino = "openvino"
 
 
 class ArithmeticName(StrEnum):
@@ -52,7 +54,8 @@ ModelOption = Annotated[
     str,
     typer.Option(
         help="The classifier: `package.module:name` (a module, what makes one, or a function on batches), a `.pt2` file "
-        f"of torch.export, an `.onnx` file, the folder of a trained run, or with --weights one of {', '.join(MODEL_NAMES)}."
+        f"of torch.export, an `.onnx` file, the folder of a trained run (several with commas answer together: `run1,run2`), "
+        f"or with --weights one of {', '.join(MODEL_NAMES)}."
     ),
 ]
 WeightsOption = Annotated[
@@ -131,8 +134,8 @@ BatchOption = Annotated[
 BackendOption = Annotated[
     BackendName,
     typer.Option(
-        help="`eager`, `compile` (torch.compile), `tuned` (also times kernels, for a minute or more), or `auto`, "
-        "which compiles where a long job gains by it."
+        help="`eager`, `compile` (torch.compile), `tuned` (also times kernels, for a minute or more), on a CPU "
+        "`onnxruntime` or `openvino`, or `auto`, which takes the fastest where a long job gains by it."
     ),
 ]
 PrecisionOption = Annotated[

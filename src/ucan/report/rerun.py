@@ -15,7 +15,7 @@ from ucan.errors import UcanError
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
 from ucan.runs.fields import Option, from_table, leaves
 from ucan.runs.read import AUDIT, Run
-from ucan.training import is_trained_run, preset_names, read_settings
+from ucan.training import Together, is_trained_run, preset_names, read_settings
 
 LAWS = {target.partition(":")[2]: name for name, target in catalogue.LAWS.own.items()}
 NOISES = {"Isotropic": None, "Pattern(norm=1)": "pattern-1", "Pattern(norm=2)": "pattern-2"}
@@ -27,7 +27,7 @@ def commands(run: Run) -> list[str]:
     if run.config.is_imported:
         return [_line("import", *_options(run.config), "-o", run.folder)]
     model = run.config.model.spec or ""
-    made = _trained(model) if is_trained_run(model) else []
+    made = [line for one in Together.of(model).folders for line in _trained(one)] if is_trained_run(model) else []
     most = run.inputs + run.left_out
     return [*made, _line("certify", *_options(run.config), "--max", most, "-o", run.folder), _audit(run)]
 
