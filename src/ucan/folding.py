@@ -158,9 +158,7 @@ class _Folding:
         """x → its stride × stride neighbours as channels; the kernel's taps are sorted in the same way."""
         s, (outputs, channels) = conv.stride[0], weight.shape[:2]
         blocks, pads, taps = [], [], []
-        for size, kernel, padding in zip(
-            conv.x.meta["val"].shape[2:], weight.shape[2:], conv.padding, strict=True
-        ):
+        for size, kernel, padding in zip(conv.x.meta["val"].shape[2:], weight.shape[2:], conv.padding, strict=True):
             before = math.ceil(padding / s)  # in blocks of s pixels
             first = before * s - padding  # where the kernel begins in its first block
             tap = math.ceil((kernel + first) / s)
