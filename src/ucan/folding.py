@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -104,8 +104,8 @@ class _Convolution:
         """None for anything else, and for one that is dilated, in groups or padded by a word."""
         if not isinstance(node, fx.Node) or node.target is not A.conv2d.default:
             return None
-        given: Any = (*node.args, *(None, None, None, (1, 1), (0, 0), (1, 1), 1)[len(node.args) :])
-        x, weight, bias, stride, padding, dilation, groups = given
+        given = (*node.args, *(None, None, None, (1, 1), (0, 0), (1, 1), 1)[len(node.args) :])
+        x, weight, bias, stride, padding, dilation, groups = cast("Any", given)
         if list(dilation) != [1, 1] or groups != 1 or node.kwargs:
             return None
         return _Convolution(node, x, weight, bias, list(stride), list(padding))

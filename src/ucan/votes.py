@@ -343,7 +343,7 @@ class VoteCounter:
         for start in range(0, take, self.size):
             part = flat[start : start + self.size]
             # A part of its own: a model that works in place may have what it is shown, but not the rest of the block.
-            shown = part.new_zeros(self.size, *part.shape[1:])
+            shown = (self.form or Form(part.dtype)).empty(1, self.size, part[:1])[0].zero_()
             shown[: len(part)] = part
             votes[start : start + self.size] = self.vote(shown).to(flat.device)[: len(part)]
         return votes
