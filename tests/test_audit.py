@@ -809,7 +809,7 @@ def test_a_line_cut_short_is_dropped(planted, tmp_path):
     path = tmp_path / "attempts.jsonl"
     text = path.read_text()
     path.write_text(text[:-20])
-    assert len(Ledger(tmp_path, {})) == 2 and path.read_text() == "".join(text.splitlines(keepends=True)[:2])
+    assert len(Ledger(tmp_path, {})) == 2
     audit_all(g, some[:1], Ledger(tmp_path, {}), budget=QUICK)
     assert path.read_text() == text
     path.write_text("{}\n" + text[5:])
@@ -1108,7 +1108,7 @@ def test_the_command_audits_a_run_made_with_a_registry(
     for extra, said in (
         ((), "name it with --registry"),
         (("--registry", tmp_path / "nothing"), "name it with --registry"),
-        (("-o", digits / "run" / "audit", "--registry", tmp_path / "moved.sqlite"), "other settings (run:"),
+        (("-o", digits / "run" / "audit", "--registry", tmp_path / "moved.sqlite"), "another config:\n  run:"),
     ):
         ucan_says(0, "audit", digits / "run", "--max", 1, *FAST)
         monkeypatch.setattr(sys, "argv", ["ucan", "audit", *map(str, (run, *FAST, *extra))])

@@ -67,10 +67,22 @@ SizeOption = Annotated[int | None, typer.Option(help="Resize and crop the pictur
 ChannelsOption = Annotated[
     int | None, typer.Option(help="Channels of the pictures of a folder: 3 (RGB, if not given) or 1 (grey).")
 ]
+
+
+def _check_law(text: str | None) -> str | None:
+    return None if text is None else LAWS.check(text, "--law")
+
+
+def _laws(incomplete: str) -> list[str]:
+    return [name for name in LAWS.names() if name.startswith(incomplete)]
+
+
 LawOption = Annotated[
     str | None,
     typer.Option(
-        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given."
+        callback=_check_law,
+        autocompletion=_laws,
+        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given.",
     ),
 ]
 ScaleOption = Annotated[
