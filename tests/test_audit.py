@@ -899,7 +899,7 @@ def test_the_command_refuses_what_cannot_be_audited(
         ((digits / "run", "--model", "collections:Counter", "-o", tmp_path / "a"), "needs its generator"),
         ((digits / "run", "--steps", "0"), "steps must be at least 1"),
         ((digits / "run", "--data", tmp_path / "one.npz"), "are these the same data"),
-        ((digits / "run", "-o", tmp_path / "one.npz"), "cannot be written"),
+        ((digits / "run", "-o", tmp_path / "one.npz"), "cannot be read or written"),
     ):
         monkeypatch.setattr(sys, "argv", ["ucan", "audit", *map(str, words)])
         with pytest.raises(SystemExit) as leaving:

@@ -852,5 +852,5 @@ def test_a_disk_that_refuses_leaves_the_older_page(place, tmp_path, capsys, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sys.modules["ucan.cli.report"], "write_whole", full)
-    assert "cannot be written" in refused(capsys, monkeypatch, "report", place / "plain", "-o", page)
+    assert "no space left" in refused(capsys, monkeypatch, "report", place / "plain", "-o", page)
     assert page.read_bytes() == before
