@@ -119,10 +119,22 @@ NormaliseOption = Annotated[
         "one that a timm model names."
     ),
 ]
+
+
+def _check_law(text: str | None) -> str | None:
+    return None if text is None else LAWS.check(text, "--law")
+
+
+def _laws(incomplete: str) -> list[str]:
+    return [name for name in LAWS.names() if name.startswith(incomplete)]
+
+
 LawOption = Annotated[
     str | None,
     typer.Option(
-        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given."
+        callback=_check_law,
+        autocompletion=_laws,
+        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given.",
     ),
 ]
 ScaleOption = Annotated[
