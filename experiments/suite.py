@@ -53,7 +53,7 @@ from ucan.plan import CertifyPlan
 from ucan.rounding import floor_percent
 from ucan.sequential import Candidate
 from ucan.sidecar import input_hash
-from ucan.stopping import AtRadii, Radius
+from ucan.stopping import AnytimeRadii, Radius
 from ucan.training import Trainer, TrainSettings, build_classifier, is_trained_run, load_run, read_settings
 from ucan.votes import Stream, block_size
 
@@ -63,7 +63,7 @@ DIGITS = "0123456789ABCDEF"  # levels reached; "." is an input that was not look
 SAVE_EVERY = 30.0
 
 
-class Decide(AtRadii):
+class Decide(AnytimeRadii):
     """Looks at every twentieth more votes: a look costs the host more than the few votes it might save."""
 
     growth = 1.05
@@ -367,7 +367,7 @@ def certify(
                 tally = torch.zeros(g.f.num_classes + 1, dtype=torch.int64)
                 tally[label] = hits
                 candidate.tally, candidate.drawn = tally, drawn
-                candidate.next_block = drawn // block
+                candidate.place = drawn
             record.samples -= candidate.drawn  # counted again, with those to come, when it is finished
             active[i] = (candidate, sizes)
             yield candidate

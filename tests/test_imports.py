@@ -27,6 +27,7 @@ ORDER = (
     "laws",
     "budget",
     "scales",
+    "betting",
     "bounds",
     "region",
     "arithmetic",

@@ -167,6 +167,22 @@ class Engine:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
     ) -> Iterator[tuple[Setup, int, Request, list[Votes]]]:
         """So many votes of each phase on each input; all inputs share forward passes."""
+        for setup, requests in self._begun(inputs, plan, phases):
+            for i, (request, votes) in enumerate(self.answered(setup, requests)):
+                yield setup, i, request, votes
+
+    def held(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan
+    ) -> Iterator[tuple[Setup, int, torch.Tensor, Generator]]:
+        """Each input with the generator held at it, before any vote."""
+        for setup, requests in self._begun(inputs, plan, {}):
+            for i, request in enumerate(requests):
+                yield setup, i, request.x, request.M
+
+    def _begun(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, phases: dict[str, int]
+    ) -> Iterator[tuple[Setup, Iterator[Request]]]:
+        """How votes are counted, and what is to be counted on each input; nothing where there are no inputs."""
         waiting = iter(inputs)
         first = next(waiting, None)
         if first is None:
@@ -175,9 +191,7 @@ class Engine:
         setup = self.setup(first.to(device), plan)
         if device.type == "cuda":  # what was made so far is there when it is used beside the votes
             self._side(device).wait_stream(torch.cuda.current_stream(device))
-        requests = self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
-        for i, (request, votes) in enumerate(self.answered(setup, requests)):
-            yield setup, i, request, votes
+        yield setup, self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
 
     def answered(self, setup: Setup, requests: Iterator[Request]) -> Iterator[tuple[Request, list[Votes]]]:
         """Each request with the votes of its streams, in order."""
@@ -236,6 +250,7 @@ class Engine:
         n: int,
         plan: CertifyPlan | PredictPlan,
         bound: str,
+        thresholds: tuple[float, ...] = (),
     ) -> Evidence:
         """Everything needed to check these votes, or to draw them again; ``selection`` chose the class, where others did."""
         name, phase = input_hash(x), "estimate" if isinstance(plan, CertifyPlan) else "predict"
@@ -269,6 +284,7 @@ class Engine:
             family=plan.family,
             data_hash=derived_from(plan.seed),
             copy=plan.precision not in (None, self.precision),
+            thresholds=thresholds,
         )
 
 
