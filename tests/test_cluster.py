@@ -304,7 +304,7 @@ def test_counts_travel_in_the_fewest_bytes():
     worker._get = {"x": XS[:1], "M": Isotropic().at(XS[:1])}.get
     pieces = (Piece("x", "M", Stream(0, "h", "select"), 0, 1, 20), Piece("x", "M", Stream(0, "h", "estimate"), 2, 9, 7))
     rows, seconds = worker.count(Unit(pieces, in_order=False))
-    assert rows.sum(1).tolist() == [20, 8 * 128 + 7] and rows.dtype == np.uint8 and seconds > 0
+    assert rows.sum(1).tolist() == [20, 8 * 128 + 7] and rows.dtype == np.uint16 and seconds > 0
     each, _ = worker.count(Unit(pieces, in_order=True))
     assert each.shape == (10, 128) and each.dtype == np.uint8
     in_order = np.concatenate([*each[1:9], each[9, :7]])

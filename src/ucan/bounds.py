@@ -203,7 +203,7 @@ class Anytime(Bound):
 
 
 # Of α, what the test at the cap has; the bettors have the rest.
-AT_THE_CAP = 0.05
+AT_THE_CAP = 0.2
 
 
 class Sequential(Bound):

@@ -26,10 +26,10 @@ from ucan.bounds import (
 from ucan.errors import InvalidInput
 
 # Giving up on a radius that could have been certified costs no soundness, only that radius. One is given up when of the ways
-# to come to it at the cap fewer than this share lead through so many misses. Looking after every block, that takes about 1
-# point at most from the probability to be certified (computed exactly: 0.1 with a cap of 1,000, 1.1 with 100,000), and
-# less the further p is from what the cap can just certify.
-GIVE_UP = 0.001
+# to come to it at the cap fewer than this share lead through so many misses. Looking after every block of votes up to
+# 100,000, that takes a few tenths of a point at most from the probability to be certified, and less the further p is from
+# what the cap can just certify.
+GIVE_UP = 0.0001
 # A class that leads by so many votes is chosen: of two with probabilities p and 1 − p the wrong one with ((1 − p)/p)^8 at most.
 LEAD = 8
 

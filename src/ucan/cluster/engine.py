@@ -154,7 +154,7 @@ class ClusterEngine(Engine):
         units = _units(requests, counter, order)
         ahead = 2 * counter.slots * len(self.pool.members)  # classes chosen before their estimation can begin
         while True:
-            while self.pool.hungry or (order and order[-1].urgent and len(order) < ahead):
+            while self.pool.hungry or not order or (order[-1].urgent and len(order) < ahead):
                 runs = next(units, None)
                 if runs is None:
                     break
