@@ -29,12 +29,12 @@ from suite import changes_of, runs_of, smoothed
 
 from ucan import Certificate, SmoothedClassifier, __version__, data
 from ucan.audit import Attempt, Budget, Ledger, audit_all, summarise
-from ucan.cli.train import changed
-from ucan.config import write_whole
 from ucan.data import Labelled
 from ucan.fingerprint import weights_hash
 from ucan.models.cnn import CNN
 from ucan.plan import CertifyPlan
+from ucan.runs.train import changed
+from ucan.storage import write_whole
 from ucan.training import Trainer, build_classifier, is_trained_run, read_settings
 
 HERE = Path(__file__).parent

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from ucan import Certificate, SmoothedClassifier, __version__, data
-from ucan.cli.train import changed
 from ucan.data import InMemory
 from ucan.plan import CertifyPlan
+from ucan.runs.train import changed
 from ucan.stopping import AtRadii
 from ucan.training import Trainer, build_classifier, read_settings
 

@@ -18,8 +18,8 @@ from results import KINDS, RECORDED, Measured, Recorded, matching
 from rows import LAWS
 from sheets import draw, sheet
 
-from ucan.report.curves import Curve
 from ucan.report.figures import Line, accuracy_chart
+from ucan.results.curves import Curve
 from ucan.results.metrics import clopper_pearson
 
 # Ablations and the control have a section of their own; on one axis with γ = 5 the rest could not be seen.

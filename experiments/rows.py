@@ -11,29 +11,16 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from scipy import special, stats
+
+from ucan.runs.levels import Claim
 
 INF = math.inf
 GRID = tuple(i / 4 for i in range(10))  # 0 … 2.25: the ℓ2 tables
 L1 = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0)
 LINF = tuple(i / 255 for i in (0, 2, 4, 6, 8, 10, 12, 14, 16))
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Is the radius, or the ALM, at least each level? In the norm given; levels rise, and the first is 0."""
-
-    norm: float
-    by: Literal["radius", "alm"]
-    levels: tuple[float, ...]
-
-    @property
-    def key(self) -> str:
-        """Its name in a record, such as "linf radius"."""
-        return f"l{self.norm:g} {self.by}"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,12 @@ composed       adaptive: half of the budget for a first look, whose noise is sha
 The best λ of every row is chosen on a tenth of the training set, held out: for each level the λ with the highest certified
 accuracy there. Then each is trained on the whole training set with every seed and certified on the test set: n₀ = 100 votes
 choose the class, then up to n votes decide every level by bounds that hold whenever one looks, α = 0.001. What is undecided
-counts as not certified. Records are written as they come, OUT.json, and not made again.
+counts as not certified. Records are written as they come, OUT.json, and not made again. With one λ nothing is chosen:
+
+    python experiments/shape.py --data mnist --methods learned --scales 0.75 --levels 0 0.04 0.06 --weights DIR --out OUT.json
+
+certifies at these levels alone, which takes fewer votes; several such processes can share a GPU, each with its own OUT.json
+(``shape_records.py`` puts their records together). What --weights keeps of seed 0, ``shape_attacks.py`` attacks.
 """
 
 from __future__ import annotations
@@ -43,10 +48,12 @@ import ucan
 from ucan import BudgetWise, Composed, Fixed, Gaussian, Generator, Pattern, data
 from ucan.bench import machine
 from ucan.bounds import log_wealth
-from ucan.config import write_whole
 from ucan.generators import Estimate, harm_of
 from ucan.generators.shape import moments_of
+from ucan.models.resnet import resnet18_small
 from ucan.stopping import hopeless, misses_allowed
+from ucan.storage import write_whole
+from ucan.training.batches import flip_and_crop
 from ucan.training.joint import Joint
 from ucan.training.recipes import Augmentation
 
@@ -145,6 +152,8 @@ def network(name: str, shape: tuple[int, ...]) -> nn.Module:
             nn.ReLU(),
             nn.Linear(256, 10),
         )
+    if name == "cifar10":
+        return resnet18_small(shape[0], 10)
     side = shape[-1] // 4
     return nn.Sequential(
         nn.Conv2d(shape[0], 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 4, 2, 1), nn.ReLU(),
@@ -165,7 +174,7 @@ def trained(
     groups = [{"params": joint.classifier.parameters(), "lr": args.lr}]
     own = list(joint.generator.parameters())
     if own:
-        slow = isinstance(joint.generator, Composed)
+        slow = joint.generator.redrawn
         groups.append({"params": own, "lr": args.lr if slow else 10 * args.lr, "weight_decay": 0.0})
     optimiser = torch.optim.AdamW(groups, weight_decay=1e-4)
     batch = min(args.batch, len(labels))
@@ -177,8 +186,9 @@ def trained(
     for _ in range(epochs):
         order = torch.randperm(len(labels), generator=rng, device=device)
         for part in order[: len(labels) // batch * batch].split(batch):
+            x = flip_and_crop(known.x[part], rng) if args.data == "cifar10" else known.x[part]
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                loss = joint(known.x[part], labels[part], rng)["loss"]
+                loss = joint(x, labels[part], rng)["loss"]
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()
@@ -258,6 +268,7 @@ class Jobs:
             "batch": args.batch,
             "lr": args.lr,
             "n": args.n,
+            "every": args.every,
             "ucan": ucan.__version__,
         }
         self.record: dict[str, Any] = {"about": about, "machine": machine(self.device), "jobs": []}
@@ -272,8 +283,8 @@ class Jobs:
         """Training and evaluation inputs on the device."""
         if stage not in self.loaded:
             (x, y), (u, v) = (part.batch(torch.arange(len(part))) for part in self.parts[stage])
-            limit = self.args.inputs or len(v)
-            self.loaded[stage] = [t.to(self.device) for t in (x, y, u[:limit], v[:limit])]
+            some = slice(0, self.args.inputs * self.args.every or len(v), self.args.every)
+            self.loaded[stage] = [t.to(self.device) for t in (x, y, u[some], v[some])]
         return self.loaded[stage]
 
     def left(self) -> float:
@@ -281,7 +292,8 @@ class Jobs:
 
     def run(self, stage: str, method: str, scale: float, seed: int) -> dict[str, Any] | None:
         """The record of one training and certification; None where there is no time left for it."""
-        key = {"stage": stage, "method": method, "scale": scale, "seed": seed}
+        levels = self.args.levels or LEVELS[self.args.data]
+        key = {"stage": stage, "method": method, "scale": scale, "seed": seed, "levels": list(levels)}
         for job in self.record["jobs"]:
             if all(job[name] == value for name, value in key.items()):
                 return job
@@ -291,13 +303,15 @@ class Jobs:
         _, _, u, v = self.inputs(stage)
         model, noise, law = self.train(stage, method, scale, seed)
         middle = time.monotonic()
-        levels, cap = LEVELS[self.args.data], self.args.n if stage == "final" else min(self.args.n, 10_000)
-        reached, mean_votes = certified(model, noise, law, u, v, levels, cap, seed, self.args.rows)
+        if stage == "final" and self.args.weights:
+            keep(weights_path(self.args.weights, method, scale, seed), model, noise)
+        cap = self.args.n if stage == "final" else min(self.args.n, 10_000)
+        reached, mean_votes = certified(model, noise, law, u, v, tuple(levels), cap, seed, self.args.rows)
         shares = [float((reached > i).mean()) for i in range(len(levels))]
-        sigma = noise(u[:1])[1] if not isinstance(noise, Composed) else None
+        sigma = noise(u[:1])[1] if not noise.redrawn else None
         extremes = [float(f) for f in torch.aminmax(sigma.sigma.detach())] if hasattr(sigma, "sigma") else None
         job = key | {
-            "levels": list(levels), "certified": shares, "inputs": len(u), "n": cap, "mean_votes": mean_votes,
+            "certified": shares, "inputs": len(u), "n": cap, "mean_votes": mean_votes,
             "sigma": extremes, "train_seconds": middle - start, "certify_seconds": time.monotonic() - middle,
         }  # fmt: skip
         self.record["jobs"].append(job)
@@ -335,6 +349,16 @@ class Jobs:
                 for scale in wanted[method]:
                     self.run("final", method, scale, seed)
         print("\n" + table(self.record, CHOSEN_AT[args.data]))
+
+
+def weights_path(folder: Path, method: str, scale: float, seed: int) -> Path:
+    """Where the weights of a final job are kept."""
+    return folder / f"{method}-{scale:g}-{seed}.pt"
+
+
+def keep(path: Path, model: nn.Module, noise: Generator) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"classifier": model.state_dict(), "generator": noise.state_dict()}, path)
 
 
 def best_scale(jobs: list[dict[str, Any]], level: float) -> float:
@@ -377,7 +401,10 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--n", type=int, default=100_000, help="the most votes an input may use")
-    parser.add_argument("--inputs", type=int, default=0, help="only the first so many inputs are certified")
+    parser.add_argument("--every", type=int, default=1, help="only every so-many-th input is certified")
+    parser.add_argument("--inputs", type=int, default=0, help="only the first so many of these are certified")
+    parser.add_argument("--levels", type=float, nargs="*", help="rising levels of ε; by default all of the data set's")
+    parser.add_argument("--weights", type=Path, help="a folder to keep the weights of the final jobs in")
     parser.add_argument("--rows", type=int, default=65_536, help="noisy copies in one forward pass")
     parser.add_argument("--seconds", type=float, default=math.inf, help="no job is begun after so many seconds")
     args = parser.parse_args()

@@ -24,7 +24,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 import ucan
-from ucan.config import write_whole
+from ucan.storage import write_whole
 
 LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 COPIES = 10  # noisy copies of a row to train on

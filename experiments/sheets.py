@@ -6,7 +6,7 @@ import io
 from html import escape
 from pathlib import Path
 
-from ucan.report.figures import FONT, PAPER
+from ucan.report.paint import FONT, PAPER
 
 
 def sheet(cells: list[tuple[str, str]], columns: int, side: int) -> str:

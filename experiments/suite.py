@@ -30,94 +30,32 @@ import json
 import math
 import platform
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rows import CHOICES, ROWS, START, Choice, Claim, Row, certify_seconds, expected_samples, run_name, train_seconds
+from rows import CHOICES, ROWS, START, Choice, Row, certify_seconds, expected_samples, run_name, train_seconds
 from torch import nn
 
-from ucan import Generator, Region, SmoothedClassifier, __version__, data
+from ucan import SmoothedClassifier, __version__, data
 from ucan.bench import machine
-from ucan.bounds import anytime_lower_bound
-from ucan.cli.train import changed
-from ucan.config import write_whole
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
-from ucan.laws import Law
 from ucan.plan import CertifyPlan
 from ucan.rounding import floor_percent
-from ucan.sequential import Candidate
-from ucan.sidecar import input_hash
-from ucan.stopping import AnytimeRadii, Radius
-from ucan.training import Trainer, TrainSettings, build_classifier, is_trained_run, load_run, read_settings
-from ucan.votes import Stream, block_size
+from ucan.runs.levels import Claim, Levels, decide, within
+from ucan.runs.train import TrainJob, changed, trainer_of
+from ucan.storage import write_whole
+from ucan.training import TrainSettings, is_trained_run, load_run, read_settings
 
 ALPHA, N0 = 0.001, 100
 RESIDUES = (0, 10, 5, 15, 2, 12, 7, 17, 3, 13, 8, 18, 1, 11, 6, 16, 4, 14, 9, 19)
 DIGITS = "0123456789ABCDEF"  # levels reached; "." is an input that was not looked at
 SAVE_EVERY = 30.0
-
-
-class Decide(AnytimeRadii):
-    """Looks at every twentieth more votes: a look costs the host more than the few votes it might save."""
-
-    growth = 1.05
-
-
-# --- from levels to probabilities, at one input ---
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How far a claim's radius, or ALM, goes at one input: ``factor`` times the law's radius in ``norm``."""
-
-    law: Law
-    factor: float
-    norm: float
-    dim: int
-
-    @classmethod
-    def at(cls, claim: Claim, law: Law, M: Generator, x: torch.Tensor) -> Sizes:
-        """At one input (1, *event) under the generator held there.
-
-        A region's ALM is its mean scale times the law's radius in the claim's norm, its radius that of the ball inside;
-        both grow with the law's radius, so a level of either is a probability, for every Σ on its own.
-        """
-        region = M.region(law, 0.75, claim.norm, x)
-        unit = Region.sharing(region.scale, 1.0, region.norm, region.shape)
-        if claim.by == "alm":
-            return cls(law, unit.mean_scale, claim.norm, unit.dim)
-        return cls(law, unit.inscribed_radius(claim.norm), region.norm, unit.dim)
-
-    def of(self, p: float) -> float:
-        """The radius or ALM that a bound p certifies."""
-        return self.factor * self.law.radius(p, self.norm, self.dim)
-
-    def probabilities(self, levels: tuple[float, ...]) -> np.ndarray:
-        """The p at which each level is reached; NaN where none does."""
-        return np.asarray(self.law.probability(np.array(levels) / self.factor, self.norm, self.dim))
-
-
-def reached(sizes: Sizes, levels: tuple[float, ...], p: float) -> int:
-    """How many of the rising levels a bound p certifies. At level 0: whether anything is certified at all."""
-    size = sizes.of(p)
-    return 0 if size == 0 else sum(size >= level for level in levels)
-
-
-def within(p0: np.ndarray, cap: int) -> np.ndarray:
-    """The probabilities, rising; those that ``cap`` votes could not certify even if all agreed are NaN, hence decided."""
-    rising = np.unique(p0[~np.isnan(p0)])
-    return np.where(rising <= _most(cap), rising, np.nan)
-
-
-@functools.cache
-def _most(cap: int) -> float:
-    return anytime_lower_bound(cap, cap, ALPHA)
 
 
 def in_order(count: int) -> list[int]:
@@ -130,73 +68,49 @@ def in_order(count: int) -> list[int]:
 
 @dataclass
 class Record:
-    """What is known of a row so far, and the inputs that are still open, with their (hits, votes)."""
+    """What is known of a row so far, and where it is kept."""
 
     path: Path
     about: dict[str, Any]
-    claims: tuple[Claim, ...]
-    total: int
-    found: dict[str, list[str]] = field(default_factory=dict)
-    open: dict[int, tuple[int, int]] = field(default_factory=dict)
-    samples: int = 0
+    levels: Levels
     seconds: float = 0.0
 
     @classmethod
     def of(cls, path: Path, about: dict[str, Any], claims: tuple[Claim, ...], total: int) -> Record:
         """As recorded, to be gone on with by the same classifier only; or from the start."""
-        found = {claim.key: ["."] * total for claim in claims}
-        fresh = cls(path, about, claims, total, found)
         if not path.exists():
-            return fresh
+            return cls(path, about, Levels(claims, total))
         old = json.loads(path.read_text())
         alike = ("weights", "noise", "members", "mirrored", "preset", "changes", "precision", "backend", "seed")
         same = all(old[k] == about[k] for k in alike if k in old)
         asked = {key: claim["levels"] for key, claim in old["claims"].items()}
         if not same or old["of"] != total or asked != {claim.key: list(claim.levels) for claim in claims}:
             raise InvalidInput(f"{path} is about another classifier or other levels: remove it to begin anew.")
-        return replace(
-            fresh,
-            about={**about, "train_seconds": old["train_seconds"]},
-            found={key: unpacked(claim["reached"], total) for key, claim in old["claims"].items()},
-            open={int(i): (k, n) for i, (k, n) in old["open"].items()},
-            samples=old["samples"],
-            seconds=old["certify_seconds"],
-        )
+        found = {key: unpacked(claim["reached"], total) for key, claim in old["claims"].items()}
+        votes = {int(i): (k, n) for i, (k, n) in old["open"].items()}
+        about = {**about, "train_seconds": old["train_seconds"]}
+        return cls(path, about, Levels(claims, total, found, votes, old["samples"]), old["certify_seconds"])
 
     @property
     def seen(self) -> int:
         """How many inputs were looked at."""
-        return len(looked_at(packed(next(iter(self.found.values())))))
-
-    def put(self, index: int, levels: list[int], state: tuple[int, int] | None) -> None:
-        """What one input reached of each claim; with (hits, votes) if more votes may yet decide more.
-
-        What was once certified stays so: the bounds hold all together, whenever one looks.
-        """
-        for digits, count in zip(self.found.values(), levels, strict=True):
-            before = 0 if digits[index] == "." else DIGITS.index(digits[index])
-            digits[index] = DIGITS[max(before, count)]
-        self.open.pop(index, None)
-        if state is not None:
-            self.open[index] = state
+        return len(looked_at(packed(next(iter(self.levels.reached.values())))))
 
     def to_dict(self, row: Row) -> dict[str, Any]:
         """Plain JSON values; shares in percent, rounded down, of the inputs looked at."""
-        seen = self.seen
+        seen, levels = self.seen, self.levels
+        texts = {claim: packed(levels.reached[claim.key]) for claim in levels.claims}
         return {
             **self.about,
             "inputs": seen,
-            "of": self.total,
-            "complete": seen >= min(row.inputs, self.total) and not self.open,
-            "samples": self.samples,
+            "of": levels.total,
+            "complete": seen >= min(row.inputs, levels.total) and not levels.open,
+            "samples": levels.samples,
             "certify_seconds": round(self.seconds, 1),
-            "accuracy": {claim.key: shares(packed(self.found[claim.key]), claim.levels) for claim in self.claims},
-            "claims": {
-                claim.key: {"levels": list(claim.levels), "reached": packed(self.found[claim.key])}
-                for claim in self.claims
-            },
-            "open": {str(i): list(state) for i, state in sorted(self.open.items())},
-        }  # fmt: skip
+            "accuracy": {claim.key: shares(text, claim.levels) for claim, text in texts.items()},
+            "claims": {claim.key: {"levels": list(claim.levels), "reached": text} for claim, text in texts.items()},
+            "open": {str(i): list(state) for i, state in sorted(levels.open.items())},
+        }
 
     def save(self, row: Row) -> None:
         """Whole or not at all."""
@@ -221,17 +135,18 @@ def undecided(found: dict[str, Any]) -> dict[str, int]:
     return {"inputs": len(votes), "votes": max(votes, default=found["n"])}
 
 
-def packed(digits: list[str]) -> str:
+def packed(reached: list[int | None]) -> str:
     """One digit an input, in the order of ``in_order``, as far as it was looked at."""
-    return "".join(digits[i] for i in in_order(len(digits))).rstrip(".")
+    digits = ("." if (count := reached[i]) is None else DIGITS[count] for i in in_order(len(reached)))
+    return "".join(digits).rstrip(".")
 
 
-def unpacked(text: str, total: int) -> list[str]:
+def unpacked(text: str, total: int) -> list[int | None]:
     """The inverse."""
-    digits = ["."] * total
+    reached: list[int | None] = [None] * total
     for i, digit in zip(in_order(total), text, strict=False):
-        digits[i] = digit
-    return digits
+        reached[i] = None if digit == "." else DIGITS.index(digit)
+    return reached
 
 
 def looked_at(text: str) -> str:
@@ -288,10 +203,7 @@ def trained(folder: Path, settings: TrainSettings) -> float:
     if is_trained_run(folder):
         return 0.0
     start = time.monotonic()
-    train_set = loaded(settings.data, "train")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    classifier = build_classifier(settings, train_set.event_shape, train_set.num_classes)
-    Trainer(settings, train_set, classifier, folder, device).run()
+    trainer_of(TrainJob(settings=settings, data=loaded(settings.data, "train")), folder).run()
     return time.monotonic() - start
 
 
@@ -326,81 +238,12 @@ def certify(
     g: SmoothedClassifier, dataset: Labelled, record: Record, row: Row, inputs: int, cap: int, deadline: float
 ) -> None:
     """One pass: the first ``inputs`` inputs, up to ``cap`` votes each, until the deadline."""
-    start = saved = time.monotonic()
-    before, block = record.seconds, block_size(math.prod(dataset.event_shape))
-    cap, most = (min(n, row.n) // block * block for n in (cap, row.n))  # whole blocks, so that a later pass can go on
-    plan = CertifyPlan(N0, cap, ALPHA, row.claims[0].norm, precision="bf16" if torch.cuda.is_available() else None)
-    device = g.f.device
-    done = next(iter(record.found.values()))
-    for claim in row.claims:
-        g.check_inputs(dataset[0][0][None].to(device), claim.norm)
-    wanted = [*(i for i, (_, n) in record.open.items() if n < cap)]
-    wanted += [i for i in in_order(len(dataset))[: min(inputs, row.inputs)] if done[i] == "."]
-    stop = Decide(tuple(range(sum(len(claim.levels) for claim in row.claims))))
-    active: dict[int, tuple[Candidate, list[Sizes]]] = {}
-
-    def finish(candidate: Candidate, sizes: list[Sizes]) -> None:
-        hits, drawn = candidate.hits, candidate.drawn
-        p = anytime_lower_bound(hits, drawn, ALPHA) if drawn else 0.0
-        levels = [reached(size, claim.levels, p) for size, claim in zip(sizes, row.claims, strict=True)]
-        final = radius_of(sizes, row.claims, most)
-        settled = drawn >= most or (drawn > 0 and stop.settled(hits, drawn, most, ALPHA, final))
-        record.put(candidate.index, levels, None if settled else (hits, drawn))
-
-    def candidates() -> Iterator[Candidate]:
-        held: list[Sizes] | None = None
-        chosen = g.engine.selected((dataset[i][0][None].to(device) for i in wanted), plan, N0)
-        for _, j, x, M, counts in chosen:
-            i, label = wanted[j], dataset[wanted[j]][1]
-            if i not in record.open:
-                record.samples += N0
-                if int(counts.argmax()) != label:
-                    record.put(i, [0] * len(row.claims), None)
-                    continue
-            with g.engine.beside(x.device):
-                sizes = [Sizes.at(claim, g.law, M, x) for claim in row.claims] if held is None else held
-            held = sizes if M.scope == "pipeline" else None  # the same Σ at every input
-            candidate = Candidate(i, x, M, Stream(plan.seed, input_hash(x), "estimate"), label,
-                                  radius_of(sizes, row.claims, cap))  # fmt: skip
-            if i in record.open and record.open[i][1]:
-                hits, drawn = record.open[i]
-                tally = torch.zeros(g.f.num_classes + 1, dtype=torch.int64)
-                tally[label] = hits
-                candidate.tally, candidate.drawn = tally, drawn
-                candidate.place = drawn
-            record.samples -= candidate.drawn  # counted again, with those to come, when it is finished
-            active[i] = (candidate, sizes)
-            yield candidate
-
-    if not wanted:
-        return
-    running = candidates()
-    first = next(running, None)
-    if first is not None:
-        setup = g.engine.setup(first.x, plan)
-        again = (c for part in ([first], running) for c in part)
-        for candidate in g.engine.settled(setup, again, stop, plan):
-            finish(*active.pop(candidate.index))
-            record.samples += candidate.drawn
-            now = time.monotonic()
-            if now - saved > SAVE_EVERY:
-                for other, its in active.values():  # under way: open, with the votes they have
-                    finish(other, its)
-                record.seconds, saved = before + now - start, now
-                record.save(row)
-            if now > deadline:
-                break
-    for candidate, sizes in active.values():  # their votes so far count; they stay open
-        finish(candidate, sizes)
-        record.samples += candidate.drawn
-    record.seconds = before + time.monotonic() - start
-    record.save(row)
-
-
-def radius_of(sizes: list[Sizes], claims: tuple[Claim, ...], cap: int) -> Radius:
-    """All levels of all claims as one rising row of probabilities, for a stopping rule that asks for them by number."""
-    p0 = within(np.concatenate([s.probabilities(c.levels) for s, c in zip(sizes, claims, strict=True)]), cap)
-    return Radius(of=sizes[0].of, probability=lambda k: float(p0[k]) if k < len(p0) else math.nan)
+    start, before, n = time.monotonic(), record.seconds, min(cap, row.n)
+    plan = CertifyPlan(N0, n, ALPHA, row.claims[0].norm, precision="bf16" if torch.cuda.is_available() else None)
+    wanted = record.levels.unfinished(in_order(len(dataset))[: min(inputs, row.inputs)], n)
+    for _ in decide(g, dataset, record.levels, wanted, plan, row.n, deadline, SAVE_EVERY):
+        record.seconds = before + time.monotonic() - start
+        record.save(row)
 
 
 def estimate(row: Row, settings: TrainSettings, untrained: int, inputs: int, cap: int, missing: float = 0) -> float:
@@ -413,7 +256,7 @@ def estimate(row: Row, settings: TrainSettings, untrained: int, inputs: int, cap
     p0 = np.concatenate([np.asarray(law.probability(np.array(c.levels), c.norm, dim)) for c in row.claims])
     draws = settings.build_recipe().draws
     training = untrained * train_seconds(settings.model, settings.generator["kind"], settings.epochs, draws)
-    p0 = within(p0, cap)
+    p0 = within(p0, cap, ALPHA)
     samples = expected_samples(p0[~np.isnan(p0)], cap)
     certifying = certify_seconds(settings.model, inputs, samples) + certify_seconds(settings.model, 1, missing / 1.5)
     return training + row.members * (1 + row.mirrored) * certifying
@@ -466,7 +309,7 @@ class Suite:
         record = self.record(row, self.about(row, settings, g, training), len(test_set))
         certify(g, test_set, record, row, inputs, cap, self.deadline)
         self.expected, self.spent = self.expected + cost, self.spent + time.monotonic() - start
-        print(f"{row.name}: {record.seen} inputs, {len(record.open)} open, trained in {training:.0f} s, "
+        print(f"{row.name}: {record.seen} inputs, {len(record.levels.open)} open, trained in {training:.0f} s, "
               f"certified in {record.seconds:.0f} s, {record.to_dict(row)['accuracy']}", flush=True)  # fmt: skip
 
     def network(self, row: Row, number: int) -> None:
@@ -530,7 +373,7 @@ class Suite:
             record = Record.of(folder / "held-out.json", self.about(row, settings, g, training), row.claims, len(held))
             certify(g, held, record, row, choice.inputs, choice.n, math.inf)
             self.expected, self.spent = self.expected + cost, self.spent + time.monotonic() - start
-            accuracy = shares(packed(record.found[choice.claim.key]), choice.claim.levels)
+            accuracy = shares(packed(record.levels.reached[choice.claim.key]), choice.claim.levels)
             known["options"].append({"changes": list(option), "accuracy": accuracy, "inputs": record.seen,
                                      "train_seconds": round(training, 1)})  # fmt: skip
             known |= {"preset": choice.preset, "base": list(choice.changes), "held_out": choice.held_out,

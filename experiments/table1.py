@@ -26,7 +26,8 @@ from sheets import draw, sheet
 from ucan import ExpInf, Gaussian, Laplace, Pattern, PowerLaw, Region, Uniform, __version__
 from ucan.laws import Law, norm_name
 from ucan.report import pictures
-from ucan.report.figures import PAPER, slice_chart
+from ucan.report.figures import slice_chart
+from ucan.report.paint import PAPER
 from ucan.report.slices import Slice
 
 HERE = Path(__file__).parent

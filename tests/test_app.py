@@ -414,7 +414,7 @@ def test_a_region_that_is_no_ball_is_shown_beside_its_ball():
     for noise, norm, ball in ((None, 2, True), (None, math.inf, False), (ucan.Fixed(sigma), 2, False)):
         some = session(noise, plan=CertifyPlan(n=1000, norm=norm))
         certificate = certified(some)
-        text = panels.outcome(some, certificate, 1)
+        text = panels.outcome(some, certificate, 1).unescape()
         whole = f"‖Σ⁻¹δ‖ < {math.floor(certificate.region.radius * 1e4) / 1e4:.4f}}} in ℓ2"
         assert (whole in text) != ball and f"radius, {'ℓ∞' if norm == math.inf else 'ℓ2'}" in text
 
@@ -441,12 +441,12 @@ def test_a_wrong_answer_and_other_noise_are_said():
     assert "wrong: its label is dark" in panels.outcome(some, certified(some), 0)
     usual, other = panels.outcome(some, certified(some), 1), panels.outcome(some, certified(some, scale=0.3), 1)
     assert "right, by its label" in usual and "own λ is" not in usual
-    assert "The run&#x27;s own λ is 0.5" in other and "λ = 0.3" in other
+    assert "The run's own λ is 0.5" in other and "λ = 0.3" in other
 
 
 def test_alm_is_shown_with_its_cap():
     some = session()
-    assert "under the cap 0.3 on the noise's scales" in panels.outcome(some, certified(some, scale=0.3), 1)
+    assert "under the cap 0.3 on the noise's scales" in panels.outcome(some, certified(some, scale=0.3), 1).unescape()
 
     class Uncapped(Leaning):
         def cap(self):
@@ -463,8 +463,12 @@ def test_names_are_text_and_not_markup(tmp_path):
     text = panels.header(some) + panels.outcome(some, certificate, 0) + panels.thumbnails(some, [0, 1], 0)
     text += panels.message("<i>no</i>") + panels.noise(some.g, x, "<u>file</u>", 0)
     text += panels.attacks(some, certificate, list(some.attack(x, certificate, (0.5,), QUICK)), 1)
+    text += panels.votes(some, Votes(torch.tensor([3, 4]), 0), 10, 1) + panels.hint("<i>no</i>")
+    text += panels.outcome(some, certificate, 1) + panels.header(replace(some, notes=("<i>no</i>",)))
     for raw in ("<img src=x", "<b>run", "<i>no", "<u>file"):
         assert raw not in text
+    quoted = session(classes=("dark", "'\" onload=alert(1) x='"))
+    assert " onload=" not in re.sub(r'"[^"]*"', '""', panels.thumbnails(quoted, [0, 1, 2], 0))
 
 
 def test_many_classes_share_the_last_bar():

@@ -35,7 +35,8 @@ from ucan.models import load_model
 from ucan.plan import CertifyPlan
 from ucan.replay import replay
 from ucan.results import Store
-from ucan.results.rebuild import pipeline_of
+from ucan.runs.config import ModelRef
+from ucan.runs.rebuild import pipeline_of
 from ucan.scales import Basis, Dense, Scalar
 from ucan.scales.base import RowBounds
 from ucan.sidecar import input_hash
@@ -473,7 +474,7 @@ def test_frozen_noise_is_not_rebuilt_as_fixed_because_of_its_first_letters(tmp_p
     monkeypatch.syspath_prepend(tmp_path)
     (c,) = SmoothedClassifier(logits, LAW, FixedByInput(), 2).certify(torch.tensor([[0.8, 0.0]]), n=1000)
     try:
-        rebuilt = pipeline_of({"model": "of_the_user:model"}, c, torch.device("cpu"))
+        rebuilt = pipeline_of(ModelRef("of_the_user:model"), c, torch.device("cpu"))
     except UcanError:
         return
     assert rebuilt.M.scope == c.scope == "frozen"

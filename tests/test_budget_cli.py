@@ -95,6 +95,46 @@ def test_what_is_no_budget_is_refused(place: Path) -> None:
     assert "budget" in certify("run", "--budget", "1", "--registry", "r.sqlite", code=2)
 
 
+def test_a_budget_over_groups_from_a_file(place: Path) -> None:
+    groups, limits = np.arange(16).reshape(SHAPE) % 3, np.array([0.5, 1.0, 2.0])
+    np.savez("rows.npz", limits=limits, groups=groups.astype(np.uint8))
+    said = certify("run", "--budget", "rows.npz", "--certificates")
+    assert "each of 3 groups of coordinates, ε = " in said
+    with Store.open("run") as store:
+        columns, config, key = store.columns(), store.config, store.budget
+        budgets = {outcome.budget for i in columns["idx"] if (outcome := store.outcome(int(i))).radius}
+    assert config["budget"] == "rows.npz" and (columns["radius"] > 0).any()
+    assert key == ucan.Budget(torch.from_numpy(limits), torch.from_numpy(groups)).key == next(iter(budgets)).key
+    certify("run", "--budget", "rows.npz")  # resumed
+    ucan_says("audit", "run", "--max", 1, "--steps", 3, "--draws", 4, "--check", 200, "-q")
+    first = int(columns["idx"][columns["radius"].argmax()])
+    words = ("--model", "bright:net", "--model-id", "bright", "--input", "data.npz", "--index", first, "--n", 300, "-q")
+    assert "ok   budget:" in ucan_says("verify", f"run/certificates/{first}.json", *words)
+    np.savez("map.npz", limits=np.load("budget.npy"))
+    certify("map", "--budget", "map.npz")
+    with Store.open("map") as store:
+        assert store.budget == ucan.Budget(torch.from_numpy(np.load("budget.npy"))).key
+
+
+def test_a_file_with_no_groups_that_fit_is_refused(place: Path) -> None:
+    groups = np.zeros(SHAPE, dtype=np.int64)
+    cases: dict[str, dict[str, np.ndarray]] = {
+        "must hold `limits`, and may hold `groups`; it holds groups, width": {"groups": groups, "width": np.ones(1)},
+        "do not fit inputs of": {"limits": np.ones(1), "groups": groups[0]},
+        "numbered by whole numbers from 0": {"limits": np.ones(1), "groups": groups.astype(np.float64)},
+        "one limit each": {"limits": np.ones(2), "groups": groups - 1},
+        "numbers from 2 to 2": {"limits": np.ones(2), "groups": groups + 2},
+        "finite numbers, each 0 or more": {"limits": np.array([-1.0]), "groups": groups},
+        "limits must be numbers": {"limits": np.array(["much"]), "groups": groups},
+    }
+    for said, arrays in cases.items():
+        np.savez("wrong.npz", **arrays)  # type: ignore[arg-type]
+        message = certify("run", "--budget", "wrong.npz", code=2)
+        assert said in message and "--budget: wrong.npz" in message
+    (place / "damaged.npz").write_bytes(b"PK but no more")
+    assert "cannot be read" in certify("run", "--budget", "damaged.npz", code=2)
+
+
 def test_laws_without_an_l2_radius_and_stopping(place: Path) -> None:
     certify("laplace", "--budget", "1", "--law", "laplace")
     certify("stopped", "--budget", "1", "--stop", "0.01")

@@ -25,16 +25,17 @@ from typer.testing import CliRunner
 import ucan
 from ucan.bench import Bench
 from ucan.cli import app, main
-from ucan.cli.answers import Answer, Answers
 from ucan.cli.progress import Progress, duration
-from ucan.cli.train import _Shown
-from ucan.cli.words import ArithmeticName, step_for
+from ucan.cli.train import Training
 from ucan.data import load
 from ucan.errors import InvalidInput, StoreError, TrainingError
 from ucan.models import build_model
 from ucan.report.rerun import commands
 from ucan.report.runs import read_runs
 from ucan.results import Store
+from ucan.runs.answers import Answer, Answers
+from ucan.runs.build import step_for
+from ucan.runs.config import PredictConfig
 from ucan.smoothed import COMPANY
 from ucan.training import is_trained_run
 
@@ -589,12 +590,12 @@ def test_the_backend_is_chosen_once_and_frozen(place: Path, monkeypatch: pytest.
         )
 
     monkeypatch.setattr("ucan.engine.prepare", prepare)
-    monkeypatch.setattr("ucan.cli.words.WORTH_COMPILING", worth)
+    monkeypatch.setattr("ucan.runs.build.WORTH_COMPILING", worth)
     certify("run", "--max", 2, model="tiny:Bright")
     chosen = "eager" if worth else "compile"
     config = tomllib.loads((place / "run" / "config.toml").read_text())
     assert config["backend"] == chosen and set(asked) == {"eager" if worth else "auto"}
-    monkeypatch.setattr("ucan.cli.words.WORTH_COMPILING", 120.0 - worth)
+    monkeypatch.setattr("ucan.runs.build.WORTH_COMPILING", 120.0 - worth)
     certify("run", model="tiny:Bright")
     assert asked[-1] == chosen
     with Store.open("run") as store:
@@ -640,7 +641,7 @@ WRONG = {
     "exponent of another law": (("--exponent", "20"), "--exponent belongs to the power law"),
     "classes": (("--classes", "3"), "use num_classes=2 (on the command line --classes)"),
     "classes unknown": (("--model", "tiny:index"), "--classes"),
-    "noise": (("--noise", "zigzag"), "neither isotropic, pattern-1"),
+    "noise": (("--noise", "zigzag"), "neither a .npy file nor the name"),
     "noise file": (("--noise", "nowhere.npy"), "nowhere.npy cannot be read"),
     "noise shape": (("--noise", "short.npy"), "short.npy has shape (5,)"),
     "noise singular": (("--noise", "zero.npy"), "regularised"),
@@ -658,7 +659,7 @@ WRONG = {
         "the model fails on an input of shape (3, 4, 4): RuntimeError: shape '[1, 1, 4, 4]' is invalid for input of size "
         "48. Is that the shape it takes? (On the command line --size and --channels",
     ),
-    "untrained": (("--model", "cnn"), "cnn knows nothing yet: give its --weights, or train one"),
+    "untrained": (("--model", "cnn"), "cnn has no trained weights: give its --weights, or train one"),
     "ending": (("-o", "run.csv"), "then `ucan export FOLDER -o run.csv`"),
     "file in the way": (("-o", "tiny.py"), "tiny.py is a file, and a run is a folder"),
     "skip": (("--skip", "0"), "'--skip'"),
@@ -939,12 +940,12 @@ def test_predict_begins_anew_where_not_even_the_first_line_was_written(place: Pa
 
 def test_two_settings_never_share_a_part(place: Path) -> None:
     """Both begin before either has an answer."""
-    with Answers(Path("answers.tsv")) as one, Answers(Path("answers.tsv")) as other:
-        one.begin({"seed": 0})
-        other.begin({"seed": 1})
-        one.add(Answer(0, 1, 1, 1, 0.1))
-        with pytest.raises(StoreError, match="being written by another process"):
-            other.add(Answer(0, 1, 0, 0, 0.1))
+    one, other = Answers(Path("answers.tsv")), Answers(Path("answers.tsv"))
+    one.begin(PredictConfig(seed=0))
+    other.begin(PredictConfig(seed=1))
+    one.add(Answer(0, 1, 1, 1, 0.1))
+    with pytest.raises(StoreError, match="being written by another process"):
+        other.add(Answer(0, 1, 0, 0, 0.1))
 
 
 def test_predict_stopped_before_its_first_answer_promises_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1037,13 +1038,13 @@ def test_the_live_line_of_training_fits_the_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     means = {"loss": 1.5, "correct": 0.5, "min_sigma": 1.0, "mean_sigma": 1.0}
-    _Shown(10)(2, 21, 21, means)
+    Training(10)(2, 21, 21, means)
     line = capsys.readouterr().err.removeprefix("\r\x1b[K")
     assert len(line) == 59 and re.match(r"epoch 3/10, step 21/21, \d+ s to go: loss 1.5000, ", line)
 
 
 def test_the_accuracy_of_training_rounds_down(capsys: pytest.CaptureFixture[str]) -> None:
-    _Shown(10)(2, 21, 21, {"loss": 1.5, "correct": 0.9996, "min_sigma": 1.0, "mean_sigma": 1.0})
+    Training(10)(2, 21, 21, {"loss": 1.5, "correct": 0.9996, "min_sigma": 1.0, "mean_sigma": 1.0})
     assert "accuracy 99.9 %" in capsys.readouterr().err
 
 
@@ -1336,7 +1337,7 @@ def test_a_run_on_the_grid_is_verified_audited_and_reported_as_such(byte_picture
 
 def test_which_step_a_command_takes(byte_pictures: Path) -> None:
     whole, floats = load("bytes.npz"), load("data.npz")
-    grid, real = ArithmeticName.grid, ArithmeticName.real
+    grid, real = "grid", "real"
     assert step_for(None, whole, None) == step_for(grid, whole, None) == 1 / 255
     assert step_for(None, floats, None) is step_for(real, whole, None) is None
     assert step_for(None, whole, "real") is None and step_for(None, whole, "grid(1/16)") == 1 / 16

@@ -87,7 +87,7 @@ def test_a_process_is_given_its_share_of_every_batch():
     for rank in range(2):
         shares = list(Batches(dataset, 7, 0, CPU, rank, 2).epoch(2))
         assert len(shares) == len(whole) == 2
-        for (x, labels), (all_x, all_labels) in zip(shares, whole, strict=True):
+        for (x, labels, _), (all_x, all_labels, _) in zip(shares, whole, strict=True):
             assert torch.equal(x, all_x[rank::2]) and torch.equal(labels, all_labels[rank::2])
 
 

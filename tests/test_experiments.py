@@ -20,6 +20,8 @@ from ucan import data
 from ucan.bounds import anytime_lower_bound
 from ucan.errors import InvalidInput
 from ucan.plan import CertifyPlan
+from ucan.runs import levels
+from ucan.stopping import Radius
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "experiments"))
@@ -29,6 +31,8 @@ import audits  # noqa: E402
 import results  # noqa: E402
 import rows  # noqa: E402
 import shape  # noqa: E402
+import shape_attacks  # noqa: E402
+import shape_records  # noqa: E402
 import suite  # noqa: E402
 import table1  # noqa: E402
 
@@ -81,19 +85,20 @@ def test_sizes_are_those_of_a_certificate(law: ucan.Law, norm: float, kind: str)
             continue
         certified += 1
         for by in ("radius", "alm"):
-            sizes = suite.Sizes.at(rows.Claim(norm, by, (0.0,)), law, M.at(x), x)
+            sizes = levels.sizes_at(levels.Claim(norm, by, (0.0,)), g, M.at(x), x, CertifyPlan())
             size = getattr(c, by)
             assert sizes.of(c.p_lower) == pytest.approx(size, rel=1e-12)
-            below, above = sizes.probabilities((0.99 * size, 1.01 * size))
+            below, above = (sizes.probability(share * size) for share in (0.99, 1.01))
             assert below < c.p_lower and not above <= c.p_lower  # NaN where no p reaches it
-            assert suite.reached(sizes, (0.0, 0.5 * size, 0.999 * size, 1.001 * size), c.p_lower) == 3
-            assert suite.reached(sizes, (0.0, 0.5 * size), 0.5) == 0
+            assert levels.reached(sizes, (0.0, 0.5 * size, 0.999 * size, 1.001 * size), c.p_lower) == 3
+            assert levels.reached(sizes, (0.0, 0.5 * size), 0.5) == 0
     assert certified
 
 
 def test_alm_levels_differ_from_input_to_input_under_per_input_noise() -> None:
     law, M, x = ucan.Gaussian(1.0), per_input(), data.load("digits").batch(range(2))[0]
-    p0 = [suite.Sizes.at(rows.alm(1.0), law, M.at(one), one).probabilities((1.0,))[0] for one in x.split(1)]
+    g, claim = nearest_mean(law, M), rows.alm(1.0)
+    p0 = [levels.sizes_at(claim, g, M.at(one), one, CertifyPlan()).probability(1.0) for one in x.split(1)]
     for one, p in zip(x.split(1), p0, strict=True):
         sigma = M(one)[1].sigma.detach().double()
         assert law.radius(p) * float(sigma.log().mean().exp()) == pytest.approx(1.0, rel=1e-6)
@@ -103,7 +108,7 @@ def test_alm_levels_differ_from_input_to_input_under_per_input_noise() -> None:
 def test_levels_that_no_votes_could_certify_are_decided_from_the_start() -> None:
     law = ucan.Gaussian(1.0)
     p0 = law.probability(np.array([2.0, 0.0, 1.0, 4.0, 1.0]))
-    found = suite.within(p0, 1024)
+    found = levels.within(p0, 1024, 0.001)
     assert found[:3].tolist() == sorted({p0[1], p0[2], p0[0]}) and math.isnan(found[3])
     assert anytime_lower_bound(1024, 1024, 0.001) >= p0[0]
 
@@ -111,22 +116,22 @@ def test_levels_that_no_votes_could_certify_are_decided_from_the_start() -> None
 def test_decisions_are_those_of_certify(tmp_path: Path) -> None:
     """Same looks, same noise: the same bounds and the same number of votes as ``certify_each`` gives."""
     g = nearest_mean(ucan.Gaussian(0.4), ucan.Fixed(uneven()))
-    dataset, levels = data.load("digits"), (0.0, 0.1, 0.2, 0.3)
-    row = rows.Row("toy", "", "digits-isotropic", (), (rows.radius(*levels),), 60, 2048)
-    record = suite.Record(tmp_path / "r.json", {}, row.claims, len(dataset), {"l2 radius": ["."] * len(dataset)})
+    dataset, asked = data.load("digits"), (0.0, 0.1, 0.2, 0.3)
+    row = rows.Row("toy", "", "digits-isotropic", (), (rows.radius(*asked),), 60, 2048)
+    record = suite.Record(tmp_path / "r.json", {}, levels.Levels(row.claims, len(dataset)))
     suite.certify(g, dataset, record, row, 60, 2048, INF)
     chosen = suite.in_order(len(dataset))[:60]
-    plan = CertifyPlan(n=2048, stop=suite.Decide(levels))
+    plan = CertifyPlan(n=2048, stop=levels.Decide(asked))
     outcomes = dict(g.certify_each(g.check_inputs(dataset.batch(chosen)[0]), plan))
     votes = 0
     for j, i in enumerate(chosen):
         right = int(g.engine.setup(dataset[i][0][None], plan).classify_samples(
             g.M, dataset[i][0][None], 100, 0, "select").counts.argmax()) == dataset[i][1]  # fmt: skip
         c = outcomes[j]
-        wanted = 0 if not right or c.abstained else sum(c.radius >= level for level in levels)
-        assert record.found["l2 radius"][i] == str(wanted)
+        wanted = 0 if not right or c.abstained else sum(c.radius >= level for level in asked)
+        assert record.levels.reached["l2 radius"][i] == wanted
         votes += 100 + (c.evidence.n if right else 0)
-    assert record.samples == votes
+    assert record.levels.samples == votes
     assert record.seen == 60
 
 
@@ -143,18 +148,18 @@ def test_a_later_pass_goes_on(tmp_path: Path, generator: ucan.Generator) -> None
         return suite.Record.of(where, about, row.claims, total)
 
     first = passed(20, 200)
-    assert first.seen == 20 and first.open and all(n <= 128 for _, n in first.open.values())
+    assert first.seen == 20 and first.levels.open and all(n <= 200 for _, n in first.levels.open.values())
     second = passed(40, 200)
-    assert second.seen == 40 and set(first.open) <= set(second.open)
+    assert second.seen == 40 and set(first.levels.open) <= set(second.levels.open)
     last, alone = passed(40, 4096), passed(40, 4096, tmp_path / "alone.json")
-    assert not last.open or all(n < 4096 for _, n in last.open.values())
-    for key in last.found:
-        ours, once = ("".join(r.found[key]) for r in (last, alone))
-        assert [c == "." for c in ours] == [c == "." for c in once]
+    assert not last.levels.open or all(n < 4096 for _, n in last.levels.open.values())
+    for key in last.levels.reached:
+        ours, once = (r.levels.reached[key] for r in (last, alone))
+        assert [c is None for c in ours] == [c is None for c in once]
         # The same votes; only the moments of looking differ, which may leave one more or one fewer to be given up.
         assert sum(a != b for a, b in zip(ours, once, strict=True)) <= 2
     saved = json.loads(path.read_text())
-    assert saved["complete"] == (not last.open) and saved["inputs"] == 40
+    assert saved["complete"] == (not last.levels.open) and saved["inputs"] == 40
     with pytest.raises(InvalidInput, match="another classifier"):
         suite.Record.of(path, {**about, "weights": 1}, row.claims, total)
     with pytest.raises(InvalidInput, match="other levels"):
@@ -164,10 +169,10 @@ def test_a_later_pass_goes_on(tmp_path: Path, generator: ucan.Generator) -> None
 def test_a_pass_that_is_out_of_time_keeps_every_vote_and_hides_no_open_input(tmp_path: Path) -> None:
     g, dataset = nearest_mean(ucan.Gaussian(0.4), ucan.Isotropic()), data.load("digits")
     row = rows.Row("toy", "", "digits-isotropic", (), (rows.radius(0.1, 0.2, 0.4),), 100, 8192)
-    record = suite.Record(tmp_path / "r.json", {}, row.claims, len(dataset), {"l2 radius": ["."] * len(dataset)})
+    record = suite.Record(tmp_path / "r.json", {}, levels.Levels(row.claims, len(dataset)))
     suite.certify(g, dataset, record, row, 100, 8192, deadline=-1.0)
     assert 1 <= record.seen < 100
-    assert record.open  # those on their way were not dropped: that would leave only the easy ones
+    assert record.levels.open  # those on their way were not dropped: that would leave only the easy ones
     saved = json.loads(record.path.read_text())
     assert "." not in saved["claims"]["l2 radius"]["reached"]
 
@@ -177,9 +182,7 @@ def test_a_record_has_no_gaps_at_any_time(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(suite, "SAVE_EVERY", -1.0)
     g, dataset = nearest_mean(ucan.Gaussian(0.4), ucan.Isotropic()), data.load("digits")
     row = rows.Row("toy", "", "digits-isotropic", (), (rows.radius(0.1, 0.2, 0.4),), 60, 4096)
-    record = suite.Record(
-        tmp_path / "r.json", {"n": 4096}, row.claims, len(dataset), {"l2 radius": ["."] * len(dataset)}
-    )
+    record = suite.Record(tmp_path / "r.json", {"n": 4096}, levels.Levels(row.claims, len(dataset)))
     states = []
     save = suite.Record.save
 
@@ -196,14 +199,11 @@ def test_a_record_has_no_gaps_at_any_time(tmp_path: Path, monkeypatch: pytest.Mo
         assert suite.undecided(state)["inputs"] == len(state["open"])
 
 
-def test_what_was_certified_stays_so(tmp_path: Path) -> None:
-    record = suite.Record(tmp_path / "r.json", {}, (rows.radius(0.1, 0.2),), 3, {"l2 radius": ["."] * 3})
-    record.put(1, [2], (90, 100))
-    record.put(1, [1], None)
-    assert record.found["l2 radius"] == [".", "2", "."] and not record.open
-
-
-# --- records ---
+def test_what_was_certified_stays_so() -> None:
+    known = levels.Levels((rows.radius(0.1, 0.2),), 3)
+    known.put(1, [2], (90, 100))
+    known.put(1, [1], None)
+    assert known.reached["l2 radius"] == [None, 2, None] and not known.open
 
 
 def test_every_beginning_is_an_even_part() -> None:
@@ -238,8 +238,8 @@ def test_shares_round_down_and_count_what_was_seen() -> None:
     assert suite.shares("01233..0", [0.0, 0.5, 1.0]) == {"0": "80.0", "0.5": "60.0", "1": "40.0"}  # up to the gap
     assert suite.shares("110", [0.0]) == {"0": "66.6"}
     assert suite.shares("..", [0.0]) == {"0": "–"}
-    digits = list("01234.....")
-    assert suite.unpacked(suite.packed(digits), 10) == digits
+    known = [0, 1, 2, 3, 14, None, None, None, None, None]
+    assert suite.unpacked(suite.packed(known), 10) == known
 
 
 def test_the_best_option_has_the_largest_mean() -> None:
@@ -354,7 +354,7 @@ def test_the_estimate_is_about_what_sequential_decisions_take(tmp_path: Path) ->
     shares, a, b = np.array(rows.MIXTURE).T
     for kind in rng.choice(3, size=150, p=shares):
         hits = np.cumsum(rng.random(cap) < rng.beta(a[kind], b[kind]))
-        rule, radius = suite.Decide((0, 1, 2)), suite.Radius(of=float, probability=lambda k: p0[k])
+        rule, radius = levels.Decide((0, 1, 2)), Radius(of=float, probability=lambda k: p0[k])
         used.append(
             next((n for n in range(128, cap, 128) if rule.settled(int(hits[n - 1]), n, cap, 0.001, radius)), cap)
         )
@@ -683,6 +683,52 @@ def test_the_table_marks_what_was_chosen() -> None:
         "| isotropic | 0.5 | 0.5 … 1 | 1 | 90.0 | 35.0 |",
         "| isotropic | 1 | 1 … 2 | 1 | 80.0 | 45.0* |",
     ]
+
+
+def test_what_was_kept_is_attacked_inside_its_boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, out = tmp_path / "weights", tmp_path / "attack.json"
+    small = "--n 500 --inputs 9 --every 2 --levels 0 0.04 --seeds 1 --epochs 5 --scales 0.3"
+    run = f"shape.py --data digits --methods shaped-0.75 {small} --weights {weights} --out {tmp_path / 's.json'}"
+    monkeypatch.setattr(sys, "argv", run.split())
+    shape.main()
+    (job,) = json.loads((tmp_path / "s.json").read_text())["jobs"]
+    assert job["levels"] == [0.0, 0.04] and job["inputs"] == 9
+    small = "--certificates 3 --n 500 --steps 3 --draws 2 --restarts 1 --check 200"
+    attack = f"shape_attacks.py --data digits --method shaped-0.75 --scale 0.3 {small} --weights {weights} --out {out}"
+    monkeypatch.setattr(sys, "argv", attack.split())
+    shape_attacks.main()
+    record = json.loads(out.read_text())
+    assert record["summary"]["attacked"] == 3 and not record["summary"]["bug"]
+    tested = [json.loads(line) for line in (out.with_suffix("") / "attempts.jsonl").read_text().splitlines()]
+    assert all(attempt["factor"] == 0.999 and attempt["covered"] for attempt in tested)
+
+
+def test_the_page_shows_what_the_records_say() -> None:
+    page = (ROOT / "docs" / "shape.md").read_text(encoding="utf-8").splitlines()
+    for line in shape_records.tables():
+        assert line in page, "run experiments/shape_records.py and put its tables into docs/shape.md"
+
+
+def test_the_records_reach_what_was_asked_of_them() -> None:
+    recorded = {
+        name: json.loads((ROOT / "experiments" / "recorded" / f"shape-{name}.json").read_text())
+        for name in ("mnist", "mnist-held-out", "mnist-attacks")
+    }
+    for job in recorded["mnist"]["jobs"]:
+        assert job["inputs"] == 10_000 and job["n"] <= 100_000
+    rows = shape_records.mnist_rows(recorded["mnist"], recorded["mnist-held-out"])
+    for gain, here, plain in zip((80, 200, 350), rows["shaped-0.75"], rows["isotropic"], strict=True):
+        assert here is not None and plain is not None and here >= plain + gain
+    assert all(b >= a for a, b in zip(rows["shaped-0.75"], rows["learned"], strict=True) if a is not None and b)
+    assert not any(record["summary"]["covered_breaks"] for record in recorded["mnist-attacks"])
+
+
+def test_records_that_were_not_made_alike_are_not_put_together() -> None:
+    job = {"method": "learned", "scale": 1.0, "seed": 0}
+    records = [{"about": {"n": n}, "machine": {}, "jobs": [job | {"seed": s}]} for n, s in ((1, 1), (1, 0), (2, 0))]
+    assert [each["seed"] for each in shape_records.merged(records[:2])["jobs"]] == [0, 1]
+    with pytest.raises(SystemExit, match="not made alike"):
+        shape_records.merged(records)
 
 
 @pytest.mark.slow

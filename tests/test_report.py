@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import xml.etree.ElementTree as ET
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import escape
 from typer.testing import CliRunner
 
 import ucan
@@ -23,20 +24,22 @@ from ucan.cli import app, main
 from ucan.errors import InvalidInput, StoreError
 from ucan.plan import CertifyPlan
 from ucan.report.accuracy import accuracy_section, lines_of
-from ucan.report.curves import certified_curve
 from ucan.report.evidence import audit_section, overview_section
-from ucan.report.figures import DASHES, PAPER, Line, accuracy_chart, slice_chart, ticks, votes_chart
+from ucan.report.figures import Line, accuracy_chart, slice_chart, ticks, votes_chart
 from ucan.report.gallery import _break_in_words, chosen, exhibit_run
 from ucan.report.noise import pixel_scale
 from ucan.report.page import GENERATOR, LIMIT, build_page, figure_files, galleries_of
+from ucan.report.paint import DASHES, PAPER
 from ucan.report.rerun import commands
 from ucan.report.runs import Run, by_norm, read_runs
 from ucan.report.sentences import most_trusted, sentences
 from ucan.report.slices import cut
 from ucan.results import Store
+from ucan.results.curves import certified_curve
 from ucan.results.imports import ROUNDED, complete, import_run
 from ucan.results.metrics import certified_accuracy, certified_band
 from ucan.rounding import floor_percent
+from ucan.runs.config import RunConfig
 
 SHAPE = (1, 4, 4)
 
@@ -82,7 +85,12 @@ def attempt(idx, broken, mode="live", scope="frozen", **more):
 
 def run(label="ours", scope="pipeline", radii=(0.2, 0.4, 0.6, 0.8), norm=2, cap=0.5, attempts=(), **config):
     settings = {"alpha": 0.001, "data": "digits", **config}
-    return Run(label, Path(label), scope, norm, cap, settings, columns(radii), tuple(attempts))
+    return Run(label, Path(label), scope, norm, cap, RunConfig.of(settings), columns(radii), tuple(attempts))
+
+
+def moved(run, **data):
+    """The run with another reference to its data."""
+    return replace(run, config=replace(run.config, data=replace(run.config.data, **data)))
 
 
 # --- curves ---
@@ -478,7 +486,7 @@ def place(tmp_path_factory):
         config |= {"law": {"name": "Gaussian", "scale": 0.25}, "noise": g.M.describe(), "alm_cap": 0.25}
         config |= {"scope": generator.scope, **asdict(plan)}
         with Store.create(folder / name.split()[0], config) as store:
-            for i, outcome in enumerate(g.certify(x, **asdict(plan))):
+            for i, outcome in enumerate(g.certify(x, n0=plan.n0, n=plan.n)):
                 store.add(i, labels[i], outcome, 0.1)
     ledger = Ledger(folder / "leaning" / "audit", {"kind": "audit", "steps": 7})
     broken = attempt(1, True, prediction=1, answer=0)
@@ -592,12 +600,12 @@ def test_the_noise_of_a_frozen_abstention_is_not_guessed(place):
 
 def test_data_that_are_gone_or_changed_are_said_to_be(place, tmp_path):
     (plain,) = read_runs([place / "plain"])
-    gone = Run(**{**vars(plain), "config": {**plain.config, "data": str(tmp_path / "gone.npz")}})
+    gone = moved(plain, source=str(tmp_path / "gone.npz"))
     gallery = exhibit_run(gone, {})
     assert "data cannot be read" in gallery.missing[0] and all(not e.panels for e in gallery.exhibits)
     with np.load(place / "data.npz") as arrays:
         np.savez(tmp_path / "other.npz", x=1 - arrays["x"], y=arrays["y"])
-    changed = Run(**{**vars(plain), "config": {**plain.config, "data": str(tmp_path / "other.npz")}})
+    changed = moved(plain, source=str(tmp_path / "other.npz"))
     gallery = exhibit_run(changed, {})
     assert "no longer those that were certified" in gallery.missing[0]
     assert len(gallery.exhibits) == 4 and all(e.counts for e in gallery.exhibits)
@@ -625,7 +633,7 @@ def test_an_answer_from_a_registry_says_whose_votes_it_shows(place, tmp_path):
     said = {one.idx: " ".join(one.words) for one in gallery.exhibits}
     assert len(said) == 2 and all("as long as the registry is kept" in text for text in said.values())
     assert "enrolled before" in said[0] and "enrolled before" not in said[1]
-    changed = Run(**{**vars(kept), "config": {**kept.config, "data_hash": "another"}})
+    changed = moved(kept, fingerprint="another")
     assert "no longer those" in exhibit_run(changed, {}).missing[0]
 
 
@@ -674,6 +682,34 @@ def parsed(page):
     tags.feed(page)
     assert tags.open == []
     return tags
+
+
+HOSTILE = """<script>alert(1)<b>&amp;"onload='x'""" + "</title>{{ 7 * 7 }}**"
+
+
+def structure_with(text, place, folder):
+    """The elements and attributes of a page on runs whose every free text is this one."""
+    folder.mkdir()
+    made = folder / text.replace("/", "|")
+    with Store.open(place / "leaning") as whole:
+        free = {key: text for key in ("name", "model", "data", "split", "noise", "weights", "registry")}
+        with Store.create(made, {**whole.config, **free, "given": {"noise": text}}) as store:
+            for idx, label in enumerate(whole.columns(("label",))["label"]):
+                store.add(idx, label, whole.outcome(idx), 0.1)
+    with Store.create(folder / "imported", {"kind": "imported", **free, "source": text, "notes": [text]}) as store:
+        store.extend(columns([0.5]))
+    runs = read_runs([made, folder / "imported"])
+    galleries = galleries_of(runs)
+    page = build_page(runs, galleries)
+    assert f"<title>UCAN report: {escape(text)}" in page
+    tags = parsed(page)
+    drawn = [parsed(svg).seen for svg in figure_files(runs, galleries).values()]
+    return [(tag, sorted(found)) for tag, found in tags.attributes], tags.seen, drawn
+
+
+def test_no_text_of_a_run_becomes_markup(place, tmp_path):
+    harmless = structure_with("x" * len(HOSTILE), place, tmp_path / "harmless")
+    assert structure_with(HOSTILE, place, tmp_path / "hostile") == harmless
 
 
 def test_the_page_is_whole_and_names_are_escaped(place):

@@ -55,7 +55,7 @@ def laplace(t):
 @pytest.mark.parametrize(
     "law, norm, cdf",
     [(Gaussian(0.7), 2, normal), (Gaussian(0.7), INF, normal), (Laplace(0.7), 1, laplace), (ExpInf(0.7), INF, laplace)],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_half_spaces_in_fifty_digits(law, norm, cdf, dim):
     with mp.workdps(50):

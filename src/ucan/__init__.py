@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ucan import scales
     from ucan.budget import Budget
     from ucan.certificate import Abstention, Certificate, Prediction
+    from ucan.data.tables import Table
     from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
     from ucan.generators import (
         BasisWise,
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
         Pattern,
     )
     from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
+    from ucan.models import Denoised, Ensemble
     from ucan.region import Region
     from ucan.registry import Registry
+    from ucan.routed import Routed
     from ucan.smoothed import SmoothedClassifier
+    from ucan.tabular import SmoothedTable
 
 __all__ = [
     "Abstention",
@@ -35,6 +39,8 @@ __all__ = [
     "CertificationWise",
     "Composed",
     "DatasetWise",
+    "Denoised",
+    "Ensemble",
     "ExpInf",
     "Fixed",
     "Gaussian",
@@ -50,8 +56,11 @@ __all__ = [
     "Prediction",
     "Region",
     "Registry",
+    "Routed",
     "SingularScale",
     "SmoothedClassifier",
+    "SmoothedTable",
+    "Table",
     "UcanError",
     "Uniform",
     "UnsupportedNorm",
@@ -64,11 +73,15 @@ __getattr__, __dir__ = lazy_names(
     {
         "budget": "Budget",
         "certificate": "Abstention Certificate Prediction",
+        "data.tables": "Table",
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
         "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern",
         "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
+        "models": "Denoised Ensemble",
         "region": "Region",
         "registry": "Registry",
+        "routed": "Routed",
         "smoothed": "SmoothedClassifier",
+        "tabular": "SmoothedTable",
     },
 )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
+import numpy as np
 import torch
 
 from ucan.errors import InvalidInput
@@ -143,6 +147,33 @@ class Budget:
             return cls(limits.expand(shape) if limits.ndim == 0 else limits.reshape(shape), None, name)
         except (KeyError, TypeError, RuntimeError) as error:
             raise InvalidInput(f"this is no record of a budget: {error}.") from error
+
+
+def read_budget(path: str | Path, shape: Sequence[int]) -> Budget:
+    """The budget in a file, for inputs of this shape.
+
+    A `.npy` file holds a map of the input's shape. An `.npz` file holds `limits`, one number a group, and `groups`, a map of
+    the input's shape with the number of each coordinate's group, counted from 0; without `groups` the limits are a map.
+    """
+    path = Path(path)
+    try:
+        content = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        arrays = {"limits": content} if isinstance(content, np.ndarray) else dict(content)
+    except (OSError, ValueError, TypeError, BadZipFile) as error:
+        raise InvalidInput(f"{path} cannot be read as a numeric {path.suffix} file: {error}.") from error
+    if "limits" not in arrays or arrays.keys() - {"limits", "groups"}:
+        found = ", ".join(sorted(arrays)) or "nothing"
+        raise InvalidInput(f"{path} must hold `limits`, and may hold `groups`; it holds {found}.")
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iuf":
+            raise InvalidInput(f"{path}: {name} must be numbers, not {array.dtype}.")
+    groups = arrays.get("groups")
+    if groups is not None and groups.dtype.kind in "iu":
+        groups = groups.astype(np.int64)
+    try:
+        return Budget.of(arrays["limits"].astype(np.float64), shape, groups, path.stem)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from error
 
 
 def as_limits(what: str, value: Any) -> torch.Tensor:

@@ -18,10 +18,11 @@ from ucan.choices import SCOPES as SCOPES
 from ucan.choices import Scope as Scope
 from ucan.choices import check_choice, norm_from_json, norm_name, norm_to_json
 from ucan.errors import InvalidInput, StoreError, UcanError
-from ucan.evidence import Evidence, own_kind
+from ucan.evidence import Evidence
 from ucan.region import Region
 from ucan.rounding import floor_digits
 from ucan.sidecar import INLINE, is_small, tensors_from_json, tensors_to_json
+from ucan.storage import write_whole
 
 FORMAT = 2
 READABLE = (1, 2)  # 1: version 0.1, whose evidence tells less
@@ -62,7 +63,8 @@ class Outcome:
             else ""
         )
         copy = f", of a copy in {evidence.precision}" if evidence.copy else ""
-        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{copy}"
+        held = f", {evidence.held.words()}" if evidence.held is not None else ""
+        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{copy}{held}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,9 +300,7 @@ def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) 
         raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: make it first.")
     try:
         text = json.dumps(outcome.to_dict(path.parent), indent=1, ensure_ascii=False, allow_nan=False)
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        write_whole(path, text.encode())
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error}.") from error
 
@@ -355,18 +355,19 @@ def budget_from_json(entry: dict[str, Any] | None, folder: Path | None) -> Budge
 def _scale_to_json(scale: scales.Scale, folder: Path | None) -> dict[str, Any]:
     if isinstance(scale, scales.Scalar):
         return {"kind": "Scalar", "value": scale.value}
-    tensors = scale.tensors()
+    kind, tensors = scales.kind_name(scale), scale.tensors()
+    if "@" in kind:  # a kind from outside may have plain numbers beside its tensors
+        tensors = scale.content()
     if is_small(tensors):
-        return {"kind": type(scale).__name__, "tensors": tensors_to_json(tensors, folder)}
+        return {"kind": kind, "tensors": tensors_to_json(tensors, folder)}
     # Many certificates share one Σ: its hash is taken once, and its file is written where it is missing.
     entry = scale.known("file", lambda: tensors_to_json(tensors, None))
     if folder is not None and not (folder / entry["file"]).exists():
         tensors_to_json(tensors, folder)
-    return {"kind": type(scale).__name__, "tensors": entry}
+    return {"kind": kind, "tensors": entry}
 
 
 def _scale_from_json(entry: dict[str, Any], folder: Path | None) -> scales.Scale:
-    kind = own_kind(scales, entry["kind"])
     if "value" in entry:
-        return kind(entry["value"])
-    return kind.of_tensors(tensors_from_json(entry["tensors"], folder))
+        return scales.restored(entry["kind"], {"value": entry["value"]})
+    return scales.restored(entry["kind"], tensors_from_json(entry["tensors"], folder))

@@ -1,17 +1,19 @@
-"""A run's frozen config: a small TOML writer, an atomic write, and the difference between two configs in words."""
+"""A run's frozen config: TOML that is written once, and the rule that a run goes on under the same config or not at all."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ucan.errors import InvalidInput, StoreError
+from ucan.errors import InvalidInput, StoreError, UcanError
+from ucan.storage import sync_folder, write_whole
 
+CONFIG = "config.toml"  # the file in a run's folder
 RUN_FORMAT = 1
 HEADER = "# A UCAN run, frozen when it began: a changed setting belongs in a new folder.\n"
 
@@ -34,9 +36,8 @@ def to_toml(config: dict[str, Any]) -> str:
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
-    """Write the config whole or not at all: a temporary file, flushed to the disk, then renamed."""
-    text = f"{HEADER}run_format = {RUN_FORMAT}\n{to_toml(config)}"
-    write_whole(path, text.encode())
+    """Write the config, whole or not at all."""
+    write_whole(path, f"{HEADER}run_format = {RUN_FORMAT}\n{to_toml(config)}".encode())
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -53,25 +54,42 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is afterwards either complete and on the disk, or as it was before."""
-    part = path.with_name(f".{path.name}.part")
-    with open(part, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    sync_folder(path.parent)
+def settle(
+    folder: Path,
+    wanted: dict[str, Any],
+    compare: Callable[[dict[str, Any], dict[str, Any]], list[str]],
+) -> dict[str, Any]:
+    """Begin a run in a folder under a frozen config, or go on with the one there, if it has the same config.
+
+    Args:
+        folder: the run's folder; it exists.
+        wanted: the config, as ``frozen`` gives it.
+        compare: what says in which settings two configs differ, a line each, such as ``differences``.
+
+    Returns:
+        The config of the run in this folder.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        write_config(path, wanted)
+        sync_folder(folder.resolve().parent)
+    begun = read_config(path)
+    if begun.get("kind") != wanted.get("kind"):
+        raise InvalidInput(
+            f"{folder} holds a run of another kind ({begun.get('kind')}); nothing was changed. Give a new folder."
+        )
+    refuse_changes(folder, compare(begun, wanted))
+    return begun
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in a folder durable, where the system can."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def refuse_changes(place: Path, changed: list[str], error: type[UcanError] = InvalidInput) -> None:
+    """Raise ``error`` if there are any differences between what was begun in ``place`` and what is asked for."""
+    if changed:
+        raise error(
+            f"{place} holds a run with another config:\n  "
+            + "\n  ".join(changed)
+            + f"\nGive the same settings to resume it, or another --out to start a new one (or remove {place.name})."
+        )
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

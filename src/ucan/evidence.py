@@ -8,7 +8,9 @@ from typing import Any
 
 from ucan import laws
 from ucan.bounds import Ballot
+from ucan.catalogue import LAWS, Made, call
 from ucan.errors import InvalidInput
+from ucan.held import Held
 from ucan.laws import Law
 
 
@@ -19,7 +21,8 @@ class Noise:
     ``kind`` and ``module`` name the generator's class, ``settings`` are the plain values that it was made with, ``state``
     is a SHA-256 of its weights, buffers and plain attributes. ``constant``: μ and Σ are the same for every input, or the
     guarantee covers the pipeline for another reason (composed noise). ``line`` is for people and is never compared.
-    A record of version 0.1 has nothing but the line.
+    ``made`` says how to make it again: its name in the catalogue of generators, the package that adds it, its parameters;
+    None where it has no name, or was made from other things. A record of version 0.1 has nothing but the line.
     """
 
     line: str
@@ -28,6 +31,13 @@ class Noise:
     settings: Mapping[str, Any] = field(default_factory=dict)
     state: str | None = None
     constant: bool | None = None
+    made: Made | None = None
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Noise:
+        """From JSON's values."""
+        made = record.get("made")
+        return cls(**{**record, "made": None if made is None else Made(**made)})
 
     @property
     def complete(self) -> bool:
@@ -64,7 +74,8 @@ class Evidence:
     (then ``seed`` is None). ``model`` is what the classifier is known by (``ucan.fingerprint.identity``). ``data_hash``:
     the seed was derived, and these are the data that it was derived from. ``copy``: the precision was asked for in a
     call, so this is about a copy of the classifier. ``thresholds`` are the probabilities that the rule asked for, rising,
-    where the bound goes by them (``ucan.bounds.Sequential``).
+    where the bound goes by them (``ucan.bounds.Sequential``). ``held``: the columns that
+    had no noise, with their values; the claim covers no change of them.
     """
 
     counts: tuple[int, ...]
@@ -95,6 +106,7 @@ class Evidence:
     family: int = 1
     data_hash: str | None = None
     copy: bool = False
+    held: Held | None = None
     thresholds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -134,9 +146,10 @@ class Evidence:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        thresholds = plain.pop("thresholds")
+        thresholds, held = plain.pop("thresholds"), plain.pop("held")
         return {
             **plain,
+            **({} if held is None else {"held": held.to_dict()}),
             "counts": list(self.counts),
             "selection": None if self.selection is None else list(self.selection),
             "law": law_to_json(self.law),
@@ -150,7 +163,7 @@ class Evidence:
     def from_dict(cls, record: Mapping[str, Any]) -> Evidence:
         """The inverse of ``to_dict``; also reads what version 0.1 wrote, where noise was one line of text."""
         plain = dict(record)
-        noise = Noise(line=plain.pop("generator")) if "generator" in plain else Noise(**plain["noise"])
+        noise = Noise(line=plain.pop("generator")) if "generator" in plain else Noise.from_dict(plain["noise"])
         selection = plain.get("selection")
         return cls(
             **{
@@ -160,27 +173,51 @@ class Evidence:
                 "thresholds": tuple(plain.get("thresholds", ())),
                 "law": law_from_json(plain["law"]),
                 "noise": noise,
+                "held": None if plain.get("held") is None else Held.from_dict(plain["held"]),
             }
         )
 
 
 def law_to_json(law: Law) -> dict[str, Any]:
-    """A law by its name and parameters; one that does not come with UCAN also by the module that has it."""
-    kind = type(law)
-    own = getattr(laws, kind.__name__, None) is kind
-    return {"name": kind.__name__, **({} if own else {"module": kind.__module__}), **asdict(law)}
+    """A law by its name and parameters; one that does not come with UCAN also by its module, and by the package that adds it.
+
+    ``kind`` is then its name in the catalogue of laws.
+    """
+    cls = type(law)
+    if getattr(laws, cls.__name__, None) is cls:
+        return {"name": cls.__name__, **asdict(law)}
+    made = LAWS.made(cls, {})
+    registered = {} if made is None else {"kind": made.name, "package": made.package}
+    return {"name": cls.__name__, "module": cls.__module__, **registered, **asdict(law)}
 
 
 def law_from_json(entry: Mapping[str, Any]) -> Law:
-    """The law again. A record never gets a module imported, since that would run its code: the user does that."""
+    """The law again: ours, or of an installed package that adds it by name.
+
+    A record never gets any other module imported, since that would run its code: the user does that.
+    """
     parameters = dict(entry)
     name, module = parameters.pop("name"), parameters.pop("module", None)
+    kind, package = parameters.pop("kind", None), parameters.pop("package", None)
     if module is None:
-        return own_kind(laws, name)(**parameters)
-    found = [kind for kind in _subclasses(Law) if (kind.__module__, kind.__name__) == (module, name)]
-    if not found:
+        found: Law = own_kind(laws, name)(**parameters)
+        return found
+    if kind is not None:
+        law: Law = call("law", LAWS.load(kind, package=package), parameters)
+        return law
+    known = [cls for cls in subclasses(Law) if (cls.__module__, cls.__name__) == (module, name)]
+    if not known:
         raise InvalidInput(f"this record's law is {name} of the module {module}: import that module first.")
-    return found[-1](**parameters)
+    made: Law = known[-1](**parameters)
+    return made
+
+
+def make_law(name: str, parameters: Mapping[str, Any], where: str | None = None) -> Law:
+    """The law of this name in the catalogue, with these parameters."""
+    made = call("law", LAWS.load(name, where), parameters)
+    if not isinstance(made, Law):
+        raise InvalidInput(f"[law] {name!r} made a {type(made).__name__}, which is no ucan.Law.")
+    return made
 
 
 def own_kind(module: Any, name: str) -> Any:
@@ -190,6 +227,7 @@ def own_kind(module: Any, name: str) -> Any:
     return getattr(module, name)
 
 
-def _subclasses(kind: type) -> list[type]:
-    direct: list[type] = kind.__subclasses__()
-    return direct + [inner for outer in direct for inner in _subclasses(outer)]
+def subclasses(kind: Any) -> list[Any]:
+    """All classes that derive from this one and are known by now."""
+    direct: list[Any] = kind.__subclasses__()
+    return direct + [inner for outer in direct for inner in subclasses(outer)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self
 
@@ -126,37 +126,6 @@ class PredictPlan:
     def rule(self) -> str | None:
         """The stopping rule as text."""
         return "majority" if self.stop else None
-
-
-def to_config(plan: CertifyPlan | PredictPlan) -> dict[str, Any]:
-    """The plan as a run's config has it. What version 0.1 did not know appears only where it is used."""
-    plain = {f.name: getattr(plan, f.name) for f in fields(plan)}
-    plain["stop"] = plan.rule if isinstance(plan, CertifyPlan) else plan.stop
-    budget, block = plain.pop("budget", None), plain.pop("block")
-    source = "random" if is_secret(plan.seed) else "derived" if derived_from(plan.seed) is not None else None
-    return {
-        **plain,
-        # TOML has no whole numbers of so many digits.
-        "seed": f"{int(plan.seed):#x}" if source else plan.seed,
-        "seed_source": source,
-        "family": plan.family if plan.family > 1 else None,
-        **({} if budget is None else {"budget_hash": budget.key}),
-        **({} if block is None else {"block": block}),
-    }
-
-
-def from_config(config: dict[str, Any]) -> CertifyPlan:
-    """A run's plan from its config, but for its stopping rule and its budget."""
-    left = ("stop", "budget")
-    plain = {f.name: config[f.name] for f in fields(CertifyPlan) if f.name in config and f.name not in left}
-    return CertifyPlan(**{**plain, "seed": seed_from_config(config)})
-
-
-def seed_from_config(config: dict[str, Any]) -> int:
-    """A run's seed, and whether it is secret."""
-    seed = config.get("seed", 0)
-    number = int(seed, 16) if isinstance(seed, str) else int(seed)
-    return SecretSeed(number) if config.get("seed_source") == "random" else number
 
 
 def random_seed() -> SecretSeed:

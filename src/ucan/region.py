@@ -109,6 +109,33 @@ class Region:
         """
         return self.radius * (1 - SHAVE) / self.budget_size(Budget.of(budget, self.shape))
 
+    def reach(self) -> torch.Tensor:
+        """How far each coordinate may move alone: R/‖Σ⁻¹eᵢ‖ₚ, of the input's shape, in float64; never too large.
+
+        Every change of coordinate i alone by strictly less is inside; for a diagonal Σ that is R·σᵢ. Of m coordinates that
+        move together each may move by its reach/m^(1/p), p the region's norm (``reach_together``).
+        """
+        return (self.radius * (1 - SHAVE) / self.scale.axis_norms(self.norm, self.dim)).reshape(self.shape)
+
+    def reach_together(self, coordinates: Any) -> torch.Tensor:
+        """How far some coordinates, numbered in the flattened input, may all move at once, each by less than this.
+
+        The same share of each one's reach: 1/m^(1/p) of it for an elementwise Σ and m coordinates. A Σ that mixes
+        coordinates may add up what they do, but never to more than their number.
+        """
+        chosen = torch.as_tensor(coordinates, dtype=torch.int64).flatten()
+        if not len(chosen) or len(chosen.unique()) != len(chosen):
+            raise InvalidInput("reach_together takes at least one coordinate, and each once.")
+        if int(chosen.min()) < 0 or int(chosen.max()) >= self.dim:
+            raise InvalidInput(f"the coordinates of this region are numbered from 0 to {self.dim - 1}.")
+        alone = self.reach().flatten()[chosen]
+        if self.radius == 0:
+            return alone
+        limits = torch.zeros(self.dim, dtype=torch.float64)
+        limits[chosen] = alone
+        share = max(self.budget_factor(limits.reshape(self.shape)), (1 - SHAVE) / len(chosen))
+        return alone * min(share, 1.0)
+
     def budget_size(self, budget: Budget) -> float:
         """The largest ‖Σ⁻¹δ‖ₚ over a budget, exact or from above."""
         known = _SIZES.setdefault(self.scale, WeakKeyDictionary()).setdefault(budget, {})

@@ -41,6 +41,20 @@ def floor_significant(value: float, digits: int = 6) -> str:
     return repr(float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_FLOOR, _EXACT)))
 
 
+def floor_grouped(value: float, digits: int = 3) -> str:
+    """A number for a sentence with so many significant digits, rounded down, thousands apart.
+
+    >>> floor_grouped(2489.7), floor_grouped(1.69999), floor_grouped(0.000123456)
+    ('2,480', '1.69', '0.000123')
+    """
+    exact = Decimal(repr(float(value)))
+    if not exact.is_finite() or exact == 0:
+        return _round(exact, 0, ROUND_FLOOR)
+    shown = exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_FLOOR, _EXACT)
+    text = f"{shown:,f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def _round(exact: Decimal, digits: int, rounding: str) -> str:
     if exact.is_nan():
         return "–"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,6 +26,11 @@ class Selecting:
     lead: int
     tally: np.ndarray
     drawn: int = 0
+
+    @classmethod
+    def done(cls, stream: Stream, counts: Sequence[int], n0: int) -> Selecting:
+        """The votes that chose a class before, as evidence has them."""
+        return cls(stream, n0, n0, np.array([*counts, n0 - sum(counts)]), n0)
 
     def needed(self) -> int:
         """How many further votes it takes at least."""
@@ -63,6 +68,10 @@ class Candidate:
     place: int = 0  # copies of the present stream that were asked for
     chosen: Selecting | None = None
     watch: Watch | None = None
+
+    def goes_on(self, tally: torch.Tensor, drawn: int) -> None:
+        """Begin with votes that were counted before, the first ``drawn`` of the stream; none of them is drawn again."""
+        self.tally, self.drawn, self.place = tally, drawn, drawn
 
     @property
     def hits(self) -> int:
@@ -117,6 +126,18 @@ class Candidate:
             take = min(block - skip, end - self.place)
             yield Job(self.M, self.x, self.source, self.place // block, take, skip, part=take < block)
             self.place += take
+
+
+@dataclass(frozen=True)
+class AllVotes(Stop):
+    """No rule: every input uses all of its votes."""
+
+    def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
+        """Never before the cap."""
+        return False
+
+    def __str__(self) -> str:
+        return "never"
 
 
 def settle(

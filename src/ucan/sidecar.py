@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load, save
 
 from ucan.errors import InvalidInput
+from ucan.storage import write_whole
 
 # Up to this many numbers stay in the JSON itself: a digit or a small image, readable by eye and by any tool.
 INLINE = 4096
@@ -53,9 +54,7 @@ def tensors_to_json(tensors: dict[str, torch.Tensor], folder: Path | None) -> di
     data = save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
     file = f"{hashlib.sha256(data).hexdigest()}.safetensors"
     if folder is not None and not (folder / file).exists():
-        part = folder / f".{file}.part"
-        part.write_bytes(data)
-        part.replace(folder / file)
+        write_whole(folder / file, data)
     return {"file": file}
 
 

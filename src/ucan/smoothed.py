@@ -17,16 +17,18 @@ from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.choices import PRECISIONS, Bound, Test, check_choice
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput
+from ucan.estimators import as_estimator, known_classes
 from ucan.evidence import Evidence
 from ucan.fingerprint import has_weights
-from ucan.generators import Composed, Generator, Isotropic
+from ucan.generators import Generator, Isotropic
 from ucan.guards import check_inside, check_lost
+from ucan.held import Held
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, DerivedSeed, PredictPlan, Seed, given_seed, random_seed
 from ucan.readiness import COMPANY as COMPANY
 from ucan.readiness import Readiness
 from ucan.rounding import ceil_digits, floor_digits
-from ucan.sequential import Candidate, Selecting
+from ucan.sequential import AllVotes, Candidate, Selecting
 from ucan.sidecar import batch_hash, input_hash
 from ucan.sizes import Sizes, alm_of
 from ucan.stopping import AnytimeRadii, Case, Radius, Stop, parse_stop
@@ -45,7 +47,8 @@ def _majority(tau: float) -> Radius:
 class SmoothedClassifier:
     """g(x) = the most probable answer of the classifier f under noise, argmax_c P(f(x + μ + Σε) = c).
 
-    ``model`` is f: any callable that maps a batch (n, *event) to logits (n, num_classes) or to class indices (n,).
+    ``model`` is f: any callable that maps a batch (n, *event) to logits (n, num_classes) or to class indices (n,), or a
+    fitted estimator with ``predict`` (scikit-learn, XGBoost, …). ``num_classes`` is asked of a model that tells it, else 10.
     ``law`` draws ε; ``generator`` is the paper's M, which chooses μ and Σ (None: isotropic). ``backend``
     is how f is run: "eager", "compile" (torch.compile), or "auto", the faster of the two; ``precision`` ("fp32", "tf32",
     "bf16") is what it computes in, its own if not given. Both are part of the classifier, so what is certified is what
@@ -63,7 +66,7 @@ class SmoothedClassifier:
         model: Callable[[torch.Tensor], Any],
         law: Law,
         generator: Generator | None = None,
-        num_classes: int = 10,
+        num_classes: int | None = None,
         backend: str = "eager",
         precision: str | None = None,
         model_id: str | None = None,
@@ -75,7 +78,8 @@ class SmoothedClassifier:
             raise InvalidInput(f"generator must be a ucan.Generator such as ucan.Fixed(scale), got {generator!r}.")
         if generator is not None and getattr(generator, "scope", None) not in ("pipeline", "frozen"):
             raise InvalidInput(f"{type(generator).__name__} must declare its scope, pipeline or frozen.")
-        self.f = Classifier(model, num_classes)
+        model = as_estimator(model) or model
+        self.f = Classifier(model, known_classes(model, 10) if num_classes is None else num_classes)
         self.law = law
         self.M = (Isotropic() if generator is None else generator).eval()
         if precision is not None:
@@ -154,9 +158,8 @@ class SmoothedClassifier:
         """The norm of the radius: the one asked for; beside a budget, where the noise has no ℓ2 radius, its own."""
         if budget is None or norm not in (None, 2):
             return norm
-        if isinstance(self.M, Composed):
-            return self.M.norm
-        return 2 if 2 in self.law.norms else self.law.norms[-1]
+        norms = self.M.norms(self.law)
+        return 2 if 2 in norms else norms[-1]
 
     def seeded(self, plan: AnyPlan, seed: Seed, data_hash: str) -> AnyPlan:
         """The plan with its seed: the one given; for None one from the system's entropy; for "derived" one that follows
@@ -248,16 +251,18 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
-        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self._decided(M, x, plan))
+        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self.decided(M, x, plan))
         for setup, candidate in settled:
-            M, x = candidate.M, candidate.x
-            with self.engine.beside(x.device):
-                thresholds = stop.thresholds(candidate.radius)
-                evidence = self._stopped(setup, candidate, plan, stop.bound, thresholds)
-                p_A, _ = bound_named(stop.bound).probabilities(evidence.ballot(candidate.c_A))
-                p_A = max(0.0, p_A - self.arithmetic_error(M, x))
-                outcome = self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
-            yield candidate.index, outcome
+            yield candidate.index, self.concluded(setup, candidate, plan)
+
+    def concluded(self, setup: Setup, candidate: Candidate, plan: CertifyPlan) -> Certificate | Abstention:
+        """What the votes of a candidate certify, by the bound of the rule that ended them."""
+        M, x, rule = candidate.M, candidate.x, plan.stop or AllVotes()
+        with self.engine.beside(x.device):
+            evidence = self._stopped(setup, candidate, plan, rule.bound, rule.thresholds(candidate.radius))
+            p_A, _ = bound_named(rule.bound).probabilities(evidence.ballot(candidate.c_A))
+            p_A = max(0.0, p_A - self.arithmetic_error(M, x))
+            return self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
 
     def _stopped(
         self, setup: Setup, candidate: Candidate, plan: AnyPlan, bound: str, thresholds: tuple[float, ...] = ()
@@ -379,6 +384,25 @@ class SmoothedClassifier:
             self.f.model, self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, step
         )
 
+    def holding(self, held: Held | None) -> SmoothedClassifier:
+        """The classifier at an input with these held values, under the same noise; itself where nothing is held.
+
+        Its model is then one of rows, which has ``at`` (``ucan.held``).
+        """
+        if held is None:
+            return self
+        at = getattr(self.f.model, "at", None)
+        if at is None:
+            raise InvalidInput(
+                f"{type(self.f.model).__name__} is no classifier of rows, so that nothing of it can be held."
+            )
+        engine = self.engine
+        made = SmoothedClassifier(
+            at(held), self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, self.step
+        )
+        made.engine.on_votes = engine.on_votes
+        return made
+
     @property
     def step(self) -> float | torch.Tensor | None:
         """The step of the grid that inputs and noise lie on; None in real arithmetic."""
@@ -431,7 +455,7 @@ class SmoothedClassifier:
         selecting = Selecting(Stream(plan.seed, name, "select"), n0, lead, tally)
         return Candidate(i, x, M, Stream(plan.seed, name, phase), 0, radius, selecting)
 
-    def _decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
+    def decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
         """How what a rule decides follows from p at x, and back."""
         with self.engine.beside(x.device):
             return self.sizes.decided(M, x, plan)

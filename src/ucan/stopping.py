@@ -23,6 +23,7 @@ from ucan.bounds import (
     log_wealth,
     majority_p_value,
 )
+from ucan.catalogue import STOPS, call, parsed
 from ucan.errors import InvalidInput
 
 # Giving up on a radius that could have been certified costs no soundness, only that radius. One is given up when of the ways
@@ -324,6 +325,12 @@ def parse_stop(value: Any) -> Stop | None:
 
 
 def _parse_text(text: str) -> Stop:
+    if text.strip()[:1].isalpha():  # a rule by its name
+        name, parameters = parsed(text)
+        made = call("stop", STOPS.load(name, "stop"), parameters)
+        if not isinstance(made, Stop):
+            raise InvalidInput(f"[stop] {name!r} made a {type(made).__name__}, which is no ucan.stopping.Stop.")
+        return made
     try:
         if text.strip().endswith("%"):
             fraction = float(text.strip()[:-1]) / 100

@@ -1,14 +1,128 @@
-"""SQLite files of ours: told from any other, and their failures in words."""
+"""What is kept on disk, and how: files that are whole or absent, lines that are added one by one, databases of ours.
+
+Three rules hold for everything that UCAN writes. A file is written whole or not at all (``whole``, ``write_whole``).
+Work that may be interrupted adds each result when it is finished and goes on from there (``Journal``, and transactions of
+a database). Work goes on only under the config it was begun with (`config.settle`).
+"""
 
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ucan.errors import StoreError
+
+# --- whole or not at all ---
+
+
+@contextmanager
+def whole(*paths: Path) -> Iterator[list[Path]]:
+    """Temporary files to write in place of these, which then replace them, in this order.
+
+    Afterwards all are complete and on the disk. If the block raises, all are as they were before.
+    """
+    parts = [path.with_name(f".{path.name}.part") for path in paths]
+    try:
+        yield parts
+        for part in parts:
+            _sync(part, os.O_RDWR)
+        for part, path in zip(parts, paths, strict=True):
+            part.replace(path)
+        for folder in {path.parent for path in paths}:
+            sync_folder(folder)
+    finally:
+        for part in parts:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is afterwards either complete and on the disk, or as it was before."""
+    with whole(path) as (part,):
+        part.write_bytes(data)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the system can."""
+    if os.name == "posix":
+        _sync(folder, os.O_RDONLY)
+
+
+def _sync(path: Path, mode: int) -> None:
+    descriptor = os.open(path, mode)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- append and resume ---
+
+
+class Journal:
+    """A file of lines that grows while work goes on; one process writes it, others may read it meanwhile.
+
+    Each line is added in one write and is then on the disk. A last line that a crash cut short does not count: it is not
+    among ``lines``, and the next line takes its place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mended = False  # whether the end of the file is that of a line
+
+    def lines(self) -> list[str]:
+        """The finished lines; none where there is no file."""
+        return [line.decode() for line in self._whole().splitlines()]
+
+    def begin(self, line: str) -> None:
+        """Make the file with its first line. FileExistsError if there is one: two processes must not share it."""
+        self._write(line, "xb")
+
+    def append(self, line: str) -> None:
+        """Add a line."""
+        if not self._mended and self.path.exists():
+            os.truncate(self.path, len(self._whole()))
+        self._write(line, "ab")
+
+    def keep(self, count: int) -> None:
+        """Drop all but the first ``count`` lines."""
+        lines = self._whole().splitlines(keepends=True)
+        if self.path.exists() and len(lines) > count:
+            write_whole(self.path, b"".join(lines[:count]))
+
+    def _whole(self) -> bytes:
+        data = self.path.read_bytes() if self.path.exists() else b""
+        return data[: data.rfind(b"\n") + 1]
+
+    def _write(self, line: str, mode: str) -> None:
+        data = f"{line}\n".encode()
+        with open(self.path, mode, buffering=0) as file:
+            if file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, "disk is full")
+            os.fsync(file.fileno())
+        self._mended = True
+
+
+# --- databases ---
+
+
+def claim(db: sqlite3.Connection, path: Path, application_id: int, version: int, schema: str) -> None:
+    """Recognise a database before anything is written to it; an empty one becomes ours in one transaction.
+
+    ``schema`` is a sequence of statements, each ended by a semicolon.
+    """
+    if recognise(db, path, application_id, version):
+        return
+    with transaction(db, "EXCLUSIVE"):
+        if not recognise(db, path, application_id, version):  # another process may have been first
+            for statement in schema.strip().split(";")[:-1]:
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {application_id}")
+            db.execute(f"PRAGMA user_version = {version}")
 
 
 def recognise(db: sqlite3.Connection, path: Path, application_id: int, version: int) -> bool:
@@ -35,6 +149,9 @@ def transaction(db: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[Non
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+# --- what goes wrong, in words ---
 
 
 @contextmanager

@@ -11,12 +11,13 @@ from torch import nn
 from ucan.arithmetic import REAL, ROUNDED_DOWN
 from ucan.backends import precision_name
 from ucan.bounds import BY_NAME, at_most_p_value, check_alpha
-from ucan.certificate import Certificate
+from ucan.certificate import Abstention, Certificate
 from ucan.choices import PRECISIONS, SCOPES, Scope, norm_name
 from ucan.errors import InvalidInput, UcanError
 from ucan.evidence import Evidence, Noise
 from ucan.fingerprint import weights_hash
-from ucan.generators import BasisWise, BudgetWise, Composed, DatasetWise, Fixed, Generator, Isotropic, Pattern
+from ucan.generators import Context, Fixed, Generator, kind_of, rebuilt
+from ucan.held import Held, held_of
 from ucan.plan import CertifyPlan, random_seed
 from ucan.region import Region
 from ucan.registry import Registry
@@ -36,8 +37,6 @@ STATED = "the noise as the certificate states it"
 SLACK = 1 + 1e-9
 # Fresh votes at least, unless a number is given: against fewer nothing false falls.
 LEAST = 100
-# Of a certificate of version 0.1, whose noise is a line of text: kinds that may claim the pipeline, by the name it begins with.
-CONSTANT = {kind.__name__ for kind in (Isotropic, Fixed, Pattern, DatasetWise, BudgetWise, BasisWise, Composed)}
 
 
 @dataclass(frozen=True)
@@ -145,6 +144,7 @@ def _same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tenso
             evidence.model or evidence.weights_hash, mine if evidence.model else weights_hash(g.f.model) or mine
         ),
         *_precision_check(certificate, g, x),
+        *_held_check(evidence.held, held_of(g.f.model)),
         Check("classes", classes == g.f.num_classes, f"{g.f.num_classes} classes here, {classes} in the certificate"),
         _check("law", f"the noise law, {g.law},", law, ("is", "is not"), f"the certificate's, {evidence.law}"),
         Check(
@@ -172,6 +172,14 @@ def _same_input(evidence: Evidence, x: torch.Tensor) -> bool:
 def _of_a_copy(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> bool:
     """Whether the certificate is about the classifier in another precision than the one that is deployed."""
     return certificate.evidence.precision != (g.engine.precision or precision_name(g.f.dtype or x.dtype))
+
+
+def _held_check(claimed: Held | None, mine: Held | None) -> tuple[Check, ...]:
+    """Whether the columns without noise, and their values, are those of the certificate; nothing where there are none."""
+    if claimed is None and mine is None:
+        return ()
+    what = mine.words() if mine is not None else "no columns are held"
+    return (_check("held", what, claimed == mine, ("is", "is not"), "what the certificate says, with the same values"),)
 
 
 def _precision_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
@@ -372,7 +380,7 @@ def _scope(
         issued = "the registry holds this region" if found else "the registry holds no such region around this input"
         return Check("scope", found is not None, issued), x if found is None else found.centre[None].to(x)
     noise, stated = certificate.evidence.noise, isinstance(g.M, Stated)
-    constant = noise.constant if noise.complete else noise.line.partition("(")[0] in CONSTANT
+    constant = noise.constant if noise.complete else constant_line(noise)
     # A record of version 0.1 of somebody's own generator does not tell; the generator itself does.
     honest = certificate.scope == "frozen" or (
         g.M.scope == "pipeline" and (bool(constant) or (not stated and not noise.complete))
@@ -408,18 +416,44 @@ def same_noise(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor,
     return same_map(certificate.region.scale, real, x.shape[1:], tolerance) and float(beside) <= tolerance
 
 
+def constant_line(noise: Noise) -> bool:
+    """Whether a record of version 0.1, whose noise is a line of text, names a kind that may claim the pipeline."""
+    return getattr(kind_of(noise), "scope", None) == "pipeline"
+
+
+def told(noise: Noise) -> bool:
+    """Whether a certificate's Σ and μ are all of its noise, as far as its kind is known here."""
+    kind = kind_of(noise)
+    return kind is None or kind is Stated or kind.tells(noise.settings)
+
+
 def noise_of(certificate: Certificate, source: Generator | None = None) -> Generator:
     """The noise that the certificate speaks of: its own Σ and μ, held fixed, with the view of the source it came from.
 
     What is verified against this is verified against the certificate's own words: the verdict says so.
     """
-    if isinstance(source, Composed):  # redrawn for every copy: there is nothing to hold
+    if source is not None and source.redrawn:  # for every copy: there is nothing to hold
         return source
     noise = certificate.evidence.noise
-    kind = noise.kind or noise.line.partition("(")[0]
-    own = (Composed.__name__, BasisWise.__name__, BudgetWise.__name__)
-    if source is None and (kind in own or noise.settings.get("estimate")):  # a view is part of the classifier, not of Σ
+    if source is None and not told(noise):  # a view is part of the classifier, not of Σ
         raise InvalidInput(
             f"this certificate is about {noise.line} noise, which needs its network: give the trained run."
         )
     return Stated(certificate, source)
+
+
+def noise_again(outcome: Certificate | Abstention) -> Generator:
+    """The noise of an outcome without its trained run: made again by name, or as the certificate states it.
+
+    What is made by name must have the state that the record names; what a certificate states must be all of its noise.
+    """
+    noise, shape = outcome.evidence.noise, None if isinstance(outcome, Abstention) else outcome.region.shape
+    again = rebuilt(noise, Context(() if shape is None else shape, outcome.evidence.law))
+    if again is not None:
+        return again
+    kind = kind_of(noise)
+    if kind is None or not (told(noise) and (noise.constant if noise.complete else constant_line(noise))):
+        raise InvalidInput(f"{noise.line} noise needs its generator: give --model a trained run's folder.")
+    if isinstance(outcome, Abstention):
+        raise InvalidInput("every input of this run abstained, and only a certificate would tell its Σ.")
+    return noise_of(outcome)

@@ -75,6 +75,26 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Form:
+    """How inputs lie in memory: in which precision, and whether the channels of pictures come last."""
+
+    dtype: torch.dtype
+    channels_last: bool = False
+
+    def of(self, batch: torch.Tensor) -> torch.Tensor:
+        """A batch (n, *event) in this form: itself, where it is so already."""
+        batch = batch.to(self.dtype)
+        return batch.contiguous(memory_format=torch.channels_last) if self.channels_last else batch
+
+    def empty(self, slots: int, block: int, like: torch.Tensor) -> torch.Tensor:
+        """Memory (slots, block, *event) for copies of an input (1, *event), in this form when taken as one batch."""
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        size = (slots * block, *like.shape[1:])
+        batch = torch.empty(size, dtype=self.dtype, device=like.device, memory_format=layout)
+        return batch.unflatten(0, (slots, block))
+
+
+@dataclass(frozen=True)
 class Votes:
     """How often each class was answered, and how often nothing valid was."""
 
@@ -187,6 +207,12 @@ class Classifier:
                 f"the model answered a batch of {size} with {output.dtype} of shape {tuple(output.shape)}; it must "
                 f"give logits of shape ({size}, {self.num_classes}) or whole class numbers of shape ({size},)."
             )
+        if output.shape[1] == 1:
+            raise ModelError(
+                "the model answers with one number per input. If it is the logit of the second of two classes, "
+                "ucan.models.adapt(model, x) makes it two; if it is a probability p, wrap it in a function that gives "
+                "torch.cat([1 - p, p], 1)."
+            )
         if output.shape[1] != self.num_classes:
             raise ModelError(
                 f"the model answers with {output.shape[1]} logits, but num_classes is {self.num_classes}: "
@@ -199,6 +225,9 @@ def as_answer(output: Any) -> torch.Tensor:
     """What a model answered, as a tensor."""
     if isinstance(output, torch.Tensor):
         return output
+    inner = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if isinstance(inner, torch.Tensor):  # Hugging Face's models
+        return inner
     try:
         return torch.as_tensor(output)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -256,11 +285,13 @@ class VoteCounter:
         block: int,
         size: int,
         grid: Grid | None = None,
+        form: Form | None = None,
     ) -> None:
         self.vote = vote
         self.num_classes = num_classes
         self.law = law
         self.grid = grid
+        self.form = form
         self.block = block
         self.size = fitting(size, block)
         self.on_votes: Callable[[int], None] | None = None
@@ -325,7 +356,7 @@ class VoteCounter:
         for start in range(0, used, self.size):
             part = noisy[start : start + self.size]
             # A part of its own: a model that works in place may have what it is shown, but not the rest of the block.
-            shown = part.new_zeros(self.size, *part.shape[1:])
+            shown = (self.form or Form(part.dtype)).empty(1, self.size, part[:1])[0].zero_()
             shown[: len(part)] = part
             votes[start : start + self.size] = self.vote(shown).to(noisy.device)[: len(part)]
         return votes
@@ -333,13 +364,14 @@ class VoteCounter:
     def _noisy(self, jobs: Sequence[Job]) -> torch.Tensor:
         """The noisy copies (capacity, *event); places without a job count for nothing."""
         x, start = jobs[0].x, 0
-        noisy = x.new_empty(self.capacity, *x.shape[1:])
+        form = self.form or Form(x.dtype)
+        noisy = form.empty(1, self.capacity, x)[0]
         # One input's blocks are shaped together.
         for (*_, part), same in itertools.groupby(jobs, key=lambda job: (id(job.M), id(job.x), job.part)):
             for run in [[job] for job in same] if part else [list(same)]:
                 length = sum(job.length(self.block) for job in run)
                 # A part has the noise that it has in its block, which is drawn whole.
-                out = x.new_empty(self.block, *x.shape[1:]) if part else noisy[start : start + length]
+                out = form.empty(1, self.block, x)[0] if part else noisy[start : start + length]
                 self._draw(out.unflatten(0, (len(run), self.block)), run)
                 if part:
                     noisy[start : start + length] = out[run[0].skip : run[0].skip + length]

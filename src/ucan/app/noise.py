@@ -1,11 +1,10 @@
-"""The noise at one input, to be looked at: μ and σ in each pixel, and noisy copies."""
+"""The noise at one input for display: μ and σ in each pixel, and noisy copies."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from ucan.generators import Composed
 from ucan.report.noise import pixel_scale
 from ucan.scales import as_scale
 from ucan.smoothed import SmoothedClassifier
@@ -24,7 +23,7 @@ def noise_maps(g: SmoothedClassifier, x: torch.Tensor) -> tuple[np.ndarray, np.n
     with torch.no_grad():
         mu, sigma = M(x)
         offset = mu.double().expand_as(x)[0].mean(0).cpu().numpy()
-        known = None if isinstance(g.M, Composed) else pixel_scale(as_scale(sigma).to("cpu"), tuple(x.shape[1:]))
+        known = None if g.M.redrawn else pixel_scale(as_scale(sigma).to("cpu"), tuple(x.shape[1:]))
         if known is not None:
             return offset, g.law.scale * known, True
         noisy = M.perturb(x, g.law, DRAWS, torch.Generator(x.device).manual_seed(0))[:, 0].double()

@@ -1,4 +1,4 @@
-"""The page: Gradio's wiring between a session and its panels. Nothing leaves the machine, and nothing comes from outside."""
+"""The page: Gradio connects a session with its panels. Nothing is sent to other machines or loaded from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THUMBS, LOOK = 24, 0.1
 CHOOSE = "Choose a picture above, or drop one."
 CERTIFY = "Press “Certify” to watch the votes arrive."
 ATTACK = "Certify a picture first; then an attacker may try."
-# What the page's own buttons do: thumbnails are plain HTML, so a click says which one it was.
+# Thumbnails are plain HTML, so this script reports which one was clicked.
 PICK = """element.addEventListener('click', event => {
   const button = event.target.closest('button[data-number]')
   if (button) trigger('click', {number: Number(button.dataset.number)})
@@ -56,7 +56,7 @@ class Page:
         first = self._pick(session.numbers[0]) if session.numbers else None
         title = f"UCAN explore · {session.name}"
         with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(600, 600)) as self.blocks:
-            # What one visitor has before them: the input, its certificate, the page of thumbnails, the noise's seed.
+            # The state of one visitor: the input, its certificate, the page of thumbnails, the seed of the noise.
             self.chosen, self.claim, self.start, self.seed = gr.State(first), gr.State(None), gr.State(0), gr.State(0)
             gr.HTML(panels.header(session))
             with gr.Row(equal_height=False):
@@ -73,7 +73,7 @@ class Page:
     def _lay_out_choice(self, first: Chosen | None) -> None:
         some = bool(self.session.numbers)
         with gr.Column(scale=5, min_width=320):
-            gr.HTML("<h2><span>1</span> Choose a picture</h2>")
+            gr.HTML(panels.heading("Choose a picture", 1))
             self.thumbs = gr.HTML(self._thumbs(0, first), elem_id="thumbs", js_on_load=PICK, visible=some)
             with gr.Row(visible=some, elem_id="numbers"):
                 number = None if first is None else first.number
@@ -82,14 +82,14 @@ class Page:
             self.file = gr.File(label="or drop a picture of your own", elem_id="drop", height=150)
             self.said = gr.HTML("", elem_id="said")
         with gr.Column(scale=7, min_width=320):
-            gr.HTML("<h2>The noise</h2>")
+            gr.HTML(panels.heading("The noise"))
             self.noise = gr.HTML(self._noise(first, self.session.scale, 0), elem_id="noise")
             self.again = gr.Button("Draw other noise", size="sm", elem_id="again")
 
     def _lay_out_certificate(self) -> None:
         own, plan = self.session.scale, self.session.plan
         with gr.Column(scale=5, min_width=320):
-            gr.HTML("<h2><span>2</span> Certify it</h2>")
+            gr.HTML(panels.heading("Certify it", 2))
             self.scale = gr.Slider(
                 own / 4,
                 own * 4,
@@ -120,12 +120,12 @@ class Page:
             self.certify = gr.Button("Certify", variant="primary", size="lg", elem_id="certify")
             self.counted = gr.HTML("", elem_id="counted")
         with gr.Column(scale=7, min_width=320):
-            gr.HTML("<h2>The answer, and how far it holds</h2>")
+            gr.HTML(panels.heading("The answer, and how far it holds"))
             self.result = gr.HTML(panels.hint(CERTIFY), elem_id="result")
 
     def _lay_out_attack(self) -> None:
         with gr.Column(scale=5, min_width=320):
-            gr.HTML("<h2><span>3</span> Attack it</h2>")
+            gr.HTML(panels.heading("Attack it", 3))
             self.multiple = gr.Slider(
                 0.1,
                 3.0,
@@ -137,13 +137,13 @@ class Page:
             )
             self.attack = gr.Button("Attack", variant="stop", size="lg", elem_id="attack")
         with gr.Column(scale=7, min_width=320):
-            gr.HTML("<h2>What to watch for</h2>" + panels.adversary(self.session))
+            gr.HTML(panels.heading("What to watch for") + panels.adversary(self.session))
 
     # --- what happens when ---
 
     def _connect(self) -> None:
         silent: dict[str, Any] = {"show_progress": "hidden"}
-        # Heavy work goes one at a time, whoever asks; choosing another input stops one's own.
+        # Heavy work runs one job at a time for all visitors; choosing another input stops one's own job.
         heavy: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "classifier", **silent}
         settings = [self.chosen, self.scale, self.n, self.alpha]
         results = [self.counted, self.result, self.claim, self.attacked, self.said]
@@ -173,7 +173,7 @@ class Page:
         return self._show(lambda: Chosen(self.session.decode(path), -1, Path(path).name, None), scale, start)
 
     def _show(self, choose: Callable[[], Chosen], scale: float, start: int) -> list[Any]:
-        """The newly chosen input, with nothing known of it yet; if it is refused all stays, and the reason is said."""
+        """The newly chosen input without results; if it is refused, everything stays and the reason is shown."""
         try:
             now = choose()
             noise = self._noise(now, scale, 0)

@@ -1,11 +1,10 @@
-"""One run, opened to be explored: choose an input, watch it being certified, attack the certificate. No web page here."""
+"""One run opened for exploring: choose an input, certify it step by step, attack the certificate. The page is in `page.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,21 +15,21 @@ from ucan.data import Labelled
 from ucan.data.single import load_picture_or_array
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
-from ucan.generators import Composed
-from ucan.plan import Bound, CertifyPlan, from_config
+from ucan.plan import Bound, CertifyPlan
 from ucan.report.pictures import is_picture
-from ucan.results import Store
-from ucan.results.rebuild import data_of, pipeline_of
+from ucan.runs.config import DataRef
+from ucan.runs.read import Run
+from ucan.runs.rebuild import data_of, pipeline_of
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
 from ucan.votes import Votes
 
-# What an upload may be: a photograph of today's telephones passes, a bomb does not.
+# Limits of an upload: a photograph of a telephone passes, a decompression bomb does not.
 MOST_BYTES, MOST_PIXELS = 10_000_000, 50_000_000
 # The formats that are decoded; others (PostScript among them) can make a decoder run programs.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "PPM", "TIFF")
-# Votes to begin with: enough for a radius, soon there.
+# Default number of votes: enough for a radius, and quickly counted.
 VOTES = 10_000
 # The share of the region in which the attack has to fail where the guarantee covers it.
 INSIDE = 0.9
@@ -87,7 +86,7 @@ class Session:
         return opened
 
     def _check(self) -> None:
-        """Refuse, before a page opens, inputs that are no pictures and a classifier that does not answer them."""
+        """Refuse, before the page opens, inputs that are not pictures and a classifier that cannot answer them."""
         if not is_picture(self.shape):
             raise InvalidInput(
                 f"inputs of shape {self.shape} are no pictures with 1 or 3 channels, and the page shows pictures: use "
@@ -105,7 +104,7 @@ class Session:
         return self.g.law.scale
 
     def smoothed(self, scale: float) -> SmoothedClassifier:
-        """The classifier under the run's noise at another λ. A certificate of it is true; the network may be unused to it."""
+        """The classifier under the run's noise at another λ: its certificates are true, but it was not trained for that."""
         if scale == self.scale:
             return self.g
         g, law = self.g, replace(self.g.law, scale=float(scale))
@@ -127,9 +126,9 @@ class Session:
         return self._placed(x[None]), label
 
     def decode(self, path: str | Path) -> torch.Tensor:
-        """A picture somebody hands in, as an input (1, *event): any size and any colours are brought to the model's.
+        """An uploaded picture as an input (1, *event), converted to the size and the channels of the model.
 
-        One of exactly the model's size is taken as it is; others are resized and cropped as those of a folder are.
+        A picture of exactly the model's size is not changed; others are resized and cropped like those of a folder.
         """
         path = Path(path)
         width, height = _check_picture(path)
@@ -143,7 +142,7 @@ class Session:
             raise InvalidInput(str(error).replace(str(path), path.name)) from error
 
     def _placed(self, x: torch.Tensor) -> torch.Tensor:
-        """An input where the classifier is."""
+        """An input on the classifier's device."""
         return x.to(self.g.f.device or x.device)
 
     def certify(
@@ -151,8 +150,8 @@ class Session:
     ) -> Iterator[Votes | Certificate | Abstention]:
         """The votes on x (1, *event) as they come, which certify nothing yet, then what ``g.certify`` gives.
 
-        The seed is the run's, so whoever asks again with another n sees the same votes and more or fewer of them. The
-        usual bound is about an n fixed before looking: each further try has the bound that holds for every n at once.
+        The seed is the run's: another n gives the same votes, and more or fewer of them. The usual bound needs an n that was
+        fixed beforehand, so each further try uses the bound that holds for every n at once.
         """
         plan, g = replace(self.plan, n=int(n), alpha=float(alpha)), self.smoothed(scale)
         tries = self.tries.setdefault(input_hash(x), {})
@@ -161,9 +160,9 @@ class Session:
         return g.certify_watched(x, replace(plan, bound=bound))
 
     def risk(self, name: str) -> tuple[int, float]:
-        """How often the input of this hash was tried, and how probable it is at most that any of the answers is false.
+        """How often the input with this hash was tried, and an upper bound on the probability that any answer is false.
 
-        Each λ is another claim. At one λ the first try has a risk of α, and all others together have one.
+        Each λ is another claim. At one λ the first try has a risk of α, and all others together have a risk of α.
         """
         tries = self.tries.get(name, {})
         fixed = sum(alpha for (_, _, alpha), bound in tries.items() if bound != "anytime")
@@ -199,11 +198,10 @@ class Session:
 def _open_trained(run: Path, source: str | None, device: torch.device) -> Session:
     trained = load_run(run)
     g = SmoothedClassifier(trained.classifier.to(device), trained.law, trained.generator, trained.num_classes)
-    norms = (trained.generator.norm,) if isinstance(trained.generator, Composed) else trained.law.norms
+    norms = trained.generator.norms(trained.law)
     plan = CertifyPlan(n=VOTES, norm=2 if 2 in norms else norms[0], budget=trained.budget)
     settings = trained.settings
-    config = {"data": settings.data, "size": settings.size, "channels": trained.shape[0]}
-    dataset, notes = _data(config, source)
+    dataset, notes = _data(DataRef(settings.data, size=settings.size, channels=trained.shape[0]), source)
     numbers = () if dataset is None else tuple(range(len(dataset)))
     return Session(run.resolve().name, g, plan, trained.shape, dataset, numbers, notes)
 
@@ -211,37 +209,37 @@ def _open_trained(run: Path, source: str | None, device: torch.device) -> Sessio
 def _open_certified(
     run: Path, model: str | None, source: str | None, weights: Path | None, device: torch.device
 ) -> Session:
-    with Store.open(run) as store:
-        config, name = store.config, store.name
-        columns = store.columns(("idx", "abstained"))
-        if not len(columns["idx"]):
-            raise InvalidInput(f"{run} has no results yet: `ucan certify` writes them; then come back.")
-        # A certificate tells Σ, an abstention only the law: prefer the former.
-        first = store.outcome(int(columns["idx"][columns["abstained"].argmin()]))
-    g = pipeline_of(config, first, device, model, weights)
-    plan = replace(from_config(config), precision=None, budget=first.budget)  # the classifier has the precision
-    dataset, notes = _data(config, source)
+    opened = Run.open(run)
+    config, columns = opened.config, opened.columns
+    if not opened.inputs:
+        raise InvalidInput(f"{run} has no results yet: `ucan certify` writes them; then come back.")
+    # A certificate tells Σ, an abstention only the law: prefer the former.
+    first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
+    g = pipeline_of(config.model, first, device, model, weights)
+    # The classifier has the precision.
+    plan = replace(config.sampling.plan(opened.norm), precision=None, budget=first.budget)
+    dataset, notes = _data(config.data, source)
     if isinstance(first, Certificate):
         shape = first.region.shape
     elif dataset is not None:
         shape = dataset.event_shape
     else:
         raise InvalidInput(f"neither the data of {run} are here nor a certificate that tells their shape: give --data.")
-    if config.get("weights_hash") not in (None, weights_hash(g.f.model)):
+    if config.model.weights_hash not in (None, weights_hash(g.f.model)):
         notes += ("The model has changed since this run: what you see here is about the model as it is now.",)
-    if "registry" in config:
+    if config.claim.registry is not None:
         notes += (
             "This run answered through a registry. The page does not ask it: what you see is the classifier without "
             "that memory.",
         )
     numbers = tuple(i for i in columns["idx"].tolist() if dataset is not None and i < len(dataset))
-    return Session(name, g, replace(plan, n=min(plan.n, VOTES)), tuple(shape), dataset, numbers, notes)
+    return Session(opened.label, g, replace(plan, n=min(plan.n, VOTES)), tuple(shape), dataset, numbers, notes)
 
 
-def _data(config: dict[str, Any], source: str | None) -> tuple[Labelled | None, tuple[str, ...]]:
-    """The run's data; if they are not here any more, pictures can still be dropped."""
+def _data(data: DataRef, source: str | None) -> tuple[Labelled | None, tuple[str, ...]]:
+    """The run's data, if they can be found; without them pictures can still be uploaded."""
     try:
-        return data_of(config, source), ()
+        return data_of(data, source), ()
     except UcanError as error:
         if source is not None:
             raise

@@ -16,6 +16,7 @@ from ucan.audit.attacks import covered_step, reachable
 from ucan.audit.claims import claimed
 from ucan.audit.decide import SURE, Decision, decide, rival_of
 from ucan.backends import PRECISIONS
+from ucan.catalogue import ATTACKS
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
 from ucan.smoothed import SmoothedClassifier
@@ -34,7 +35,8 @@ AGAIN, MOST = 10, 100
 class Budget:
     """How hard to attack: steps, noise draws a step and restarts; ``check`` fresh votes or more decide at ``level``.
 
-    A test goes on, up to a hundred times ``check``, while the class's share is too close to one half to tell.
+    A test goes on, up to a hundred times ``check``, while the class's share is too close to one half to tell. ``attack`` is
+    the name of an attack in the catalogue; None: by gradients where the classifier has one, else by its answers alone.
     """
 
     steps: int = 40
@@ -43,8 +45,11 @@ class Budget:
     check: int = 2000
     level: float = 0.001
     seed: int = 0
+    attack: str | None = None
 
     def __post_init__(self) -> None:
+        if self.attack is not None:
+            ATTACKS.load(self.attack, "audit: attack")
         for name in ("steps", "draws", "restarts", "check"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"audit: {name} must be at least 1, got {getattr(self, name)}.")

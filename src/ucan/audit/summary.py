@@ -13,6 +13,7 @@ from ucan.audit.decide import SURE, allowed_breaks
 from ucan.audit.ledger import ATTEMPTS
 from ucan.audit.trials import MODES, Attempt
 from ucan.errors import StoreError
+from ucan.storage import Journal
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,7 @@ def read_attempts(folder: str | Path) -> list[Attempt]:
     """The finished attempts of the audit in a folder, also while it goes on; none where there is no audit."""
     path = Path(folder) / ATTEMPTS
     try:
-        data = path.read_bytes() if path.is_file() else b""
-        lines = data[: data.rfind(b"\n") + 1].splitlines()  # a last line without an end is still being written
-        made = [Attempt(**json.loads(line)) for line in lines]
+        made = [Attempt(**json.loads(line)) for line in Journal(path).lines()]
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(f"{path} cannot be read as an audit: {error}. Remove the folder to audit anew.") from error
     return list({(a.idx, a.factor, a.mode): a for a in made}.values())  # the last line of an attempt counts

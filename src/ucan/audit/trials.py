@@ -9,12 +9,14 @@ from typing import Any, Literal
 import torch
 
 from ucan.arithmetic import ROUNDED, arithmetic_of
-from ucan.audit.attacks import Aim, black_box_attack, gradient_attack, has_gradient
+from ucan.audit.attacks import Aim, has_gradient
 from ucan.audit.balls import Ball, budget_ball
 from ucan.audit.claims import share
 from ucan.audit.decide import SURE
 from ucan.audit.judge import Budget, Judge, derived_seed, precision_of
+from ucan.audit.methods import Attack
 from ucan.audit.stateful import Witness, enrolled
+from ucan.catalogue import ATTACKS
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
@@ -180,22 +182,35 @@ def attempts_on(
 ) -> list[tuple[Attempt, torch.Tensor | None]]:
     """An attempt on each of the cases, side by side; every judge is shown all its candidates."""
     trials = [_Trial(g, case, mode, factor, budget, memory) for case in cases]
-    # Each by what its own input tells: a classifier may have a gradient at one and none at the next.
-    guided = [has_gradient(t.attacked, t.case.x, torch.Generator(t.rng.device)) for t in trials]
+    names = [_attack_on(trial, budget) for trial in trials]
     aims = [trial.aims() for trial in trials]
-    for trial, own, gradient in zip(trials, aims, guided, strict=True):
-        for aim in own[: 0 if gradient else 1 if trial.case.certificate.budget is None else 2]:
-            trial.judge.look(black_box_attack(aim, budget.steps, budget.draws))
-    for kind in range(max(map(len, aims))):
-        some = [
-            (trial, own[kind])
-            for trial, own, gradient in zip(trials, aims, guided, strict=True)
-            if gradient and kind < len(own)
-        ]
-        found = gradient_attack([aim for _, aim in some], budget.steps, budget.draws, budget.restarts) if some else []
-        for (trial, _), candidates in zip(some, found, strict=True):
-            trial.judge.look(candidates)
-    return [t.finish("gradient" if gradient else "black-box") for t, gradient in zip(trials, guided, strict=True)]
+    for name in dict.fromkeys(names):
+        attack: Attack = ATTACKS.load(name, "audit: attack")
+        for kind in range(max(map(len, aims))):
+            some = [
+                (trial, own[kind])
+                for trial, own, chosen in zip(trials, aims, names, strict=True)
+                if chosen == name and kind < _aimed(trial, own, name)
+            ]
+            if some:
+                found = attack([aim for _, aim in some], budget)
+                for (trial, _), candidates in zip(some, found, strict=True):
+                    trial.judge.look(candidates)
+    return [trial.finish(name) for trial, name in zip(trials, names, strict=True)]
+
+
+def _attack_on(trial: _Trial, budget: Budget) -> str:
+    """The attack that was asked for; if none was, by gradients where the classifier has one at this very input."""
+    if budget.attack is not None:
+        return budget.attack
+    return "gradient" if has_gradient(trial.attacked, trial.case.x, torch.Generator(trial.rng.device)) else "black-box"
+
+
+def _aimed(trial: _Trial, aims: Sequence[Aim], name: str) -> int:
+    """How many of the aims are attacked: without gradients each is dear, and only the first ones are."""
+    if name != "black-box":
+        return len(aims)
+    return min(len(aims), 1 if trial.case.certificate.budget is None else 2)
 
 
 def _recertify(

@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from torch import nn
 
-from ucan import __version__
 from ucan.allocator import keep_memory
-from ucan.backends import OPTIONS
-from ucan.bench import Bench, Row, Stopped, machine
 from ucan.cli import words
 from ucan.errors import InvalidInput
-from ucan.models import BUILT_IN, build_model, load_model
-from ucan.training import is_trained_run, load_run
+from ucan.models.names import NAMES
+from ucan.storage import storage, write_whole
+from ucan.version import __version__
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ucan.bench import Bench, Row, Stopped
 
 MODEL_HELP = (
     "What is measured: `package.module:name` (a module, or what makes one), the folder of a trained run, or one of "
-    f"{', '.join(BUILT_IN)}."
+    f"{', '.join(NAMES)}."
 )
 
 
@@ -48,19 +50,24 @@ def bench(
 
     Example: `ucan bench --model resnet50 --shape 3,224,224 --n 100000 --precision bf16 --backend compile`
     """
+    from ucan.backends import OPTIONS
+    from ucan.bench import Bench, machine
+    from ucan.runs.build import device_of
+
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out takes a file in a folder that is there, got {out}.")
     unknown = sorted({name.strip() for name in backend.split(",")} - {"eager", *OPTIONS})
     if unknown:
         raise InvalidInput(f"--backend takes eager, {', '.join(OPTIONS)}, got {', '.join(unknown)}.")
-    where = words.device_of(device)
+    where = device_of(device)
     network, event, classes = _network(model, weights, shape, where)
     measured = Bench(network, event, classes, n)
     precisions = [None if name.strip() == "fp32" else name.strip() for name in precision.split(",")]  # None: its own
     choices = [(name.strip(), kind) for kind in precisions for name in backend.split(",")]
     about = machine(where)
     title = f"{model} at {_joined(event)} on {about['device']}"
-    interrupted, stopped = False, list[Stopped]()
+    interrupted = False
+    stopped: list[Stopped] = []
     try:
         stopped = _measure(measured, choices, shapes, art, quiet)
     except KeyboardInterrupt:  # what was measured until then is told all the same
@@ -76,7 +83,8 @@ def bench(
     else:
         _show(measured.rows, stopped, title)
     if out is not None:
-        out.write_text(record)
+        with storage(out):
+            write_whole(out, record.encode())
     if interrupted:
         raise KeyboardInterrupt
 
@@ -85,6 +93,13 @@ def _network(
     model: str, weights: Path | None, shape: str | None, where: torch.device
 ) -> tuple[nn.Module, tuple[int, ...], int]:
     """What is measured, on its device, with the shape of its inputs and its number of classes."""
+    import torch
+    from torch import nn
+
+    from ucan.models import build_model, load_model
+    from ucan.runs.build import classes_of
+    from ucan.training import is_trained_run, load_run
+
     if is_trained_run(model):
         if shape is not None or weights is not None:
             raise InvalidInput(f"{model} is a trained run: leave out --shape and --weights.")
@@ -94,14 +109,14 @@ def _network(
         event = tuple(int(part) for part in (shape or "3,32,32").split(","))
     except ValueError as error:
         raise InvalidInput(f"--shape takes numbers such as 3,32,32, got {shape!r}.") from error
-    if model in BUILT_IN and weights is None:  # as fast with any weights
+    if model in NAMES and weights is None:  # as fast with any weights
         return build_model(model, event, 10).to(where), event, 10
     network = load_model(model, weights, None, where, event)
     if not isinstance(network, nn.Module) or next(network.parameters(), None) is None:
         raise InvalidInput(
             f"{model} has no weights in PyTorch, so its bare forward pass cannot be prepared: measure a module."
         )
-    return network, event, words.classes_of(network, None, torch.zeros(1, *event, device=where))
+    return network, event, classes_of(network, None, torch.zeros(1, *event, device=where))
 
 
 def _joined(event: tuple[int, ...]) -> str:

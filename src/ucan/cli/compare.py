@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from ucan.config import write_whole
 from ucan.errors import InvalidInput, StoreError
+from ucan.storage import write_whole
 
 
 class At(StrEnum):

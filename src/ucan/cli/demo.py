@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import io
+import math
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
 from ucan.cli import words
-from ucan.cli.audit import audit
-from ucan.cli.certify import certify
+from ucan.cli.progress import Shown
 from ucan.cli.report import check_output, write_page
-from ucan.cli.train import train
+from ucan.cli.train import Training
 from ucan.errors import StoreError
-from ucan.report.page import build_page, galleries_of
-from ucan.report.render import terminal
-from ucan.report.runs import read_runs
-from ucan.report.sentences import sentences
-from ucan.report.tables import comparison
+
+if TYPE_CHECKING:
+    from ucan.runs.read import Run
 
 REPORT = "report.html"
 TEST_DIGITS = 445
-COMPARED_AT = {None: (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), words.NormName.linf: (0.0, 0.02, 0.04, 0.06, 0.08, 0.1)}
+COMPARED_AT = {None: (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), math.inf: (0.0, 0.02, 0.04, 0.06, 0.08, 0.1)}
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Kind:
     name: str
     preset: str
     about: str
-    norm: words.NormName | None = None
+    norm: float | None = None
     model: str | None = None
 
 
@@ -55,18 +51,18 @@ KINDS = (
         "isotropic-linf",
         "digits-isotropic",
         "the first classifier again, now against changes of every pixel by a little (ℓ∞)",
-        words.NormName.linf,
+        math.inf,
         "isotropic",
     ),
     Kind(
         "fitted-linf",
         "digits-budget",
         "less noise where the pictures differ and more elsewhere, with the same guarantee against ℓ∞ at the same p",
-        words.NormName.linf,
+        math.inf,
     ),
 )
 # Twenty steps on the tenth of the certificates show what a full audit shows; `ucan audit` has more of both.
-ATTACK: dict[str, Any] = {"factors": "0.999", "steps": 20, "draws": 8}
+STEPS, DRAWS = 20, 8
 
 
 def demo(
@@ -85,6 +81,10 @@ def demo(
 
     Examples: `ucan demo`, `ucan demo --digits 445 --n 10000 --out runs/long`
     """
+    from ucan.report.page import build_page, galleries_of
+    from ucan.report.sentences import sentences
+    from ucan.runs.read import read_runs
+
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -100,7 +100,7 @@ def demo(
     folders = [out / kind.name for kind in KINDS]
     runs = read_runs(folders)
     for norm, radii in COMPARED_AT.items():
-        _compare([out / kind.name for kind in KINDS if kind.norm == norm], radii, quiet)
+        _compare([run for run, kind in zip(runs, KINDS, strict=True) if kind.norm == norm], radii, quiet)
     if not quiet:
         typer.echo(f"$ ucan report {' '.join(map(str, folders))} -o {out / REPORT}\n")
     write_page(out / REPORT, build_page(runs, galleries_of(runs)))
@@ -109,51 +109,68 @@ def demo(
     typer.echo(f"The report: {out / REPORT}")
 
 
-def _compare(folders: list[Path], radii: tuple[float, ...], quiet: bool) -> None:
+def _compare(runs: list[Run], radii: tuple[float, ...], quiet: bool) -> None:
     """The table of the runs of one norm."""
+    from ucan.report.render import terminal
+    from ucan.report.tables import comparison
+
     if not quiet:
         columns = "" if radii == COMPARED_AT[None] else f" --radii {','.join(f'{r:g}' for r in radii)}"
-        typer.echo(f"\n$ ucan compare {' '.join(map(str, folders))}{columns}")
+        typer.echo(f"\n$ ucan compare {' '.join(str(run.folder) for run in runs)}{columns}")
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    typer.echo(terminal(comparison(folders, radii), width))
+    typer.echo(terminal(comparison(runs, radii), width))
 
 
 def _visit(kind: Kind, out: Path, digits: int, n: int, attacked: int, quiet: bool) -> None:
     """Train, certify and attack one kind of noise; each step goes on where an earlier demo stopped."""
-    model, run = out / f"{kind.model or kind.name}-model", out / kind.name
-    if not quiet:
-        typer.echo(f"\n{kind.name}: {kind.about}")
+    from ucan.audit import Budget
+    from ucan.runs.audit import AuditJob, audit
+    from ucan.runs.certify import CertifyJob, certify
+    from ucan.runs.read import Run
+    from ucan.runs.train import TrainJob, trainer_of
+
+    say = _silent if quiet else _said
+    model, folder = out / f"{kind.model or kind.name}-model", out / kind.name
+    say(f"\n{kind.name}: {kind.about}")
     if kind.model is None:
-        _step(quiet, train, kind.preset, out=model)
-    chosen: dict[str, Any] = {"skip": TEST_DIGITS // digits, "most": digits}
-    if kind.norm is not None:  # below one step of 1/16, whole steps would say nothing: any change counts here
-        chosen |= {"norm": kind.norm, "arithmetic": words.ArithmeticName.real}
-    _step(quiet, certify, model=str(model), source="digits", out=run, n=n, **chosen)
-    (done,) = read_runs([run])
-    if done.certificates:  # else there is nothing to attack
-        with suppress(typer.Exit):  # a claim that does not stand: the report says so
-            _step(quiet, audit, run, most=attacked, **ATTACK)
-        (done,) = read_runs([run])
-    if not quiet:
-        found = {} if done.audit is None else done.audit.broken
-        broken = "".join(f"; {count} of {done.attacked(mode)} broken {mode}" for mode, count in found.items())
-        typer.echo(f"  scope {done.scope}: {done.certificates} of {done.inputs} digits certified{broken}")
+        say(f"$ ucan train {kind.preset} -o {shlex.quote(str(model))}")
+        job = TrainJob(settings=kind.preset)
+        trainer_of(job, model, None if quiet else Training(job.chosen().epochs)).run()
+    skip = TEST_DIGITS // digits
+    # Below one step of 1/16, whole steps would say nothing of a norm that counts every pixel: there any change counts.
+    arithmetic = None if kind.norm is None else "real"
+    chosen = "" if kind.norm is None else f" --norm {kind.norm:g} --arithmetic {arithmetic}"
+    places = f"--model {shlex.quote(str(model))} --data digits -o {shlex.quote(str(folder))}"
+    say(f"$ ucan certify {places} --n {n} --skip {skip} --max {digits}{chosen}")
+    certify(
+        CertifyJob(model=str(model), data="digits", n=n, skip=skip, most=digits, norm=kind.norm, arithmetic=arithmetic),
+        folder,
+        Shown("certifying", quiet),
+    )
+    if Run.open(folder).certificates:  # else there is nothing to attack; a claim that does not stand, the report tells
+        options = f"--max {attacked} --factors 0.999 --steps {STEPS} --draws {DRAWS}"
+        say(f"$ ucan audit {shlex.quote(str(folder))} {options}")
+        attack = AuditJob(run=folder, most=attacked, factors=(0.999,), budget=Budget(steps=STEPS, draws=DRAWS))
+        audit(attack, progress=Shown("auditing", quiet, "attempts", "attempts are kept"))
+    done = Run.open(folder)
+    found = {} if done.audit is None else done.audit.broken
+    broken = "".join(f"; {count} of {done.attacked(mode)} broken {mode}" for mode, count in found.items())
+    say(f"  scope {done.scope}: {done.certificates} of {done.inputs} digits certified{broken}")
 
 
-def _step(quiet: bool, command: Callable[..., None], *arguments: Any, **options: Any) -> None:
-    """Show a command as one would type it, and run it; what it says itself is left to those who do."""
-    if not quiet:
-        names = {"source": "--data", "out": "-o", "most": "--max"}
-        flags = [part for key, value in options.items() for part in (names.get(key, f"--{key}"), str(value))]
-        typer.echo(f"$ ucan {command.__name__} {shlex.join([*map(str, arguments), *flags])}")
-        sys.stdout.flush()  # before the progress, which goes to standard error
-    with redirect_stdout(io.StringIO()):
-        command(*arguments, **options, quiet=quiet)
+def _said(line: str) -> None:
+    print(line, flush=True)  # before the progress, which goes to standard error
+
+
+def _silent(line: str) -> None:
+    return
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """One thread for these small networks: more gain little, and lose a lot where others use the machine as well."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -40,8 +40,9 @@ def explore(
     Example: `ucan explore runs/mine`
     """
     from ucan.app.session import Session
+    from ucan.runs.build import device_of
 
-    session = Session.open(run, model, source, weights, words.device_of(device))
+    session = Session.open(run, model, source, weights, device_of(device))
     with tempfile.TemporaryDirectory(prefix="ucan-explore-") as uploads:
         # Both are read when Gradio is imported or a page is made: no word to its makers, and no upload left behind.
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=uploads)

@@ -1,11 +1,18 @@
-"""How long work is shown: a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
+"""How work is shown: a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+from ucan.runs import progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
 
 # Seconds between two plain lines of a log.
 LOG_INTERVAL = 15.0
@@ -90,13 +97,70 @@ class Progress:
             self.last_log = time.monotonic()
             print(self.line(), file=sys.stderr, flush=True)
 
-    def _make_bar(self):  # type: ignore[no-untyped-def]
+    def _make_bar(self) -> RichProgress:
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as RichProgress
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        bar = RichProgress(
+        bar = Progress(
             BarColumn(bar_width=24), TextColumn("{task.fields[text]}"), console=Console(stderr=True), transient=False
         )
         self._task = bar.add_task("", total=1.0, text=self.label)
         return bar
+
+
+class Shown(progress.Progress):
+    """Shows on standard error how a job goes on. Who stops it is told that so many (``kept``), if that is anything to say."""
+
+    def __init__(self, label: str, quiet: bool, noun: str = "inputs", kept: str = "results are kept") -> None:
+        self.label = label
+        self.quiet = quiet
+        self.noun = noun
+        self.kept = kept
+        self.done = 0
+        self._shown: Progress | None = None
+
+    @contextmanager
+    def working(self, todo: int, done: int, samples: int) -> Iterator[None]:
+        """Rate and time to go, as long as the context lasts."""
+        self.done = done
+        if done:
+            self._print(f"{done} {self.noun} are done already, {todo} to go.")
+        with Progress(self.label, todo, samples, self.quiet or not todo) as self._shown:
+            try:
+                yield
+            except KeyboardInterrupt:
+                if self.kept:
+                    print(f"\nStopped; {self.stopped()}.", file=sys.stderr)
+                raise
+
+    def stopped(self) -> str:
+        """What is kept of the work."""
+        return f"{self.done} {self.kept}. The same command goes on from there"
+
+    def sampled(self, count: int) -> None:
+        """The time to go moves."""
+        if self._shown is not None:
+            self._shown.sampled(count)
+
+    def finished(self, note: str) -> None:
+        """One more."""
+        self.done += 1
+        if self._shown is not None:
+            self._shown.finished(note)
+
+    def say(self, line: str) -> None:
+        """A line of its own, above the bar."""
+        if self._shown is not None:
+            self._shown.say(line)
+
+    def remark(self, line: str) -> None:
+        """A warning, unless quiet."""
+        self._print(f"warning: {line}")
+
+    def warn(self, line: str) -> None:
+        """A warning, also when quiet."""
+        print(f"warning: {line}", file=sys.stderr)
+
+    def _print(self, line: str) -> None:
+        if not self.quiet:
+            print(line, file=sys.stderr)

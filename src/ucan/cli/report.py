@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from ucan.cli import words
-from ucan.config import write_whole
 from ucan.errors import InvalidInput, MissingExtra, StoreError
+from ucan.storage import write_whole
 
 MARK_WITHIN = 1000  # characters of a page within which our reports name their maker
 

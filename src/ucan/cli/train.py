@@ -6,27 +6,19 @@ import itertools
 import shutil
 import sys
 import time
-import tomllib
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucan import data
+from ucan.catalogue import GENERATORS, LAWS, RECIPES
 from ucan.cli import words
 from ucan.cli.progress import duration
 from ucan.errors import InvalidInput
-from ucan.rounding import floor_percent
-from ucan.training import (
-    Trainer,
-    TrainSettings,
-    build_classifier,
-    for_claim,
-    preset_names,
-    preset_text,
-    read_settings,
-)
+
+if TYPE_CHECKING:
+    from ucan.training import TrainSettings
 
 
 class Claim(StrEnum):
@@ -95,56 +87,74 @@ def train(
 
     `ucan train show digits-basis > mine.toml`, and after changing it `ucan train mine.toml`
     """
+    from ucan.training import preset_names, preset_text
+
     if settings == "list" and preset is None and shown is None:
         for name in preset_names():
             typer.echo(name if quiet else f"{name:28}{_about(name)}")
         if not quiet:
+            for table, catalogue in (("law", LAWS), ("generator", GENERATORS), ("recipe", RECIPES)):
+                print(f"Kinds for [{table}]: {', '.join(catalogue.names())}.", file=sys.stderr)
             print("To copy one and change it: ucan train show NAME > mine.toml", file=sys.stderr)
         return
     if settings == "show" and preset is None and shown is not None:
         typer.echo(preset_text(shown), nl=False)
         return
-    source = _one(settings, shown, preset)
-    chosen = changed(read_settings(source), change or [])
-    if claim is not None:
-        named = any(one.partition("=")[0].strip() == "variance_term" for one in change or [])
-        chosen = for_claim(chosen, claim.value, chosen.variance_term if named else None)
-    folder = out or Path("runs") / Path(source).stem
-    dataset = data.load(chosen.data, "train", size=chosen.size)
-    classifier = build_classifier(chosen, dataset.event_shape, dataset.num_classes)
-    show = None if quiet else _Shown(chosen.epochs)
-    place = words.device_of(device).type
-    if place == "cpu" and not quiet and (chosen.compile or chosen.precision != "32-true"):
+    from ucan.runs.build import device_of
+    from ucan.runs.train import TrainJob, trainer_of
+
+    job = TrainJob(
+        settings=_one(settings, shown, preset),
+        changes=change or [],
+        claim=None if claim is None else claim.value,
+        finetune=finetune,
+        device=device,
+    )
+    chosen = job.chosen()
+    if device_of(device).type == "cpu" and not quiet and (chosen.compile or chosen.precision != "32-true"):
         print(
             "These settings are made for a GPU. On a CPU add --set precision=32-true --set compile=false.",
             file=sys.stderr,
         )
-    trainer = Trainer(chosen, dataset, classifier, folder, place, show, finetune)
+    trainer = trainer_of(job, out, None if quiet else Training(chosen.epochs))
+    told = trainer.rank == 0
     try:
         trainer.run()
     except KeyboardInterrupt:
-        if trainer.rank == 0:
+        if told:
             print(
-                f"\nStopped; the checkpoint in {folder} is kept. The same command goes on from there.", file=sys.stderr
+                f"\nStopped; the checkpoint in {trainer.folder} is kept. The same command goes on from there.",
+                file=sys.stderr,
             )
         raise
-    if not quiet and trainer.rank == 0:
-        size = f" --size {chosen.size}" if isinstance(dataset, data.ImageFolder) and chosen.size else ""
-        about = "" if claim is None else NEXT[claim]
-        print(
-            f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {chosen.data}{size}{about}",
-            file=sys.stderr,
-        )
+    if not quiet and told:
+        _next(trainer.folder, chosen, "" if claim is None else NEXT[claim])
+
+
+def _next(folder: Path, settings: TrainSettings, about: str) -> None:
+    """How to certify what was trained."""
+    from ucan.data import NAMES
+
+    pictures = settings.data == "imagenet" or (settings.data not in NAMES and Path(settings.data).is_dir())
+    size = f" --size {settings.size}" if pictures and settings.size else ""
+    print(
+        f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {settings.data}{size}{about}",
+        file=sys.stderr,
+    )
 
 
 def _about(name: str) -> str:
     """The first sentence of a preset's comment."""
+    from ucan.training import preset_text
+
     comment = itertools.takewhile(lambda line: line.startswith("#"), preset_text(name).splitlines())
     return " ".join(line.removeprefix("# ") for line in comment).partition(". ")[0].removesuffix(".")
 
 
 def _one(settings: str | None, shown: str | None, preset: str | None) -> str:
     """What to train: named once, by either way."""
+    from ucan.training import preset_names
+
     if settings == "show":
         raise InvalidInput("say which preset to show: ucan train show NAME. `ucan train list` lists them.")
     if shown is not None:
@@ -159,28 +169,7 @@ def _one(settings: str | None, shown: str | None, preset: str | None) -> str:
     return source
 
 
-def changed(settings: TrainSettings, changes: list[str]) -> TrainSettings:
-    """The settings with ``key=value`` (or ``table.key=value``) changes, values as TOML writes them."""
-    values = settings.to_dict()
-    for change in changes:
-        key, equals, text = change.partition("=")
-        if not equals:
-            raise InvalidInput(f"--set takes key=value, got {change!r}.")
-        try:
-            value = tomllib.loads(f"v = {text}")["v"]
-        except tomllib.TOMLDecodeError:
-            value = text
-        table: Any = values
-        *path, last = key.strip().split(".")
-        for name in path:
-            table = table.get(name) if isinstance(table, dict) else None
-        if not isinstance(table, dict) or (not path and last not in values):
-            raise InvalidInput(f"there is no setting {key!r}; there are {', '.join(sorted(values))}.")
-        table[last] = value
-    return TrainSettings.from_dict(values)
-
-
-class _Shown:
+class Training:
     """The state of training on one line: a live one on a terminal, one an epoch elsewhere."""
 
     def __init__(self, epochs: int) -> None:
@@ -189,6 +178,9 @@ class _Shown:
         self.first: float | None = None
 
     def __call__(self, epoch: int, step: int, steps: int, means: dict[str, float]) -> None:
+        """Show how training stands."""
+        from ucan.rounding import floor_percent
+
         done = (epoch + step / steps) / self.epochs
         if self.first is None:
             self.first = max(0.0, done - 25 / (steps * self.epochs))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from ucan.data.files import check_split, load_cifar10, load_digits, load_mnist, load_npz
+from ucan.catalogue import READERS, call
+from ucan.data.files import check_split, load_npz
 from ucan.data.images import ImageFolder, InMemory, Labelled
 from ucan.errors import InvalidInput
 
-NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "imagenet")
+NAMES = tuple(READERS.own)
 
 __all__ = ["NAMES", "ImageFolder", "InMemory", "Labelled", "held_out", "load"]
 
@@ -29,29 +31,35 @@ def load(
     environment variable UCAN_DATA_DIR, or ./data; imagenet is a folder there with train and val, each of one folder of
     pictures per class. A path is an .npz file or a folder of pictures (``size`` and ``channels`` as in ImageFolder): its
     subfolder named after the split if there is one (for test, val will do), or else itself. Where a folder has the name of
-    a data set, write ./name.
+    a data set, write ./name. Installed packages add names, and suffixes of files such as ``.h5``, by entry points of the
+    group ``ucan.readers``.
     """
-    if isinstance(source, str) and source.lower() in NAMES:
+    path, known_names = Path(source), READERS.names()
+    offered = {"split": split, "size": size, "channels": channels}
+    if isinstance(source, str) and source.lower() in known_names:
         place = Path(root or os.environ.get("UCAN_DATA_DIR") or "data")
-        if source.lower() == "imagenet":
-            return ImageFolder(_imagenet_folder(place, split), size, channels)
-        return _load_named(source.lower(), split, place)
-    path = Path(source)
+        return _read(source.lower(), root=place, name=source.lower(), **offered)
+    if path.is_file() and path.suffix.lower() in known_names:
+        return _read(path.suffix.lower(), path=path, **offered)
     if path.is_dir():
         return ImageFolder(_split_folder(path, split), size, channels)
     if path.is_file() and path.suffix.lower() == ".npz":
         return load_npz(path, split)
-    known = f"a name ({', '.join(NAMES)}), an .npz file or a folder of pictures"
+    known = f"a name ({', '.join(known_names)}), an .npz file or a folder of pictures"
     if path.is_file():
         raise InvalidInput(f"{path} is neither .npz nor a folder: the data must be {known}.")
     raise InvalidInput(f"there is no data set {str(source)!r}, and no such file or folder: give {known}.")
 
 
-def _load_named(name: str, split: str, root: Path) -> InMemory:
-    check_split(split)
-    if name == "digits":
-        return load_digits(split)
-    return load_cifar10(root, split) if name == "cifar10" else load_mnist(root, split, name)
+def _read(reader: str, **offered: Any) -> Labelled:
+    """What a reader of the catalogue gives: a ``Labelled``, or any torch Dataset of (pixels, label) that fits in memory."""
+    found = call("data", READERS.load(reader), {}, **offered)
+    return found if isinstance(found, Labelled) else InMemory.of(found)
+
+
+def read_imagenet(root: Path, split: str, size: int | None, channels: int) -> ImageFolder:
+    """The folder imagenet under ``root``, with train and val, each of one folder of pictures per class."""
+    return ImageFolder(_imagenet_folder(root, split), size, channels)
 
 
 def _imagenet_folder(root: Path, split: str) -> Path:

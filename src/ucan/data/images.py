@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -15,6 +17,7 @@ import torch
 from torch.utils.data import Dataset
 
 from ucan.errors import InvalidInput
+from ucan.held import Held
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,12 +35,22 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
 
     ``labels`` is int64 of shape (N,), −1 where the label is unknown; ``classes`` names the classes, or is None. ``step``
     is what every pixel is a whole multiple of, where the source says so (1/255 for 8-bit pictures); it is never guessed.
+    ``names`` are what the items are called, in their order; None where they have numbers only.
     """
 
     name: str
     labels: torch.Tensor
     classes: tuple[str, ...] | None
-    step: float | None = None
+    step: Any = None  # float | torch.Tensor | None: tables have one step per column
+    names: tuple[str, ...] | None = None
+
+    def held_at(self, index: int) -> Held | None:
+        """The columns of an item that get no noise, with their values (tables have some); None where there are none."""
+        return None
+
+    def name_of(self, index: int) -> str:
+        """What people call an item: the file's name, the row's identifier, or its number."""
+        return str(index) if self.names is None else self.names[index]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -57,6 +70,16 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
         if largest < 0:
             raise InvalidInput(f"{self.name} has no labels, so the number of classes is unknown: state it yourself.")
         return largest + 1
+
+    def in_order(self, classes: Sequence[str]) -> Labelled:
+        """The same items with their labels numbered in this order of the classes, which has all of their names."""
+        if self.classes is None or tuple(classes) == self.classes:
+            return self
+        place = {name: i for i, name in enumerate(classes)}
+        numbers = torch.tensor([*(place[name] for name in self.classes), UNKNOWN])  # the last is for −1
+        other = copy.copy(self)
+        other.classes, other.labels = tuple(classes), numbers[self.labels]
+        return other
 
     @property
     @abstractmethod
@@ -94,13 +117,17 @@ class InMemory(Labelled):
         classes: Sequence[str] | None = None,
         name: str = "data",
         step: float | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.name = name
+        self.names = None if names is None else tuple(map(str, names))
         self.images = _check_images(_as_tensor(images), name)
         self.step = BYTE if self.images.dtype == torch.uint8 else step
         count = len(self.images)
         self.labels = torch.full((count,), UNKNOWN) if labels is None else _check_labels(_as_tensor(labels), name)
         self.classes = None if classes is None else tuple(classes)
+        if self.names is not None and len(self.names) != count:
+            raise InvalidInput(f"{name} has {count} inputs but {len(self.names)} names: give one each.")
         if count != len(self.labels):
             raise InvalidInput(f"{name} has {count} images but {len(self.labels)} labels: give one label each.")
         largest = int(self.labels.max())
@@ -137,7 +164,8 @@ class InMemory(Labelled):
     def subset(self, indices: Sequence[int] | torch.Tensor) -> InMemory:
         """The items at these indices, in this order, with the same classes."""
         index = torch.as_tensor(indices, dtype=torch.int64)
-        return InMemory(self.images[index], self.labels[index], self.classes, self.name, self.step)
+        names = None if self.names is None else [self.names[i] for i in index.tolist()]
+        return InMemory(self.images[index], self.labels[index], self.classes, self.name, self.step, names)
 
     def __repr__(self) -> str:
         return f"InMemory({self.name!r}, {len(self)} of shape {self.event_shape})"
@@ -146,10 +174,10 @@ class InMemory(Labelled):
 class ImageFolder(Labelled):
     """Pictures in a folder, decoded when they are asked for.
 
-    Either ``class_name/picture.png``, where the sorted class folders give the labels 0, 1, …, or a flat folder of
-    pictures, whose labels are unknown. All pictures must have the size of the first one, unless ``size`` is given: then
-    the shortest side is resized to round(size·256/224) and the central size × size pixels are taken, as is usual for
-    ImageNet. ``channels``: 3 for RGB, 1 for grey.
+    Either ``class_name/picture.png``, where the class folders in order (numbers by size: 0, 1, 2, 10) give the labels
+    0, 1, …, or a flat folder of pictures, whose labels are unknown. All pictures must have the size of the first one, unless
+    ``size`` is given: then the shortest side is resized to round(size·256/224) and the central size × size pixels are taken,
+    as is usual for ImageNet. ``channels``: 3 for RGB, 1 for grey.
     """
 
     step = BYTE
@@ -163,6 +191,7 @@ class ImageFolder(Labelled):
         self.name = self.path.resolve().name
         self.files, labels, self.classes = _scan(self.path)
         self.labels = torch.tensor(labels, dtype=torch.int64)
+        self.names = _names(self.files, self.path)
         self._shape: tuple[int, ...] | None = None
 
     @property
@@ -194,6 +223,7 @@ class ImageFolder(Labelled):
         part = object.__new__(ImageFolder)
         part.__dict__.update(self.__dict__, _shape=self.event_shape)
         part.files, part.labels = [self.files[i] for i in index.tolist()], self.labels[index]
+        part.names = _names(part.files, self.path)
         return part
 
     def check(self, indices: Sequence[int]) -> None:
@@ -231,6 +261,10 @@ class ImageFolder(Labelled):
 
     def __repr__(self) -> str:
         return f"ImageFolder({str(self.path)!r}, size={self.size}, channels={self.channels})"
+
+
+def _names(files: Sequence[Path], folder: Path) -> tuple[str, ...]:
+    return tuple(file.relative_to(folder).as_posix() for file in files)
 
 
 def as_pixels(images: torch.Tensor) -> torch.Tensor:
@@ -289,7 +323,8 @@ def _scan(path: Path) -> tuple[list[Path], list[int], tuple[str, ...] | None]:
     if not path.is_dir():
         raise InvalidInput(f"{path} is not a folder: give a folder of pictures, or of one folder per class.")
     loose = _pictures(path)
-    folders = sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
+    found_folders = (f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
+    folders = sorted(found_folders, key=lambda folder: sort_key(folder.name))
     found = [(file, label) for label, folder in enumerate(folders) for file in _pictures(folder)]
     if found and loose:
         raise InvalidInput(
@@ -302,6 +337,15 @@ def _scan(path: Path) -> tuple[list[Path], list[int], tuple[str, ...] | None]:
             f"{path} holds no pictures: put them there, or into one folder per class, as {', '.join(SUFFIXES)}."
         )
     return loose, [UNKNOWN] * len(loose), None
+
+
+def sort_key(text: str) -> tuple[int, float, str]:
+    """Numbers by size and before texts: 0, 1, 2, 10."""
+    try:
+        number = float(text)
+        return (0, number, text) if math.isfinite(number) else (1, 0.0, text)
+    except ValueError:
+        return (1, 0.0, text)
 
 
 def _pictures(folder: Path) -> list[Path]:

@@ -3,7 +3,9 @@
 from ucan.generators.base import Fixed, Generator, Isotropic
 from ucan.generators.basis import BasisWise
 from ucan.generators.composed import Composed
+from ucan.generators.context import Context
 from ucan.generators.learned import BudgetWise, CertificationWise, DatasetWise
+from ucan.generators.making import kind_of, make_generator, rebuilt
 from ucan.generators.pattern import Pattern
 from ucan.generators.shape import Estimate, harm_of
 
@@ -12,6 +14,7 @@ __all__ = [
     "BudgetWise",
     "CertificationWise",
     "Composed",
+    "Context",
     "DatasetWise",
     "Estimate",
     "Fixed",
@@ -19,4 +22,7 @@ __all__ = [
     "Isotropic",
     "Pattern",
     "harm_of",
+    "kind_of",
+    "make_generator",
+    "rebuilt",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,14 +14,16 @@ from torch import nn
 
 from ucan.arithmetic import Grid
 from ucan.budget import Budget
+from ucan.catalogue import GENERATORS, Made, arguments_of, as_plain, call, plain
 from ucan.certificate import Scope
 from ucan.errors import InvalidInput
 from ucan.evidence import Noise
 from ucan.fingerprint import state_hash
+from ucan.generators.context import Context
 from ucan.generators.shape import FLOOR, Estimate, fitted_scales
 from ucan.laws import Law
 from ucan.region import Region
-from ucan.scales import Scalar, Scale, as_scale
+from ucan.scales import Scalar, Scale, as_scale, make_scale
 
 # Σ rounded to another precision, as long as it is kept: a matrix is checked and inverted once.
 _SAMPLED: weakref.WeakKeyDictionary[Scale, dict[torch.dtype, Scale]] = weakref.WeakKeyDictionary()
@@ -34,11 +36,52 @@ class Generator(nn.Module):
     ``frozen``: the certificate then speaks of the noise computed at this x and held there, not of a pipeline that
     would compute it anew from a perturbed input.
 
-    Write ``forward``; the rest follows from it.
+    Write ``forward``; the rest follows from it. What a kind of noise can do it says itself: ``scope``, ``redrawn``,
+    ``learns_size``, ``norms``, ``looks``, ``tells``.
     """
 
     scope: ClassVar[Scope]
+    redrawn: ClassVar[bool] = False  # whether every copy draws its own Σ, so that there is none to hold at an input
+    learns_size: ClassVar[bool] = False  # whether only a term of the loss keeps Σ from shrinking in training
+    concurrent: ClassVar[bool] = False  # whether ``at`` may be called by several threads at once: it keeps nothing
     _issued: _Issued | None = None  # what was issued last: constant noise is copied once, for all its certificates
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Generator:
+        """Keep the plain arguments: ``repr`` and records say how this noise was made."""
+        self = super().__new__(cls)
+        self.__dict__["_arguments"] = arguments_of(cls, args, kwargs)
+        return self
+
+    @classmethod
+    def fitted(cls, context: Context, **parameters: Any) -> Generator:
+        """Made by its name, for these inputs: with the parameters given, and ``shape`` or ``channels`` where it has them."""
+        made: Generator = call("generator", cls, parameters, shape=context.shape, channels=context.shape[0])
+        return made
+
+    @classmethod
+    def needs_inputs(cls, parameters: Mapping[str, Any]) -> bool:
+        """Whether ``fitted`` with these parameters needs the training inputs."""
+        return False
+
+    @classmethod
+    def purposes(cls, parameters: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """The claims that such noise can be trained for, of linf, l2, l1, alm and budget; None for all."""
+        return None
+
+    @classmethod
+    def tells(cls, settings: Mapping[str, Any]) -> bool:
+        """Whether a certificate's Σ and μ are all of such noise; not where the classifier is shown something else."""
+        plain_kind = cls.draw is Generator.draw and cls.place is Generator.place and cls.perturb is Generator.perturb
+        return plain_kind and cls.view is Generator.view and cls.region is Generator.region
+
+    @property
+    def own_norm(self) -> float | None:
+        """The only norm that this noise was made for; None where the law decides."""
+        return None
+
+    def norms(self, law: Law) -> tuple[float, ...]:
+        """The norms against which this noise has a radius under this law."""
+        return law.norms if self.own_norm is None else (self.own_norm,)
 
     @abstractmethod
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
@@ -60,15 +103,27 @@ class Generator(nn.Module):
 
         ``noise`` is what ``forward`` gives for x, where the caller has it already.
         """
-        mu, scale = self(x) if noise is None else noise
+        if noise is None:
+            noise = self(x)  # before anything is drawn: it may be random itself
+        return self.place(x, self.draw(x, law, n, rng), law, noise)
+
+    def draw(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """What n noisy copies of every input are made from: draws ε (n, batch, …), from the law alone."""
         batch, event = x.shape[0], x.shape[1:]
-        eps = law.sample(n * batch, event, rng, x.dtype).reshape(n, batch, *event)
-        return as_scale(scale).apply(eps).add_(x + mu)
+        return law.sample(n * batch, event, rng, x.dtype).reshape(n, batch, *event)
+
+    def place(
+        self, x: torch.Tensor, eps: torch.Tensor, law: Law, noise: tuple[torch.Tensor, Scale] | None = None
+    ) -> torch.Tensor:
+        """The copies (n, batch, *event) that given draws make of inputs: x + μ + Σε; differentiable in x and ε."""
+        mu, scale = self(x) if noise is None else noise
+        return as_scale(scale).apply(eps) + (x + mu)
 
     def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
         """Fill blocks ``out`` (blocks, n, *event) with noisy copies of one input (1, *event).
 
-        Block i holds what ``perturb`` gives from the i-th generator (on a GPU up to rounding).
+        Block i holds what ``perturb`` gives from the i-th generator (on a GPU up to rounding), rounded to the precision
+        of ``out``, which may have another one than the input, and another layout.
         """
         for block, rng in zip(out, rngs, strict=True):
             block.copy_(self.perturb(x, law, len(block), rng)[:, 0])
@@ -93,7 +148,8 @@ class Generator(nn.Module):
     def _check_plain(self) -> None:
         """Refuse noise of another making than x + μ + Σε that does not say how it is put on a grid."""
         own = type(self)
-        if own.perturb is not Generator.perturb and own.perturb_on_grid is Generator.perturb_on_grid:
+        plain = own.perturb is Generator.perturb and own.place is Generator.place and own.draw is Generator.draw
+        if not plain and own.perturb_on_grid is Generator.perturb_on_grid:
             raise InvalidInput(
                 f"{self.describe()} makes its noise in a way of its own: write perturb_on_grid and grid_error for it "
                 "(docs/arithmetic.md), or leave step= out (on the command line --arithmetic real)."
@@ -153,6 +209,19 @@ class Generator(nn.Module):
             if isinstance(value, bool | int | float | str) and not name.startswith("_") and name != "training"
         }
 
+    def made(self) -> Made | None:
+        """Its name in the catalogue and its parameters; None where it has no name, or parameters that are not plain."""
+        known: Made | None = self.__dict__.get("_made")
+        if known is not None:
+            return known
+        given = {n: v for n, v in self.__dict__.get("_arguments", {}).items() if n not in ("shape", "channels")}
+        return GENERATORS.made(type(self), as_plain(given)) if plain(given) else None
+
+    def __repr__(self) -> str:
+        """The call that makes it; what is no plain value is left out."""
+        given = self.__dict__.get("_arguments", {})
+        return f"{type(self).__name__}({', '.join(f'{n}={_shown(v)}' for n, v in given.items())})"
+
     def record(self) -> Noise:
         """What evidence says of this noise."""
         kind = type(self)
@@ -163,6 +232,7 @@ class Generator(nn.Module):
             settings=self.settings(),
             state=state_hash(self),
             constant=self.scope == "pipeline",
+            made=self.made(),
         )
 
     def describe(self) -> str:
@@ -195,6 +265,20 @@ class Fixed(Generator):
             self.register_buffer(_buffer_name(name), tensor.detach().clone())
         self.register_module("estimate", estimate)
         self.register_load_state_dict_post_hook(_rebuild)
+
+    @classmethod
+    def fitted(cls, context: Context, **parameters: Any) -> Generator:
+        """Made by its name; ``scale`` may be a kind of Σ by name, as text or as a table with ``kind`` and its parameters."""
+        scale = parameters.get("scale")
+        if isinstance(scale, str | Mapping):
+            parameters = {**parameters, "scale": make_scale(scale, context.shape)}
+        return super().fitted(context, **parameters)
+
+    @classmethod
+    def tells(cls, settings: Mapping[str, Any]) -> bool:
+        """Yes, unless an estimate is shown."""
+        own = cls.forward is Fixed.forward and cls.view is Fixed.view
+        return own and "estimate" not in settings and cls.place is Generator.place and cls.draw is Generator.draw
 
     @staticmethod
     def for_budget(
@@ -315,12 +399,16 @@ class Held(Generator):
         not depend on its company.
         """
         centre = x + self.mean
-        for block, rng in zip(out, rngs, strict=True):
-            law.sample_into(block, rng)
-            if not self.scale.elementwise:
-                self.scale.apply_around_(block, centre)
+        drawn = out if out.dtype == x.dtype and out.is_contiguous() else x.new_empty(out.shape)
         if self.scale.elementwise:
-            self.scale.apply_around_(out, centre)
+            law.sample_blocks(drawn, rngs)
+            self.scale.apply_around(drawn, centre, out)
+            return
+        for block, rng in zip(drawn, rngs, strict=True):
+            law.sample_into(block, rng)
+            self.scale.apply_around(block, centre, block)
+        if drawn is not out:
+            out.copy_(drawn)
 
     def looks(self) -> bool:
         """No: it is held."""
@@ -333,6 +421,10 @@ class Held(Generator):
     def describe(self) -> str:
         """The source's line."""
         return self._line
+
+
+def _shown(value: Any) -> str:
+    return "…" if value is ... else repr(value)
 
 
 @dataclass(frozen=True)
@@ -363,7 +455,8 @@ def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale)
     generator. As long as μ and Σ stay the same, all inputs share one copy.
     """
     tensors, last = _parts(mean, scale), source._issued
-    if last is not None and last.still(tensors, scale):
+    # What another thread is still copying on a GPU may look like anything.
+    if last is not None and not source.concurrent and last.still(tensors, scale):
         check_fits(source, x, mean, scale)
         return last.held
     if not torch.isfinite(mean).all():

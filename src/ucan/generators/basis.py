@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from ucan.catalogue import call
 from ucan.errors import InvalidInput
 from ucan.generators.base import Generator
+from ucan.generators.context import Context
 from ucan.generators.learned import bounded_scale, check_gamma
 from ucan.scales import DCT, Basis, Scale
 from ucan.scales.dct import cosine_matrix
 
 # Above this dimension the d×d matrix of principal components no longer fits a workstation: the cosine basis serves.
 MAX_PCA = 4096
+BASES = ("pca", "dct")
 
 
 class Directions(nn.Module):
@@ -149,6 +152,26 @@ class BasisWise(Generator):
             starts = torch.zeros(bands).index_add_(0, band, s[:leading]) / band.bincount(minlength=bands)
             self.register_buffer("band", band)
             self.raw = nn.Parameter(torch.atanh((2 * starts / self.band_cap - 1).clamp(-0.999, 0.999)))
+
+    @classmethod
+    def fitted(cls, context: Context, basis: str = "pca", **parameters: Any) -> Generator:
+        """In the principal components of the training inputs, or with ``basis`` "dct" in the cosine basis."""
+        if basis not in BASES:
+            raise InvalidInput(f"generator.basis must be one of {', '.join(BASES)}, got {basis!r}.")
+        directions: Directions
+        if basis == "dct":
+            directions = Cosines(context.shape)
+        elif context.images is None:
+            directions = PrincipalComponents.placeholder(math.prod(context.shape))
+        else:
+            directions = PrincipalComponents.of(context.images)
+        made: Generator = call("generator", cls, {"directions": directions, **parameters})
+        return made
+
+    @classmethod
+    def needs_inputs(cls, parameters: Mapping[str, Any]) -> bool:
+        """For principal components."""
+        return parameters.get("basis", "pca") == "pca"
 
     @classmethod
     def pca(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from ucan.budget import Budget
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.evidence import Noise
 from ucan.generators.base import Generator
+from ucan.generators.context import SHOWN, Context, check_shown, fits
+from ucan.generators.fitted import closed_form
 from ucan.generators.learned import DenseBlock
 from ucan.generators.shape import as_map
 from ucan.laws import Gaussian, Law, norm_name
@@ -58,6 +60,7 @@ class Composed(Generator):
     """
 
     scope = "pipeline"
+    redrawn = True
     budget: torch.Tensor | None
     prior: torch.Tensor | None
     signal_mean: torch.Tensor | None
@@ -95,6 +98,38 @@ class Composed(Generator):
         self.register_buffer("prior", None if prior is None else _positive("prior", prior))
         for name, given in zip(("signal_mean", "signal_std"), signal or (None, None), strict=True):
             self.register_buffer(name, None if given is None else torch.as_tensor(given).detach().float().clone())
+
+    @classmethod
+    def fitted(
+        cls, context: Context, show: str = "copy", power: float | None = None, norm: float = math.inf, **parameters: Any
+    ) -> Generator:
+        """For the budget, where there is one; with a power, both looks have the closed form's shape to start from."""
+        if context.budget is None and power is None and show == "copy":
+            return super().fitted(context, norm=norm, **parameters)
+        check_shown(show, SHOWN[::2])
+        prior = None if power is None else closed_form(context, power)
+        limits, signal = context.limits.limits, context.signal(show)
+        return cls(context.shape[0], norm=norm, budget=limits, prior=prior, signal=signal, **parameters)
+
+    @classmethod
+    def needs_inputs(cls, parameters: Mapping[str, Any]) -> bool:
+        """Where its shape or what it shows is fitted to them."""
+        return fits(parameters)
+
+    @classmethod
+    def purposes(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """The norm that it is made for."""
+        return ("l2",) if str(parameters.get("norm", "inf")) == "2" else ("linf", "budget")
+
+    @classmethod
+    def tells(cls, settings: Mapping[str, Any]) -> bool:
+        """No: its Σ is that of the region, not of the noise."""
+        return False
+
+    @property
+    def own_norm(self) -> float:
+        """The one that it was made for."""
+        return self.norm
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """μ = 0 and Σ = I, or diag(b): what the certificate says of its region, a ball or a box.
@@ -138,25 +173,24 @@ class Composed(Generator):
             shape = shape * self.prior.to(shape)
         return self._on_budget(shape, sigma_2)
 
-    def perturb(
-        self,
-        x: torch.Tensor,
-        law: Law,
-        n: int,
-        rng: torch.Generator,
-        noise: tuple[torch.Tensor, Scale] | None = None,
+    def draw(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """The draws of both looks: (n, batch, 2, *event)."""
+        batch, event = x.shape[0], x.shape[1:]
+        draws = law.sample(2 * n * batch, event, rng, torch.promote_types(x.dtype, torch.float32))
+        return draws.reshape(2, n, batch, *event).movedim(0, 2)
+
+    def place(
+        self, x: torch.Tensor, eps: torch.Tensor, law: Law, noise: tuple[torch.Tensor, Scale] | None = None
     ) -> torch.Tensor:
-        """n copies of every input, each with a first look and an s of its own; differentiable in the network.
+        """Copies of every input, each with a first look and an s of its own; differentiable in the network.
 
         ``noise`` is not used: there is none to hold.
         """
         self.check_claim(law)
-        batch, event = x.shape[0], x.shape[1:]
-        draws = law.sample(2 * n * batch, event, rng, torch.promote_types(x.dtype, torch.float32))
-        first, second = draws.reshape(2, n, batch, *event)
+        first, second = eps.unbind(2)
         sigma_1 = self.first_scale(law)
         if isinstance(sigma_1, torch.Tensor):
-            sigma_1 = sigma_1.to(draws)
+            sigma_1 = sigma_1.to(eps)
         y1 = x + first / math.sqrt(self.share) if self.prior is None else x + sigma_1 * (first / law.scale)
         s = self.second_scale(self.estimate(y1, sigma_1**2).flatten(0, 1), law).reshape(y1.shape)
         y2 = x + s * (second / law.scale)
@@ -288,6 +322,8 @@ def _positive(name: str, value: Any) -> torch.Tensor:
 class _Redrawn(Generator):
     """Composed noise at one input: the same noise as at any other, under an identity of its own."""
 
+    redrawn = True
+
     def __init__(self, source: Composed) -> None:
         super().__init__()
         self.training = False
@@ -298,16 +334,15 @@ class _Redrawn(Generator):
         """What the source says."""
         return self.source(x)
 
-    def perturb(
-        self,
-        x: torch.Tensor,
-        law: Law,
-        n: int,
-        rng: torch.Generator,
-        noise: tuple[torch.Tensor, Scale] | None = None,
+    def draw(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """The source's draws."""
+        return self.source.draw(x, law, n, rng)
+
+    def place(
+        self, x: torch.Tensor, eps: torch.Tensor, law: Law, noise: tuple[torch.Tensor, Scale] | None = None
     ) -> torch.Tensor:
         """The source's copies."""
-        return self.source.perturb(x, law, n, rng)
+        return self.source.place(x, eps, law)
 
     def perturb_on_grid(
         self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator], grid: Grid

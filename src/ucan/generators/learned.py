@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch import nn
 from ucan.budget import Budget
 from ucan.errors import InvalidInput
 from ucan.generators.base import Generator
+from ucan.generators.context import SHOWN, Context, check_shown
+from ucan.generators.fitted import closed_form
 from ucan.generators.shape import as_map
 from ucan.scales import Diagonal, Scale
 
@@ -46,6 +48,7 @@ class DatasetWise(Generator):
     """
 
     scope = "pipeline"
+    learns_size = True
 
     def __init__(self, shape: Sequence[int], gamma: float = 1.0, offset: bool = True) -> None:
         super().__init__()
@@ -127,6 +130,24 @@ class BudgetWise(Generator):
         for name, given in zip(("signal_mean", "signal_std"), signal or (None, None), strict=True):
             self.register_buffer(name, None if given is None else torch.as_tensor(given).detach().float().clone())
 
+    @classmethod
+    def fitted(cls, context: Context, show: str = "copy", power: float = 0.5, **parameters: Any) -> Generator:
+        """Learned from the closed form on; ``show`` is what the classifier sees."""
+        check_shown(show, SHOWN[::2])
+        start = closed_form(context, power)
+        noise = context.law.std(context.limits.dim)
+        return cls(context.shape, context.limits, start=start, signal=context.signal(show), noise=noise, **parameters)
+
+    @classmethod
+    def needs_inputs(cls, parameters: Mapping[str, Any]) -> bool:
+        """Always."""
+        return True
+
+    @classmethod
+    def purposes(cls, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """A budget; 1 everywhere is ℓ∞."""
+        return ("linf", "budget")
+
     def sigma(self) -> torch.Tensor:
         """The learned σ."""
         shape = self.start * self.spread ** (torch.tanh(self.raw) / 2)
@@ -168,6 +189,8 @@ class CertificationWise(Generator):
     """
 
     scope = "frozen"
+    concurrent = True
+    learns_size = True
 
     def __init__(
         self, channels: int, gamma: float = 1.0, features: int = 16, growth: int = 16, offset: bool = True

@@ -6,11 +6,7 @@ from ucan.laws.laplace import Laplace
 from ucan.laws.radial import ExpInf, PowerLaw
 from ucan.laws.uniform import Uniform
 
-# As settings and the command line call them.
-BY_NAME: dict[str, type[Law]] = {kind.__name__.lower(): kind for kind in (Gaussian, Laplace, Uniform, ExpInf, PowerLaw)}
-
 __all__ = [
-    "BY_NAME",
     "CELL",
     "UNIT",
     "DrawError",

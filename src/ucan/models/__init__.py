@@ -7,6 +7,8 @@ from ucan.lazy import lazy_names
 if TYPE_CHECKING:
     from ucan.models.build import BUILT_IN, build_model
     from ucan.models.cnn import CNN
+    from ucan.models.denoised import Denoised, DiffusionStep, DnCNN
+    from ucan.models.ensemble import Ensemble
     from ucan.models.load import load_model
     from ucan.models.mobilenet import MobileNetV2
     from ucan.models.normalise import CIFAR10, IMAGENET, Normalise
@@ -19,6 +21,10 @@ __all__ = [
     "CNN",
     "IMAGENET",
     "CifarResNet",
+    "Denoised",
+    "DiffusionStep",
+    "DnCNN",
+    "Ensemble",
     "MobileNetV2",
     "Normalise",
     "ResNet",
@@ -35,6 +41,8 @@ __getattr__, __dir__ = lazy_names(
     {
         "build": "BUILT_IN build_model",
         "cnn": "CNN",
+        "denoised": "Denoised DiffusionStep DnCNN",
+        "ensemble": "Ensemble",
         "load": "load_model",
         "mobilenet": "MobileNetV2",
         "normalise": "CIFAR10 IMAGENET Normalise",

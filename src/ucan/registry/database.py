@@ -19,13 +19,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from ucan import scales
 from ucan.arithmetic import REAL
 from ucan.errors import InvalidInput, StoreError
 from ucan.laws import norm_name
 from ucan.region import check_norm
-from ucan.scales import Scalar, Scale
-from ucan.storage import recognise, storage, transaction
+from ucan.scales import Scale, kind_name, restored
+from ucan.storage import claim, storage, transaction
 
 APPLICATION_ID = 0x55435247  # "UCRG"
 SCHEMA_VERSION = 2
@@ -41,6 +40,7 @@ CREATE TABLE regions (
     id INTEGER PRIMARY KEY, answer INTEGER NOT NULL, radius REAL NOT NULL, scale INTEGER NOT NULL,
     tensors BLOB NOT NULL, record TEXT NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE scales (id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, tensors BLOB NOT NULL);
+INSERT INTO registry VALUES (NULL, NULL, NULL);
 """
 
 
@@ -165,7 +165,7 @@ class Database:
         """The number of this Σ; the same Σ is stored once. Within a transaction."""
         scale = scale.to("cpu")
         data = save({name: t.detach().contiguous().clone() for name, t in scale.content().items()})
-        kind = type(scale).__name__
+        kind = kind_name(scale)
         digest = hashlib.sha256(kind.encode() + data).hexdigest()
         found = self._db.execute("SELECT id FROM scales WHERE hash = ?", (digest,)).fetchone()
         if found is None:
@@ -179,14 +179,10 @@ class Database:
         if row is None or hashlib.sha256(row[1].encode() + row[2]).hexdigest() != row[0]:
             raise self._damaged(f"Σ number {number}")
         kind, tensors = row[1], load(row[2])
-        if kind == "Scalar":
-            return Scalar(float(tensors["value"]))
-        if kind not in scales.__all__:
-            raise InvalidInput(f"{self.path} holds a Σ of the kind {kind!r}, which this version does not know.")
-        found: type[Scale] = getattr(scales, kind)
-        if not found.elementwise:
-            tensors = {name: tensor.double() for name, tensor in tensors.items()}
-        return found.of_tensors(tensors)
+        found = restored(kind, tensors)
+        if found.elementwise:
+            return found
+        return found.with_tensors({name: tensor.double() for name, tensor in found.tensors().items()})
 
     def add(self, row: Row, reach: float, sketch: bytes) -> int:
         """Store one enrolment; within a transaction."""
@@ -228,14 +224,7 @@ class Database:
 
     def _settle(self) -> None:
         """Recognise the file before anything is written to it; an empty one becomes a registry in one transaction."""
-        if not self._recognise():
-            with transaction(self._db, "EXCLUSIVE"):
-                if not self._recognise():  # another process may have been first
-                    for statement in SCHEMA.strip().split(";")[:-1]:
-                        self._db.execute(statement)
-                    self._db.execute("INSERT INTO registry VALUES (NULL, NULL, NULL)")
-                    self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                    self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        claim(self._db, self.path, APPLICATION_ID, SCHEMA_VERSION, SCHEMA)
         self._use_wal()
         self._db.execute("PRAGMA synchronous = FULL")
 
@@ -252,9 +241,6 @@ class Database:
             if time.monotonic() > deadline:
                 raise StoreError(f"{self.path} cannot be shared: its file system allows no write-ahead log.")
             time.sleep(0.01)
-
-    def _recognise(self) -> bool:
-        return recognise(self._db, self.path, APPLICATION_ID, SCHEMA_VERSION)
 
 
 def _checksum(answer: int, radius: float, scale: int, tensors: bytes, record: str) -> int:

@@ -4,45 +4,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from html import escape
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
 
 from ucan.report.basis import stopped_in_words
-from ucan.report.curves import certified_curve
-from ucan.report.figures import LIGHT, PAGE, PAPER, Line, accuracy_chart, ticks
-from ucan.report.markup import embedded, row_head, table
+from ucan.report.figures import Line, accuracy_chart, ticks
+from ucan.report.markup import render
+from ucan.report.paint import LIGHT, PAGE, PAPER
 from ucan.report.runs import Run, by_norm, norm_slug
-from ucan.report.tables import comparison
+from ucan.report.tables import Table, comparison
 from ucan.results.metrics import Measure
 
 TABLE_COLUMNS = 8
 MEASURES: tuple[Measure, ...] = ("radius", "alm")
 
 
-def accuracy_section(runs: Sequence[Run]) -> str:
-    """Every chart with its table below."""
-    parts = [
-        f'<p class="missing">{escape(run.label)} has no curve: {escape(run.unlabelled)}.</p>'
-        for run in runs
-        if not run.labelled
-    ]
-    for by in MEASURES:  # what is guaranteed first, in every norm; sizes after
-        for group in by_norm(runs):
-            lines = lines_of(runs, group, by)
-            if lines:
-                parts += [_chart(lines, group, by), _table(runs, group, by)]
-    return (
-        '<section id="accuracy"><h2>Certified accuracy</h2>'
-        "<p>How many of the inputs are answered correctly with a guarantee of at least the size on the horizontal axis. "
-        "A solid line is a guarantee for the classifier as deployed; a dashed one is "
-        '<a href="#scope-frozen">frozen</a> and is not. Move over the chart, or use the arrow keys, to read it.</p>'
-        f"{''.join(parts)}</section>\n"
-    )
+@dataclass(frozen=True)
+class Chart:
+    """A chart of one norm by one measure for the page, and the table below it.
+
+    ``data`` is what the page's script reads; ``rows`` are the runs with their cells, each marked where it is the best.
+    """
+
+    about: str
+    wide: Markup
+    narrow: Markup
+    most: str
+    note: str
+    data: dict[str, Any]
+    table: Table
+    rows: list[tuple[Run, list[tuple[str, bool]]]]
+    notes: list[str]
+
+
+def accuracy_section(runs: Sequence[Run]) -> Markup:
+    """Every chart with its table below: first what is guaranteed, in every norm; then sizes."""
+    drawn = [(by, group, lines_of(runs, group, by)) for by in MEASURES for group in by_norm(runs)]
+    return render("accuracy.html", runs=runs, charts=[_chart(*one) for one in drawn if one[-1]])
 
 
 def accuracy_figures(runs: Sequence[Run]) -> dict[str, str]:
     """The same charts as stand-alone SVG, by their files' names without the ending."""
-    drawn = {}
+    drawn: dict[str, str] = {}
     for group in by_norm(runs):
         for by in MEASURES:
             lines = lines_of(runs, group, by)
@@ -52,11 +57,11 @@ def accuracy_figures(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Line]:
-    """The curves of a group of one norm, each in its run's colour; runs that tell no sizes or no labels are left out."""
+    """The curves of a group of one norm, each in its run's colour; runs without sizes or labels are left out."""
     caps = {run.cap for run in group}
     lines = []
     for run in group:
-        curve = certified_curve(run.columns, by)
+        curve = run.curve(by)
         if curve is not None:
             cap = f" (cap {run.cap:g})" if run.cap is not None else " (no cap stated)"
             label = run.label + (cap if by == "alm" and len(caps) > 1 else "")
@@ -65,7 +70,7 @@ def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Lin
 
 
 def _found(run: Run) -> str:
-    """For the legend: that sampling stopped, and what an attack left of a claim that is wrong or does not cover live use."""
+    """The note in the legend: sampling stopped early, or an audit refuted the claim or broke what it does not cover."""
     notes = ["sampling stopped early"] if stopped_in_words(run.config) else []
     if run.refuted:
         notes.append("refuted by audit")
@@ -90,10 +95,10 @@ def _each(group: Sequence[Run]) -> str:
     )
 
 
-def _chart(lines: Sequence[Line], group: Sequence[Run], by: Measure) -> str:
+def _chart(by: Measure, group: Sequence[Run], lines: Sequence[Line]) -> Chart:
     axis, about = _axis(group, by)
-    wide = accuracy_chart(lines, axis, about, PAGE).replace("<svg ", '<svg class="wide" ', 1)
-    narrow = accuracy_chart(lines, axis, about, PAGE, width=360).replace("<svg ", '<svg class="narrow" ', 1)
+    wide = accuracy_chart(lines, axis, about, PAGE, css="wide")
+    narrow = accuracy_chart(lines, axis, about, PAGE, width=360, css="narrow")
     most = max(line.curve.end for line in lines)
     note = (
         "ALM is the radius of a ball as large as the region: a size, not a radius that is guaranteed. It grows with the "
@@ -108,12 +113,14 @@ def _chart(lines: Sequence[Line], group: Sequence[Run], by: Measure) -> str:
         "digits": max(0, 2 - math.floor(math.log10(most))) if most > 0 else 3,
         "lines": [_values(line) for line in lines],
     }
-    return (
-        f'<figure class="card"><div class="plot" tabindex="0" role="slider" aria-valuemin="0" aria-valuenow="0" '
-        f'aria-valuemax="{1.04 * most:.4g}" aria-label="{escape(about)} Arrow keys read the values.">'
-        f'{wide}{narrow}<div class="tip" hidden></div><script type="application/json">{embedded(data)}</script></div>'
-        f"<figcaption>{note}</figcaption></figure>"
-    )
+    # The field's table, its columns chosen for these runs.
+    table = comparison(group, ticks(max(most, 1e-3), TABLE_COLUMNS), by)
+    rows = [
+        (run, [(cell, mark and not run.refuted) for cell, mark in zip(cells[2:], best[2:], strict=True)])
+        for run, (cells, best) in zip(group, table.lines(), strict=True)
+    ]
+    notes = [words.replace("; see docs/scopes.md", "") for words in table.notes]
+    return Chart(about, wide, narrow, f"{1.04 * most:.4g}", note, data, table, rows, notes)
 
 
 def _values(line: Line) -> dict[str, object]:
@@ -128,22 +135,3 @@ def _values(line: Line) -> dict[str, object]:
         "low": curve.low.tolist(),
         "high": curve.high.tolist(),
     }
-
-
-def _table(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> str:
-    """The field's table, its columns chosen for these runs."""
-    ends = [curve.end for run in group if (curve := certified_curve(run.columns, by)) is not None]
-    compared = comparison([run.folder for run in group], ticks(max(*ends, 1e-3), TABLE_COLUMNS), by)
-    compared = replace(
-        compared, rows=tuple(replace(row, name=run.label) for row, run in zip(compared.rows, group, strict=True))
-    )
-    rows = []
-    for (cells, best), run in zip(compared.lines(), group, strict=True):
-        rest = "".join(
-            f'<td class="n{" best" if mark and not run.refuted else ""}">{escape(cell)}</td>'
-            for cell, mark in zip(cells[2:], best[2:], strict=True)
-        )
-        rows.append(f"<tr>{row_head(run, runs)}{rest}</tr>")
-    notes = "".join(f"<li>{escape(note.replace('; see docs/scopes.md', ''))}</li>" for note in compared.notes)
-    shown = table(compared.header, rows, f"{compared.title}; the best of each scope in bold, where runs compare")
-    return shown + (f'<ul class="notes">{notes}</ul>' if notes else "")

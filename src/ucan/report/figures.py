@@ -1,7 +1,8 @@
-"""The figures, as SVG text: certified accuracy with its bands, a slice through a region, the votes of one input.
+"""The figures, as SVG: certified accuracy with its bands, a slice through a region, the votes of one input.
 
-Nothing here needs a browser or a plotting library. A figure is drawn with a ``Paint``: on the page its colours are CSS
-variables, so that the theme and the printer choose them; in a file they are the colours themselves.
+Nothing here needs a browser or a plotting library: geometry is worked out here and drawn by the template `figures.svg`. A
+figure is drawn with a ``Paint``: on the page its colours are CSS variables, so that the theme and the printer choose them;
+in a file they are the colours themselves.
 """
 
 from __future__ import annotations
@@ -10,38 +11,17 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
-from ucan.report.curves import Curve
+from ucan.report.markup import templates
+from ucan.report.paint import DASHES, FONT, PAPER, Paint
 from ucan.report.slices import Slice
+from ucan.results.curves import Curve
 
-# For people who see few colours, too: each pair also differs in lightness or is told apart by its line.
-LIGHT = ("#0b62a8", "#c4500a", "#00805e", "#9a2a6f", "#8a6d00", "#3f3aa3", "#0f8f9c", "#7a3e1d", "#5c6670", "#a3123a")
-DARK = ("#62b5f0", "#ff9d57", "#3ecf9f", "#ea8cc0", "#e5c451", "#a5a1ff", "#5fd9e4", "#d39b76", "#aab4bf", "#ff7d96")
-DASHES = {"pipeline": "", "frozen": "7 4", "registry": "1.5 4.5", "unknown": "10 4 2 4"}
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-
-
-@dataclass(frozen=True)
-class Paint:
-    """Colours by their part in a figure."""
-
-    ink: str
-    soft: str
-    grid: str
-    ground: str
-    runs: tuple[str, ...]
-
-    def run(self, number: int) -> str:
-        """The colour of a report's run by its number; they repeat after the tenth."""
-        return self.runs[number % len(self.runs)]
-
-
-PAPER = Paint("#1b2330", "#5a6675", "#e4e8ed", "#ffffff", LIGHT)
-PAGE = Paint("var(--ink)", "var(--soft)", "var(--grid)", "none", tuple(f"var(--run-{i})" for i in range(len(LIGHT))))
+_DRAW: Any = templates("ucan.report").get_template("figures.svg").module
 
 
 @dataclass(frozen=True)
@@ -59,6 +39,11 @@ class Line:
         """What the legend says after the name."""
         # No plain space: some drawing programs leave it out at the start of a <tspan>.
         return f"\u00a0· {self.scope}{', ' if self.note else ''}{self.note}"
+
+    @property
+    def style(self) -> dict[str, str]:
+        """The line's attributes in SVG: its dashes tell the scope."""
+        return stroke(self.scope)
 
 
 @dataclass(frozen=True)
@@ -81,22 +66,26 @@ class Frame:
         return self.bottom - (self.bottom - self.top) * percent / 100
 
 
-def accuracy_chart(lines: Sequence[Line], axis: str, about: str, paint: Paint = PAPER, width: int = 760) -> str:
-    """Certified accuracy of several runs: colour by run, line by scope, bands around, the legend below."""
+def accuracy_chart(
+    lines: Sequence[Line], axis: str, about: str, paint: Paint = PAPER, width: int = 760, css: str | None = None
+) -> Markup:
+    """Certified accuracy of several runs: colour by run, line by scope, bands around, the legend below.
+
+    ``css`` is the class of the element, for a page that shows one of several widths.
+    """
     narrow = width < 500
     frame = Frame(width, 44, width - 12, 14, 230 if narrow else 340, _most(lines))
-    legend, height = _legend(lines, frame, frame.bottom + 62, paint)
-    parts = [_axes(frame, axis, paint, 4 if narrow else 8)]
-    parts += [
-        f'<path d="{_band(line.curve, frame)}" fill="{paint.run(line.number)}" opacity="0.11"/>' for line in lines
-    ]
-    parts += [
-        f'<path d="{_steps(line.curve, frame)}" fill="none" stroke="{paint.run(line.number)}" stroke-width="2.2" '
-        f'stroke-linejoin="round"{_dash(line.scope)}><title>{escape(line.label)}</title></path>'
-        for line in lines
-    ]
-    place = f'data-left="{frame.left}" data-right="{frame.right}" data-top="{frame.top}" data-bottom="{frame.bottom}"'
-    return _svg(width, height, about, [*parts, legend], paint, f'{place} data-most="{frame.most:.6g}"')
+    entries, height = _legend(lines, frame, frame.bottom + 62)
+    return _DRAW.accuracy(
+        _sheet(width, height, about, paint),
+        frame,
+        f"{frame.most:.6g}",
+        css,
+        axis,
+        [(line, _steps(line.curve, frame), _band(line.curve, frame)) for line in lines],
+        ticks(frame.most, 4 if narrow else 8),
+        entries,
+    )
 
 
 def slice_chart(
@@ -108,74 +97,60 @@ def slice_chart(
     paint: Paint = PAPER,
     width: int = 250,
     title: str = "",
-) -> str:
+) -> Markup:
     """A two-dimensional slice through a certified region, and the ball inside it; ``most`` is the plot's half width.
 
     As in the curves, the region's outline tells the scope. A figure that stands alone has it in words, too: ``title``.
     """
-    middle, half = width / 2, width / 2 - 14
-    unit, foot = half / most, width - 4
+    middle, unit = width / 2, (width / 2 - 14) / most
 
     def shape(points: np.ndarray) -> str:
         return "M" + "L".join(f"{middle + unit * x:.1f} {middle - unit * y:.1f}" for x, y in points) + "Z"
 
-    colour = paint.run(number)
-    places = [t for t in ticks(most, 3) if 0 < t <= most]
-    marks = "".join(f"M{middle + unit * t:.1f} {foot}v-5" for t in (0, *places))
-    numbers = "".join(
-        f'<text x="{middle + unit * t:.1f}" y="{foot + 13}" text-anchor="middle">{t:g}</text>' for t in (0, *places)
-    )
-    parts = [
-        f'<path d="M14 {middle}H{width - 14}M{middle} 14V{width - 14}" stroke="{paint.grid}"/>',
-        f'<path d="{shape(cut.region)}" fill="{colour}" fill-opacity="0.16" stroke="{colour}" stroke-width="2"'
-        f"{_dash(scope)}/>",
-        f'<path d="{shape(cut.ball)}" fill="none" stroke="{paint.ink}" stroke-width="0.9"/>',
-        f'<circle cx="{middle}" cy="{middle}" r="2.4" fill="{paint.ink}"/>',
-        f'<path d="M{middle} {foot}H{width - 14}{marks}" stroke="{paint.soft}" fill="none"/>',
-        f'<g font-size="10.5" fill="{paint.soft}">{numbers}</g>',
-    ]
-    below = f'<text x="{middle}" y="{width + 28}" text-anchor="middle" font-size="12" fill="{paint.ink}">{escape(title)}</text>'
-    return _svg(width, width + (36 if title else 14), about, [*parts, below if title else ""], paint)
+    places = [(middle + unit * t, t) for t in ticks(most, 3) if t <= most]
+    sheet = _sheet(width, width + (36 if title else 14), about, paint)
+    return _DRAW.slice(sheet, paint.run(number), stroke(scope), shape(cut.region), shape(cut.ball), places, title)
 
 
-def votes_chart(counts: Sequence[int], answer: int | None, truth: int, paint: Paint = PAPER, most: int = 10) -> str:
-    """The votes of one input by class: the answer's bar filled, the true class underlined; of many classes the largest."""
+def votes_chart(
+    counts: Sequence[int],
+    answer: int | None,
+    truth: int,
+    paint: Paint = PAPER,
+    most: int = 10,
+    at: tuple[int, int] | None = None,
+) -> Markup:
+    """The votes of one input by class: the answer's bar filled, the true class underlined; of many classes the largest.
+
+    ``at`` is the place of the figure inside another one.
+    """
     order = sorted(range(len(counts)), key=lambda k: -counts[k])[:most] if len(counts) > most else range(len(counts))
     classes, total = sorted(order), max(1, *counts)
-    width, height, gap = 180, 92, 172 / max(1, len(classes))
-    parts = [f'<path d="M4 {height - 18.5}H{width - 4}" stroke="{paint.grid}"/>']
-    for i, k in enumerate(classes):
-        x, tall = 4 + i * gap, 66 * counts[k] / total
-        strong, true = k == answer, ' font-weight="700" text-decoration="underline"' if k == truth else ""
-        parts.append(
-            f'<rect x="{x + 2:.1f}" y="{height - 19 - tall:.1f}" width="{gap - 4:.1f}" height="{tall:.1f}" rx="1.5" '
-            f'fill="{paint.ink if strong else paint.soft}" opacity="{0.9 if strong else 0.45}">'
-            f"<title>class {k}: {counts[k]:,} votes</title></rect>"
-            f'<text x="{x + gap / 2:.1f}" y="{height - 5}" text-anchor="middle" font-size="11" '
-            f'fill="{paint.ink if true else paint.soft}"{true}>{k}</text>'
-        )
     said = ", ".join(f"class {k}: {counts[k]:,}" for k in sorted(classes, key=lambda k: -counts[k])[:3] if counts[k])
-    return _svg(width, height, f"Votes by class. {said}.", parts, paint)
+    bars = [(k, counts[k], 66 * counts[k] / total) for k in classes]
+    sheet = _sheet(180, 92, f"Votes by class. {said}.", paint)
+    return _DRAW.votes(sheet, bars, 172 / max(1, len(classes)), answer, truth, at)
 
 
-def input_sheet(title: str, panels: Sequence[tuple[str, str, str]], votes: str, paint: Paint = PAPER) -> str:
+def input_sheet(
+    title: str, panels: Sequence[tuple[str, str, str]], counts: Sequence[int], answer: int | None, truth: int
+) -> Markup:
     """One input as a figure that stands alone: its pictures (name, note, address) in a row, and its votes behind them."""
-    side, step = 96, 112
-    parts = [f'<text x="8" y="20" font-size="13" fill="{paint.ink}">{escape(title)}</text>']
-    for i, (name, note, address) in enumerate(panels):
-        x = 8 + step * i
-        parts.append(
-            f'<image x="{x}" y="32" width="{side}" height="{side}" image-rendering="optimizeSpeed" href="{escape(address)}"/>'
-            f'<text x="{x}" y="{32 + side + 15}" font-size="11" font-weight="600" fill="{paint.ink}">{escape(name)}</text>'
-            f'<text x="{x}" y="{32 + side + 29}" font-size="11" fill="{paint.soft}">{escape(note)}</text>'
-        )
-    x = 8 + step * len(panels)
-    parts.append(votes.replace("<svg ", f'<svg x="{x}" y="36" ', 1))
-    parts.append(
-        f'<text x="{x}" y="{32 + side + 15}" font-size="11" font-weight="600" fill="{paint.ink}">votes by class</text>'
-    )
-    wide = max(x + 188, 16 + 6.9 * len(title))
-    return _svg(wide, 32 + side + 38, title, parts, paint)
+    right = 8 + 112 * len(panels)
+    votes = votes_chart(counts, answer, truth, PAPER, at=(right, 36))
+    return _DRAW.input(_sheet(max(right + 188, 16 + 6.9 * len(title)), 166, title, PAPER), panels, votes, right)
+
+
+def stroke(scope: str) -> dict[str, str]:
+    """The attributes of a line whose dashes tell the scope."""
+    pattern = DASHES.get(scope, DASHES["unknown"])
+    round_ends = {"stroke-linecap": "round"} if scope == "registry" else {}
+    return {"stroke-dasharray": pattern, **round_ends} if pattern else {}
+
+
+def _sheet(width: float, height: float, about: str, paint: Paint) -> dict[str, Any]:
+    """What every figure has: its size, what it shows in words, and its colours."""
+    return {"width": width, "height": height, "about": about, "paint": paint, "font": FONT}
 
 
 def _most(lines: Sequence[Line]) -> float:
@@ -201,26 +176,6 @@ def _band(curve: Curve, frame: Frame) -> str:
     return f"M{x[0]:.1f} {high[0]:.1f}{there}{back}Z"
 
 
-def _axes(frame: Frame, axis: str, paint: Paint, count: int) -> str:
-    levels = "".join(
-        f'<path d="M{frame.left} {frame.heights(p):.1f}H{frame.right}" stroke="{paint.grid}"/>'
-        f'<text x="{frame.left - 8}" y="{frame.heights(p) + 4:.1f}" text-anchor="end">{p}</text>'
-        for p in range(0, 101, 20)
-    )
-    places = "".join(
-        f'<path d="M{frame.places(t):.1f} {frame.bottom}v5" stroke="{paint.soft}"/>'
-        f'<text x="{frame.places(t):.1f}" y="{frame.bottom + 19}" text-anchor="middle">{t:g}</text>'
-        for t in ticks(frame.most, count)
-    )
-    middle = (frame.left + frame.right) / 2
-    titles = (
-        f'<text x="{middle}" y="{frame.bottom + 40}" text-anchor="middle" fill="{paint.ink}">{escape(axis)}</text>'
-        f'<text transform="translate(11 {(frame.top + frame.bottom) / 2}) rotate(-90)" text-anchor="middle" '
-        f'fill="{paint.ink}">certified accuracy in %</text>'
-    )
-    return f'<g font-size="12" fill="{paint.soft}">{levels}{places}{titles}</g>'
-
-
 def ticks(most: float, count: int) -> list[float]:
     """Round numbers from 0 to ``most``, about so many."""
     rough = most / count
@@ -229,35 +184,23 @@ def ticks(most: float, count: int) -> list[float]:
     return [round(i * step, 12) for i in range(math.floor(most / step) + 1)]
 
 
-def _legend(lines: Sequence[Line], frame: Frame, top: float, paint: Paint) -> tuple[str, float]:
-    """A sample of each line beside its name; and the height at which the figure ends."""
+def _legend(
+    lines: Sequence[Line], frame: Frame, top: float
+) -> tuple[list[tuple[Line, float, float, list[str]]], float]:
+    """(line, x, y, its words) for each line; and the height at which the figure ends."""
     longest = max(len(line.label) + len(line.about) for line in lines)
     columns = max(1, min(len(lines), int((frame.right - frame.left) // (44 + 6.6 * longest))))
     wide = (frame.right - frame.left) / columns
-    room = int((wide - 44) / 6.4)  # letters that fit
-    parts = []
-    y = top
+    entries, y = [], top
     for start in range(0, len(lines), columns):
-        below = 0
-        for i, line in enumerate(lines[start : start + columns]):
-            x = frame.left + wide * i
-            name, about, *notes = _words(line, room)
-            parts.append(
-                f'<path d="M{x:.1f} {y - 4}h30" stroke="{paint.run(line.number)}" stroke-width="2.6"{_dash(line.scope)}/>'
-                f'<text x="{x + 38:.1f}" y="{y}" fill="{paint.ink}">{escape(name)}'
-                f'<tspan fill="{paint.soft}">{escape(about)}</tspan></text>'
-            )
-            parts += [
-                f'<text x="{x + 38:.1f}" y="{y + 16 * k}" fill="{paint.soft}">{escape(note)}</text>'
-                for k, note in enumerate(notes, 1)
-            ]
-            below = max(below, 16 * len(notes))
-        y += 20 + below
-    return f'<g font-size="12.5">{"".join(parts)}</g>', y - 8
+        row = [(line, _words(line, int((wide - 44) / 6.4))) for line in lines[start : start + columns]]
+        entries += [(line, frame.left + wide * i, y, words) for i, (line, words) in enumerate(row)]
+        y += 20 + 16 * max(len(words) - 2 for _, words in row)
+    return entries, y - 8
 
 
 def _words(line: Line, room: int) -> list[str]:
-    """A name, cut if it must be, its scope, and its note: beside them where there is room, else below, never left out."""
+    """The name (cut if it is too long), the scope, and the note: beside them if there is room, else in lines below."""
     if len(line.label) + len(line.about) <= room:
         return [line.label, line.about]
     about = replace(line, note="").about
@@ -265,18 +208,3 @@ def _words(line: Line, room: int) -> list[str]:
     if len(name) + len(about) > room:
         name = name[: max(4, room - len(about) - 1)] + "…"
     return [name, about, *textwrap.wrap(line.note, room)]
-
-
-def _dash(scope: str) -> str:
-    pattern = DASHES.get(scope, DASHES["unknown"])
-    round_ends = ' stroke-linecap="round"' if scope == "registry" else ""
-    return f' stroke-dasharray="{pattern}"{round_ends}' if pattern else ""
-
-
-def _svg(width: float, height: float, about: str, parts: Sequence[str], paint: Paint, data: str = "") -> str:
-    ground = "" if paint.ground == "none" else f'<rect width="{width}" height="{height}" fill="{paint.ground}"/>'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-        f'height="{height:g}" font-family="{escape(FONT)}" role="img" aria-label="{escape(about)}" {data}>'
-        f"{ground}{''.join(parts)}</svg>"
-    )

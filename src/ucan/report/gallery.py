@@ -6,7 +6,7 @@ hash. The classifier is never run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,9 @@ from ucan.report.noise import Noise, NoiseAt
 from ucan.report.runs import AUDIT, Run
 from ucan.report.slices import Slice, cut
 from ucan.results.metrics import labelled
-from ucan.results.rebuild import data_of
-from ucan.results.store import Store
 from ucan.rounding import floor_digits, floor_significant
+from ucan.runs.rebuild import data_of
 from ucan.sidecar import input_hash
-
-DATA_KEYS = ("data", "split", "size", "channels")
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class Typical:
 
 @dataclass(frozen=True)
 class Gallery:
-    """What a run has to show; ``missing`` says in words what could not be shown, and why."""
+    """What is shown of a run; ``missing`` says what could not be shown, and why."""
 
     exhibits: tuple[Exhibit, ...] = ()
     typical: Typical | None = None
@@ -105,24 +102,23 @@ def worst_break(run: Run) -> Attempt | None:
 
 def exhibit_run(run: Run, datasets: dict[Any, Labelled | str]) -> Gallery:
     """The gallery of one run. ``datasets`` keeps what was loaded (or why it was not) for the runs that follow."""
-    if run.config.get("kind") == "imported":
+    if run.config.is_imported:
         return Gallery(missing=("These results were imported: there are no certificates to look into.",))
     missing: list[str] = []
     exhibits = []
-    with Store.open(run.folder) as store:
-        typical = _typical(run, store, missing)
-        dataset = _dataset(run, datasets, missing)
-        noise = Noise(run, store, None if typical is None else typical.certificate, missing)
-        for number, why in chosen(run).items():
-            try:
-                exhibits.append(_exhibit(run, store, number, why, dataset, noise, missing))
-            except UcanError as error:
-                missing.append(f"Input {number} cannot be shown: {error}")
+    typical = _typical(run, missing)
+    dataset = _dataset(run, datasets, missing)
+    noise = Noise(run, None if typical is None else typical.certificate, missing)
+    for number, why in chosen(run).items():
+        try:
+            exhibits.append(_exhibit(run, number, why, dataset, noise, missing))
+        except UcanError as error:
+            missing.append(f"Input {number} cannot be shown: {error}")
     return Gallery(tuple(exhibits), typical, tuple(dict.fromkeys(missing)))
 
 
 def in_words(record: dict[str, Any], truth: int) -> list[str]:
-    """What was certified, as one would say it; every number rounds down."""
+    """What was certified, in sentences; every number is rounded down."""
     if record["kind"] == "abstention":
         return [f"No claim: {record['reason'].rstrip('.')}."]
     evidence, answer, norm = record["evidence"], record["prediction"], record["norm"]
@@ -143,16 +139,12 @@ def in_words(record: dict[str, Any], truth: int) -> list[str]:
     ]
 
 
-def _exhibit(
-    run: Run, store: Store, number: int, why: str, dataset: Labelled | None, noise: Noise, missing: list[str]
-) -> Exhibit:
-    record = store.record(number)
+def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: Noise, missing: list[str]) -> Exhibit:
+    record = run.record(number)
     if record is None:
         raise InvalidInput("it carries no evidence.")
     evidence = Evidence.from_dict(record["evidence"])
-    within = number <= run.columns["idx"][-1]  # else the audit broke a result behind an unfinished input
-    rows = run.columns if within else store.columns(("idx", "label"))
-    truth = int(rows["label"][np.searchsorted(rows["idx"], number)])
+    truth = run.label_of(number)
     said = in_words(record, truth)
     panels: list[Panel] = []
     x = None if dataset is None else _input(dataset, number, missing)
@@ -191,7 +183,7 @@ def _noise_panels(noise: NoiseAt) -> list[Panel]:
     return panels
 
 
-def _typical(run: Run, store: Store, missing: list[str]) -> Typical | None:
+def _typical(run: Run, missing: list[str]) -> Typical | None:
     c = run.columns
     right = (c["correct"] | ~labelled(c)) & ~c["abstained"] & (c["radius"] > 0)
     if not right.any():
@@ -199,7 +191,7 @@ def _typical(run: Run, store: Store, missing: list[str]) -> Typical | None:
     order = np.argsort(c["radius"][right], kind="stable")
     number = int(c["idx"][right][order[(len(order) - 1) // 2]])
     try:
-        outcome = store.outcome(number)
+        outcome = run.outcome(number)
     except UcanError as error:
         missing.append(f"The region of input {number} cannot be shown: {error}")
         return None
@@ -207,10 +199,10 @@ def _typical(run: Run, store: Store, missing: list[str]) -> Typical | None:
 
 
 def _dataset(run: Run, known: dict[Any, Labelled | str], missing: list[str]) -> Labelled | None:
-    key = tuple(run.config.get(name) for name in DATA_KEYS)
+    key = replace(run.config.data, skip=None, fingerprint=None)
     if key not in known:
         try:
-            known[key] = data_of(run.config)
+            known[key] = data_of(run.config.data)
         except (UcanError, OSError) as error:
             known[key] = f"The pictures are not shown, since the data cannot be read: {error}"
     found = known[key]
@@ -218,7 +210,7 @@ def _dataset(run: Run, known: dict[Any, Labelled | str], missing: list[str]) -> 
         missing.append(found)
         return None
     # Under a registry a record may be about another input than its row, so only the data as a whole can be checked.
-    if run.scope == "registry" and run.config.get("data_hash") not in (None, found.fingerprint()):
+    if run.scope == "registry" and run.config.data.fingerprint not in (None, found.fingerprint()):
         missing.append("The pictures are not shown, since the data are no longer those that were certified.")
         return None
     return found

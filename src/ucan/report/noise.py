@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,10 +10,9 @@ import torch
 from ucan.certificate import Certificate
 from ucan.errors import UcanError
 from ucan.fingerprint import weights_hash
-from ucan.generators import Composed, Generator
+from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.report.runs import Run
-from ucan.results.store import Store
 from ucan.scales import Scale, as_scale
 from ucan.training import is_trained_run, load_run
 from ucan.verify import noise_of
@@ -26,8 +24,8 @@ LARGEST = 4096  # dimensions up to which the scale in each pixel is worked out f
 class NoiseAt:
     """μ and λσ as maps (H, W), averaged over channels; a noisy copy (C, H, W), and what a classifier is shown of it.
 
-    ``scale`` is None for a full Σ of more than 4096 dimensions and where every copy draws its own, ``seen`` where it is
-    all of the copy.
+    ``scale`` is None for a full Σ of more than 4096 dimensions and where every copy has its own Σ; ``seen`` is None where
+    the classifier sees the whole copy.
     """
 
     offset: np.ndarray
@@ -44,16 +42,16 @@ class Noise:
     has changed since is not asked.
     """
 
-    def __init__(self, run: Run, store: Store, typical: Certificate | None, missing: list[str]) -> None:
+    def __init__(self, run: Run, typical: Certificate | None, missing: list[str]) -> None:
         self.shared = run.scope == "pipeline"
-        self.store = store
+        self.run = run
         self.typical = typical
         self.source = _source(run, missing)
         self._held: Generator | None = None
         self._scale: np.ndarray | None = None
 
     def at(self, x: torch.Tensor, number: int, law: Law) -> NoiseAt | None:
-        """The noise at one picture (1, C, H, W), the ``number``-th input; None where nobody can tell."""
+        """The noise at one picture (1, C, H, W), the ``number``-th input; None if it is unknown."""
         held = self._of(x, number)
         if held is None:
             return None
@@ -61,7 +59,7 @@ class Noise:
             mean, scale = held(x)
             copy = held.perturb(x, law, 1, torch.Generator().manual_seed(0))[0]
             seen = held.view(copy)
-        if isinstance(self.source, Composed):
+        if self.source is not None and self.source.redrawn:
             self._scale = None  # its Σ is that of the certificate's ball, not of the noise
         elif self._scale is None or not self.shared:
             self._scale = pixel_scale(as_scale(scale), tuple(x.shape[1:]))
@@ -73,7 +71,7 @@ class Noise:
         if self.shared and self._held is not None:
             return self._held
         try:
-            certificate = self.typical if self.shared else self.store.outcome(number)
+            certificate = self.typical if self.shared else self.run.outcome(number)
             if isinstance(certificate, Certificate):
                 self._held = noise_of(certificate, self.source)
             else:
@@ -97,15 +95,15 @@ def pixel_scale(scale: Scale, shape: tuple[int, ...]) -> np.ndarray | None:
 
 def _source(run: Run, missing: list[str]) -> Generator | None:
     """The generator of the trained run that was certified, if it is there and still the same."""
-    model = str(run.config.get("model", ""))
-    if not model or not is_trained_run(model):
+    model = run.config.model.spec
+    if model is None or not is_trained_run(model):
         return None
     try:
-        trained = load_run(Path(model))
+        trained = load_run(model)
     except (UcanError, OSError) as error:
         missing.append(f"The trained noise of {model} cannot be loaded: {error}")
         return None
-    if run.config.get("weights_hash") not in (None, weights_hash(trained.classifier)):
+    if run.config.model.weights_hash not in (None, weights_hash(trained.classifier)):
         missing.append(f"{model} was trained anew since: what follows is from the certificates alone.")
         return None
     return trained.generator

@@ -20,7 +20,7 @@ def is_picture(shape: tuple[int, ...]) -> bool:
 
 
 def as_picture(x: torch.Tensor) -> str:
-    """Pixels (C, H, W) in [0, 1] as a data URI; what lies outside is clipped."""
+    """Pixels (C, H, W) as a data URI; values outside [0, 1] are clipped."""
     pixels = (255 * x.detach().cpu().double().clamp(0, 1)).round().byte().movedim(0, -1).numpy()
     return _uri(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
 
@@ -50,7 +50,7 @@ def _uri(pixels: np.ndarray) -> str:
 
     picture = Image.fromarray(pixels)
     out = io.BytesIO()
-    if max(picture.size) > SIDE:  # noise does not compress without loss
+    if max(picture.size) > SIDE:  # noise compresses badly without loss
         picture.thumbnail((SIDE, SIDE))
         picture.save(out, "WEBP", quality=80)
         return f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"

@@ -27,7 +27,7 @@ _LATEX = {
     "σ": r"$\sigma$",
     "Σ": r"$\Sigma$",
 }
-# What is left of a run's name, in characters with its frame, before a table is cut into several grids.
+# The least width of the run's column, in characters with its frame, before a table is split into several grids.
 NARROWEST_NAME = 15
 
 
@@ -44,7 +44,7 @@ def render(table: Table, look: Look = "terminal", width: int | None = None) -> s
 def terminal(table: Table, width: int | None = None) -> str:
     """A table of box lines; bold where the output is a terminal, else a star for the best.
 
-    What is wider than ``width`` comes in several grids, each with run, scope and cap: no cell is ever cut.
+    A table wider than ``width`` is split into several grids, each with run, scope and cap: no cell is ever cut.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -78,7 +78,7 @@ def terminal(table: Table, width: int | None = None) -> str:
 
 
 def _parts(sizes: list[int], width: int | None) -> list[list[int]]:
-    """The columns of each grid: the first three in every one, and of the others as many as fit beside them."""
+    """The columns of each grid: the first three in each, and as many of the others as fit beside them."""
     parts: list[list[int]] = [[]]
     for i in range(3, len(sizes)):
         beside = 1 + sum(sizes[:3]) + sum(sizes[j] for j in parts[-1])
@@ -121,5 +121,5 @@ def latex(table: Table) -> str:
 
 
 def escape(text: str) -> str:
-    """Text for LaTeX: its special characters, and the few symbols that our tables use."""
+    """Text for LaTeX: special characters and the few symbols that our tables use are replaced."""
     return "".join(_LATEX.get(symbol, symbol) for symbol in re.findall("ℓ[12∞]|.", text.replace("\n", " ")))

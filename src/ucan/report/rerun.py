@@ -1,114 +1,107 @@
-"""How to run it again: the commands behind a run, from what its folder and its model's folder say."""
+"""How to run it again: the commands behind a run, made from the fields of its config."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ucan import laws
+from ucan import catalogue
 from ucan.arithmetic import REAL
-from ucan.audit.ledger import CONFIG
 from ucan.audit.trials import MODES
-from ucan.config import read_config
+from ucan.config import CONFIG, read_config
 from ucan.errors import UcanError
-from ucan.report.runs import AUDIT, Run
-from ucan.training import is_trained_run, preset_names, read_settings
+from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
+from ucan.runs.fields import Option, from_table, leaves
+from ucan.runs.read import AUDIT, Run
+from ucan.training import Together, is_trained_run, preset_names, read_settings
 
-LAWS = {kind.__name__: name for name, kind in laws.BY_NAME.items()}
+LAWS = {target.partition(":")[2]: name for name, target in catalogue.LAWS.own.items()}
 NOISES = {"Isotropic": None, "Pattern(norm=1)": "pattern-1", "Pattern(norm=2)": "pattern-2"}
 NOISES["Pattern(norm=inf)"] = "pattern-inf"
 
 
 def commands(run: Run) -> list[str]:
     """The commands that made this run, in order; a remark (#) where a setting is not on record."""
-    if run.config.get("kind") == "imported":
-        return [_line("import", run.config.get("source", "FILE"), o=run.folder, scope=run.scope)]
-    model = str(run.config.get("model", "MODEL"))
-    made = _trained(model) if is_trained_run(model) else []
-    return [*made, _certify(run, model), _audit(run)]
+    if run.config.is_imported:
+        return [_line("import", *_options(run.config), "-o", run.folder)]
+    model = run.config.model.spec or ""
+    made = [line for one in Together.of(model).folders for line in _trained(one)] if is_trained_run(model) else []
+    most = run.inputs + run.left_out
+    return [*made, _line("certify", *_options(run.config), "--max", most, "-o", run.folder), _audit(run)]
 
 
-def _certify(run: Run, model: str) -> str:
-    config = run.config
-    law, trained = dict(config.get("law", {})), is_trained_run(model)
-    given = dict(config.get("given", {}))
-    noise = given.get("noise") or NOISES.get(config.get("noise", ""), "THE-SAME-SHAPE.npy")
-    own = {
-        "weights": config.get("weights"),
-        "classes": given.get("classes"),
-        "model_id": given.get("model_id"),
-        "law": LAWS.get(law.get("name", "")),
-        "exponent": law.get("a"),
-        "noise": noise,
-    }
-    options = {
-        "model": model,
-        "data": config.get("data", "DATA"),
-        "split": _unless(config.get("split"), "test"),
-        "size": config.get("size"),
-        "channels": config.get("channels"),
-        **({} if trained else own),
-        "scale": law.get("scale"),
-        "norm": _unless("2" if run.norm is None else f"{run.norm:g}", "2"),
-        "budget": config.get("budget"),
-        "n0": _unless(config.get("n0"), 100),
-        "n": config.get("n"),
-        "alpha": _unless(config.get("alpha"), 0.001),
-        "bound": _unless(config.get("bound"), "binary"),
-        "stop": config.get("stop"),
-        "seed": config.get("seed_source") or _unless(config.get("seed"), 0),
-        "family": config.get("family"),
-        "precision": config.get("precision"),
-        "arithmetic": "grid" if config.get("arithmetic", REAL) != REAL else REAL,
-        "batch_size": config.get("batch_size"),
-        "registry": config.get("registry"),
-        "skip": _unless(config.get("skip"), 1),
-        "max": run.inputs + run.left_out,
-        "o": run.folder,
-    }
-    return _line("certify", **options)
+def _options(config: Any, kind: str | None = None) -> Iterator[Any]:
+    """Every field that is an option of the command, as one gives it; those that say what is usual are left out."""
+    kind = kind or config.kind
+    trained = kind == "certify" and is_trained_run(config.model.spec or "")
+    for leaf in leaves(type(config)):
+        role = leaf.roles.get(kind)
+        if not isinstance(role, Option) or (role.own and trained):
+            continue
+        value = SPELLED[leaf.path](config) if kind == "certify" and leaf.path in SPELLED else leaf.of(config)
+        if value is None or value == role.default:
+            continue
+        if role.name.startswith("-"):
+            yield role.name
+        if value is not True:
+            yield f"{value:g}" if role.name == "--norm" else ",".join(value) if isinstance(value, tuple) else value
+
+
+def _noise(config: RunConfig) -> str | None:
+    """`--noise` as it was given; of a run that does not tell, what its noise says of itself. A table's is by column."""
+    if config.noise.sigma:
+        return None
+    return config.noise.given or NOISES.get(config.noise.described or "", "THE-SAME-SHAPE.npy")
+
+
+def _sigma(config: RunConfig) -> str | None:
+    """`--sigma` as it was given; where it came from a table that was given as an object, in numbers."""
+    told = config.noise.sigma_given
+    if told is not None or config.data.train is not None or not config.noise.sigma:
+        return told
+    return ",".join(f"{name}={value:g}" for name, value in config.noise.sigma.items())
+
+
+# Fields that an option spells in another way.
+SPELLED: dict[tuple[str, ...], Callable[[RunConfig], Any]] = {
+    ("model", "spec"): lambda config: config.model.spec or "MODEL",
+    ("data", "source"): lambda config: config.data.source or "DATA",
+    ("law", "given"): lambda config: config.law.given or LAWS.get(config.law.name or ""),
+    ("noise", "given"): _noise,
+    ("noise", "sigma_given"): lambda config: _sigma(config),
+    ("sampling", "seed"): lambda config: None if config.sampling.seed_source else config.sampling.seed,
+    ("sampling", "arithmetic"): lambda config: REAL if config.sampling.arithmetic == REAL else "grid",
+}
 
 
 def _audit(run: Run) -> str:
     """The audit as it was run; where it was not, how to."""
     if not run.attempts:
         return _line("audit", run.folder)
+    path = run.folder / AUDIT / CONFIG
     try:
-        budget = read_config(run.folder / AUDIT / CONFIG)
+        config = from_table(AuditConfig, read_config(path), str(path))
     except UcanError:
-        budget = {}
+        config = AuditConfig()
     modes = [mode for mode in MODES if any(a.mode == mode for a in run.attempts)]
     both = len(modes) == 2 or run.scope == "pipeline"
-    names = ("steps", "draws", "restarts", "check", "level", "seed")
-    return _line(
-        "audit",
-        run.folder,
-        max=len({a.idx for a in run.attempts}),
-        mode=None if both else modes[0],
-        factors=",".join(f"{f:g}" for f in sorted({a.factor for a in run.attempts})),
-        **{name: budget.get(name) for name in names},
-    )
+    factors = ",".join(f"{f:g}" for f in sorted({a.factor for a in run.attempts}))
+    chosen = ["--max", len({a.idx for a in run.attempts}), *([] if both else ["--mode", modes[0]])]
+    return _line("audit", run.folder, *chosen, "--factors", factors, *_options(config))
 
 
 def _trained(folder: str) -> list[str]:
     """The training command, by the preset whose settings these are; otherwise the folder's config has them all."""
-    training = read_config(Path(folder) / "config.toml").get("training", {})
+    path = Path(folder) / CONFIG
+    training = from_table(TrainConfig, read_config(path), str(path)).training
     for name in preset_names():
         settings = read_settings(name).to_dict()
         if {k: v for k, v in settings.items() if v is not None} == training:
-            return [_line("train", name, o=folder)]
-    return [f"# {folder}: trained with the settings under [training] in {Path(folder) / 'config.toml'}"]
+            return [_line("train", name, "-o", folder)]
+    return [f"# {folder}: trained with the settings under [training] in {path}"]
 
 
-def _unless(value: Any, default: Any) -> Any:
-    """The value, or None where leaving it out means the same."""
-    return None if value == default else value
-
-
-def _line(command: str, *words: Any, **options: Any) -> str:
-    parts = ["ucan", command, *(str(word) for word in words)]
-    for name, value in options.items():
-        if value is not None:
-            parts += ["-o" if name == "o" else f"--{name.replace('_', '-')}", str(value)]
-    return shlex.join(parts)
+def _line(command: str, *words: Any) -> str:
+    return shlex.join(["ucan", command, *map(str, words)])

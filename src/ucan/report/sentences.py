@@ -1,7 +1,7 @@
-"""What a report shows, in three sentences made from its numbers: which run to trust, which not, and how sure that is.
+"""The summary of a report: three sentences that say which run to trust, which not, and how certain that is.
 
-Written for a reader who never heard of smoothing. Every number rounds down, and what a frozen or an unknown claim does
-not cover is said before what it covers.
+They are written for readers who do not know randomized smoothing. Every number is rounded down, and the limits of a
+frozen or an unknown claim are stated before its size.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ucan.arithmetic import REAL, step_name
+from ucan.arithmetic import step_name
 from ucan.generators import Isotropic
 from ucan.laws import norm_name
 from ucan.report.basis import idle, same_inputs, stopped_in_words
@@ -29,14 +29,14 @@ from ucan.rounding import ceil_percent, floor_digits, floor_percent, floor_signi
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence under a few words that say what it is for."""
+    """A sentence of the summary with its heading."""
 
     heading: str
     text: str
 
 
 def sentences(runs: Sequence[Run]) -> list[Sentence]:
-    """Three of them."""
+    """The three sentences on these runs."""
     trusted = most_trusted(runs)
     return [_trust(runs, trusted), _doubt(runs, trusted), _certainty(runs, trusted)]
 
@@ -78,7 +78,7 @@ def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
     peers = [other for other in runs if (other.scope, other.kind) == (run.scope, run.kind) and not other.refuted]
     peers = [other for other in peers if not math.isnan(average_radius(other.columns))]
     alike = [other for other in peers if _comparable(other, run)]
-    # What a stopping rule leaves is a lower bound: it can lead, but nobody can be said to be ahead of it.
+    # With a stopping rule the size is a lower bound: such a run can lead, but no other run can be said to lead over it.
     rivals = sum(other is run or not stopped_in_words(other.config) for other in alike)
     best = f", which of the {rivals} runs with a guarantee for the classifier as deployed reaches furthest on average"
     known = f"{run.labelled:,} inputs{'' if run.labelled == run.inputs else ' whose label is known'}"
@@ -98,14 +98,14 @@ def _trust(runs: Sequence[Run], run: Run | None) -> Sentence:
 
 
 def _shaped(runs: Sequence[Run]) -> str:
-    """That noise of another shape reaches further than isotropic noise against ℓ∞ or a budget, as deployed.
+    """Says that shaped noise certifies more than isotropic noise against ℓ∞ or a budget, for the classifier as deployed.
 
-    Nothing where the records do not bear that beyond the intervals over the inputs.
+    Empty unless the confidence intervals over the inputs are apart.
     """
     for group in by_norm(runs):
         sound = [r for r in group if r.scope == "pipeline" and not r.refuted and not stopped_in_words(r.config)]
-        plain = [r for r in sound if r.config.get("noise") == Isotropic().describe()]
-        shaped = [r for r in sound if r not in plain and r.config.get("noise") and average_radius(r.columns) > 0]
+        plain = [r for r in sound if r.config.noise.described == Isotropic().describe()]
+        shaped = [r for r in sound if r not in plain and r.config.noise.described and average_radius(r.columns) > 0]
         if group[0].kind in (1, 2, None) or not (plain and shaped):
             continue
         run = max(shaped, key=lambda r: average_radius(r.columns))
@@ -125,12 +125,12 @@ def _shaped(runs: Sequence[Run]) -> str:
 
 
 def _comparable(one: Run, other: Run) -> bool:
-    """Whether nothing speaks against it that two runs are on the same inputs and may be false equally often."""
+    """True unless two runs are known to use different inputs or different α."""
     return same_inputs(one.data, other.data) and (None in (one.alpha, other.alpha) or one.alpha == other.alpha)
 
 
 def _unlabelled(runs: Sequence[Run]) -> str:
-    """What there is to say where no run is known to be right: that of one without labels, or that nothing is proved."""
+    """The sentence for runs of which none is known to be right: one has no labels, or nothing is proved."""
     run = _claiming(runs)
     if run is None:
         return "None of these runs proves anything about a classifier as it would be deployed."
@@ -223,7 +223,7 @@ def _certainty(runs: Sequence[Run], trusted: Run | None) -> Sentence:
 
 
 def _is_sample(run: Run) -> bool:
-    """Whether the rows may pass for independent draws: no registry's, nor the first of data that are sorted by class."""
+    """Whether the rows can be treated as independent: not those of a registry, nor the first of data sorted by class."""
     labels, answers = run.columns["label"], run.columns["prediction"]
     lacking = len(np.unique(labels[labels >= 0])) <= max(labels.max(), answers.max())
     is_sorted = len(labels) > 1 and labels[0] >= 0 and bool((np.diff(labels) >= 0).all())
@@ -231,12 +231,12 @@ def _is_sample(run: Run) -> bool:
 
 
 def _within(run: Run, size: float | None = None) -> str:
-    """Which changes are ruled out: up to a size, or up to each certificate's own."""
+    """The changes that are covered: up to a size, or up to the size of each certificate."""
     if run.budget is None:
         return f"of {_length(run)} below {'its radius' if size is None else f'{size:g}'}"
-    limit = run.config.get("budget")
+    limit = run.config.claim.budget
     below = f"less than {'its ε' if size is None else f'{size:g}'}"
-    if isinstance(limit, int | float):  # the same for every coordinate: said without the word
+    if isinstance(limit, int | float):  # one number for every coordinate
         return f"of {below}{'' if limit == 1 else f' times {limit:g}'} in each coordinate{_units(run)}"
     return f"within {below} times the budget{_units(run)}"
 
@@ -247,9 +247,9 @@ def _length(run: Run) -> str:
 
 
 def _units(run: Run) -> str:
-    source = str(run.config.get("data", ".npz"))  # what an array or an imported file holds, nobody says
+    source = run.config.data.source or ".npz"  # the units of an array or of an imported file are unknown
     units = [] if source.endswith(".npz") else ["pixels run from 0 to 1"]
-    units += [f"in steps of {step}"] if (step := step_name(str(run.config.get("arithmetic", REAL)))) else []
+    units += [f"in steps of {step}"] if (step := step_name(run.config.sampling.arithmetic)) else []
     return f" ({', '.join(units)})" if units else ""
 
 

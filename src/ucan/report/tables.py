@@ -18,20 +18,11 @@ import numpy as np
 
 from ucan.errors import InvalidInput
 from ucan.laws import norm_name
-from ucan.report.basis import (
-    decided,
-    idle_in_words,
-    inputs_in_words,
-    inputs_of,
-    same_inputs,
-    stopped_in_words,
-    unlabelled_in_words,
-)
-from ucan.report.runs import BUDGET_AXIS, distinct
+from ucan.report.basis import decided, idle_in_words, inputs_in_words, same_inputs, stopped_in_words
 from ucan.results.formats import UNKNOWN_SCOPE, guarantee
-from ucan.results.metrics import Measure, certified_accuracy, certified_band, labelled
-from ucan.results.store import Store
+from ucan.results.metrics import Measure, certified_accuracy, certified_band
 from ucan.rounding import ceil_percent, floor_percent, floor_significant
+from ucan.runs.read import BUDGET_AXIS, Run, distinct
 
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
 SCOPE_NOTES = {
@@ -47,8 +38,8 @@ class Row:
     """One line: shares of certified inputs, or (``kind`` "improvement") changes relative to the best baseline.
 
     ``data`` tells its inputs from others (None: unknown); ``decided`` are the columns in which sampling did not stop before
-    the share was known; ``remarks`` are what must be said of it. ``alphas`` are the probabilities with which its claims may
-    be false (none: unknown).
+    the share was known; ``remarks`` are what a reader must know about it; ``alphas`` are the probabilities with
+    which its claims may be false (none: unknown).
     """
 
     name: str
@@ -104,11 +95,11 @@ class Table:
 
 
 def comparison(
-    runs: Sequence[str | Path],
+    runs: Sequence[str | Path | Run],
     radii: Sequence[float] = RADII,
     metric: Measure = "radius",
-    baselines: Sequence[str | Path] = (),
-    envelopes: Mapping[str, Sequence[str | Path]] | None = None,
+    baselines: Sequence[str | Path | Run] = (),
+    envelopes: Mapping[str, Sequence[str | Path | Run]] | None = None,
     bands: bool = False,
     digits: int = 1,
 ) -> Table:
@@ -122,8 +113,8 @@ def comparison(
     if not points:
         raise InvalidInput("a comparison needs at least one radius.")
     base = [_row(run, points, metric, bands) for run in baselines]
-    known = {Path(run).resolve() for run in baselines}
-    ours = [_row(run, points, metric, bands) for run in runs if Path(run).resolve() not in known]
+    known = {_place(run) for run in baselines}
+    ours = [_row(run, points, metric, bands) for run in runs if _place(run) not in known]
     best_of = [_envelope(name, some, points, metric) for name, some in (envelopes or {}).items()]
     if not (base or ours or best_of):
         raise InvalidInput("there is nothing to compare: name at least one run.")
@@ -141,38 +132,39 @@ def comparison(
     return Table(f"Certified accuracy in % by {what}{of}", points, tuple(rows), _notes(rows, metric, bands), digits)
 
 
-def _row(run: str | Path, radii: tuple[float, ...], metric: Measure, bands: bool) -> Row:
-    with Store.open(run) as store:
-        columns, left_out = store.gapless(("label", "correct", "abstained", metric))
-        name, scope, norm, budget, config = store.name, store.scope, store.norm, store.budget, store.config
+def _place(run: str | Path | Run) -> Path:
+    return (run.folder if isinstance(run, Run) else Path(run)).resolve()
+
+
+def _row(run: str | Path | Run, radii: tuple[float, ...], metric: Measure, bands: bool) -> Row:
+    run = run if isinstance(run, Run) else Run.open(run)
+    config, columns = run.config, run.columns
     shares = tuple(map(float, certified_accuracy(columns, radii, metric)))
     limits: tuple[tuple[float, float], ...] = ()
     if bands:
         low, high = certified_band(columns, radii, metric)
         limits = tuple(zip(map(float, low), map(float, high), strict=True))
-    inputs = len(columns["correct"])
-    unlabelled = unlabelled_in_words(labelled(columns), columns["abstained"])
     empty = idle_in_words(config, radii) if metric == "radius" else ""
-    remarks = (stopped_in_words(config, metric), unlabelled, empty, *config.get("notes", ()))
+    remarks = (stopped_in_words(config, metric), run.unlabelled, empty, *config.imported.notes)
     return Row(
-        name,
-        scope,
-        config.get("alm_cap"),
+        run.label,
+        run.scope,
+        run.cap,
         shares,
         bands=limits,
-        inputs=inputs,
-        norm=norm,
-        budget=budget,
-        left_out=left_out,
-        data=inputs_of(config, inputs),
-        data_words=inputs_in_words(config, inputs),
+        inputs=run.inputs,
+        norm=run.norm,
+        budget=run.budget,
+        left_out=run.left_out,
+        data=run.data,
+        data_words=inputs_in_words(config.data, run.inputs),
         decided=tuple(decided(config, r, metric) for r in radii),
         remarks=tuple(filter(None, remarks)),
-        alphas=frozenset({config["alpha"]} if "alpha" in config else ()),
+        alphas=frozenset() if run.alpha is None else frozenset({run.alpha}),
     )
 
 
-def _envelope(name: str, runs: Sequence[str | Path], radii: tuple[float, ...], metric: Measure) -> Row:
+def _envelope(name: str, runs: Sequence[str | Path | Run], radii: tuple[float, ...], metric: Measure) -> Row:
     """The best over several runs at each radius: what published rows usually are."""
     rows = [_row(run, radii, metric, bands=False) for run in runs]
     if not rows:
@@ -200,7 +192,9 @@ def _envelope(name: str, runs: Sequence[str | Path], radii: tuple[float, ...], m
         norm=norm,
         budget=rows[0].budget,
         left_out=sum(r.left_out for r in rows),
-        data=frozenset(data) if len(data) > 1 else next(iter(data), None),  # several are like no other row's
+        data=frozenset(data)
+        if len(data) > 1
+        else next(iter(data), None),  # several data sets: comparable with no other row
         data_words=" and ".join(dict.fromkeys(r.data_words for r in rows)),
         decided=tuple(map(all, zip(*(r.decided for r in rows), strict=True))),
         remarks=tuple(dict.fromkeys(remark for r in rows for remark in r.remarks)),
@@ -209,9 +203,9 @@ def _envelope(name: str, runs: Sequence[str | Path], radii: tuple[float, ...], m
 
 
 def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
-    """The rows with their best cells marked; equal as shown is equally best, and 0 % is nobody's best.
+    """The rows with their best cells marked. Cells that look equal are equally good, and 0 % is never the best.
 
-    Where a stopping rule left a share undecided, that cell is a lower bound: it is not marked, but it can deny the mark.
+    Where a stopping rule left a share open, that cell is a lower bound: it is not marked, but it can keep others from it.
     """
 
     def group(row: Row) -> tuple[str, float | None]:
@@ -236,7 +230,7 @@ def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
 def _improvement(row: Row, baselines: Sequence[Row], metric: Measure) -> Row:
     values = np.array([r.values for r in baselines])
     best = np.max(np.where(np.isnan(values), -np.inf, values), axis=0)
-    known = map(all, zip(*(r.decided for r in baselines), strict=True))  # over a lower bound nothing is known
+    known = map(all, zip(*(r.decided for r in baselines), strict=True))  # an improvement over a lower bound is unknown
     change = [_relative(v, b) if k else math.nan for v, b, k in zip(row.values, best.tolist(), known, strict=True)]
     across = ["across scopes"] if {r.scope for r in baselines} != {row.scope} else []
     across += ["across caps"] if metric == "alm" and {r.alm_cap for r in baselines} != {row.alm_cap} else []
@@ -247,7 +241,7 @@ def _improvement(row: Row, baselines: Sequence[Row], metric: Measure) -> Row:
 
 
 def _same_alpha(one: Row, other: Row) -> bool:
-    """Whether nothing speaks against it that the claims of two rows may be false equally often."""
+    """True unless the claims of two rows are known to be false with different probabilities."""
     return not one.alphas or not other.alphas or one.alphas == other.alphas
 
 

@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from ucan.errors import StoreError
-from ucan.storage import recognise
+from ucan.storage import claim, recognise
 
 APPLICATION_ID = 0x5543414E  # "UCAN": how a file of ours is told from any other SQLite file
 SCHEMA_VERSION = 1
@@ -27,10 +27,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     try:
         if not recognise(db, path, APPLICATION_ID, SCHEMA_VERSION):
             db.execute("PRAGMA journal_mode = WAL")
-            db.executescript(
-                f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
-                f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-            )
+        claim(db, path, APPLICATION_ID, SCHEMA_VERSION, SCHEMA)
         db.execute("PRAGMA synchronous = NORMAL")
         return db
     except BaseException:

@@ -7,10 +7,8 @@ the first unfinished input (``Store.gapless``), and ``left_out`` says how many m
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -18,10 +16,11 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from ucan.certificate import SCOPES
-from ucan.config import handed_out, sync_folder
-from ucan.errors import InvalidInput, MissingExtra, StoreError
+from ucan.config import handed_out
+from ucan.errors import InvalidInput, MissingExtra
 from ucan.results.store import COLUMNS, Store
 from ucan.rounding import floor_significant
+from ucan.storage import storage, whole
 
 Format = Literal["tsv", "csv", "parquet", "json"]
 COHEN = ("idx", "label", "predict", "radius", "correct", "time")
@@ -75,36 +74,12 @@ def write(store: Store, path: str | Path, kind: Format = "tsv", overwrite: bool 
         raise InvalidInput(f"{' and '.join(existing)} {verb} already; nothing was written. --force overwrites.")
     if not path.parent.is_dir():
         raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: make it first.")
-    fill: dict[Path, Callable[[IO[bytes]], None]] = {path: lambda out: writers[kind](store, out)}
-    if len(targets) == 2:
-        fill[sidecar] = lambda out: _describe(store, out)
-    _whole(fill)
+    # The sidecar takes its place first: at no moment does a new table lie there without its scope.
+    with storage(path), whole(*reversed(targets)) as parts:
+        for part, fill in zip(reversed(parts), (writers[kind], _describe), strict=False):
+            with open(part, "wb") as out:
+                fill(store, out)
     return targets
-
-
-def _whole(fill: dict[Path, Callable[[IO[bytes]], None]]) -> None:
-    """Fill a temporary file for each, flush all to the disk, then rename them; on failure leave nothing behind."""
-    parts = {path: path.with_name(f".{path.name}.part") for path in fill}
-    try:
-        try:
-            for path, part in parts.items():
-                with open(part, "wb") as out:
-                    fill[path](out)
-                    out.flush()
-                    os.fsync(out.fileno())
-            # The sidecar first: at no moment does a new table lie there without its scope.
-            for path, part in reversed(parts.items()):
-                part.replace(path)
-        finally:
-            for part in parts.values():
-                if part.parent.is_dir():
-                    part.unlink(missing_ok=True)
-        sync_folder(path.parent)
-    except StoreError:
-        raise
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise StoreError(f"{path} cannot be written: {'the disk is full' if full else error}.") from error
 
 
 def _describe(store: Store, out: IO[bytes]) -> None:

@@ -9,6 +9,7 @@ from typing import IO
 
 from ucan.errors import StoreError
 
+LOCK = ".lock"  # the file in a run's folder
 # A process's own POSIX locks never stand in its way, so those that it holds are remembered here.
 _HELD: set[str] = set()
 

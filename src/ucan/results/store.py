@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from ucan.certificate import Abstention, Certificate, budget_from_json, from_dict
-from ucan.config import differences, frozen, read_config, sync_folder, write_config
+from ucan.config import CONFIG, differences, frozen, read_config, settle, write_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.database import connect_reader, connect_writer
-from ucan.results.lock import WriterLock
+from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import storage, transaction
 
-CONFIG, RESULTS, LOCK = "config.toml", "results.sqlite", ".lock"
+RESULTS = "results.sqlite"
 COLUMNS: dict[str, type] = {
     "idx": np.int64,
     "label": np.int64,
@@ -68,10 +69,16 @@ class Store:
         self._claims: Claims | None = None
 
     @classmethod
-    def create(cls, folder: str | Path, config: dict[str, Any]) -> Store:
+    def create(
+        cls,
+        folder: str | Path,
+        config: dict[str, Any],
+        compare: Callable[[dict[str, Any], dict[str, Any]], list[str]] = differences,
+    ) -> Store:
         """A new run, or the one in this folder again if its config is the same; the only writer until closed.
 
-        A changed config is refused, key by key; so is a folder that holds other things.
+        A changed config is refused, with each difference that ``compare`` (the run's config, the one asked for) finds; so is
+        a folder that holds other things.
         """
         folder, wanted = Path(folder), frozen(config)
         with storage(folder):
@@ -79,15 +86,15 @@ class Store:
             lock = WriterLock(folder / LOCK)
         try:
             with storage(folder):
-                _settle_config(folder, wanted)
-                return cls(folder, wanted, connect_writer(folder / RESULTS), lock)
+                settled = settle(folder, wanted, compare)
+                return cls(folder, settled, connect_writer(folder / RESULTS), lock)
         except BaseException:
             lock.release()
             raise
 
     @classmethod
     def open(cls, folder: str | Path) -> Store:
-        """An existing run, read-only; also while another process writes it."""
+        """An existing run, read-only; also while another process writes it. It is closed when nobody holds it any more."""
         folder = Path(folder)
         if not (folder / CONFIG).is_file():
             found = f"is not a run folder: it has no {CONFIG}" if folder.is_dir() else "is no folder"
@@ -96,10 +103,23 @@ class Store:
         if not (folder / RESULTS).is_file():
             raise StoreError(f"{folder} has no results yet: {RESULTS} is missing. `ucan certify` writes it.")
         with storage(folder):
-            return cls(folder, config, connect_reader(folder / RESULTS), None)
+            db = connect_reader(folder / RESULTS)
+        store = cls(folder, config, db, None)
+        weakref.finalize(store, db.close)
+        return store
 
-    def add(self, idx: int, label: int, outcome: Certificate | Abstention, seconds: float) -> None:
-        """Store one outcome with its evidence, in one transaction: afterwards it is there, or it is not."""
+    def adopt(self, config: dict[str, Any]) -> None:
+        """Put another config in the place of the run's, whole or not at all: for a run that goes on with more votes."""
+        wanted = frozen(config)
+        with storage(self.folder), self._transaction():  # which a reader cannot begin
+            write_config(self.folder / CONFIG, wanted)
+        self.config = wanted
+
+    def add(self, idx: int, label: int, outcome: Certificate | Abstention, seconds: float, again: bool = False) -> None:
+        """Store one outcome with its evidence, in one transaction: afterwards it is there, or it is not.
+
+        ``again``: in place of the one that is there, with the seconds of both.
+        """
         if not isinstance(outcome, Certificate | Abstention) or outcome.norm is None:
             raise InvalidInput(
                 f"a run keeps what certify returns, not what predict does; got {type(outcome).__name__}."
@@ -107,7 +127,7 @@ class Store:
         claims = Claims(outcome.scope, outcome.norm, None if outcome.budget is None else outcome.budget.key)
         self._check_claims(claims)
         prediction = ABSTAINED if outcome.prediction is None else outcome.prediction
-        row = {
+        row: dict[str, Any] = {
             "idx": int(idx),
             "label": int(label),
             "prediction": prediction,
@@ -124,6 +144,11 @@ class Store:
         with storage(self.folder):
             record = json.dumps(outcome.to_dict(self.folder), ensure_ascii=False)
             with self._transaction():
+                if again:
+                    query = "SELECT seconds FROM outcomes WHERE idx = ?"
+                    row["seconds"] += self._db.execute(query, (int(idx),)).fetchone()[0]
+                    for table in ("outcomes", "records"):
+                        self._db.execute(f"DELETE FROM {table} WHERE idx = ?", (int(idx),))
                 self._insert([tuple(row.values())])
                 self._db.execute("INSERT INTO records VALUES (?, ?)", (int(idx), record))
         self._claims = claims
@@ -293,22 +318,4 @@ def _make_folder(folder: Path) -> None:
         raise InvalidInput(
             f"{folder} is not empty and is not a run folder (it holds {', '.join(others[:3])}); nothing was changed. "
             "Give a new folder."
-        )
-
-
-def _settle_config(folder: Path, wanted: dict[str, Any]) -> None:
-    if not (folder / CONFIG).is_file():
-        write_config(folder / CONFIG, wanted)
-        sync_folder(folder.resolve().parent)
-    config = read_config(folder / CONFIG)
-    if config.get("kind") != wanted.get("kind"):
-        raise InvalidInput(
-            f"{folder} holds a run of another kind ({config.get('kind')}); nothing was changed. Give a new folder."
-        )
-    changed = differences(config, wanted)
-    if changed:
-        raise InvalidInput(
-            f"{folder} holds a run with another config:\n  "
-            + "\n  ".join(changed)
-            + "\nGive the same settings to resume it, or a new folder to start another."
         )

@@ -12,6 +12,7 @@ import torch
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
+from ucan.passes import Pass
 from ucan.scales.induced import NORMS, corner_norm, dense_budget_norm, has_few_corners
 
 # Up to this dimension a structured Σ may form its inverse (128 MiB in float64) to take an exact norm.
@@ -70,10 +71,13 @@ class Scale(ABC):
         """Replace z by Σz, without a copy where the kind of Σ allows it."""
         z.copy_(self.apply(z))
 
-    def apply_around_(self, z: torch.Tensor, centre: torch.Tensor) -> None:
-        """Replace z by centre + Σz."""
+    def apply_around(self, z: torch.Tensor, centre: torch.Tensor, out: torch.Tensor) -> None:
+        """Write centre + Σz into ``out``: z itself, or memory of another precision or layout. Of z nothing is kept."""
         self.apply_(z)
-        z.add_(centre)
+        if out.is_cuda and out is not z:
+            _INTO_FORM(out.flatten(0, 1), z.flatten(0, 1), centre)
+        else:
+            torch.add(z, centre, out=out)
 
     @abstractmethod
     def solve(self, y: torch.Tensor) -> torch.Tensor:
@@ -111,6 +115,17 @@ class Scale(ABC):
     def _over_balls(self, budget: Budget, p: float, dim: int) -> float:
         """From above, by the balls around the budget: each ‖δ‖_q is at most the budget's length in ℓ_q."""
         return min(self.inverse_norm(q, p, dim) * budget.length(q) for q in NORMS)
+
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """‖Σ⁻¹eᵢ‖ₚ of every coordinate's own direction, shape (d,), in float64 on the CPU: exact or from above."""
+        self.check_dim(dim)
+        where = next((tensor.device for tensor in self.tensors().values()), torch.device("cpu"))
+        found = []
+        for start in range(0, dim, MAX_FORMED):  # a d×d matrix need not fit
+            units = torch.eye(min(MAX_FORMED, dim - start), dim - start, dtype=torch.float64, device=where)
+            units = torch.nn.functional.pad(units, (start, 0))
+            found.append(torch.linalg.vector_norm(self.solve(units), ord=p, dim=1).cpu())
+        return torch.cat(found)
 
     @abstractmethod
     def regularised(self, eps: float) -> Self:
@@ -189,7 +204,14 @@ class Scale(ABC):
 
     def with_tensors(self, tensors: dict[str, torch.Tensor]) -> Self:
         """The same kind of Σ made of other tensors, named as ``tensors`` names them."""
-        return replace(self, **tensors)
+        if "__dataclass_params__" in vars(type(self)):
+            return replace(self, **tensors)
+        made = object.__new__(
+            type(self)
+        )  # a subclass with an __init__ of its own may take other arguments than the fields
+        for each in fields(self):
+            object.__setattr__(made, each.name, tensors.get(each.name, getattr(self, each.name)))
+        return made
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """The same Σ on another device or in another dtype."""
@@ -200,6 +222,13 @@ class Scale(ABC):
         tensors = self.tensors()
         learned = any(t.requires_grad for t in tensors.values())
         return self.with_tensors({name: t.detach() for name, t in tensors.items()}) if learned else self
+
+
+def _into_form(out: torch.Tensor, z: torch.Tensor, centre: torch.Tensor) -> None:
+    out.copy_(z + centre)
+
+
+_INTO_FORM = Pass(_into_form, dynamic=(0, 1))
 
 
 def same_map(one: Scale, other: Scale, shape: Sequence[int], tolerance: float) -> bool:

@@ -155,6 +155,12 @@ class Basis(Scale):
         spectral = self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim) * budget.length(2)
         return min(spectral, dense_budget_norm(self.inverse, budget, p))
 
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """The columns of diag(1/s) Q⁻¹; what one Newton step leaves of E, ‖E‖₂²/min s, is added."""
+        self.check_dim(dim)
+        left = defect(self.basis) ** 2 * self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim)
+        return torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() + left
+
     def regularised(self, eps: float) -> Self:
         """max(|sₖ|, eps)."""
         return type(self)(self.basis, at_least(self.s, eps))

@@ -174,6 +174,15 @@ class DCT(Scale):
         by_rows = float(torch.linalg.vector_norm(reach, ord=p))
         return min(by_rows, float(weights.max()) * identity_norm(2, p, dim) * budget.length(2))
 
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """Column j of |Σ⁻¹| is |Q_jk|/s_k, and |Q| factors over the axes: O(d(H + W)), no matrix."""
+        self.check_dim(dim)
+        weights = 1 / exact(self.s).cpu()
+        high, wide = (c.abs() for c in self._cosines(weights))
+        if p == math.inf:
+            return _largest_products(_largest_products(weights, wide).mT, high).mT.flatten()
+        return (high.T**p @ weights**p @ wide**p).flatten() ** (1 / p)
+
     def regularised(self, eps: float) -> Self:
         """max(|sₖ|, eps)."""
         return type(self)(at_least(self.s, eps))
@@ -199,3 +208,11 @@ class DCT(Scale):
     def _images(self, z: torch.Tensor) -> torch.Tensor:
         """Z of shape (…, *event) as (rows, *s.shape)."""
         return rows(z, self.dim).reshape(-1, *self.s.shape)
+
+
+def _largest_products(weights: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """max_k w[…, k]·f[k, j], for every j: as a matrix product, with the largest term in place of the sum; all are ≥ 0."""
+    largest = torch.zeros_like(weights)
+    for k, row in enumerate(factors):
+        largest = torch.maximum(largest, weights[..., k, None] * row)
+    return largest

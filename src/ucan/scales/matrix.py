@@ -118,6 +118,11 @@ class Dense(Scale):
         """From A⁻¹, and from its norms over balls."""
         return min(self._over_balls(budget, p, dim), dense_budget_norm(self.inverse, budget, p))
 
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """The columns of A⁻¹; what inverting A in float64 may have lost is added."""
+        self.check_dim(dim)
+        return torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() * (1 + self._lost)
+
     @property
     def _lost(self) -> float:
         """What inverting A in float64 may have changed of its inverse, relative to it."""
@@ -326,6 +331,11 @@ class BlockDiagonal(Scale):
             d.budget_norm(Budget(b), p, d.dim) if b.any() else 0.0 for d, b in zip(self.parts, pieces, strict=True)
         ]
         return float(torch.linalg.vector_norm(torch.tensor(sizes, dtype=torch.float64), ord=p))
+
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """Those of the blocks."""
+        self.check_dim(dim)
+        return torch.cat([d.axis_norms(p, d.dim) for d in self.parts])
 
     def regularised(self, eps: float) -> Self:
         """Every block's singular values raised to at least eps."""

@@ -8,15 +8,25 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import torch
 
 from ucan.data import InMemory, Labelled
 from ucan.data.images import as_pixels
+from ucan.errors import InvalidInput
 from ucan.training.share import Share
 
 # Batches that are being decoded while one is in use.
 AHEAD = 3
+
+
+class Batch(NamedTuple):
+    """Pixels in [0, 1], labels, and the inputs' numbers in the training set."""
+
+    x: torch.Tensor
+    labels: torch.Tensor
+    places: torch.Tensor
 
 
 class Batches:
@@ -41,35 +51,58 @@ class Batches:
     def __len__(self) -> int:
         return len(self.dataset) // self.size
 
-    def epoch(self, number: int, first: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The batches of one epoch, from batch ``first`` on: pixels in [0, 1] and labels, of this process's share."""
-        rng = torch.Generator().manual_seed(epoch_seed(self.seed, number, "order"))
-        order = torch.randperm(len(self.dataset), generator=rng)
-        starts = range(first * self.size, len(self) * self.size, self.size)  # none are left at an epoch's end
-        parts = [order[start : start + self.size][self.share.part] for start in starts]
-        yield from self._decoded(parts) if self._resident is None else self._on_device(parts, *self._resident)
+    def epoch(self, number: int, first: int = 0, weights: torch.Tensor | None = None) -> Iterator[Batch]:
+        """The batches of one epoch, from batch ``first`` on, of this process's share.
 
-    def _on_device(
-        self, parts: Sequence[torch.Tensor], images: torch.Tensor, labels: torch.Tensor
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        With weights (one for each input), as many inputs are drawn with replacement, in proportion to them.
+        """
+        rng = torch.Generator().manual_seed(epoch_seed(self.seed, number, "order"))
+        if weights is None:
+            order = torch.randperm(len(self.dataset), generator=rng)
+        else:
+            self._check_weights(weights)
+            order = torch.multinomial(weights.detach().cpu().double(), len(self) * self.size, True, generator=rng)
+        # An epoch's end leaves out a shorter batch, if there is one.
+        yield from self._of(order[first * self.size : len(self) * self.size])
+
+    def in_order(self) -> Iterator[Batch]:
+        """All inputs in their own order, of this process's share; the last batch is filled up from the start."""
+        count = -(-len(self.dataset) // self.size) * self.size
+        yield from self._of(torch.arange(count) % len(self.dataset))
+
+    def _check_weights(self, weights: torch.Tensor) -> None:
+        fine = weights.shape == (len(self.dataset),) and bool((weights >= 0).all()) and bool(weights.isfinite().all())
+        if not fine or not bool(weights.any()):
+            raise InvalidInput(
+                f"a recipe's sampling must hold {len(self.dataset)} finite weights of at least 0, one for each training "
+                f"input, and not only zeros; got shape {tuple(weights.shape)}."
+            )
+
+    def _of(self, order: torch.Tensor) -> Iterator[Batch]:
+        parts = [part[self.share.part] for part in order.split(self.size) if len(part)]  # none at an epoch's end
+        return self._decoded(parts) if self._resident is None else self._on_device(parts, *self._resident)
+
+    def _on_device(self, parts: Sequence[torch.Tensor], images: torch.Tensor, labels: torch.Tensor) -> Iterator[Batch]:
         for indices in parts:
             indices = indices.to(self.device)
-            yield as_pixels(images[indices]), labels[indices]
+            yield Batch(as_pixels(images[indices]), labels[indices], indices)
 
-    def _decoded(self, parts: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _decoded(self, parts: Sequence[torch.Tensor]) -> Iterator[Batch]:
         """Batches decoded by several threads (Pillow lets go of Python's lock), a few ahead of the one in use."""
         workers = os.cpu_count() or 1
         with ThreadPoolExecutor(workers) as pool:
-            ahead: deque[list[Future[tuple[torch.Tensor, torch.Tensor]]]] = deque()
+            ahead: deque[tuple[torch.Tensor, list[Future[tuple[torch.Tensor, torch.Tensor]]]]] = deque()
             waiting = iter(parts)
             while True:
                 for indices in itertools.islice(waiting, AHEAD - len(ahead)):
-                    ahead.append([pool.submit(self.dataset.batch, some) for some in indices.tensor_split(workers)])
+                    decoding = [pool.submit(self.dataset.batch, some) for some in indices.tensor_split(workers)]
+                    ahead.append((indices, decoding))
                 if not ahead:
                     return
-                pieces = [future.result() for future in ahead.popleft()]
+                indices, decoding = ahead.popleft()
+                pieces = [future.result() for future in decoding]
                 x, labels = (torch.cat(part) for part in zip(*pieces, strict=True))
-                yield x.to(self.device), labels.to(self.device)
+                yield Batch(x.to(self.device), labels.to(self.device), indices.to(self.device))
 
 
 def epoch_seed(seed: int, epoch: int, purpose: str) -> int:

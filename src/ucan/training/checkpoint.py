@@ -13,14 +13,15 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ucan.budget import Budget
-from ucan.config import differences, frozen, read_config, write_config
+from ucan.config import CONFIG, differences, frozen, read_config, refuse_changes, write_config
 from ucan.errors import TrainingError
 from ucan.generators import Generator
 from ucan.laws import Law
+from ucan.storage import whole
 from ucan.training.classifier import build_classifier
 from ucan.training.settings import TrainSettings
 
-CONFIG, CHECKPOINT, WEIGHTS = "config.toml", "checkpoint.pt", "weights.safetensors"
+CHECKPOINT, WEIGHTS = "checkpoint.pt", "weights.safetensors"
 CHECKPOINT_KEYS = {"epoch", "step", "totals", "joint", "optimisers", "ema", "noise", "layers"}
 
 
@@ -51,11 +52,7 @@ def check_settings(folder: Path, config: dict[str, Any]) -> None:
         raise TrainingError(f"{folder} holds a run of another kind ({begun.get('kind')}); name another folder (--out).")
     # A run from before data_hash was kept goes on without it.
     asked = {key: value for key, value in config.items() if key != "data_hash" or key in begun}
-    lines = differences(begun, frozen(asked))
-    if lines:
-        raise TrainingError(
-            f"{folder} was begun with other settings:\n  " + "\n  ".join(lines) + "\nName another folder (--out)."
-        )
+    refuse_changes(folder, differences(begun, frozen(asked)), TrainingError)
 
 
 def keep_settings(folder: Path, config: dict[str, Any]) -> None:
@@ -68,9 +65,8 @@ def keep_settings(folder: Path, config: dict[str, Any]) -> None:
 def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Replace the checkpoint, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{CHECKPOINT}.part"
-    torch.save(state, part)
-    part.replace(folder / CHECKPOINT)
+    with whole(folder / CHECKPOINT) as (part,):
+        torch.save(state, part)
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any] | None:
@@ -91,9 +87,8 @@ def read_checkpoint(folder: Path) -> dict[str, Any] | None:
 
 def save_run(folder: Path, state: dict[str, torch.Tensor]) -> None:
     """Write the final weights, whole or not at all."""
-    part = folder / f".{WEIGHTS}.part"
-    save_file({name: t.detach().cpu().contiguous() for name, t in state.items()}, part)
-    part.replace(folder / WEIGHTS)
+    with whole(folder / WEIGHTS) as (part,):
+        save_file({name: t.detach().cpu().contiguous() for name, t in state.items()}, part)
 
 
 def is_trained_run(folder: str | Path) -> bool:

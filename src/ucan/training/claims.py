@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ucan.catalogue import GENERATORS
 from ucan.errors import InvalidInput
 from ucan.training.settings import TrainSettings
 
 # The variance term that raises each claim: the largest ℓ1 and ℓ2 balls in a region under a diagonal Σ both go by min σ.
 TERMS = {"linf": "budget", "l2": "min", "l1": "min", "alm": "logmean", "budget": "budget"}
-LEARNED = ("dataset-wise", "certification-wise")  # σ without a fixed size: only a term of the loss keeps it up
-FITTED = ("budget", "budget-wise")  # σ at the fixed size of a budget
 
 
 def for_claim(settings: TrainSettings, claim: str, given: str | None = None) -> TrainSettings:
@@ -21,22 +20,24 @@ def for_claim(settings: TrainSettings, claim: str, given: str | None = None) -> 
     """
     if claim not in TERMS:
         raise InvalidInput(f"a training is for one of {', '.join(TERMS)}, got {claim!r}.")
-    kind, term = settings.generator["kind"], TERMS[claim]
+    kind, term = GENERATORS.load(settings.generator["kind"]), TERMS[claim]
+    purposes = kind.purposes(settings.generator)
     if given is not None and given != term:
         raise InvalidInput(f"the variance term {given!r} is not the one for {claim}, which is {term!r}: leave one out.")
-    if term != "budget" and (kind in FITTED or settings.budget is not None):
+    if term != "budget" and settings.budget is not None:
         raise InvalidInput(f"this noise is fitted to a budget, and not for {claim}: train for budget, or other noise.")
+    if purposes is not None and claim not in purposes:
+        raise InvalidInput(
+            f"{settings.generator['kind']} noise with these parameters is made for {' or '.join(purposes)}, and not for "
+            f"{claim}: train for that, or change [generator]."
+        )
     if claim == "budget" and settings.budget is None:
         raise InvalidInput(
             "these settings name no budget: give one, as in --set 'budget={limit=1.0}', or train for linf."
         )
     if claim == "linf" and "limit" not in (settings.budget or {"limit": 1.0}):
         raise InvalidInput("linf is the budget that is the same everywhere, and these settings have another one.")
-    if kind == "composed" and (norm := str(settings.generator.get("norm", "inf"))) != ("2" if claim == "l2" else "inf"):
-        raise InvalidInput(f"this composed noise is made for norm {norm}, and not for {claim}: set generator.norm.")
-    if kind == "composed" and claim in ("l1", "alm"):
-        raise InvalidInput(f"composed noise has no guarantee by {claim}: train other noise for it.")
-    if kind not in LEARNED:  # noise of a given size: there is nothing to keep up
+    if not kind.learns_size:  # noise of a given size: there is nothing to keep up
         return settings
     budget = {"limit": 1.0} if claim == "linf" and settings.budget is None else settings.budget
     return replace(settings, variance_term=term, budget=budget)

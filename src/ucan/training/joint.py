@@ -8,23 +8,28 @@ import torch
 from torch import nn
 
 from ucan.errors import InvalidInput
-from ucan.generators import Composed, Generator
+from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.scales import DCT, Basis, Diagonal, Scalar, Scale, as_scale
 from ucan.training.recipes import Recipe
+from ucan.training.share import Share
+from ucan.training.step import Network, NoiseSource, Progress, Step
 
 VARIANCE_TERMS = ("none", "mean", "logmean", "min", "budget")
 
 
-def scale_entries(scale: Scale, x: torch.Tensor) -> torch.Tensor:
-    """The scales of all directions for inputs x: one row per input, or one row for all where Σ is shared."""
+def scale_entries(scale: Scale, x: torch.Tensor) -> torch.Tensor | None:
+    """The scales of all directions for inputs x, one row per input, or one row for all where Σ is shared.
+
+    None where Σ has no scale of its own for every direction.
+    """
     if isinstance(scale, Diagonal):
         return scale.sigma.flatten(1) if scale.sigma.ndim == x.ndim else scale.sigma.reshape(1, -1)
     if isinstance(scale, Basis | DCT):
         return scale.s.reshape(1, -1)
     if isinstance(scale, Scalar):
         return torch.tensor([[scale.value]])
-    raise InvalidInput(f"a variance term needs a Σ with one scale per direction, not {type(scale).__name__}.")
+    return None
 
 
 def variance_term(entries: torch.Tensor, term: str, budget: torch.Tensor | None = None) -> torch.Tensor:
@@ -60,6 +65,7 @@ class Joint(nn.Module):
         term: str,
         weight: float,
         budget: torch.Tensor | None = None,
+        share: Share | None = None,
     ) -> None:
         super().__init__()
         self.answer: Any
@@ -67,7 +73,8 @@ class Joint(nn.Module):
             raise InvalidInput(f"the variance term is one of {', '.join(VARIANCE_TERMS)}, not {term!r}.")
         self.classifier = classifier
         self.generator = generator
-        self.law = law
+        self.share = share
+        self.law = law if share is None else share.law(law)
         self.recipe = recipe
         self.term = term
         self.weight = weight
@@ -79,20 +86,50 @@ class Joint(nn.Module):
         """Answer with a (compiled) twin that shares the classifier's weights; it adds no weights of its own."""
         object.__setattr__(self, "answer", twin)
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor, rng: torch.Generator) -> dict[str, torch.Tensor]:
-        """loss, the number of correct noisy copies, and the smallest and mean σ where the noise has one Σ to speak of."""
-        noise = self.generator(x)
-        noisy = self.generator.perturb(x, self.law, self.recipe.draws, rng, noise)
-        shown = self.generator.view(noisy.flatten(0, 1))
-        if shown.ndim == 4 and shown.is_cuda:  # the layout in which a GPU's convolutions are fastest
-            shown = shown.contiguous(memory_format=torch.channels_last)
-        logits = self.answer(shown)
-        logits = logits.reshape(self.recipe.draws, len(x), -1)
-        loss = self.recipe.loss(logits, labels)
-        entries = scale_entries(as_scale(noise[1]), x).float()
+    def forward(
+        self,
+        x: torch.Tensor,
+        labels: torch.Tensor,
+        rng: torch.Generator,
+        places: torch.Tensor | None = None,
+        epoch: int = 0,
+        epochs: int = 1,
+        done: float = 0.0,
+    ) -> dict[str, torch.Tensor]:
+        """loss, the share of correct noisy copies, what else the recipe shows, and σ where the noise has one to speak of.
+
+        That is its smallest and its mean. ``places`` are the inputs' numbers in the training set.
+        """
+        step = self.step_at(x, labels, rng, places, Progress(epoch, epochs, done))
+        metrics = self.recipe.step(step).metrics()
+        entries = scale_entries(as_scale(step.noise.scale), x)
         if self.term != "none":
-            loss = loss - self.weight * variance_term(entries, self.term, self.budget)
-        metrics = {"loss": loss, "correct": (logits.argmax(-1) == labels).float().mean().detach()}
-        if not isinstance(self.generator, Composed):  # every copy of which draws its own
-            metrics |= {"min_sigma": entries.amin(1).mean().detach(), "mean_sigma": entries.mean().detach()}
+            if entries is None:
+                kind = type(step.noise.scale).__name__
+                raise InvalidInput(f"a variance term needs a Σ with one scale per direction, not {kind}.")
+            metrics["loss"] = metrics["loss"] - self.weight * variance_term(entries.float(), self.term, self.budget)
+        if entries is not None and not self.generator.redrawn:
+            sigma = entries.detach().float()
+            metrics |= {"min_sigma": sigma.amin(1).mean(), "mean_sigma": sigma.mean()}
         return metrics
+
+    def step_at(
+        self,
+        x: torch.Tensor,
+        labels: torch.Tensor,
+        rng: torch.Generator,
+        places: torch.Tensor | None,
+        progress: Progress,
+    ) -> Step:
+        """What the recipe is given for these inputs."""
+        mean, scale = self.generator(x)
+        return Step(
+            model=Network(self.classifier, self.generator, x.ndim - 1, self.answer),
+            inputs=x,
+            labels=labels,
+            noise=NoiseSource(self.generator, self.law, x, mean, scale, rng),
+            rng=rng,
+            places=torch.arange(len(x), device=x.device) if places is None else places,
+            progress=progress,
+            share=self.share or Share(len(x)),
+        )

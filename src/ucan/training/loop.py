@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ucan.config import write_whole
 from ucan.data import InMemory, Labelled, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
 from ucan.models import load_weights
-from ucan.training.batches import Batches, epoch_seed, flip_and_crop
+from ucan.storage import Journal
+from ucan.training.batches import Batch, Batches, epoch_seed, flip_and_crop
 from ucan.training.board import Board
 from ucan.training.checkpoint import (
     CHECKPOINT,
@@ -33,15 +33,18 @@ from ucan.training.checkpoint import (
 )
 from ucan.training.classifier import count_outputs
 from ucan.training.joint import Joint
+from ucan.training.recipes import Task
 from ucan.training.settings import TrainSettings
 from ucan.training.share import launched, leave_in_order, share_statistics
+from ucan.training.step import Progress, Step
+from ucan.training.survey import Survey
 from ucan.version import __version__
 
 # Steps between two looks at the loss: looking makes the device wait.
 LOOK_EVERY = 25
 METRICS = "metrics.jsonl"
 
-Progress = Callable[[int, int, int, dict[str, float]], None]  # epoch, step, steps per epoch, metrics
+OnProgress = Callable[[int, int, int, dict[str, float]], None]  # epoch, step, steps per epoch, metrics
 
 
 class Trainer:
@@ -67,7 +70,7 @@ class Trainer:
         classifier: nn.Module,
         folder: str | Path,
         accelerator: str = "auto",
-        on_progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
         finetune: str | Path | None = None,
     ) -> None:
         self.settings = settings
@@ -83,11 +86,12 @@ class Trainer:
             dataset = InMemory.of(dataset)
         if len(dataset) < 1:
             raise InvalidInput("the training set is empty.")
+        classes = count_outputs(settings, classifier, dataset)
         self.config = {
             "kind": "train",
             "ucan": __version__,
             "shape": list(dataset.event_shape),
-            "num_classes": count_outputs(settings, classifier, dataset),
+            "num_classes": classes,
             "data_hash": dataset.fingerprint() if self.fabric.global_rank == 0 else None,
             "finetune": None if finetune is None else str(finetune),
             "training": settings.to_dict(),
@@ -103,19 +107,20 @@ class Trainer:
         generator = settings.build_generator(shape, images)
         budget = settings.build_budget(shape, images)
         self.law = settings.build_law(math.prod(shape))
-        recipe = settings.build_recipe()
+        self.recipe = settings.build_recipe()
         term, weight = settings.variance_term, settings.variance_weight
         if world > 1:
             classifier = share_statistics(classifier, self.fabric.device)
-        law = self.share.law(self.law)
         limits = None if budget is None else budget.limits
-        self.joint = Joint(classifier, generator, law, recipe, term, weight, limits).to(self.fabric.device)
+        joint = Joint(classifier, generator, self.law, self.recipe, term, weight, limits, self.share)
+        self.joint = joint.to(self.fabric.device)
         if self.fabric.device.type == "cuda":
             classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.compile:
             self.joint.use_for_answers(torch.compile(classifier))
         self.wrapped, *self.optimisers = self.fabric.setup(self.joint, *_optimisers(settings, self.joint))
         self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
+        self.recipe.prepare(Task(len(dataset), shape, classes, self.law, generator, self.fabric.device))
         self.rng = torch.Generator(self.fabric.device)
         self.epoch = self.step = 0
         self.totals: dict[str, torch.Tensor] = {}
@@ -150,9 +155,10 @@ class Trainer:
             self._seed_layers("layers")
             self.rng.manual_seed(epoch_seed(self.settings.seed, self.epoch, "noise"))
             self.totals = {}
+            self.recipe.before_epoch(self._survey())
         start = time.perf_counter()
-        for x, labels in self.batches.epoch(self.epoch, self.step):
-            metrics = self._train_step(x, labels)
+        for batch in self.batches.epoch(self.epoch, self.step, self.recipe.sampling()):
+            metrics = self._train_step(batch)
             for name, value in metrics.items():
                 before = self.totals.get(name, torch.zeros((), device=value.device))
                 self.totals[name] = before + self.share.fraction * value
@@ -164,15 +170,27 @@ class Trainer:
                     raise KeyboardInterrupt
         self._log(self._look(), time.perf_counter() - start)
 
-    def _train_step(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        settings = self.settings
-        done = (self.epoch * len(self.batches) + self.step) / (settings.epochs * len(self.batches))
+    def _progress(self) -> Progress:
+        steps, done = self.settings.epochs * len(self.batches), self.epoch * len(self.batches) + self.step
+        return Progress(self.epoch, self.settings.epochs, done / steps)
+
+    def _survey(self) -> Survey:
+        """All training inputs, for a recipe that looks at them before an epoch."""
+        now = self._progress()
+
+        def steps() -> Iterator[Step]:
+            for x, labels, places in self.batches.in_order():
+                yield self.joint.step_at(x, labels, self.rng, places, now)
+
+        return Survey(now, len(self.batches.dataset), steps, self.fabric.autocast)
+
+    def _train_step(self, batch: Batch) -> dict[str, torch.Tensor]:
+        settings, now = self.settings, self._progress()
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
-                group["lr"] = group["peak"] * schedule(settings.schedule, done)
-        if settings.augment:
-            x = flip_and_crop(x, self.rng, share=self.share)
-        metrics = self.wrapped(x, labels, self.rng)
+                group["lr"] = group["peak"] * schedule(settings.schedule, now.done)
+        x = flip_and_crop(batch.x, self.rng, share=self.share) if settings.augment else batch.x
+        metrics = self.wrapped(x, batch.labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
         # The processes' gradients are averaged: so weighted, the average is the gradient of the whole batch's mean.
         self.fabric.backward(self.share.world * self.share.fraction * metrics["loss"])
         for optimiser in self.optimisers:
@@ -213,8 +231,7 @@ class Trainer:
         if self.rank != 0:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / METRICS, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"epoch": self.epoch, **means, "seconds": seconds}) + "\n")
+        Journal(self.folder / METRICS).append(json.dumps({"epoch": self.epoch, **means, "seconds": seconds}))
         self.board.add(self.epoch, means)
 
     def _checkpoint(self) -> None:
@@ -232,6 +249,7 @@ class Trainer:
                 "joint": self.joint.state_dict(),
                 "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
                 "ema": self.ema,
+                "recipe": self.recipe.state(),
                 "noise": self.rng.get_state(),
                 "layers": torch.get_rng_state(),
             }
@@ -245,13 +263,15 @@ class Trainer:
             self.joint.load_state_dict(state["joint"])
             for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
                 optimiser.load_state_dict(saved)
+            self.recipe.load_state(state.get("recipe", {}))  # not kept before recipes could remember anything
         except (RuntimeError, ValueError, KeyError) as error:
             raise TrainingError(
-                f"the checkpoint in {self.folder} belongs to another model or generator: {str(error).splitlines()[0]}"
+                f"the checkpoint in {self.folder} belongs to another model, generator or recipe: {str(error).splitlines()[0]}"
             ) from error
         self.epoch, self.step = state["epoch"], state["step"]
         if self.rank == 0:
-            _keep_lines(self.folder / METRICS, self.epoch)
+            # What was logged after the last checkpoint will be logged again.
+            Journal(self.folder / METRICS).keep(self.epoch)
         own = 1.0 if self.rank == 0 else 0.0  # what was summed up so far is counted once
         self.totals = {name: own * total.to(self.fabric.device) for name, total in state["totals"].items()}
         if self.ema is not None:
@@ -313,14 +333,6 @@ def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optim
         lr = settings.lr if settings.generator_lr is None else settings.generator_lr
         optimisers.append(torch.optim.Adam([{"params": learned, "lr": lr, "peak": lr}]))
     return optimisers
-
-
-def _keep_lines(path: Path, epochs: int) -> None:
-    """Keep the lines of the finished epochs: what was logged after the last checkpoint will be logged again."""
-    if path.exists():
-        lines = path.read_bytes().splitlines(keepends=True)
-        if lines[epochs:]:
-            write_whole(path, b"".join(lines[:epochs]))
 
 
 def _update_average(average: dict[str, torch.Tensor], state: dict[str, torch.Tensor], decay: float) -> None:

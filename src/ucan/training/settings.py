@@ -6,33 +6,23 @@ import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ucan import generators, laws
 from ucan.budget import Budget
-from ucan.errors import InvalidInput, UcanError
-from ucan.generators import Generator
-from ucan.generators.basis import Cosines, PrincipalComponents
+from ucan.catalogue import GENERATORS, LAWS, RECIPES, Catalogue, call
+from ucan.errors import InvalidInput
+from ucan.evidence import make_law
+from ucan.generators import Context, Generator, make_generator
 from ucan.laws import Law
-from ucan.training.fitted import Fitted, build_budget, check_budget
-from ucan.training.recipes import RECIPES, Recipe
+from ucan.training.budgets import build_budget, check_budget
+from ucan.training.recipes import Recipe
 
-GENERATORS = (
-    "isotropic",
-    "pattern",
-    "dataset-wise",
-    "certification-wise",
-    "basis-wise",
-    "composed",
-    "budget",
-    "budget-wise",
-)
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
+PARTS: dict[str, Catalogue] = {"law": LAWS, "generator": GENERATORS, "recipe": RECIPES}
 OPTIMISERS, SCHEDULES = ("adam", "sgd"), ("constant", "cosine", "one-cycle")
 
 
@@ -77,9 +67,8 @@ class TrainSettings:
                 "the law has both scale and std, two ways to say how wide it is: give the whole table with one of them, "
                 f"as in --set 'law={{kind=\"{self.law.get('kind')}\", std={self.law['std']}}}'."
             )
-        _one_of("law.kind", self.law.get("kind"), tuple(laws.BY_NAME))
-        _one_of("generator.kind", self.generator.get("kind"), GENERATORS)
-        _one_of("recipe.kind", self.recipe.get("kind"), tuple(RECIPES))
+        for name, catalogue in PARTS.items():
+            _one_of(f"{name}.kind", getattr(self, name).get("kind"), catalogue.names())
         check_budget(self.budget)
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
@@ -113,25 +102,26 @@ class TrainSettings:
 
     def build_law(self, dim: int) -> Law:
         """The noise law; ``std`` instead of ``scale`` asks for a per-coordinate standard deviation."""
-        parameters = {k: v for k, v in self.law.items() if k != "kind"}
-        kind = laws.BY_NAME[self.law["kind"]]
+        kind, parameters = self._part("law")
         if "std" in parameters:
-            return _made("law", partial(kind.from_std, dim=dim), parameters)
-        return _made("law", kind, parameters)
+            made: Law = call("law", LAWS.load(kind).from_std, {"dim": dim, **parameters})
+            return made
+        return make_law(kind, parameters)
 
     def build_recipe(self) -> Recipe:
         """The recipe."""
-        return _made("recipe", RECIPES[self.recipe["kind"]], {k: v for k, v in self.recipe.items() if k != "kind"})
+        kind, parameters = self._part("recipe")
+        made = call("recipe", RECIPES.load(kind), parameters)
+        if not isinstance(made, Recipe):
+            raise InvalidInput(
+                f"[recipe] {kind!r} made a {type(made).__name__}, which is no ucan.training.recipes.Recipe."
+            )
+        return made
 
     def wants_images(self) -> bool:
         """Whether the noise, or the budget, is made from the training inputs."""
-        kind = self.generator["kind"]
-        if kind == "composed":
-            fitted = "power" in self.generator or self.generator.get("show", "copy") != "copy"
-        else:
-            fitted = kind in ("budget", "budget-wise")
-        basis = kind == "basis-wise" and self.generator.get("basis", "pca") == "pca"
-        return fitted or basis or "spread" in (self.budget or {})
+        kind, parameters = self._part("generator")
+        return GENERATORS.load(kind).needs_inputs(parameters) or "spread" in (self.budget or {})
 
     def build_budget(self, shape: Sequence[int], images: torch.Tensor | None) -> Budget | None:
         """The budget that the noise is to protect from, if the settings name one."""
@@ -143,44 +133,14 @@ class TrainSettings:
 
         Without images these are placeholders, to be filled from saved weights.
         """
-        parameters = {k: v for k, v in self.generator.items() if k != "kind"}
-        kind = self.generator["kind"]
-        if kind == "budget":
-            return _made("generator", self._fitted(shape, images).fixed, parameters)
-        if kind == "budget-wise":
-            return _made("generator", self._fitted(shape, images).learned, parameters)
-        if kind == "isotropic":
-            return _made("generator", generators.Isotropic, parameters)
-        if kind == "pattern":
-            norm = parameters.pop("norm", 2)
-            return _made(
-                "generator",
-                generators.Pattern,
-                {"shape": shape, "norm": math.inf if norm == "inf" else norm, **parameters},
-            )
-        if kind == "dataset-wise":
-            return _made("generator", generators.DatasetWise, {"shape": shape, **parameters})
-        if kind == "certification-wise":
-            return _made("generator", generators.CertificationWise, {"channels": shape[0], **parameters})
-        if kind == "composed":
-            norm = parameters.pop("norm", "inf")
-            norm = math.inf if norm == "inf" else norm
-            if self.budget is not None or "power" in parameters or "show" in parameters:
-                return _made("generator", self._fitted(shape, images).composed, {"norm": norm, **parameters})
-            return _made("generator", generators.Composed, {"channels": shape[0], "norm": norm, **parameters})
-        basis = parameters.pop("basis", "pca")
-        _one_of("generator.basis", basis, ("pca", "dct"))
-        if basis == "dct":
-            directions: Any = Cosines(shape)
-        elif images is None:
-            directions = PrincipalComponents.placeholder(math.prod(shape))
-        else:
-            directions = PrincipalComponents.of(images)
-        return _made("generator", generators.BasisWise, {"directions": directions, **parameters})
+        kind, parameters = self._part("generator")
+        law, budget = self.build_law(math.prod(shape)), self.build_budget(shape, images)
+        return make_generator(kind, parameters, Context(tuple(shape), law, images, budget))
 
-    def _fitted(self, shape: Sequence[int], images: torch.Tensor | None) -> Fitted:
-        budget = self.build_budget(shape, images) or Budget.of(1.0, shape)
-        return Fitted(tuple(shape), budget, self.build_law(math.prod(shape)), images)
+    def _part(self, name: str) -> tuple[str, dict[str, Any]]:
+        """The kind and the parameters of a table."""
+        table = getattr(self, name)
+        return table["kind"], {key: value for key, value in table.items() if key != "kind"}
 
 
 def preset_names() -> list[str]:
@@ -219,15 +179,6 @@ def read_settings(source: str | Path) -> TrainSettings:
             )
         values = values["training"]
     return TrainSettings.from_dict(values)
-
-
-def _made(what: str, kind: Any, parameters: dict[str, Any]) -> Any:
-    try:
-        return kind(**parameters)
-    except UcanError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"[{what}] {error}.") from error
 
 
 def _check_type(name: str, value: Any, wanted: str) -> None:

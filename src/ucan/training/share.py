@@ -119,6 +119,24 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
         running.running_var.lerp_(var, step)
 
 
+def summed(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum over all processes, without gradients."""
+    total = tensor.detach().clone()
+    dist.all_reduce(total)
+    return total
+
+
+def gathered(values: torch.Tensor, share: Share) -> torch.Tensor:
+    """The values (share, …) of all processes, in the order of the whole batch; without gradients."""
+    if share.world == 1:
+        return values
+    most = -(-share.batch // share.world)
+    padded = torch.cat([values, values[:1]])[:most] if len(values) < most else values  # shares differ by one at most
+    parts = [torch.empty_like(padded) for _ in range(share.world)]
+    dist.all_gather(parts, padded.contiguous())
+    return torch.stack(parts, 1).flatten(0, 1)[: share.batch]
+
+
 def _sum(tensor: torch.Tensor) -> torch.Tensor:
     """The sum over all processes, through which gradients flow to all of them."""
     from torch.distributed.nn.functional import all_reduce

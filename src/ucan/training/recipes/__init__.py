@@ -1,9 +1,31 @@
-"""Ways to train for smoothing, one a file. Add a file with one class, and its name here."""
+"""Ways to train for smoothing, one a file. Add a file with one class, and its name in ``ucan.catalogue.RECIPES``."""
 
+from ucan.training.recipes.acr import Acr
 from ucan.training.recipes.augmentation import Augmentation
-from ucan.training.recipes.base import Recipe
+from ucan.training.recipes.base import OfLogits, Recipe, Task, cross_entropy, mean_cost
+from ucan.training.recipes.catrs import CatRs
 from ucan.training.recipes.consistency import Consistency
+from ucan.training.recipes.drt import Drt
+from ucan.training.recipes.macer import Macer
+from ucan.training.recipes.smoothadv import SmoothAdv
+from ucan.training.recipes.smoothmix import SmoothMix
+from ucan.training.recipes.sphere import Sphere
+from ucan.training.recipes.stability import Stability
 
-RECIPES: dict[str, type[Recipe]] = {"augmentation": Augmentation, "consistency": Consistency}
-
-__all__ = ["RECIPES", "Augmentation", "Consistency", "Recipe"]
+__all__ = [
+    "Acr",
+    "Augmentation",
+    "CatRs",
+    "Consistency",
+    "Drt",
+    "Macer",
+    "OfLogits",
+    "Recipe",
+    "SmoothAdv",
+    "SmoothMix",
+    "Sphere",
+    "Stability",
+    "Task",
+    "cross_entropy",
+    "mean_cost",
+]

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from ucan.training.recipes.base import Recipe, cross_entropy
+from ucan.training.recipes.base import OfLogits, cross_entropy
 
 
 @dataclass(frozen=True)
-class Augmentation(Recipe):
+class Augmentation(OfLogits):
     """Cross-entropy under the noise that certification will use."""
+
+    draws: int = 1
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy."""

@@ -1,33 +1,108 @@
-"""What a recipe is: which noisy copies are drawn, and what loss they give."""
+"""What a recipe is: one training step of a method, from inputs, labels and noise to a loss."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields, is_dataclass
 
 import torch
 
 from ucan.errors import InvalidInput
+from ucan.generators import Generator
+from ucan.laws import Law
+from ucan.training.step import Outcome, Progress, Step
+from ucan.training.survey import Survey
 
 
 @dataclass(frozen=True)
-class Recipe(ABC):
-    """A way to train a classifier for smoothing: ``draws`` noisy copies of every input, and a loss of their logits."""
+class Task:
+    """What a recipe is to train for: how many inputs, of which shape, with which noise, on which device."""
 
-    draws: int = 1
+    inputs: int
+    shape: tuple[int, ...]
+    num_classes: int
+    law: Law
+    generator: Generator
+    device: torch.device
+
+
+class Recipe(ABC):
+    """A way to train a classifier for smoothing.
+
+    Write ``step``. It may ask the network as often as it likes, attack it (``step.model.aside``), weigh inputs and drop
+    them, and remember things from step to step: then ``state`` and ``load_state`` keep them with the checkpoint.
+    A recipe is usually a frozen dataclass; its fields are the parameters in ``[recipe]`` of the settings.
+    """
 
     def __post_init__(self) -> None:
-        if not isinstance(self.draws, int) or isinstance(self.draws, bool) or self.draws < 1:
-            raise InvalidInput(f"[recipe] draws must be a whole number, 1 or above, got {self.draws!r}.")
-        for name in (f.name for f in fields(self) if f.name != "draws"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not math.isfinite(value):
-                raise InvalidInput(f"[recipe] {name} must be a finite number, got {value!r}.")
+        """Check the parameters: ``draws`` is a number of copies, and what has a number as its default stays one."""
+        parameters: tuple[Field[object], ...] = fields(self) if is_dataclass(self) else ()
+        for each in parameters:
+            value = getattr(self, each.name)
+            if each.name == "draws" and (not _number(value) or not isinstance(value, int) or value < 1):
+                raise InvalidInput(f"[recipe] draws must be a whole number, 1 or above, got {value!r}.")
+            if _number(each.default) and not _number(value):
+                raise InvalidInput(f"[recipe] {each.name} must be a finite number, got {value!r}.")
+
+    def prepare(self, task: Task) -> None:  # noqa: B027
+        """Before the first step: refuse noise that the method is not defined for, make room for what is remembered."""
+
+    def before_epoch(self, survey: Survey) -> None:  # noqa: B027
+        """Before every epoch: a look at all training inputs, where a method needs one; not again where one is resumed."""
+
+    def sampling(self) -> torch.Tensor | None:
+        """How the next epoch's inputs are drawn: None, each once; or weights (inputs,), drawn with replacement.
+
+        It is asked when an epoch begins and when one is resumed, so it must follow from the parameters and the state.
+        """
+        return None
+
+    @abstractmethod
+    def step(self, step: Step) -> Outcome:
+        """The loss of one step, and what to show of it."""
+
+    @abstractmethod
+    def cost(self, progress: Progress) -> float:
+        """Forward-backward passes of one input in one step; a forward pass alone is a third of one."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What is remembered from step to step; the same in all processes."""
+        return {}
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take up what ``state`` gave, on whichever device it lies."""
+        if state:
+            raise InvalidInput(f"{type(self).__name__} remembers nothing, and cannot load {', '.join(sorted(state))}.")
+
+
+class OfLogits(Recipe):
+    """A recipe whose loss is a function of the logits of ``draws`` fresh noisy copies of every input, and the labels."""
+
+    draws: int
 
     @abstractmethod
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss from logits (draws, batch, classes) and labels (batch,)."""
+
+    def step(self, step: Step) -> Outcome:
+        """One pass over all copies."""
+        logits = step.model(step.noise.copies(self.draws))
+        return Outcome.of(self.loss(logits, step.labels), logits, step.labels)
+
+    def cost(self, progress: Progress) -> float:
+        """One pass a copy."""
+        return self.draws
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def mean_cost(recipe: Recipe, epochs: int) -> float:
+    """The recipe's forward-backward passes of one input in one epoch, the mean over a training of so many."""
+    return sum(recipe.cost(Progress(e, epochs, e / epochs)) for e in range(epochs)) / epochs
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from ucan import data
 from ucan.arithmetic import step_of
 from ucan.backends import PRECISIONS
 from ucan.certificate import Abstention, Certificate
-from ucan.data import Labelled
+from ucan.data import Labelled, load
 from ucan.errors import InvalidInput
-from ucan.evidence import Noise
-from ucan.generators import Isotropic
 from ucan.models import load_model
+from ucan.runs.config import DataRef, ModelRef
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
-from ucan.verify import noise_of
-
-# Noise that a certificate tells all of: what others do beside their Σ and μ, only the generator knows.
-GIVEN = ("Isotropic", "Fixed", "Pattern", "Stated")
+from ucan.verify import noise_again
 
 
-def data_of(config: dict[str, Any], source: str | None = None) -> Labelled:
+def data_of(data: DataRef, source: str | None = None) -> Labelled:
     """The inputs that a run certified, or those at ``source`` if they have moved."""
-    named = source or config.get("data")
+    named = source or data.source
     if named is None:
         raise InvalidInput("this run does not say which data it certified: name them with --data.")
-    return data.load(named, config.get("split", "test"), size=config.get("size"), channels=config.get("channels") or 3)
+    return load(named, data.split or "test", size=data.size, channels=data.channels or 3)
 
 
 def pipeline_of(
-    config: dict[str, Any],
+    known: ModelRef,
     outcome: Certificate | Abstention,
     device: torch.device,
     model: str | None = None,
@@ -44,7 +38,7 @@ def pipeline_of(
     ``model`` and ``weights`` say where they are, if not where the run says; another model brings its own weights.
     """
     if model is None:
-        model, weights = config.get("model"), weights or config.get("weights")
+        model, weights = known.spec, weights or known.weights
     if model is None:
         raise InvalidInput("this run does not say which model it certified: name it with --model.")
     law, classes, precision = outcome.evidence.law, len(outcome.evidence.counts), _precision(outcome)
@@ -54,17 +48,9 @@ def pipeline_of(
         return SmoothedClassifier(
             trained.classifier.to(device), law, trained.generator, classes, precision=precision, step=step
         )
-    if not _given(outcome.evidence.noise):
-        raise InvalidInput(
-            f"{outcome.evidence.generator} noise needs its generator: give --model a trained run's folder."
-        )
-    if isinstance(outcome, Certificate):
-        noise = noise_of(outcome)
-    elif outcome.evidence.generator == Isotropic().describe():
-        noise = Isotropic()
-    else:
-        raise InvalidInput("every input of this run abstained, and only a certificate would tell its Σ.")
-    shape = outcome.region.shape if isinstance(outcome, Certificate) else None
+    certificate = outcome if isinstance(outcome, Certificate) else None
+    shape = None if certificate is None else certificate.region.shape
+    noise = noise_again(outcome)
     named = outcome.evidence.model or ""
     return SmoothedClassifier(
         load_model(model, weights, classes, device, shape),
@@ -81,10 +67,3 @@ def _precision(outcome: Certificate | Abstention) -> str | None:
     """The precision that is the classifier's, if it is one to ask for."""
     claimed = outcome.evidence.precision
     return claimed if claimed in PRECISIONS and not outcome.evidence.copy else None
-
-
-def _given(noise: Noise) -> bool:
-    """Whether a certificate's Σ and μ are all of its noise; a name that only begins like such a kind's is another."""
-    if not noise.complete:
-        return noise.line.partition("(")[0] in GIVEN
-    return noise.kind in GIVEN and str(noise.module).partition(".")[0] == "ucan"

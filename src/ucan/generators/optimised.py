@@ -1,0 +1,148 @@
+"""Noise optimised for each input by gradient ascent on its own radius: data-dependent smoothing and ANCER."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from ucan.errors import InvalidInput, ModelError, UnsupportedNorm
+from ucan.generators.base import Generator
+from ucan.laws import Gaussian, Law
+from ucan.scales import Diagonal, Scale
+from ucan.sidecar import input_hash
+
+# The probabilities that the radius is optimised at stay inside: at 0 and 1 it has no gradient.
+LEAST, MOST = 0.02, 0.98
+
+
+class DataDependent(Generator):
+    """σ chosen for each input by gradient ascent on its radius (Alfarra et al., 2022). Scope: ``frozen``.
+
+    The radius that is climbed, σ/2·(Φ⁻¹(p₁) − Φ⁻¹(p₂)) with p from softmax outputs, is an estimate; what a certificate says is
+    computed from votes, as for any other noise. It speaks of the noise held at this input: **a pipeline that optimises σ anew
+    at a perturbed input is not covered** (docs/scopes.md); a registry makes it a guarantee (docs/registry.md).
+
+    model: the classifier f, a network that answers with logits; its gradient is used.
+    law: Gaussian noise; the ascent starts at its scale, σ = 1.
+    draws: noisy copies in each step.
+    steps: steps of the ascent.
+    rate: length of a step, times the gradient, in units of σ.
+    smallest: the least σ, as a share of the law's scale.
+    """
+
+    scope = "frozen"
+
+    def __init__(
+        self, model: Any, law: Law, draws: int = 100, steps: int = 900, rate: float = 0.04, smallest: float = 0.01
+    ) -> None:
+        super().__init__()
+        _check_model(model)
+        check_gaussian(law)
+        for name, value in (("draws", draws), ("steps", steps)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
+        if not (math.isfinite(rate) and rate > 0 and 0 < smallest <= 1):
+            raise InvalidInput("rate must be above 0, and smallest in (0, 1].")
+        self.model, self.noise_scale = model, law.scale
+        self.draws, self.steps, self.rate, self.smallest = draws, steps, float(rate), float(smallest)
+
+    def check_claim(self, law: Law, norm: float | None = None) -> None:
+        """Gaussian noise of the scale that σ was optimised for."""
+        check_gaussian(law)
+        if law.scale != self.noise_scale:
+            raise InvalidInput(f"this noise is optimised for the scale {self.noise_scale:g}, not {law.scale:g}.")
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
+        """μ = 0 and one σ for each input, the same for all its coordinates."""
+        sigmas = [self._optimised(one) for one in x.split(1)]
+        return x.new_zeros(()), Diagonal(torch.cat(sigmas).to(x.dtype).expand_as(x).contiguous())
+
+    def _optimised(self, x: torch.Tensor) -> torch.Tensor:
+        """The scales for one input (1, *event), of a shape that broadcasts against it."""
+        with torch.inference_mode(False), torch.enable_grad():
+            return self._isotropic(x.clone().float(), _source(x)).detach()
+
+    def _isotropic(self, x: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+        sigma = torch.ones((1,) * x.ndim, device=x.device, requires_grad=True)
+        for _ in range(self.steps):
+            radius = sigma * self._gap(x, sigma, rng) * (self.noise_scale / 2)
+            (slope,) = torch.autograd.grad(radius.sum(), sigma)
+            with torch.no_grad():
+                sigma = (sigma + self.rate * slope / self.noise_scale).clamp_min(self.smallest)
+            sigma.requires_grad_()
+        return sigma
+
+    def _gap(self, x: torch.Tensor, sigma: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+        """Φ⁻¹(p₁) − Φ⁻¹(p₂) of the mean softmax over noisy copies; differentiable in σ."""
+        eps = torch.randn(self.draws, *x.shape[1:], generator=rng, device=x.device)
+        shown = self.view(x + self.noise_scale * sigma * eps)
+        p = torch.softmax(self.model(shown).float(), -1).mean(0).topk(2).values.clamp(LEAST, MOST)
+        quantiles = torch.special.ndtri(p)
+        return quantiles[0] - quantiles[1]
+
+
+class Ancer(DataDependent):
+    """A diagonal Σ chosen for each input (ANCER, Eiras et al., 2022). Scope: ``frozen``; see ``DataDependent``.
+
+    From the data-dependent σ on, Adam maximises (geometric mean of σᵢ + weight·min σᵢ)·(Φ⁻¹(p₁) − Φ⁻¹(p₂)) with no σᵢ below
+    where it began: ALM grows, and the radius does not shrink, as far as the softmax estimate tells.
+
+    model, law, draws, steps, rate, smallest: as for ``DataDependent``, which is the start.
+    shape_steps: steps of the second ascent.
+    shape_rate: Adam's learning rate there.
+    weight: κ, how much the smallest scale counts.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        law: Law,
+        draws: int = 100,
+        steps: int = 900,
+        rate: float = 0.04,
+        smallest: float = 0.01,
+        shape_steps: int = 100,
+        shape_rate: float = 0.04,
+        weight: float = 2.0,
+    ) -> None:
+        super().__init__(model, law, draws, steps, rate, smallest)
+        if isinstance(shape_steps, bool) or not isinstance(shape_steps, int) or shape_steps < 1:
+            raise InvalidInput(f"shape_steps must be a whole number of at least 1, got {shape_steps!r}.")
+        if not (math.isfinite(shape_rate) and shape_rate > 0 and math.isfinite(weight) and weight >= 0):
+            raise InvalidInput("shape_rate must be above 0, and weight 0 or more.")
+        self.shape_steps, self.shape_rate, self.weight = shape_steps, float(shape_rate), float(weight)
+
+    def _optimised(self, x: torch.Tensor) -> torch.Tensor:
+        """The scales for one input (1, *event)."""
+        with torch.inference_mode(False), torch.enable_grad():
+            inner, rng = x.clone().float(), _source(x)
+            start = self._isotropic(inner, rng).detach()
+            sigma = start.expand_as(inner).clone().requires_grad_()
+            optimiser = torch.optim.Adam([sigma], lr=self.shape_rate)
+            for _ in range(self.shape_steps):
+                size = sigma.log().mean().exp() + self.weight * sigma.amin()
+                (slope,) = torch.autograd.grad(-size * self._gap(inner, sigma, rng), sigma)
+                sigma.grad = slope
+                optimiser.step()
+                with torch.no_grad():
+                    sigma.copy_(torch.maximum(sigma, start))
+            return sigma.detach()
+
+
+def check_gaussian(law: Law) -> None:
+    """Refuse a law whose radius is not Φ⁻¹."""
+    if type(law) is not Gaussian:
+        raise UnsupportedNorm(f"noise optimised for each input is Gaussian, not {type(law).__name__}: use Gaussian.")
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise ModelError("optimised noise needs the gradient of a torch.nn.Module: give the network itself.")
+
+
+def _source(x: torch.Tensor) -> torch.Generator:
+    """Draws that follow from the input: the same noise is found at it whenever it is asked for."""
+    return torch.Generator(x.device).manual_seed(int(input_hash(x)[:8], 16))

@@ -1,0 +1,154 @@
+"""Modules as they are: what their output stands for is seen on one input, and their own labels and preprocessing are found."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ucan.errors import ModelError, UcanError
+from ucan.estimators import as_estimator
+from ucan.models.build import STATISTICS
+from ucan.models.normalise import Normalise, Statistics
+from ucan.readiness import cannot_answer
+from ucan.votes import as_answer
+
+# Noisy copies of the input on which a single output is looked at.
+PROBES = 32
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A classifier that answers with logits or class numbers, how many classes it has, and their names if it knows them."""
+
+    model: Any
+    num_classes: int
+    classes: tuple[str, ...] | None = None
+
+
+class Logits(nn.Module):
+    """A module whose answer is a record with logits in it (Hugging Face), or a tuple that begins with them: the logits."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The logits alone."""
+        return _logits(self.inner(x))
+
+
+class OneLogit(nn.Module):
+    """A module with one logit per input: class 1 where it is above 0, class 0 elsewhere."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits (n, 2): 0 for class 0, the module's own for class 1."""
+        own = _logits(self.inner(x)).reshape(-1, 1)
+        return torch.cat([torch.zeros_like(own), own], dim=1)
+
+
+def adapt(model: Any, x: torch.Tensor, num_classes: int | None = None) -> Adapted:
+    """The classifier that a model is, as seen on one input x (1, *event).
+
+    Estimators tell their classes. A module may answer with logits, with a record that holds them, or with one logit, which
+    makes two classes. Names of classes come from the model itself: an estimator's ``classes_``, ``config.id2label``.
+    """
+    estimator = as_estimator(model)
+    if estimator is not None:
+        return Adapted(estimator, estimator.num_classes, estimator.classes)
+    output = _asked(model, x)
+    logits = _logits(output)
+    if isinstance(model, nn.Module) and logits is not output:
+        model = Logits(model).train(model.training)
+    if not isinstance(logits, torch.Tensor):
+        logits = as_answer(logits)
+    if logits.is_floating_point() and logits.shape in ((1, 1), (1,)):
+        return _two_classes(model, x)
+    if logits.ndim == 2:
+        width = int(logits.shape[1])
+        if num_classes not in (None, width):
+            raise ModelError(
+                f"the model answers with {width} logits, but num_classes is {num_classes}: use num_classes={width} (on the "
+                "command line --classes)."
+            )
+        return Adapted(model, width, _own_names(model, width))
+    if num_classes is None:
+        raise ModelError("the model answers with class numbers: say how many classes there are (--classes).")
+    return Adapted(model, num_classes)
+
+
+def normalised(model: nn.Module, how: str | Statistics, channels: int) -> nn.Module:
+    """The module behind a normalisation of its input: imagenet, cifar10, half, (mean, std), or "model", its own (timm).
+
+    Noise is added before it, to pixels in [0, 1]: radii are in the units of the pictures, not of the normalised ones.
+    """
+    if isinstance(how, str) and how == "model":
+        own = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+        if not own or "mean" not in own or "std" not in own:
+            raise ModelError(
+                f"{type(model).__name__} does not say how its input is normalised: name one of imagenet, half, …"
+            )
+        how = (tuple(own["mean"]), tuple(own["std"]))
+    if isinstance(how, str):
+        if how not in STATISTICS:
+            raise ModelError(f"normalise must be one of {', '.join(STATISTICS)}, model, or (mean, std), got {how!r}.")
+        how = STATISTICS[how]
+    if len(how[0]) != channels:
+        raise ModelError(f"normalise has {len(how[0])} channels, but the pictures have {channels}: give one each.")
+    return nn.Sequential(Normalise(*how), model).train(model.training)
+
+
+def _asked(model: Any, x: torch.Tensor) -> Any:
+    try:
+        with torch.inference_mode():
+            return model(x.clone())  # a model that works in place must not reach the input
+    except UcanError:
+        raise
+    except Exception as error:  # whatever the user's model raises
+        raise cannot_answer(x, error) from error
+
+
+def _logits(output: Any) -> Any:
+    """What a module's answer holds of logits; the answer itself where it is no record."""
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, dict) and "logits" in output:
+        return output["logits"]
+    if hasattr(output, "logits"):
+        return output.logits
+    if isinstance(output, tuple | list) and output and isinstance(output[0], torch.Tensor) and output[0].ndim >= 1:
+        return output[0]
+    return output
+
+
+def _two_classes(model: Any, x: torch.Tensor) -> Adapted:
+    """One number per input is a logit, unless it looks like a probability, which has its border elsewhere."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            "the function answers with one number per input: give logits of two classes, or class numbers."
+        )
+    noise = torch.randn(PROBES, *x.shape[1:], generator=torch.Generator().manual_seed(0)).to(x)
+    found = _logits(_asked(model, torch.cat([x, x + noise, 10 * noise])))
+    if bool(((found >= 0) & (found <= 1)).all()):
+        raise ModelError(
+            "the model answers with one number within [0, 1] per input, a probability as it seems, and not with a logit: "
+            "leave its last sigmoid out, or wrap it in a module that gives torch.cat([1 - p, p], 1)."
+        )
+    return Adapted(OneLogit(model).train(model.training), 2)
+
+
+def _own_names(model: Any, width: int) -> tuple[str, ...] | None:
+    """The labels that a Hugging Face model knows; LABEL_0 and the like are none."""
+    inner = model.inner if isinstance(model, Logits) else model
+    labels = getattr(getattr(inner, "config", None), "id2label", None)
+    if not isinstance(labels, dict) or len(labels) != width or set(map(int, labels)) != set(range(width)):
+        return None
+    names = tuple(str(labels[key]) for key in sorted(labels, key=int))
+    return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names

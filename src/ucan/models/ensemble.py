@@ -1,0 +1,93 @@
+"""Several networks as one classifier: their logits are averaged before the class is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ucan.errors import ModelError
+
+
+class Called(nn.Module):
+    """A function on batches, as a part of a network."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments: torch.Tensor) -> Any:
+        """What the function answers."""
+        return self.function(*arguments)
+
+
+def as_module(model: Any, role: str) -> nn.Module:
+    """A model as a part of a network; refuses what cannot be called. ``role`` names it in the error."""
+    if isinstance(model, nn.Module):
+        return model
+    if isinstance(model, type) or not callable(model):
+        raise ModelError(f"{role} must be a torch.nn.Module or a function on batches, got {model!r}.")
+    return Called(model)
+
+
+class Ensemble(nn.Module):
+    """The mean of the members' logits (boosting, Horváth et al., 2022): a class wins fewer votes by chance.
+
+    members: networks, or functions on batches, that answer with logits for the same classes.
+    mirrored: also ask every member about the mirror image (the last axis turned round) and average both.
+    consensus: if given, the first ``consensus`` members are asked first. Where they all choose the same class, their mean is
+        the answer and the others are not asked. This is *another classifier*, not a faster way to the same one: its
+        certificates are about it, and predict must use it as well. It is part of the classifier's identity.
+    """
+
+    def __init__(self, members: Sequence[Any], mirrored: bool = False, consensus: int | None = None) -> None:
+        super().__init__()
+        if not isinstance(members, Sequence) or not members:
+            raise ModelError("an ensemble needs a list of at least one network.")
+        if consensus is not None and (isinstance(consensus, bool) or not 2 <= consensus < len(members)):
+            raise ModelError(
+                f"consensus must be from 2 to {len(members) - 1}, fewer than the {len(members)} members, got {consensus!r}."
+            )
+        self.members = nn.ModuleList(as_module(member, "a member of an ensemble") for member in members)
+        self.mirrored = bool(mirrored)
+        self.consensus = consensus
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits (n, classes)."""
+        if self.consensus is None:
+            return self._logits(x, 0, len(self.members)).mean(0)
+        first = self._logits(x, 0, self.consensus)  # shape: (consensus, n, classes)
+        answers = first.argmax(-1)
+        split = (answers != answers[0]).any(0)
+        mean = first.mean(0)
+        if bool(split.any()):
+            others = self._logits(x[split], self.consensus, len(self.members))
+            mean[split] = torch.cat((first[:, split], others)).mean(0)
+        return mean
+
+    def _logits(self, x: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        """The logits of these members, each the mean over its views: (members, n, classes)."""
+        views = (x, x.flip(-1)) if self.mirrored else (x,)
+        answers = []
+        for member in self.members[start:end]:
+            logits = [_tensor(member(view)) for view in views]
+            answers.append(logits[0] if len(logits) == 1 else torch.stack(logits).mean(0))
+            if answers[-1].shape != answers[0].shape:
+                raise ModelError(
+                    f"the members of an ensemble answer with logits of shapes {tuple(answers[0].shape)} and "
+                    f"{tuple(answers[-1].shape)}: all must have the same classes."
+                )
+        return torch.stack(answers)
+
+
+def _tensor(output: Any) -> torch.Tensor:
+    """Logits as a tensor (n, classes)."""
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
+        raise ModelError(
+            "a member of an ensemble must answer with logits (n, classes): class numbers cannot be averaged."
+        )
+    return logits

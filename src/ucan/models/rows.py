@@ -1,0 +1,134 @@
+"""A model of a table: whole rows put together from the columns that vary and the held ones, and asked as the model wants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ucan.data.columns import Column
+from ucan.data.tables import Table
+from ucan.errors import ModelError
+from ucan.estimators import as_estimator, framed, known_classes
+from ucan.fingerprint import identity
+from ucan.held import AtHeld, Held, Rows, check_evaluating
+
+
+class TableModel(Rows):
+    """A classifier of the rows of a table. Noise goes in before everything that the model does itself, in the data's own units.
+
+    ``model`` is a fitted estimator or a pipeline of such, which is given a frame (or an array, if it was fitted on one), or
+    a module or function on a batch of numbers (n, d), all columns in order.
+    """
+
+    def __init__(
+        self, model: Any, columns: Sequence[Column], num_classes: int | None = None, model_id: str | None = None
+    ) -> None:
+        self.estimator = as_estimator(model)
+        self.model: Callable[..., Any] = model if self.estimator is None else self.estimator
+        self.columns, self.model_id = tuple(columns), model_id
+        self.held_columns = tuple(column.name for column in self.columns if column.held)
+        texts = [column.name for column in self.columns if column.text]
+        if self.estimator is None and texts:
+            raise ModelError(
+                f"{type(model).__name__} is given numbers, and column {texts[0]!r} holds texts: leave it out of the table, "
+                "or encode it."
+            )
+        known = num_classes if self.estimator is None else self.estimator.num_classes
+        if known is None:
+            raise ModelError("say how many classes the model has (num_classes=, on the command line --classes).")
+        self.num_classes = known
+        check_evaluating(model)
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        table: Table,
+        num_classes: int | None = None,
+        model_id: str | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> tuple[TableModel, Table]:
+        """The model of this table's rows, and the table with the columns and the classes that the model knows.
+
+        ``class_names`` are what people call the model's classes, in its order, if not as it does itself.
+        """
+        estimator = as_estimator(model)
+        if estimator is None:
+            count = num_classes or (len(class_names) if class_names else None) or known_classes(model, 0) or None
+            count = count or (len(table.classes) if table.classes is not None else None)
+            return cls(model, table.columns, count, model_id), table.for_model(None, class_names)
+        if class_names is not None and len(class_names) != estimator.num_classes:
+            raise ModelError(
+                f"{len(class_names)} class names were given, and the model has {estimator.num_classes} classes."
+            )
+        fitted = table.for_model(estimator.features, class_names or estimator.classes)
+        width = estimator.width
+        if estimator.features is None and width is not None and width != len(fitted.columns):
+            raise ModelError(
+                f"{type(estimator.model).__name__} was fitted on {width} columns, and {table.name} has {len(fitted.columns)} "
+                f"beside target and identifier ({', '.join(c.name for c in fitted.columns[:6])}, …): leave out what it does "
+                "not take."
+            )
+        return cls(estimator, fitted.columns, None, model_id), fitted
+
+    @property
+    def layout(self) -> str:
+        """The columns in order, and which of them vary."""
+        return json.dumps([[column.name, bool(column.held), column.whole, column.truth] for column in self.columns])
+
+    @property
+    def base(self) -> str | None:
+        """As of any model."""
+        return identity(self.model, self.model_id) if self.model_id is None else f"id:{self.model_id}"
+
+    def at(self, held: Held) -> AtHeld:
+        """The classifier at these held values."""
+        check_evaluating(self.model)
+        return super().at(held)
+
+    def answer(self, varying: torch.Tensor, held: Held | None) -> Any:
+        """The model's answers to whole rows."""
+        if self.estimator is not None:
+            return self.estimator.answers(self._data(varying, held)).to(varying.device)
+        values = {} if held is None else held.to_dict()
+        parts, place = [], 0
+        for column in self.columns:
+            if column.held:
+                parts.append(varying.new_full((len(varying),), float(values[column.name])))
+            else:
+                parts.append(varying[:, place])
+                place += 1
+        whole = torch.stack(parts, dim=1)
+        first = next(self.model.parameters(), None) if isinstance(self.model, nn.Module) else None
+        return self.model(whole if first is None else whole.to(first.device, first.dtype))
+
+    def _data(self, varying: torch.Tensor, held: Held | None) -> Any:
+        """Rows as the estimator was fitted on: a frame where it knows its columns by name, else an array."""
+        numbers = varying.detach().cpu().double().numpy()
+        values = {} if held is None else held.to_dict()
+        columns: list[Any] = []
+        place = 0
+        for column in self.columns:
+            if column.held:
+                columns.append(_repeated(values[column.name], column, len(numbers)))
+            else:
+                columns.append(numbers[:, place])
+                place += 1
+        assert self.estimator is not None
+        if self.estimator.features is not None:
+            return framed(self.estimator.features, columns)
+        texts = any(column.text for column in self.columns)
+        return np.stack([c.astype(object) if texts else c for c in columns], axis=1)
+
+
+def _repeated(value: float | str, column: Column, count: int) -> np.ndarray:
+    if isinstance(value, str):
+        return np.full(count, value, dtype=object)
+    if column.truth:
+        return np.full(count, bool(value))
+    return np.full(count, int(value)) if column.whole else np.full(count, float(value))

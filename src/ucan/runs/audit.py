@@ -1,0 +1,160 @@
+"""Attack the certificates of a run inside their own regions; every attempt is kept as it is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ucan.audit import FACTORS, Attempt, Budget, Ledger, Summary, audit_all, modes_of, summarise
+from ucan.audit.images import save_images
+from ucan.certificate import Certificate
+from ucan.data import Labelled
+from ucan.errors import InvalidInput
+from ucan.fingerprint import weights_hash
+from ucan.registry import Registry
+from ucan.results.lock import LOCK, WriterLock
+from ucan.runs.build import device_of
+from ucan.runs.config import AuditConfig
+from ucan.runs.fields import to_table
+from ucan.runs.progress import SILENT, Progress
+from ucan.runs.read import AUDIT, Run
+from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.storage import storage
+from ucan.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditJob:
+    """What `ucan audit` is asked for: the run, where its parts are if not where it says, and how they are attacked."""
+
+    run: str | Path
+    model: str | None = None
+    data: str | None = None
+    weights: str | Path | None = None
+    registry: str | Path | None = None
+    most: int | None = None
+    min_radius: float = 0.0
+    factors: Sequence[float] = FACTORS
+    mode: str = "both"
+    budget: Budget = field(default_factory=Budget)
+    device: str | torch.device = "auto"
+
+
+@dataclass(frozen=True, eq=False)
+class Audited:
+    """What an audit found: the certificates of the run, the attempts on them, and where breaks and pictures are."""
+
+    certified: int
+    summary: Summary
+    attempts: tuple[Attempt, ...]
+    ledger: Ledger
+    pictures: tuple[Path, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        places = {"audit": str(self.ledger.folder), "pictures": [str(path) for path in self.pictures]}
+        return {"certified": self.certified, **self.summary.to_dict(), "attack": self.attempts[0].attack, **places}
+
+
+def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SILENT) -> Audited:
+    """Attack the certificates that a job names, in the folder ``out`` (RUN/audit if not given); it goes on where it stopped."""
+    where = device_of(job.device)
+    run = Run.open(job.run)
+    chosen = _chosen(run, job.min_radius, job.most)
+    dataset = _dataset(run, job.data, chosen[-1])
+    first = next((c for _, c in _certificates(run, chosen)), None)
+    if first is None:
+        raise InvalidInput(f"{run.folder} was imported and holds numbers only: there are no certificates to attack.")
+    g = pipeline_of(run.config.model, first, where, job.model, job.weights)
+    weights = weights_hash(g.f.model)
+    if run.config.model.weights_hash not in (None, weights):  # before the audit's folder is settled
+        raise InvalidInput(
+            f"{run.folder} is about other weights: give those that were certified, with --model or --weights."
+        )
+    config = AuditConfig(ucan=__version__, weights_hash=weights, run=run.config_hash, **asdict(job.budget))
+    modes, factors = modes_of(first.scope, job.mode), list(job.factors)
+    registry = job.registry or run.config.claim.registry
+    folder = run.folder / AUDIT if out is None else Path(out)
+    with _locked(folder), _memory(registry, first) as memory:
+        ledger = Ledger(folder, to_table(config))
+        cases = ((idx, dataset[idx][0][None].to(where), c) for idx, c in _certificates(run, chosen))
+        todo = sum(_open(ledger.get(i, f, m)) for i in chosen for m in modes for f in factors)
+        told = _Told(progress)
+        with progress.working(todo, len(ledger), job.budget.check):
+            attempts = audit_all(g, cases, ledger, job.mode, factors, job.budget, told, memory)
+        pictures = save_images(ledger, attempts)
+    summary = summarise(attempts, run.config.data.skip or 1)
+    return Audited(len(_chosen(run, 0.0, None)), summary, tuple(attempts), ledger, tuple(pictures))
+
+
+class _Told:
+    """Passes attempts on, with how many broke."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.broken = 0
+
+    def __call__(self, attempt: Attempt) -> None:
+        self.broken += attempt.broken
+        self.progress.sampled(attempt.total + attempt.again_total)
+        self.progress.finished(f"{self.broken} broken")
+
+
+def _open(record: dict[str, Any] | None) -> bool:
+    """Whether an attempt has yet to be made, or to be made again."""
+    return record is None or Attempt(**record).tested_once
+
+
+@contextmanager
+def _memory(path: str | Path | None, certificate: Certificate) -> Iterator[Registry | None]:
+    """The registry behind a run of scope registry."""
+    if certificate.scope != "registry":
+        yield None
+        return
+    if path is None or not Path(path).is_file():
+        raise InvalidInput(f"this run was made with a registry, and there is none at {path}: name it with --registry.")
+    with Registry(path) as registry:
+        yield registry
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """No other audit is at work in this folder."""
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = WriterLock(folder / LOCK)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _chosen(run: Run, min_radius: float, most: int | None) -> list[int]:
+    """The numbers of the inputs whose certificates are attacked."""
+    columns = run.rows(("idx", "abstained", "radius"))
+    large = ~columns["abstained"] & (columns["radius"] > 0) & (columns["radius"] >= min_radius)
+    chosen: list[int] = columns["idx"][large].tolist()[:most]
+    if not chosen:
+        raise InvalidInput(f"{run.folder} holds no certificate of radius {min_radius:g} or more: nothing to audit.")
+    return chosen
+
+
+def _certificates(run: Run, indices: list[int]) -> Iterator[tuple[int, Certificate]]:
+    for idx in indices:
+        outcome = run.outcome(idx)
+        if isinstance(outcome, Certificate):
+            yield idx, outcome
+
+
+def _dataset(run: Run, source: str | None, last: int) -> Labelled:
+    found = data_of(run.config.data, source)
+    if last >= len(found):
+        raise InvalidInput(
+            f"{found.name} has {len(found)} inputs, but input {last} was certified: are these the same data?"
+        )
+    return found

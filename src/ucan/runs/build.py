@@ -1,0 +1,508 @@
+"""From what a user names to what it stands for: law, noise, budget, data, device, and the smoothed classifier.
+
+Everything may be given by its name, as on the command line, or as an object from Python.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ucan.arithmetic import Grid, arithmetic_of, step_of
+from ucan.budget import Budget, read_budget
+from ucan.data import ImageFolder, InMemory, Labelled, load
+from ucan.data.frames import is_table
+from ucan.data.tables import Table
+from ucan.errors import InvalidInput
+from ucan.fingerprint import weights_hash
+from ucan.generators import Fixed, Generator
+from ucan.held import Held
+from ucan.laws import Law
+from ucan.models import BUILT_IN, load_model
+from ucan.models.adapt import adapt, normalised
+from ucan.models.factory import is_random
+from ucan.plan import CertifyPlan, PredictPlan
+from ucan.runs.config import DataRef, ModelRef, NoiseRef
+from ucan.runs.parts import law_named, noise_named
+from ucan.scales import Dense
+from ucan.smoothed import SmoothedClassifier
+from ucan.tabular import Amounts, SmoothedTable, as_amounts
+from ucan.training import is_trained_run, load_run
+from ucan.votes import forward_size
+
+Model = str | Callable[[torch.Tensor], Any] | Any
+# An eager job shorter than this, in seconds, is over before compiling would have paid.
+WORTH_COMPILING = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """A classifier under its noise, as a user asks for it.
+
+    ``model`` is what ``--model`` takes, or the classifier itself; ``law`` and ``noise`` are names, or a law and a generator.
+    A trained run brings law and noise, and only λ (``scale``) may be changed. ``arithmetic`` is "grid", "real", or None: grid
+    where the data have a step. ``backend`` "auto" compiles where a long job gains by it.
+
+    ``sigma`` is the noise of a table's columns in their own units. ``class_names`` are the classes in the model's order.
+    ``trust`` lets a model file run code (pickles). ``normalise`` puts a normalisation in front of a network.
+    """
+
+    model: Model
+    weights: str | Path | None = None
+    law: str | Law | None = None
+    scale: float | None = None
+    exponent: float | None = None
+    noise: str | Generator | None = None
+    classes: int | None = None
+    model_id: str | None = None
+    precision: str | None = None
+    arithmetic: str | None = None
+    backend: str = "auto"
+    device: str | torch.device = "auto"
+    sigma: Amounts | None = None
+    class_names: Sequence[str] | None = None
+    trust: bool = False
+    normalise: str | None = None
+
+    @property
+    def spec(self) -> str | None:
+        """How the model was named; None for one given as an object."""
+        return self.model if isinstance(self.model, str) else None
+
+    def place(self) -> torch.device:
+        """Where the classifier runs; a module that is given as an object stays where it is unless ``device`` names a place."""
+        own = next(self.model.parameters(), None) if isinstance(self.model, nn.Module) else None
+        return own.device if own is not None and self.device == "auto" else device_of(self.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The inputs, as a user asks for them: what ``--data`` takes, or a data set; every ``skip``-th, ``most`` at most.
+
+    Of a table ``target`` names the labels, ``id`` the rows, ``hold`` and ``vary`` columns without and with noise, and
+    ``train`` is a table from which the usual size of each column is taken.
+    """
+
+    data: Any
+    split: str = "test"
+    size: int | None = None
+    channels: int | None = None
+    skip: int = 1
+    most: int | None = None
+    target: str | None = None
+    id: str | None = None
+    train: Any = None
+    hold: Sequence[str] = ()
+    vary: Sequence[str] = ()
+
+    @property
+    def source(self) -> str | None:
+        """How the data were named; None for data given as an object."""
+        return str(self.data) if isinstance(self.data, str | Path) else None
+
+    def selection(self) -> Selection:
+        """The inputs chosen."""
+        table = TableOptions(self.target, self.id, self.train, tuple(self.hold), tuple(self.vary))
+        return Selection.of(dataset_of(self.data, self.split, self.size, self.channels, table), self.skip, self.most)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The inputs that a job works on, by their number in the data set."""
+
+    dataset: Labelled
+    indices: range
+
+    @classmethod
+    def of(cls, dataset: Labelled, skip: int, most: int | None) -> Selection:
+        """Every ``skip``-th input, at most ``most`` of them."""
+        indices = range(0, len(dataset), skip)
+        return cls(dataset, indices[:most] if most is not None else indices)
+
+    def first(self) -> torch.Tensor:
+        """One input (1, *event), to learn shapes from."""
+        return self.dataset[self.indices[0]][0][None]
+
+    def held(self) -> Held | None:
+        """The held columns of that input."""
+        return self.dataset.held_at(self.indices[0])
+
+    @property
+    def lopsided(self) -> str:
+        """A warning where the first inputs are of few classes, as in a folder sorted by class; else nothing."""
+        labels = self.dataset.labels
+        if bool((labels.diff() < 0).any()):
+            return ""
+        chosen = labels[torch.tensor(self.indices)]
+        there, all_there = (len(set(some[some >= 0].tolist())) for some in (chosen, labels))  # −1 is no class
+        if there == all_there or len(chosen) < 2:
+            return ""
+        return (
+            f"the {len(chosen)} inputs chosen are of {there} of the {all_there} classes, since the data are sorted by class: "
+            f"their shares say little of the rest. --skip {max(2, len(labels) // len(chosen))} takes inputs from all over."
+        )
+
+    def check(self, num_classes: int) -> None:
+        """Refuse, before any work, inputs that cannot be read and labels that the model does not know."""
+        labels = self.dataset.labels[torch.tensor(self.indices)]
+        beyond = (labels >= num_classes).nonzero()
+        if len(beyond):
+            index, label = self.indices[int(beyond[0])], int(labels[beyond[0]])
+            raise InvalidInput(
+                f"{self.dataset.name} has label {label} at index {index}, but the model has {num_classes} classes: is it "
+                "the model for these data? Labels count from 0, and −1 means unknown."
+            )
+        self.dataset.check(self.indices)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What is said of a table's columns."""
+
+    target: str | None = None
+    id: str | None = None
+    train: Any = None
+    hold: tuple[str, ...] = ()
+    vary: tuple[str, ...] = ()
+
+    def check_unused(self, name: str) -> None:
+        """Refuse options that are about tables where there is none."""
+        options = {
+            "--target": self.target,
+            "--id": self.id,
+            "--train": self.train,
+            "--hold": self.hold,
+            "--vary": self.vary,
+        }
+        given = next((option for option, value in options.items() if value not in (None, ())), None)
+        if given is not None:
+            raise InvalidInput(f"{given} is about the columns of a table (.csv, .parquet); {name} is none.")
+
+
+def dataset_of(
+    source: Any,
+    split: str = "test",
+    size: int | None = None,
+    channels: int | None = None,
+    table: TableOptions | None = None,
+) -> Labelled:
+    """The data that `--data` names, with `--size` and `--channels` for a folder of pictures; a data set as it is."""
+    asked, found = table or TableOptions(), source
+    if not isinstance(source, Labelled):
+        if is_table(source):
+            found = Table(source, asked.target, asked.id, asked.hold, asked.vary, asked.train)
+        elif isinstance(source, str | Path):
+            found = load(source, split, size=size, channels=3 if channels is None else channels)
+        else:
+            found = InMemory.of(source)
+    if (size, channels) != (None, None) and not isinstance(found, ImageFolder):
+        raise InvalidInput(f"--size and --channels are for folders of pictures; {found.name} is none.")
+    if not isinstance(found, Table):
+        asked.check_unused(found.name)
+    return found
+
+
+def device_of(name: str | torch.device) -> torch.device:
+    """The device that `--device` names."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        known = str(name).partition(":")[0] in ("cpu", "cuda", "mps", "xpu")  # of others PyTorch lists twenty
+        reason = str(error).splitlines()[0].rstrip(".") if known else "there is no such kind of device"
+        raise InvalidInput(f"--device {name}: {reason}. Choose cpu, auto, or a GPU that PyTorch finds here.") from error
+    return device
+
+
+def law_of(law: str | Law | None, scale: float | None, exponent: float | None) -> Law:
+    """The law of this name, Gaussian if there is none, or the one given, at another λ if ``scale`` says so."""
+    if isinstance(law, Law):
+        if exponent is not None:
+            raise InvalidInput("a law that is given as an object has its own parameters: leave exponent out.")
+        return law if scale is None else replace(law, scale=scale)
+    return law_named(law, scale, exponent)
+
+
+def generator_of(noise: str | Generator | None, event: tuple[int, ...], law: Law) -> Generator:
+    """The generator that `--noise` describes, for inputs of this shape; a generator as it is."""
+    if isinstance(noise, Generator):
+        return noise
+    path = Path(noise or "")
+    if path.suffix != ".npy":
+        return noise_named(noise or "isotropic", event, law)
+    sigma = _array("--noise", path).float()
+    dim = math.prod(event)
+    if sigma.shape == (dim, dim) and sigma.shape != event:
+        return Fixed(Dense(sigma))
+    if sigma.ndim and sigma.numel() != dim:
+        raise InvalidInput(
+            f"--noise: {path} has shape {tuple(sigma.shape)}; inputs have {event}, so give that or {dim}×{dim}."
+        )
+    return Fixed(sigma.reshape(event) if sigma.ndim else float(sigma))
+
+
+def budget_of(budget: Any, dataset: Labelled, model: Model) -> Budget | None:
+    """The budget that `--budget` describes, for these data; one given as numbers as it is.
+
+    Of a table it is by column: "income=5%,age=1", or a mapping.
+    """
+    event = dataset.event_shape
+    by_column = isinstance(budget, Mapping) or (isinstance(budget, str) and ("=" in budget or budget.endswith(".toml")))
+    if by_column:
+        if not isinstance(dataset, Table):
+            raise InvalidInput(
+                f"--budget by column is for tables; {dataset.name} is none: give a number or a .npy file."
+            )
+        return dataset.budget(as_amounts(budget, "--budget"))
+    if budget is None or not isinstance(budget, str):
+        return None if budget is None else Budget.of(budget, event)
+    if budget == "trained":
+        own = load_run(model).budget if isinstance(model, str) and is_trained_run(model) else None
+        if own is None:
+            raise InvalidInput(f"--budget trained: {model} is no run that was trained for a budget.")
+        return Budget.of(own, event)
+    if Path(budget).suffix in (".npy", ".npz"):
+        try:
+            return read_budget(budget, event)
+        except InvalidInput as error:
+            raise InvalidInput(f"--budget: {error}") from error
+    try:
+        return Budget.of(float(budget), event)
+    except ValueError as error:
+        raise InvalidInput(
+            f"--budget takes a number above 0, a .npy or .npz file, trained, or column=number for tables; got {budget!r}."
+        ) from error
+
+
+def _array(option: str, path: Path) -> torch.Tensor:
+    try:
+        return torch.from_numpy(np.load(path, allow_pickle=False))
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInput(f"{option}: {path} cannot be read as a numeric .npy file: {error}.") from error
+
+
+def norm_of(norm: float | None, generator: Generator) -> float:
+    """The norm; if none is named, the generator's own if it has but one, else 2."""
+    if norm is not None:
+        return norm
+    return generator.own_norm or 2.0
+
+
+def step_for(arithmetic: str | None, dataset: Labelled, known: str | None) -> float | torch.Tensor | None:
+    """The step of the inputs that a job works with; ``known`` is the arithmetic of what it goes on with, if anything."""
+    if arithmetic is None and known is not None:
+        declared = Grid.of(dataset.step)  # one step per column cannot be told from its name alone
+        return dataset.step if arithmetic_of(declared) == known else step_of(known)
+    if arithmetic == "grid" and dataset.step is None:
+        raise InvalidInput(
+            f"--arithmetic grid: nothing says of what the numbers of {dataset.name} are whole multiples. Save pictures as "
+            "bytes (an .npz with x of type uint8, or 8-bit pictures) and numbers with few decimals, or say --arithmetic real."
+        )
+    return None if arithmetic == "real" else dataset.step
+
+
+def classes_of(model: Any, given: int | None, x: torch.Tensor) -> int:
+    """The number of classes: given, or the width of the model's logits on one clean input."""
+    return given if given is not None else adapt(model, x).num_classes
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """A classifier under its noise, in real arithmetic, for the inputs chosen; the classes' names, if anyone knows them."""
+
+    g: SmoothedClassifier
+    selection: Selection
+    class_names: tuple[str, ...] | None
+    sigma: Mapping[str, float]
+    remarks: tuple[str, ...]
+
+
+def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settled:
+    """The classifier that is asked for, and the inputs as it takes them: a table's columns, and classes in its order."""
+    dataset, remarks = selection.dataset, list[str]()
+    names = None if asked.class_names is None else tuple(asked.class_names)
+    if isinstance(dataset, Table):
+        made = _on_table(asked, dataset, where, remarks)
+        chosen = replace(selection, dataset=made.table)
+        return Settled(made.smoothed, chosen, made.table.classes, made.sigma, tuple(remarks))
+    if asked.sigma is not None:
+        raise InvalidInput(
+            f"--sigma is the noise of a table's columns; {dataset.name} is no table: use --scale and --noise."
+        )
+    g, own = _smoothed(asked, selection.first().to(where), None, remarks)
+    if names is not None and len(names) != g.f.num_classes:
+        raise InvalidInput(f"{len(names)} class names were given, and the model has {g.f.num_classes} classes.")
+    if names is None and own is not None and dataset.classes is not None and set(dataset.classes) <= set(own):
+        dataset = dataset.in_order(own)  # a model that knows its own labels wins over the alphabet
+    return Settled(g, replace(selection, dataset=dataset), names or own or dataset.classes, {}, tuple(remarks))
+
+
+def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[str]) -> SmoothedTable:
+    """A model on a table; its noise is given by column."""
+    if asked.noise is not None:
+        raise InvalidInput("the noise of a table is given by column: use --sigma and --train, and leave out --noise.")
+    if isinstance(asked.model, str) and is_trained_run(asked.model):
+        raise InvalidInput(
+            f"{asked.model} was trained on pictures, not on a table's rows: give an estimator or a network."
+        )
+    model = _loaded(asked, where, table.event_shape, remarks)
+    told = asked.scale is not None or isinstance(asked.law, Law) or "scale" in (asked.law or "")
+    law = law_of(asked.law, asked.scale if told else 1.0, asked.exponent)
+    if asked.precision is not None:
+        raise InvalidInput("a table's rows are answered in the model's own precision: leave --precision out.")
+    return SmoothedTable(
+        model, table, asked.sigma, law, 1.0, asked.classes, asked.class_names, asked.model_id, step=False
+    )
+
+
+def _loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remarks: list[str]) -> Any:
+    """The model itself: loaded by its name, or as it is; what is odd about it is added to the remarks."""
+    model, weights = asked.model, asked.weights
+    if not isinstance(model, str):
+        if weights is not None:
+            raise InvalidInput("a model that is given as an object has its weights: leave weights out.")
+        found = model
+    elif model in BUILT_IN and weights is None:
+        raise InvalidInput(f"{model} has no trained weights: give its --weights, or train one (`ucan train list`).")
+    else:
+        found = load_model(model, weights, asked.classes, where, event, trust=asked.trust)
+        if weights is None and ":" in model and is_random(found, lambda: load_model(model, device=where)):
+            remarks.append(
+                f"{model} gives other weights every time it is called, so that the classifier is a random one: what follows is "
+                "about the weights of this call alone. Load trained weights in it, or give --weights."
+            )
+    if asked.normalise is not None:
+        if not isinstance(found, nn.Module):
+            raise InvalidInput("--normalise goes in front of a PyTorch network, and this model is none: leave it out.")
+        found = normalised(found, asked.normalise, event[0])
+    return found
+
+
+def smoothed_of(asked: Pipeline, first: torch.Tensor, step: float | None = None) -> SmoothedClassifier:
+    """The smoothed classifier that is asked for, for inputs like ``first`` (1, *event) on its device."""
+    return _smoothed(asked, first, step, [])[0]
+
+
+def _smoothed(
+    asked: Pipeline, first: torch.Tensor, step: float | None, remarks: list[str]
+) -> tuple[SmoothedClassifier, tuple[str, ...] | None]:
+    """The same, and what the model itself calls its classes."""
+    event = tuple(first.shape[1:])
+    if isinstance(asked.model, str) and is_trained_run(asked.model):
+        return _trained(asked, asked.model, first, step), None
+    f = adapt(_loaded(asked, first.device, event, remarks), first, asked.classes)
+    law = law_of(asked.law, asked.scale, asked.exponent)
+    noise = generator_of(asked.noise, event, law)
+    g = SmoothedClassifier(
+        f.model, law, noise, f.num_classes, precision=asked.precision, model_id=asked.model_id, step=step
+    )
+    return g, f.classes
+
+
+def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | None) -> SmoothedClassifier:
+    """A trained run, under the noise it was trained for; only λ may be changed."""
+    options = {
+        "--law": asked.law,
+        "--exponent": asked.exponent,
+        "--noise": asked.noise,
+        "--weights": asked.weights,
+        "--model-id": asked.model_id,
+    }
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InvalidInput(f"{folder} is a trained run and brings its own noise: leave out {', '.join(given)}.")
+    run = load_run(folder)
+    if run.shape != tuple(first.shape[1:]):
+        raise InvalidInput(f"{folder} was trained on inputs of shape {run.shape}, these have {tuple(first.shape[1:])}.")
+    law = run.law if asked.scale is None else replace(run.law, scale=asked.scale)
+    return SmoothedClassifier(
+        run.classifier.to(first.device), law, run.generator, run.num_classes, precision=asked.precision, step=step
+    )
+
+
+def model_ref(
+    asked: Pipeline, g: SmoothedClassifier, given: bool = False, class_names: Sequence[str] | None = None
+) -> ModelRef:
+    """What a config says of the model; ``given``: also how its number of classes and its name were given."""
+    weights = None if asked.weights is None else str(asked.weights)
+    spelled = (asked.classes, asked.model_id) if given else (None, None)
+    hashes = (weights_hash(g.f.model), g.engine.identity())
+    named = tuple(asked.class_names or ()) if given else ()
+    return ModelRef(
+        asked.spec, weights, *spelled, *hashes, tuple(class_names or ()), named, asked.trust or None, asked.normalise
+    )
+
+
+def data_ref(asked: Inputs, dataset: Labelled) -> DataRef:
+    """What a config says of the data."""
+    train = str(asked.train) if isinstance(asked.train, str | Path) else None
+    return DataRef(
+        asked.source,
+        asked.split,
+        asked.size,
+        asked.channels,
+        asked.skip,
+        dataset.fingerprint(),
+        asked.target,
+        asked.id,
+        train,
+        tuple(asked.hold),
+        tuple(asked.vary),
+    )
+
+
+def noise_ref(g: SmoothedClassifier) -> NoiseRef:
+    """What a config says of the noise."""
+    return NoiseRef(None, g.M.describe(), dict(g.M.settings()), weights_hash(g.M))
+
+
+def settle_backend(
+    g: SmoothedClassifier,
+    choice: str,
+    plan: CertifyPlan | PredictPlan,
+    first: torch.Tensor,
+    inputs: int,
+    known: str | None = None,
+) -> str:
+    """Set how g runs its classifier, and say its name; ``known`` is what a run that exists already has settled on."""
+    if known is not None and choice in ("auto", known):
+        g.engine.backend = "eager" if known == "function" else known
+        if (found := g.backend_for(first, plan)) != known:
+            raise InvalidInput(
+                f"this run was begun with backend {known}, but here the model runs with {found}: start a new folder, or go "
+                "on where it was begun."
+            )
+        return known
+    g.engine.backend = choice
+    if choice == "auto" and not _worth_compiling(g, plan, first, inputs):
+        g.engine.backend = "eager"
+    return g.backend_for(first, plan)
+
+
+def _worth_compiling(g: SmoothedClassifier, plan: CertifyPlan | PredictPlan, first: torch.Tensor, inputs: int) -> bool:
+    """Whether the whole job, if no input stops early, would take long enough eagerly; from one or two forward passes."""
+    if not isinstance(g.f.model, nn.Module):
+        return False
+    size = plan.batch_size or forward_size(first.numel(), first.device)
+    samples = inputs * (plan.n + (plan.n0 if isinstance(plan, CertifyPlan) else 0))
+    batch = g.M.view(first.expand(size, *first.shape[1:]).contiguous())
+    for _ in range(2):  # the first pass may owe its time to warming up
+        start = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                int(g.f(batch)[0])  # waits for the device
+        except torch.OutOfMemoryError:  # smaller passes will be tried; they need no compiler
+            return False
+        if (time.perf_counter() - start) * samples / size < WORTH_COMPILING:
+            return False
+    return True

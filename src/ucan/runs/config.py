@@ -1,0 +1,318 @@
+"""What a run is: one typed, frozen record, read from the run's ``config.toml`` and written to it.
+
+A field is either an option of the command that made the run, or it says from what it follows. So the command can be made
+from the record, and two configs can be compared field by field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ucan.arithmetic import REAL
+from ucan.config import CONFIG, differences, handed_out, read_config, to_toml
+from ucan.errors import InvalidInput
+from ucan.evidence import law_to_json
+from ucan.laws import Law
+from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, is_secret
+from ucan.runs.fields import Leaf, Option, entry, from_table, leaves, to_table
+from ucan.stopping import Stop, parse_stop
+
+OF_FILE = "told by the file that was imported"
+
+
+@dataclass(frozen=True)
+class ModelRef:
+    """The classifier: how it was named, and what tells it from others. ``spec`` is None for one given as an object."""
+
+    spec: str | None = entry("model", certify=Option("--model"))
+    weights: str | None = entry("weights", later=True, certify=Option("--weights", own=True))
+    classes: int | None = entry("given.classes", compared=False, certify=Option("--classes", own=True))
+    model_id: str | None = entry("given.model_id", compared=False, certify=Option("--model-id", own=True))
+    weights_hash: str | None = entry("weights_hash", certify="of the weights that were loaded")
+    identity: str | None = entry("identity", later=True, certify="of weights, model id or code")
+    class_names: tuple[str, ...] = entry("class_names", (), later=True, certify="of the model, or of the data")
+    named: tuple[str, ...] = entry("given.class_names", (), compared=False, certify=Option("--class-names", ()))
+    trust: bool | None = entry("given.trust", compared=False, certify=Option("--trust"))
+    normalise: str | None = entry("normalise", certify=Option("--normalise", own=True))
+
+
+@dataclass(frozen=True)
+class DataRef:
+    """The inputs: how they were named, which were taken, and the hash of them all. ``skip`` is None where nobody knows."""
+
+    source: str | None = entry("data", certify=Option("--data"))
+    split: str | None = entry("split", certify=Option("--split", "test"))
+    size: int | None = entry("size", certify=Option("--size"))
+    channels: int | None = entry("channels", certify=Option("--channels"))
+    skip: int | None = entry("skip", certify=Option("--skip", 1))
+    fingerprint: str | None = entry("data_hash", certify="of the data that were loaded")
+    target: str | None = entry("target", certify=Option("--target"))
+    id: str | None = entry("id", certify=Option("--id"))
+    train: str | None = entry("train", certify=Option("--train"))
+    hold: tuple[str, ...] = entry("hold", (), certify=Option("--hold", ()))
+    vary: tuple[str, ...] = entry("vary", (), certify=Option("--vary", ()))
+
+
+@dataclass(frozen=True)
+class LawRef:
+    """The noise law: as given, its name, its module if it is none of ours, λ, its exponent, its other parameters."""
+
+    given: str | None = entry("given.law", compared=False, certify=Option("--law", own=True))
+    name: str | None = entry("law.name", certify="of the law; without `given`, the option")
+    module: str | None = entry("law.module", certify="of a law that another package brings, found by its name")
+    scale: float | None = entry("law.scale", certify=Option("--scale"))
+    exponent: float | None = entry("law.a", certify=Option("--exponent", own=True))
+    others: Mapping[str, Any] = entry("law.*", {}, certify="of a law that another package brings")
+
+    @classmethod
+    def of(cls, law: Law) -> LawRef:
+        """The record of a law."""
+        return from_table(cls, {"law": law_to_json(law)}, "the law")
+
+
+@dataclass(frozen=True)
+class NoiseRef:
+    """The shape of the noise: as given, as it describes itself, its settings, and a hash of its state."""
+
+    given: str | None = entry("given.noise", compared=False, certify=Option("--noise", own=True))
+    described: str | None = entry("noise", certify="of the generator")
+    settings: Mapping[str, Any] = entry("noise_settings", {}, later=True, certify="of the generator")
+    state: str | None = entry("noise_hash", later=True, certify="of the generator")
+    sigma_given: str | None = entry("given.sigma", compared=False, certify=Option("--sigma"))
+    sigma: Mapping[str, float] = entry("sigma", {}, certify="of the columns' own noise, and of the training table")
+
+
+@dataclass(frozen=True)
+class ClaimRef:
+    """What is claimed: whose guarantee, in which norm, under which cap, for which budget, with which registry."""
+
+    scope: str | None = entry("scope", certify="of the generator and the registry", imported=Option("--scope"))
+    norm: float | None = entry("norm", certify=Option("--norm", 2.0), imported=Option("--norm"))
+    alm_cap: float | None = entry("alm_cap", certify="of law and generator", imported=Option("--alm-cap"))
+    budget: float | str | None = entry("budget", certify=Option("--budget"))
+    budget_hash: str | None = entry("budget_hash", certify="of the budget", imported=OF_FILE)
+    registry: str | None = entry("registry", certify=Option("--registry"))
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the votes are drawn and bounded. A field is None where a run does not say."""
+
+    n0: int | None = entry("n0", certify=Option("--n0", 100))
+    n: int | None = entry("n", certify=Option("--n"))
+    alpha: float | None = entry("alpha", certify=Option("--alpha", 0.001), imported=OF_FILE)
+    bound: str | None = entry("bound", certify=Option("--bound", "binary"))
+    stop: str | None = entry("stop", certify=Option("--stop"), imported=OF_FILE)
+    seed: int | str | None = entry("seed", certify=Option("--seed", 0))
+    seed_source: str | None = entry("seed_source", certify=Option("--seed"))
+    family: int | None = entry("family", certify=Option("--family"))
+    batch_size: int | None = entry("batch_size", certify=Option("--batch-size"))
+    precision: str | None = entry("precision", certify=Option("--precision"))
+    arithmetic: str = entry("arithmetic", REAL, certify=Option("--arithmetic"))
+    backend: str | None = entry("backend", certify="settled when the run began; the votes are the same")
+
+    @classmethod
+    def of(cls, plan: CertifyPlan, arithmetic: str, backend: str | None, precision: str | None) -> Sampling:
+        """The record of a plan."""
+        seed, source = kept_seed(plan)
+        family = plan.family if plan.family > 1 else None
+        return cls(
+            plan.n0,
+            plan.n,
+            plan.alpha,
+            plan.bound,
+            plan.rule,
+            seed,
+            source,
+            family,
+            plan.batch_size,
+            precision,
+            arithmetic,
+            backend,
+        )
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether a run may go on with a larger n: its bound holds at every number of votes."""
+        return self.stop is not None or self.bound == "anytime"
+
+    @property
+    def rule(self) -> Stop | None:
+        """The stopping rule."""
+        return parse_stop(self.stop)
+
+    @property
+    def number(self) -> int:
+        """The seed, and whether it is secret."""
+        return seed_number(self.seed, self.seed_source)
+
+    def plan(self, norm: float | None) -> CertifyPlan:
+        """The plan, but for its stopping rule and its budget; what the run does not say is as usual."""
+        told: dict[str, Any] = {
+            "n0": self.n0,
+            "n": self.n,
+            "alpha": self.alpha,
+            "norm": norm,
+            "batch_size": self.batch_size,
+        }
+        told |= {"bound": self.bound, "precision": self.precision, "family": self.family}
+        known = {name: value for name, value in told.items() if value is not None}
+        return CertifyPlan(seed=self.number, **known)
+
+
+@dataclass(frozen=True)
+class ImportRef:
+    """Where imported results are from, and what is known of them."""
+
+    source: str | None = entry("source", imported=Option("FILE"))
+    format: str | None = entry("format", imported=OF_FILE)
+    sha256: tuple[str, ...] = entry("sha256", (), imported=OF_FILE)
+    isotropic: bool | None = entry("isotropic", imported=Option("--isotropic", False))
+    certified_at: float | None = entry("certified_at", imported=Option("--certified-at"))
+    notes: tuple[str, ...] = entry("notes", (), imported=OF_FILE)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A certified or an imported run. A part of which a run says nothing has the value None in its fields."""
+
+    kind: Literal["certify", "imported"] = entry("kind", "certify", certify="the command", imported="the command")
+    ucan: str | None = entry("ucan", certify="the version at work")
+    name: str | None = entry("name", certify="given in Python only", imported=Option("--name"))
+    model: ModelRef = field(default_factory=ModelRef)
+    data: DataRef = field(default_factory=DataRef)
+    law: LawRef = field(default_factory=LawRef)
+    noise: NoiseRef = field(default_factory=NoiseRef)
+    claim: ClaimRef = field(default_factory=ClaimRef)
+    sampling: Sampling = field(default_factory=Sampling)
+    imported: ImportRef = field(default_factory=ImportRef)
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], where: str = "the config") -> RunConfig:
+        """The config that a table of plain values holds."""
+        return from_table(cls, table, where)
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the results are from somebody's file: then there are no certificates."""
+        return self.kind == "imported"
+
+    def to_table(self) -> dict[str, Any]:
+        """Plain values, as ``config.toml`` has them."""
+        return to_table(self)
+
+    def shown(self) -> str:
+        """The config as TOML for others: a secret seed is left out."""
+        return to_toml(handed_out(self.to_table()))
+
+
+@dataclass(frozen=True)
+class PredictConfig:
+    """What the answers of one ``ucan predict`` are about."""
+
+    kind: Literal["predict"] = entry("kind", "predict")
+    ucan: str | None = entry("ucan")
+    model: ModelRef = field(default_factory=ModelRef)
+    data: DataRef = field(default_factory=DataRef)
+    most: int | None = entry("max")
+    law: LawRef = field(default_factory=LawRef)
+    noise: NoiseRef = field(default_factory=NoiseRef)
+    num_classes: int | None = entry("classes")
+    n: int | None = entry("n")
+    alpha: float | None = entry("alpha")
+    seed: int | str | None = entry("seed")
+    seed_source: str | None = entry("seed_source")
+    test: str | None = entry("test")
+    batch_size: int | None = entry("batch_size")
+    stop: bool | None = entry("stop")
+    precision: str | None = entry("precision")
+    arithmetic: str = entry("arithmetic", REAL)
+    backend: str | None = entry("backend")
+
+    @property
+    def number(self) -> int:
+        """The seed, and whether it is secret."""
+        return seed_number(self.seed, self.seed_source)
+
+
+@dataclass(frozen=True)
+class AuditConfig:
+    """How an audit attacks, and which weights of which run (a hash of its config)."""
+
+    kind: Literal["audit"] = entry("kind", "audit")
+    ucan: str | None = entry("ucan")
+    weights_hash: str | None = entry("weights_hash")
+    steps: int | None = entry("steps", audit=Option("--steps"))
+    draws: int | None = entry("draws", audit=Option("--draws"))
+    restarts: int | None = entry("restarts", audit=Option("--restarts"))
+    check: int | None = entry("check", audit=Option("--check"))
+    level: float | None = entry("level", audit=Option("--level"))
+    seed: int | None = entry("seed", audit=Option("--seed"))
+    attack: str | None = entry("attack", audit=Option("--attack"))
+    run: str | None = entry("run")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run: its settings as a table, which ``TrainSettings`` reads, and what they were used on."""
+
+    kind: Literal["train"] = entry("kind", "train")
+    ucan: str | None = entry("ucan")
+    shape: tuple[int, ...] = entry("shape", ())
+    num_classes: int | None = entry("num_classes")
+    data_hash: str | None = entry("data_hash")
+    finetune: str | None = entry("finetune")
+    training: Mapping[str, Any] = entry("training", {})
+
+
+def kept_seed(plan: CertifyPlan | PredictPlan) -> tuple[int | str, str | None]:
+    """A plan's seed as a config keeps it, and where it is from unless somebody gave it.
+
+    One that is random or derived is kept as text: TOML has no whole numbers of so many digits.
+    """
+    source = "random" if is_secret(plan.seed) else "derived" if derived_from(plan.seed) is not None else None
+    return (f"{int(plan.seed):#x}" if source else plan.seed), source
+
+
+def seed_number(seed: int | str | None, source: str | None) -> int:
+    """A seed from a config."""
+    number = int(seed, 16) if isinstance(seed, str) else int(seed or 0)
+    return SecretSeed(number) if source == "random" else number
+
+
+def begun_seed(seed: Seed, begun: Sampling | PredictConfig | None) -> Seed:
+    """The seed asked for; what was begun with a random one goes on with it."""
+    return begun.number if seed is None and begun is not None and begun.seed_source == "random" else seed
+
+
+def read_run_config(folder: Path) -> RunConfig | None:
+    """The config of the run in a folder; None where there is none."""
+    path = folder / CONFIG
+    if not path.is_file():
+        return None
+    table = read_config(path)
+    kind = table.get("kind", "certify")
+    if kind not in ("certify", "imported"):
+        raise InvalidInput(f"{folder} holds a run of another kind ({kind}); nothing was changed. Give a new folder.")
+    return RunConfig.of(table, str(path))
+
+
+def changes(begun: Any, asked: Any) -> list[str]:
+    """One line per field in which two configs of one kind differ; what the older one does not keep yet is not compared."""
+    unknown = [leaf for leaf in leaves(type(begun)) if leaf.later and leaf.of(begun) in (None, {}, ())]
+    spelled = [leaf for leaf in leaves(type(begun)) if not leaf.compared]
+    before, after = (_without(to_table(config), [*unknown, *spelled]) for config in (begun, asked))
+    return differences(before, after)
+
+
+def _without(table: dict[str, Any], left_out: list[Leaf]) -> dict[str, Any]:
+    """The table without these fields."""
+    for leaf in left_out:
+        place = table
+        for name in leaf.key[:-1]:
+            place = place.get(name, {})
+        place.pop(leaf.key[-1], None)
+    return table

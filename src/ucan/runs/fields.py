@@ -1,0 +1,171 @@
+"""Frozen records from tables of plain values and back: every field has one key, one type, and a role in its command."""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ucan.errors import StoreError
+from ucan.version import __version__
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class Option:
+    """A field that the user gave with this option. Leaving the option out means ``default``.
+
+    ``own``: a trained run brings it, so it is not given beside one.
+    """
+
+    name: str
+    default: Any = None
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One field of a record: where it is in the record, where in the table, what it holds, and where it comes from.
+
+    ``roles`` says for each kind of run which option a field is, or why it is none. A field that ``later`` versions added is
+    not compared with a run that does not have it yet; one that is not ``compared`` only spells out how others were given.
+    """
+
+    path: tuple[str, ...]
+    key: tuple[str, ...]
+    hint: Any
+    default: Any
+    roles: Mapping[str, Option | str]
+    later: bool
+    compared: bool
+
+    def of(self, record: Any) -> Any:
+        """The field's value."""
+        for name in self.path:
+            record = getattr(record, name)
+        return record
+
+
+def entry(key: str, default: Any = None, later: bool = False, compared: bool = True, **roles: Option | str) -> Any:
+    """A dataclass field that is kept under this key; a key that ends in ``.*`` takes the rest of its table."""
+    about = {"key": tuple(key.split(".")), "roles": roles, "later": later, "compared": compared}
+    if default == {}:
+        return field(default_factory=dict, metadata=about)
+    return field(default=default, metadata=about)
+
+
+def leaves(kind: type, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    """Every field of a record and of its parts."""
+    hints = get_type_hints(kind)
+    for one in fields(kind):
+        here = (*path, one.name)
+        if is_dataclass(hints[one.name]):
+            yield from leaves(hints[one.name], here)
+        else:
+            yield Leaf(path=here, hint=hints[one.name], default=_default(one), **one.metadata)
+
+
+def to_table(record: Any) -> dict[str, Any]:
+    """The record as plain values under its keys; what is None or empty is left out."""
+    table: dict[str, Any] = {}
+    for leaf in leaves(type(record)):
+        value = leaf.of(record)
+        if value is None or value == {} or value == ():
+            continue
+        place = table
+        for name in leaf.key[:-1]:
+            place = place.setdefault(name, {})
+        if leaf.key[-1] == "*":
+            place.update(value)
+        else:
+            place[leaf.key[-1]] = list(value) if isinstance(value, tuple) else value
+    return table
+
+
+def from_table(kind: type[Record], table: Mapping[str, Any], where: str) -> Record:
+    """The record that a table holds. A key that no field has, or a value of another type, is an error that names ``where``."""
+    left = copy.deepcopy(dict(table))
+    found = {leaf.path: _value(leaf, left, where) for leaf in leaves(kind)}
+    unknown = sorted(_names(left))
+    if unknown:
+        newer = _newer(table.get("ucan"))
+        advice = (
+            f"it was written by UCAN {newer}: update this one ({__version__})"
+            if newer
+            else "remove it, if you added it"
+        )
+        raise StoreError(f"{where} has the key {unknown[0]!r}, which this version of UCAN does not know: {advice}.")
+    return _built(kind, found, ())
+
+
+def _built(kind: type[Record], found: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> Record:
+    hints = get_type_hints(kind)
+    values = {}
+    for one in fields(kind):  # type: ignore[arg-type]
+        here = (*path, one.name)
+        values[one.name] = found[here] if here in found else _built(hints[one.name], found, here)
+    return kind(**values)
+
+
+def _value(leaf: Leaf, left: dict[str, Any], where: str) -> Any:
+    """What a table has for a field, taken out of it."""
+    place: Any = left
+    for name in leaf.key[:-1]:
+        place = place.get(name) if isinstance(place, dict) else None
+    if not isinstance(place, dict):
+        return leaf.default
+    if leaf.key[-1] == "*":
+        value = dict(place)
+        place.clear()
+        return value
+    value = place.pop(leaf.key[-1], None)
+    if value is None:
+        return leaf.default
+    fits, converted = _converted(value, leaf.hint)
+    if not fits:
+        raise StoreError(f"{where}: {'.'.join(leaf.key)} cannot be {value!r}.")
+    return converted
+
+
+def _converted(value: Any, hint: Any) -> tuple[bool, Any]:
+    """Whether a value is of a type, and the value as that type."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return next((found for one in get_args(hint) if (found := _converted(value, one))[0]), (False, value))
+    if origin is Literal:
+        return value in get_args(hint), value
+    if origin is tuple:
+        item, *_ = get_args(hint)
+        parts = [_converted(one, item) for one in value] if isinstance(value, list | tuple) else [(False, None)]
+        return all(fits for fits, _ in parts), tuple(one for _, one in parts)
+    if origin is not None:  # a mapping
+        return isinstance(value, dict), value
+    if hint is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number, float(value) if number else value
+    return isinstance(value, hint) and not (hint is int and isinstance(value, bool)), value
+
+
+def _default(one: Any) -> Any:
+    return one.default_factory() if callable(one.default_factory) else one.default
+
+
+def _names(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The keys of a table that hold something, those of tables inside it with a dot."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _names(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}"
+
+
+def _newer(version: Any) -> str | None:
+    """The version, if it is a later one than this."""
+
+    def parts(text: str) -> list[int]:
+        return [int(part) for part in text.split(".")[:3] if part.isdigit()]
+
+    return version if isinstance(version, str) and parts(version) > parts(__version__) else None

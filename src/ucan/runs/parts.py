@@ -1,0 +1,51 @@
+"""Laws and noise by name, from the catalogues: ours, and those of installed packages."""
+
+from __future__ import annotations
+
+from ucan.catalogue import GENERATORS, SCALES, parsed
+from ucan.errors import InvalidInput
+from ucan.evidence import make_law
+from ucan.generators import Context, Fixed, Generator, make_generator
+from ucan.laws import Law
+
+PATTERNS = {"pattern-1": 1, "pattern-2": 2, "pattern-inf": "inf"}
+
+
+def law_named(text: str | None, scale: float | None, exponent: float | None) -> Law:
+    """The law that `--law NAME` or `--law 'NAME(parameter=value,…)'`, `--scale` and `--exponent` describe."""
+    name, parameters = parsed(text or "gaussian")
+    if scale is not None and parameters.get("scale", scale) != scale:
+        raise InvalidInput("--scale and --law both say the scale, and not the same: leave one out.")
+    parameters.setdefault("scale", 0.25 if scale is None else scale)
+    if name == "powerlaw" and exponent is None and "a" not in parameters:
+        raise InvalidInput("the power law needs --exponent, a number above the dimension of the input.")
+    if exponent is not None:
+        if name != "powerlaw":
+            raise InvalidInput(f"--exponent belongs to the power law, not to {name} noise.")
+        parameters["a"] = exponent
+    return make_law(name, parameters, "--law")
+
+
+def noise_named(text: str, event: tuple[int, ...], law: Law) -> Generator:
+    """The noise that `--noise NAME` or `--noise 'NAME(parameter=value,…)'` describes: a generator, or a fixed Σ of a kind.
+
+    Noise that is learned, or fitted to training inputs, is not made here: it belongs to a trained run.
+    """
+    if text in PATTERNS:
+        text = f"pattern(norm={PATTERNS[text]})"
+    name, parameters = parsed(text)
+    context = Context(event, law)
+    if name not in GENERATORS.names():
+        if name not in SCALES.names():
+            raise InvalidInput(
+                f"--noise {text!r} is neither a .npy file nor the name of a kind of noise "
+                f"({', '.join((*GENERATORS.names(), *PATTERNS))}) or of Σ ({', '.join(SCALES.names())})."
+            )
+        return Fixed.fitted(context, scale={"kind": name, **parameters})
+    kind = GENERATORS.load(name)
+    made = None if kind.needs_inputs(parameters) else make_generator(name, parameters, context)
+    if made is None or any(p.requires_grad for p in made.parameters()):
+        raise InvalidInput(
+            f"--noise {name} is made in training: train it (`ucan train`), and give --model the trained run's folder."
+        )
+    return made

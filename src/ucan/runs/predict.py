@@ -1,0 +1,196 @@
+"""Answer a data set with the smoothed classifier: every answer is kept as it comes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ucan.arithmetic import arithmetic_of
+from ucan.certificate import Abstention, Prediction
+from ucan.choices import Test
+from ucan.data import Labelled
+from ucan.data.tables import by_held
+from ucan.errors import InvalidInput
+from ucan.plan import PredictPlan, Seed
+from ucan.results.metrics import NO_LABEL
+from ucan.rounding import floor_percent
+from ucan.runs.answers import Answer, Answers
+from ucan.runs.build import (
+    Inputs,
+    Pipeline,
+    Selection,
+    data_ref,
+    model_ref,
+    noise_ref,
+    settle,
+    settle_backend,
+    step_for,
+)
+from ucan.runs.config import LawRef, PredictConfig, begun_seed, kept_seed
+from ucan.runs.progress import SILENT, Progress
+from ucan.smoothed import SmoothedClassifier
+from ucan.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictJob(Pipeline, Inputs):
+    """What `ucan predict` is asked for; each field is the option of that name. ``seed`` None is a random one."""
+
+    n: int = 1000
+    alpha: float = 0.001
+    test: Test = "majority"
+    stop: bool = False
+    seed: Seed = 0
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The answers in the order of the data, and where their table is, if anywhere. ``accuracy`` is rounded down."""
+
+    answers: tuple[Answer, ...]
+    tsv: Path | None
+    alpha: float
+
+    @property
+    def labelled(self) -> int:
+        """How many have a label."""
+        return _tally(self.answers)[1]
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right answers among those whose label is known."""
+        right, known = _tally(self.answers)
+        return 10**6 * right // known / 1e6 if known else None
+
+    @property
+    def abstained(self) -> int:
+        """How many abstain."""
+        return sum(answer.predict == -1 for answer in self.answers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "tsv": None if self.tsv is None else str(self.tsv),
+            "inputs": len(self.answers),
+            "labelled": self.labelled,
+            "accuracy": self.accuracy,
+            "abstained": self.abstained,
+            "alpha": self.alpha,
+        }
+
+
+def predict(job: PredictJob, out: str | Path | None = None, progress: Progress = SILENT) -> Predicted:
+    """Answer the inputs that a job names, and write the table ``out`` if it is given.
+
+    While the work goes on, answers are kept in ``out.part``: the same job goes on from there, another is refused with each
+    difference.
+    """
+    table = _checked(out)
+    where, plan = job.place(), PredictPlan(job.n, job.alpha, 0, job.test, job.batch_size, job.stop)
+    settled = settle(job, job.selection(), where)
+    g, selection = settled.g, settled.selection
+    for remark in settled.remarks:
+        progress.warn(remark)
+    first = selection.first().to(where)
+    selection.check(g.f.num_classes)
+    answers = Answers(table)
+    begun = answers.about
+    g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if begun is None else begun.arithmetic))
+    g.holding(selection.held()).check_inputs(first)
+    plan = g.seeded(plan, begun_seed(job.seed, begun), selection.dataset.fingerprint())
+    answers.begin(_config(job, g, plan, selection, first, begun))
+    _answer_all(g, selection, answers, plan, progress)
+    if table is not None:
+        answers.finish(selection.indices)
+    return Predicted(tuple(answers.done[i] for i in selection.indices), table, job.alpha)
+
+
+def _checked(out: str | Path | None) -> Path | None:
+    """The table's place, refused before any work where it cannot be written."""
+    if out is None:
+        return None
+    table = Path(out)
+    if table.exists():
+        raise InvalidInput(f"{table} exists already; name another file, or remove it first.")
+    if not table.parent.is_dir():
+        raise InvalidInput(f"there is no folder {table.parent} to write {table.name} to: make it first.")
+    if not os.access(table.parent, os.W_OK):
+        raise InvalidInput(f"nothing may be written to the folder {table.parent}: name another file.")
+    return table
+
+
+def _config(
+    job: PredictJob,
+    g: SmoothedClassifier,
+    plan: PredictPlan,
+    selection: Selection,
+    first: torch.Tensor,
+    begun: PredictConfig | None,
+) -> PredictConfig:
+    """What the answers are about; their backend is settled here."""
+    if begun is not None and g.engine.identity() is None:
+        raise InvalidInput("nothing tells this model from others: name it with --model-id, and begin another file.")
+    # The backend of another model's answers does not matter: that the model is another is said when configs are compared.
+    known = begun.backend if begun is not None and begun.model.spec == job.spec else None
+    seed, source = kept_seed(plan)
+    return PredictConfig(
+        ucan=__version__,
+        model=model_ref(job, g),
+        data=data_ref(job, selection.dataset),
+        most=job.most,
+        law=LawRef.of(g.law),
+        noise=noise_ref(g),
+        num_classes=g.f.num_classes,
+        n=plan.n,
+        alpha=plan.alpha,
+        seed=seed,
+        seed_source=source,
+        test=plan.test,
+        batch_size=plan.batch_size,
+        stop=plan.stop,
+        precision=g.engine.precision,
+        arithmetic=arithmetic_of(g.grid),
+        backend=settle_backend(g.holding(selection.held()), job.backend, plan, first, len(selection.indices), known),
+    )
+
+
+def _answer_all(
+    g: SmoothedClassifier, selection: Selection, answers: Answers, plan: PredictPlan, progress: Progress
+) -> None:
+    """Every input that has no answer yet."""
+    todo = [index for index in selection.indices if index not in answers.done]
+    right, known = _tally(answers.done.values())
+    with progress.working(len(todo), len(answers.done), plan.n):
+        g.engine.on_votes = progress.sampled
+        last = time.perf_counter()
+        for index, outcome in _outcomes(g, selection.dataset, todo, plan):
+            now = time.perf_counter()
+            label, found = int(selection.dataset.labels[index]), outcome.prediction
+            correct = int(found is not None and found == label)
+            answers.add(Answer(index, label, -1 if found is None else found, correct, now - last))
+            right, known, last = right + correct, known + (label != NO_LABEL), now
+            # Sampling that stops early finishes the sure inputs first: a share of those would promise too much.
+            unknown = plan.stop or not known
+            progress.finished("" if unknown else f"accuracy {floor_percent(right / known)} %")
+
+
+def _outcomes(
+    g: SmoothedClassifier, data: Labelled, todo: Sequence[int], plan: PredictPlan
+) -> Iterator[tuple[int, Prediction | Abstention]]:
+    """(index, outcome) as they come; inputs with the same held columns share a classifier and its forward passes."""
+    for held, group in by_held(data, todo):
+        for number, outcome in g.holding(held).predict_each((data[i][0][None] for i in group), plan):
+            yield group[number], outcome
+
+
+def _tally(answers: Iterable[Answer]) -> tuple[int, int]:
+    """How many are right, and of how many that is known."""
+    known = [answer.correct for answer in answers if answer.label != NO_LABEL]
+    return sum(known), len(known)

@@ -1,0 +1,210 @@
+"""One object to read a run: its config, its rows, its records and its audit, each loaded once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ucan.audit import Attempt, Summary, read_attempts, summarise
+from ucan.certificate import SCOPES, Abstention, Certificate
+from ucan.config import CONFIG
+from ucan.errors import InvalidInput, StoreError
+from ucan.laws import norm_name
+from ucan.results.curves import Curve, certified_curve
+from ucan.results.metrics import Columns, Measure, labelled
+from ucan.results.store import Store
+from ucan.runs.config import RunConfig
+
+BUDGET_AXIS = "ε of the budget"
+AUDIT = "audit"  # the folder of a run's audit, inside the run's
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run's rows and claims. ``label`` is its name, made distinct; ``attempts`` are those of its audit, if any.
+
+    The database stays open, to read single records from, until nobody holds the run any more.
+    """
+
+    label: str
+    folder: Path
+    scope: str
+    norm: float | None
+    cap: float | None
+    config: RunConfig
+    columns: Columns
+    attempts: tuple[Attempt, ...] = ()
+    left_out: int = 0  # results behind an input that the interrupted run has not finished
+    certificates_left_out: int = 0  # how many of those are certificates; an audit attacks them as well
+    budget: str | None = None  # the key of the budget whose factors ε stand in place of radii
+    store: Store | None = None
+    _curves: dict[Measure, Curve | None] = field(init=False, default_factory=dict, repr=False)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Run:
+        """The run in this folder, also while another process writes it: as far as it is now."""
+        folder = Path(folder)
+        store = Store.open(folder)
+        config = RunConfig.of(store.config, str(folder / CONFIG))
+        columns, left_out = store.gapless()
+        behind = _certificates(store.columns(("abstained", "radius"))) - _certificates(columns) if left_out else 0
+        return cls(
+            store.name,
+            folder,
+            store.scope if store.scope in SCOPES else "unknown",
+            store.norm,
+            config.claim.alm_cap,
+            config,
+            columns,
+            tuple(read_attempts(folder / AUDIT)),
+            left_out,
+            behind,
+            store.budget,
+            store,
+        )
+
+    def outcome(self, idx: int) -> Certificate | Abstention:
+        """The full record of one input, as it was certified."""
+        return self._opened().outcome(idx)
+
+    def record(self, idx: int) -> dict[str, Any] | None:
+        """The same as plain JSON values; None for an imported row."""
+        return self._opened().record(idx)
+
+    def rows(self, names: Sequence[str]) -> Columns:
+        """Columns of all rows, also of those behind an unfinished input."""
+        return self._opened().columns(names)
+
+    @property
+    def config_hash(self) -> str:
+        """A hash of the config, as it lies in the folder: what an audit knows the run by."""
+        return hashlib.sha256(json.dumps(self._opened().config, sort_keys=True).encode()).hexdigest()
+
+    def label_of(self, idx: int) -> int:
+        """The label of one input, also of one behind an unfinished input."""
+        rows = self.columns if idx <= self.columns["idx"][-1] else self.rows(("idx", "label"))
+        return int(rows["label"][rows["idx"].searchsorted(idx)])
+
+    def curve(self, by: Measure = "radius") -> Curve | None:
+        """The certified accuracy by radius or by ALM; None where a file tells no sizes or no labels."""
+        if by not in self._curves:
+            self._curves[by] = certified_curve(self.columns, by)
+        return self._curves[by]
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs were certified or abstained on."""
+        return len(self.columns["idx"])
+
+    @property
+    def labelled(self) -> int:
+        """How many of them have a label: those that shares are over."""
+        return int(labelled(self.columns).sum())
+
+    @property
+    def data(self) -> Hashable | None:
+        """What tells its inputs from others; None where nobody knows, as of an imported file."""
+        data = self.config.data
+        if data.fingerprint is None:
+            return None
+        return data.fingerprint, data.size, data.channels, data.skip, self.inputs
+
+    @property
+    def alpha(self) -> float | None:
+        """α; None where an imported file does not tell."""
+        return self.config.sampling.alpha
+
+    @property
+    def certificates(self) -> int:
+        """How many inputs have a certificate of a positive radius: what an audit can attack."""
+        return _certificates(self.columns)
+
+    @property
+    def kind(self) -> Hashable:
+        """What its sizes compare with: radii of the same norm, or factors of the same budget."""
+        return self.norm if self.budget is None else self.budget
+
+    @cached_property
+    def audit(self) -> Summary | None:
+        """What the audit found; None if there was none."""
+        return summarise(self.attempts, self.config.data.skip or 1) if self.attempts else None
+
+    def attacked(self, mode: str) -> int:
+        """How many certificates the audit attacked in this mode."""
+        return len({attempt.idx for attempt in self.attempts if attempt.mode == mode})
+
+    @property
+    def uncovered(self) -> bool:
+        """Whether the audit attacked something live that the guarantee does not cover: frozen noise computed anew."""
+        return any(attempt.mode == "live" and not attempt.covered for attempt in self.attempts)
+
+    @property
+    def covered(self) -> tuple[int, int]:
+        """How many certificates the audit broke where the guarantee covers them, and how many it attacked there."""
+        attempts = [attempt for attempt in self.attempts if attempt.covered]
+        return len({a.idx for a in attempts if a.refuted}), len({a.idx for a in attempts})
+
+    @property
+    def refuted(self) -> str:
+        """How the audit showed that something in this run is wrong; nothing where it did not."""
+        if self.audit is None or not self.audit.is_bug:
+            return ""
+        broken, attacked = self.covered
+        return (
+            f"the audit broke {broken} of {attacked} certificates where the guarantee covers them, and chance does not "
+            "explain it"
+        )
+
+    @property
+    def measure(self) -> str:
+        """The radius with its norm, or the factor of the budget, as axes and sentences call it."""
+        if self.budget is not None:
+            return BUDGET_AXIS
+        return "radius (norm not stated)" if self.norm is None else f"{norm_name(self.norm)} radius"
+
+    @property
+    def unlabelled(self) -> str:
+        """How many inputs have no label, and what is left to say of them; nothing where all have one."""
+        count, known = self.inputs, self.labelled
+        if known == count:
+            return ""
+        if known:
+            return (
+                f"the labels of {count - known:,} of {count:,} inputs are unknown: shares are over the other {known:,}"
+            )
+        certified = count - int(self.columns["abstained"].sum())
+        return f"the labels are unknown: {certified:,} of {count:,} inputs have a certificate, right or wrong"
+
+    def _opened(self) -> Store:
+        if self.store is None:
+            raise InvalidInput(f"{self.folder} was not opened: Run.open reads it.")
+        return self.store
+
+
+def read_runs(folders: Sequence[str | Path]) -> list[Run]:
+    """The runs in these folders, each once, in the order given; a run without results is refused."""
+    places = list({Path(folder).resolve(): Path(folder) for folder in folders}.values())
+    if not places:
+        raise InvalidInput("a report needs at least one run: name the folders of `ucan certify` runs.")
+    runs = [Run.open(folder) for folder in places]
+    for run in runs:
+        if not run.inputs:
+            raise StoreError(
+                f"{run.folder} has no certificates yet: let `ucan certify` finish at least one input first."
+            )
+    labels = distinct([run.label for run in runs])
+    return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, numbered where several are the same, so that no two runs look alike."""
+    return [f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names)]
+
+
+def _certificates(columns: Columns) -> int:
+    return int((~columns["abstained"] & (columns["radius"] > 0)).sum())

@@ -1,0 +1,148 @@
+"""Hold a certificate that someone hands in against a classifier and its noise, by recomputation and fresh samples."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ucan import verify as verification
+from ucan.arithmetic import REAL, step_of
+from ucan.certificate import Certificate, load_json
+from ucan.data.images import BYTE
+from ucan.data.single import is_single, load_picture_or_array
+from ucan.errors import InvalidInput
+from ucan.models import load_model
+from ucan.registry import Registry
+from ucan.replay import Replay, replay
+from ucan.runs.build import Pipeline, dataset_of, smoothed_of
+from ucan.runs.progress import SILENT, Progress
+from ucan.smoothed import SmoothedClassifier
+from ucan.training import is_trained_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyJob(Pipeline):
+    """What `ucan verify` is asked for; each field is the option of that name.
+
+    ``certificate`` is a JSON file; ``input`` a picture, an array, or a data source with ``index``. ``replay`` also draws the
+    certificate's own noise again.
+    """
+
+    certificate: str | Path
+    input: str | Path
+    step: str | float | None = None
+    registry: str | Path | None = None
+    split: str = "test"
+    size: int | None = None
+    index: int | None = None
+    n: int | None = None
+    alpha: float = 0.001
+    seed: int | None = None
+    replay: bool = False
+
+    @property
+    def states_noise(self) -> bool:
+        """Whether the job says which noise is deployed; a trained run does."""
+        given = (self.law, self.scale, self.exponent, self.noise)
+        return self._trained or any(option is not None for option in given)
+
+    @property
+    def _trained(self) -> bool:
+        return self.spec is not None and is_trained_run(self.spec)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A certificate, what was found about it, and what came of drawing its own noise again, if that was asked for."""
+
+    certificate: Certificate
+    verdict: verification.Verdict
+    replay: Replay | None
+
+    @property
+    def stands(self) -> bool:
+        """Whether nothing speaks against the claim, which is no proof of it."""
+        return self.verdict.stands and (self.replay is None or self.replay.stands)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        redrawn = None if self.replay is None else asdict(self.replay)
+        claim = {"prediction": self.certificate.prediction, "scope": self.certificate.scope}
+        return {**claim, "stands": self.stands, **asdict(self.verdict), "replay": redrawn}
+
+
+def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
+    """Recompute what follows from the certificate's evidence, and draw fresh samples against its probabilities."""
+    record = load_json(job.certificate)
+    if not isinstance(record, Certificate):
+        raise InvalidInput(
+            f"{job.certificate} is no certificate but an abstention or a prediction: it claims no region."
+        )
+    where = job.place()
+    x, declared, data_hash = _input(job, record.region.shape)
+    x = x[None].to(where)
+    g = _deployed(job, record, x, declared) if job.states_noise else _as_stated(job, record, where)
+    if job.registry is not None and not Path(job.registry).is_file():
+        raise InvalidInput(f"there is no registry {job.registry}.")
+    samples = record.evidence.n if job.n is None else job.n
+    with (
+        Registry(job.registry) if job.registry is not None else nullcontext() as memory,
+        progress.working(1, 0, samples),
+    ):
+        g.engine.on_votes = progress.sampled
+        verdict = verification.verify(record, g, x, job.n, job.alpha, job.seed, memory)
+        redrawn = replay(record, g, _origin(record, x, memory), data_hash) if job.replay else None
+        progress.finished("")
+    return Verified(record, verdict, redrawn)
+
+
+def _deployed(job: VerifyJob, record: Certificate, x: torch.Tensor, declared: float | None) -> SmoothedClassifier:
+    """The classifier under the noise that is deployed, whatever the certificate says."""
+    classes = None if job._trained else len(record.evidence.counts)
+    return smoothed_of(replace(job, classes=classes), x, _deployed_step(job, declared, record))
+
+
+def _as_stated(job: VerifyJob, record: Certificate, where: torch.device) -> SmoothedClassifier:
+    """The model under the noise as the certificate states it."""
+    evidence, classes, model = record.evidence, len(record.evidence.counts), job.model
+    f = load_model(model, job.weights, classes, where, record.region.shape) if isinstance(model, str) else model
+    noise, step = verification.noise_of(record), step_of(evidence.arithmetic)
+    return SmoothedClassifier(f, evidence.law, noise, classes, model_id=job.model_id, step=step)
+
+
+def _deployed_step(job: VerifyJob, declared: float | None, record: Certificate) -> float | None:
+    """The step of the pipeline that is deployed: never the certificate's own word for it."""
+    real = job.arithmetic is None and record.evidence.arithmetic == REAL and job.step is None
+    if real or job.arithmetic == "real":
+        return None
+    if job.step is None:
+        return declared
+    try:
+        return float(Fraction(job.step))
+    except (ValueError, ZeroDivisionError) as error:
+        raise InvalidInput(f"--step takes a number above 0 such as 1/255, got {job.step!r}.") from error
+
+
+def _origin(record: Certificate, x: torch.Tensor, memory: Registry | None) -> torch.Tensor:
+    """The input that the evidence is about: for scope registry the enrolled one."""
+    found = memory.issuer(x, record) if memory is not None and record.scope == "registry" else None
+    return x if found is None else found.centre[None].to(x)
+
+
+def _input(job: VerifyJob, shape: tuple[int, ...]) -> tuple[torch.Tensor, float | None, str | None]:
+    """The input, the step that its source declares, and the hash of the data set that it is from."""
+    path = Path(job.input)
+    if is_single(path):
+        return load_picture_or_array(path, shape, job.size), None if path.suffix.lower() == ".npy" else BYTE, None
+    if job.index is None:
+        raise InvalidInput(f"{job.input} is no single picture or array: say with --index which of its inputs is meant.")
+    channels = shape[0] if path.is_dir() and shape[0] in (1, 3) else None
+    dataset = dataset_of(job.input, job.split, job.size, channels)
+    if not 0 <= job.index < len(dataset):
+        raise InvalidInput(f"--index {job.index}: {job.input} has inputs 0 to {len(dataset) - 1}.")
+    return dataset[job.index][0], dataset.step, dataset.fingerprint()

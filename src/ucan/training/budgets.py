@@ -1,0 +1,34 @@
+"""The budget that settings describe: what the noise is to protect from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ucan.budget import Budget
+from ucan.errors import InvalidInput
+from ucan.generators.shape import moments_of
+
+BUDGET_KEYS = ("limit", "limits", "spread")
+
+
+def check_budget(table: dict[str, Any] | None) -> None:
+    """Refuse a budget table that says nothing, or more than one thing."""
+    if table is not None and (len(table) != 1 or not set(table) <= set(BUDGET_KEYS)):
+        raise InvalidInput(f"the budget is a table with one of {', '.join(BUDGET_KEYS)}, got {table!r}.")
+
+
+def build_budget(table: dict[str, Any], shape: Sequence[int], images: torch.Tensor | None) -> Budget:
+    """``limit``, one number for all; ``limits``, nested lists; or ``spread``, so many standard deviations of each coordinate.
+
+    The last needs the training inputs; without them it is a placeholder of ones.
+    """
+    if "spread" not in table:
+        return Budget.of(table.get("limit", table.get("limits")), shape)
+    if images is None:
+        return Budget.of(1.0, shape)
+    return Budget.of(
+        float(table["spread"]) * moments_of(images)[1], shape, name=f"{table['spread']:g} standard deviations"
+    )

@@ -1,0 +1,116 @@
+"""The recipe of Sun et al. (2025), who show how to raise the average certified radius: drop, weigh, and attack the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from ucan.bounds import lower_bound
+from ucan.errors import InvalidInput
+from ucan.training.recipes.base import Recipe, Task, cross_entropy
+from ucan.training.recipes.sphere import climbed
+from ucan.training.step import Outcome, Progress, Step
+from ucan.training.survey import Survey
+
+# Votes that decide which inputs are dropped, and the least share of votes that a weight is computed from.
+VOTES, SURE = 100, 0.75
+
+
+@dataclass(frozen=True)
+class Acr(Recipe):
+    """Cross-entropy on noisy copies; after a start three things more.
+
+    1. Inputs that fewer than ``drop`` of 100 votes get right are left out from then on.
+    2. The others are drawn with weight Φ⁻¹(lower bound of p), from ``votes`` votes each, renewed every ``every`` epochs.
+    3. The noise is moved on its own sphere up the loss, and kept where the answer first changes.
+
+    draws: m, noisy copies of every input.
+    start: the share of the training before; 60, 70 and 60 of 150 epochs at σ = 0.25 / 0.5 / 1.
+    drop: t; 0.5 / 0.4 / 0.4.
+    votes, every: for the weights.
+    steps: T of the attack; 3 / 6 / 4.
+    length: e of a step; 0.25 / 0.25 / 0.5.
+    """
+
+    draws: int = 4
+    start: float = 0.4
+    drop: float = 0.5
+    votes: int = 16
+    every: int = 10
+    steps: int = 3
+    length: float = 0.25
+    memory: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.start <= 1 or not 0 <= self.drop <= 1 or min(self.votes, self.every, self.steps) < 1:
+            raise InvalidInput("[recipe] start and drop are shares from 0 to 1; votes, every and steps 1 or more.")
+
+    def prepare(self, task: Task) -> None:
+        """Every input once, to begin with."""
+        self.memory["kept"] = torch.ones(task.inputs, dtype=torch.bool, device=task.device)
+        self.memory["weights"] = torch.zeros(task.inputs, device=task.device)
+
+    def before_epoch(self, survey: Survey) -> None:
+        """Drop once, when it begins; weigh then and every so many epochs."""
+        first = self._first(survey.progress)
+        since = survey.progress.epoch - first
+        if since < 0:
+            return
+        if since == 0:
+            self.memory["kept"].copy_(survey.each(lambda step: right_share(step, VOTES)) >= self.drop)
+        if since % self.every == 0:
+            shares = survey.each(lambda step: right_share(step, self.votes))
+            self.memory["weights"].copy_(weights_of(shares, self.votes) * self.memory["kept"])
+
+    def sampling(self) -> torch.Tensor | None:
+        """By weight, once there are any."""
+        weights = self.memory["weights"]
+        return weights if bool(weights.any()) else None
+
+    def step(self, step: Step) -> Outcome:
+        """Cross-entropy, under attacked noise once it began."""
+        eps = step.noise.draw(self.draws)
+        if step.progress.epoch >= self._first(step.progress):
+            eps = climbed(step, eps, self.steps, self.length, first_flip=True)
+        logits = step.model(step.noise.place(eps))
+        return Outcome.of(cross_entropy(logits, step.labels), logits, step.labels)
+
+    def cost(self, progress: Progress) -> float:
+        """A pass a copy, one more for every step of the attack, and the votes of the survey."""
+        since = progress.epoch - self._first(progress)
+        if since < 0:
+            return self.draws
+        surveyed = VOTES * (since == 0) + self.votes * (since % self.every == 0)
+        return self.draws * (1 + self.steps) + surveyed / 3
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Who is left, and their weights."""
+        return dict(self.memory)
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take them up again."""
+        for name, tensor in self.memory.items():
+            tensor.copy_(state[name])
+
+    def _first(self, progress: Progress) -> int:
+        """The epoch from which on the three things are done."""
+        return round(self.start * progress.epochs)
+
+
+def right_share(step: Step, votes: int) -> torch.Tensor:
+    """The share of so many noisy copies that are answered correctly (batch,); a few at a time, to fit into memory."""
+    right = torch.zeros(len(step.labels), device=step.inputs.device)
+    for begun in range(0, votes, 4):
+        answers = step.model(step.noise.copies(min(4, votes - begun))).argmax(-1)
+        right += (answers == step.labels).sum(0)
+    return right / votes
+
+
+def weights_of(shares: torch.Tensor, votes: int, alpha: float = 0.1) -> torch.Tensor:
+    """Φ⁻¹ of the lower confidence bound from these shares of the votes, none counted as below 3/4."""
+    bounds = torch.tensor([lower_bound(k, votes, alpha) if k else 0.0 for k in range(votes + 1)], dtype=torch.float64)
+    counted = (shares.clamp(SURE, 1.0) * votes).floor().long().cpu()
+    return torch.special.ndtri(bounds[counted]).clamp_min(0).float().to(shares.device)

@@ -1,0 +1,130 @@
+"""CAT-RS (Jeong and Shin, 2023): the easiest copies, as many as the accuracy allows, and the hardest of sure inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn import functional as F
+
+from ucan.errors import InvalidInput
+from ucan.training.recipes.ascent import cross_entropies, divergences, lengths, within
+from ucan.training.recipes.base import Recipe, Task, cross_entropy
+from ucan.training.step import Outcome, Progress, Step
+from ucan.training.survey import Survey
+
+
+@dataclass(frozen=True)
+class CatRs(Recipe):
+    """L_low + weight·L_high, of which the second counts where all copies are taken.
+
+    L_low is the sum of the K smallest cross-entropies of the m copies, over m; K ~ Bin(m, share of the copies that are right),
+    at least 1. L_high is the largest KL(p ‖ answer) over copies whose noise was moved up that divergence, at most ``size`` far,
+    and brought back to its own mean and spread. p is the smoothed answer of the input.
+
+    The authors take p from 10,000 votes of another network, trained beforehand with Gaussian noise. Here p comes from
+    ``votes`` votes of this network itself, after a start with plain cross-entropy; so no second network is needed.
+
+    draws: m.
+    steps: T of the attack; the network is in evaluation mode there.
+    size: how far, in ℓ2, noise is moved; a step is 2·size/T long.
+    weight: λ; 0.5 / 1 / 2 at σ = 0.25 / 0.5 / 1.
+    start: the share of the training with plain cross-entropy.
+    votes, every: p is counted from so many votes, anew every so many epochs.
+    """
+
+    draws: int = 4
+    steps: int = 4
+    size: float = 1.0
+    weight: float = 0.5
+    start: float = 0.2
+    votes: int = 100
+    every: int = 10
+    memory: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.start <= 1 or self.size < 0 or min(self.votes, self.every, self.steps) < 1:
+            raise InvalidInput(
+                "[recipe] start is a share from 0 to 1, size 0 or more; votes, every and steps 1 or more."
+            )
+
+    def prepare(self, task: Task) -> None:
+        """Room for the smoothed answers of all inputs."""
+        self.memory["answers"] = torch.zeros(task.inputs, task.num_classes, device=task.device)
+
+    def before_epoch(self, survey: Survey) -> None:
+        """Count the smoothed answers, when it begins and every so many epochs."""
+        since = survey.progress.epoch - self._first(survey.progress)
+        if since >= 0 and since % self.every == 0:
+            classes = self.memory["answers"].shape[1]
+            self.memory["answers"].copy_(survey.each(lambda step: smoothed_answers(step, self.votes, classes)))
+
+    def step(self, step: Step) -> Outcome:
+        """Plain cross-entropy before the start, then both losses."""
+        eps = step.noise.draw(self.draws)
+        logits = step.model(step.noise.place(eps))
+        if step.progress.epoch < self._first(step.progress):
+            return Outcome.of(cross_entropy(logits, step.labels), logits, step.labels)
+        right = (logits.argmax(-1) == step.labels).float().mean(0)
+        taken = (step.uniform(self.draws) < right).sum(0).clamp_min(1)
+        low = smallest(cross_entropies(logits, step.labels), taken).mean()
+        wanted = self.memory["answers"][step.places]
+        hard = step.model(step.noise.place(self.attacked(step, eps, wanted)))
+        high = (divergences(wanted, hard).amax(0) * (taken == self.draws)).mean()
+        return Outcome.of(low + self.weight * high, logits, step.labels, high=high)
+
+    def attacked(self, step: Step, eps: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """The noise, moved up the divergence from the smoothed answer."""
+        moved = eps.detach()
+        with step.model.aside():
+            for _ in range(self.steps):
+                place = moved.requires_grad_(True)
+                loss = divergences(wanted, step.model(step.noise.place(place))).mean(0).sum()
+                (gradient,) = torch.autograd.grad(loss, place)
+                away = place.detach() + 2 * self.size / self.steps * gradient / lengths(gradient, 2) - eps
+                moved = like(eps + within(away, self.size, 2), eps)
+        return moved.detach()
+
+    def cost(self, progress: Progress) -> float:
+        """A pass a copy before; after the start one more for each step, one more for the hard copies, and the votes."""
+        since = progress.epoch - self._first(progress)
+        if since < 0:
+            return self.draws
+        return self.draws * (2 + self.steps) + self.votes / 3 * (since % self.every == 0)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The smoothed answers."""
+        return dict(self.memory)
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take them up again."""
+        self.memory["answers"].copy_(state["answers"])
+
+    def _first(self, progress: Progress) -> int:
+        return round(self.start * progress.epochs)
+
+
+def smallest(losses: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
+    """The sum of the ``taken`` (batch,) smallest of the losses (m, batch), over m."""
+    ranks = torch.arange(len(losses), device=losses.device)[:, None]
+    return (losses.sort(0).values * (ranks < taken)).sum(0) / len(losses)
+
+
+def like(moved: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+    """Each draw's mean and root mean square made those of the draw it began as, as the authors do it."""
+    dims = tuple(range(2, eps.ndim))
+    (mean, root), (mean_0, root_0) = (
+        (t.mean(dims, keepdim=True), t.square().mean(dims, keepdim=True).sqrt()) for t in (moved, eps)
+    )
+    return mean_0 + (moved - mean) / root.clamp_min(1e-12) * root_0
+
+
+def smoothed_answers(step: Step, votes: int, classes: int) -> torch.Tensor:
+    """The share of so many votes that each class gets: (batch, classes)."""
+    counts = torch.zeros(len(step.labels), classes, device=step.inputs.device)
+    for begun in range(0, votes, 4):
+        answers = step.model(step.noise.copies(min(4, votes - begun))).argmax(-1)
+        counts += F.one_hot(answers, classes).sum(0)
+    return counts / votes

@@ -1,0 +1,40 @@
+"""A look at all training inputs between two epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from ucan.training.step import Progress, Step
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All training inputs, as they are in the data set, for a recipe that sorts them before an epoch.
+
+    ``steps`` gives them in batches of one size, the last one filled up from the start; ``scope`` is entered around the passes.
+    """
+
+    progress: Progress
+    inputs: int
+    steps: Callable[[], Iterator[Step]]
+    scope: Callable[[], AbstractContextManager[object]]
+
+    def each(self, answer: Callable[[Step], torch.Tensor]) -> torch.Tensor:
+        """What ``answer`` (batch → (batch, …)) says of every training input: (inputs, …), the same in all processes.
+
+        The classifier is in evaluation mode, and there are no gradients.
+        """
+        found: torch.Tensor | None = None
+        with self.scope(), torch.no_grad():
+            for step in self.steps():
+                with step.model.aside():
+                    values = step.together(answer(step))
+                if found is None:
+                    found = values.new_zeros(self.inputs, *values.shape[1:])
+                found[step.together(step.places)] = values
+        assert found is not None  # a training set is never empty
+        return found

@@ -1,0 +1,137 @@
+"""A certified router: where choice and answer both hold, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from scipy.stats import norm as normal
+from torch import nn
+
+import ucan
+from ucan.errors import InvalidInput
+from ucan.routed import Intersection, Routed, RoutedCertificate
+
+
+def halfspace(direction: list[float], offset: float = 0.0) -> nn.Module:
+    """Class 1 where w·x > offset, else class 0."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(len(direction), 2)).eval()
+    with torch.no_grad():
+        net[1].weight.copy_(torch.tensor([[0.0] * len(direction), direction]))
+        net[1].bias.copy_(torch.tensor([0.0, -offset]))
+    return net
+
+
+def router(sigma: float = 0.4) -> Routed:
+    """The first coordinate chooses: expert 1 (looks at the second) to the right, expert 0 (at the third) to the left."""
+    selector = ucan.SmoothedClassifier(halfspace([1.0, 0, 0]), ucan.Gaussian(sigma), num_classes=2)
+    wide = ucan.SmoothedClassifier(halfspace([0, 0, 1.0]), ucan.Gaussian(0.5), num_classes=2)
+    shaped = ucan.Fixed(torch.tensor([3.0, 0.5, 3.0]))
+    narrow = ucan.SmoothedClassifier(halfspace([0, 1.0, 0]), ucan.Gaussian(0.25), shaped, num_classes=2)
+    return Routed(selector, [wide, narrow])
+
+
+X = torch.tensor([[0.5, -0.3, 0.2], [-0.8, 0.1, 0.6], [0.001, 0.4, 0.4], [0.9, 0.0001, 0.3]])
+
+
+def test_against_the_closed_form() -> None:
+    """For half-spaces every radius is the distance to the border: no part claims more, and most of it is claimed."""
+    outcomes = router().certify(X, n=20_000)
+    first, second, open_choice, open_answer = outcomes
+    assert (first.prediction, first.expert) == (0, 1) and (second.prediction, second.expert) == (1, 0)
+    assert 0.28 < first.radius <= 0.3 and 0.55 < second.radius <= 0.6
+    assert first.radius == min(first.choice.radius, first.answer.radius) and first.scope == "pipeline"
+    assert open_choice.abstained and "the choice abstained" in open_choice.reason
+    assert open_answer.abstained and "the chosen expert abstained" in open_answer.reason
+    assert first.alpha == pytest.approx(0.001) and first.choice.evidence.alpha == 0.0005
+
+
+def test_the_choice_may_be_what_limits_it() -> None:
+    (outcome,) = router().certify(torch.tensor([[0.2, -0.9, 0.1]]), n=20_000)
+    assert outcome.choice.radius < outcome.answer.radius and outcome.radius <= 0.2
+
+
+def test_the_region_is_where_both_hold() -> None:
+    (outcome,) = router().certify(X[:1], n=20_000)
+    region = outcome.region
+    rng = torch.Generator().manual_seed(0)
+    delta = torch.randn(2000, 3, generator=rng) * torch.tensor([1.0, 0.3, 1.0])
+    inside = region.contains(delta)
+    both = outcome.choice.region.contains(delta) & outcome.answer.region.contains(delta)
+    assert bool((inside == both).all()) and 0 < int(inside.sum()) < len(delta)
+    moved = X[:1] + delta[inside]
+    assert bool((moved[:, 0] > 0).all()) and bool((moved[:, 1] < 0).all())  # the ideal router answers 0 at all of them
+    box = torch.tensor([0.1, 0.1, 0.1])
+    assert region.covers(box) and not region.covers(10 * box)
+    assert region.budget_factor(box) == min(p.budget_factor(box) for p in region.parts)
+    for q in (1, 2, math.inf):
+        assert region.inscribed_radius(q) == min(p.inscribed_radius(q) for p in region.parts)
+
+
+def test_predict_answers_like_the_router_and_abstains_with_its_choice() -> None:
+    answers = router().predict(X, n=2000)
+    assert [a.prediction for a in answers] == [0, 1, None, None]
+    assert answers[0].expert == 1 and "the choice" in answers[2].reason
+
+
+def test_errors_stay_below_alpha() -> None:
+    """p is exactly at the border of a claim: with so many tries, no more false ones than α allows."""
+    sigma, alpha, tries = 0.4, 0.2, 200
+    system = router(sigma)
+    x = torch.tensor([[0.3, -0.35, 0.2]])
+    truth = min(0.3, 0.35)
+    false = 0
+    for seed in range(tries):
+        (outcome,) = system.certify(x, n0=20, n=60, alpha=alpha, seed=seed)
+        if not outcome.abstained:
+            wrong_part = outcome.choice.radius > 0.3 or outcome.answer.radius > 0.35
+            false += wrong_part
+            assert wrong_part or outcome.radius <= truth
+    assert false <= tries * alpha + 3 * math.sqrt(tries * alpha * (1 - alpha))
+    assert normal.cdf(0.3 / sigma) < 1
+
+
+def test_choice_and_answer_come_from_independent_noise() -> None:
+    """One and the same classifier as selector and experts: the votes would be the same if the noise were."""
+    g = ucan.SmoothedClassifier(halfspace([1.0, 0, 0]), ucan.Gaussian(0.5), num_classes=2)
+    (outcome,) = Routed(g, [g, g]).certify(torch.tensor([[0.4, 0.0, 0.0]]), n=5000)
+    assert outcome.choice.evidence.counts != outcome.answer.evidence.counts
+    assert outcome.choice.evidence.seed != outcome.answer.evidence.seed
+
+
+def test_to_json_and_back(tmp_path) -> None:
+    (outcome,) = router().certify(X[:1], n=500)
+    record = json.loads(json.dumps(outcome.to_dict(tmp_path)))
+    again = RoutedCertificate.from_dict(record, tmp_path)
+    assert (again.radius, again.prediction, again.expert, again.scope) == (outcome.radius, 0, 1, "pipeline")
+    with pytest.raises(InvalidInput, match="does not follow"):
+        RoutedCertificate.from_dict({**record, "radius": 2 * outcome.radius}, tmp_path)
+    with pytest.raises(InvalidInput, match="not a complete"):
+        RoutedCertificate.from_dict({"kind": "routed"}, tmp_path)
+
+
+def test_parts_about_other_inputs_do_not_go_together() -> None:
+    first, second = router().certify(X[:2], n=500)
+    with pytest.raises(InvalidInput, match="one input"):
+        RoutedCertificate(first.choice, second.answer)
+
+
+def test_a_frozen_expert_makes_it_frozen() -> None:
+    selector = router().selector
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    wise = ucan.CertificationWise(channels=1, features=2, growth=2)
+    flat = ucan.SmoothedClassifier(
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval(), ucan.Gaussian(0.1), num_classes=2
+    )
+    experts = [ucan.SmoothedClassifier(net, ucan.Gaussian(0.1), wise, num_classes=2)] * 2
+    outcomes = Routed(flat, experts).certify(torch.rand(1, 1, 4, 4), n=300)
+    assert all(o.scope == "frozen" for o in outcomes if not o.abstained)
+    with pytest.raises(InvalidInput, match="at least two experts"):
+        Routed(selector, experts[:1])
+    with pytest.raises(InvalidInput, match="same classes"):
+        three = ucan.SmoothedClassifier(net, ucan.Gaussian(0.1), num_classes=3)
+        Routed(selector, [experts[0], three])
+    with pytest.raises(InvalidInput, match="at least one region"):
+        Intersection(())

@@ -1,0 +1,281 @@
+"""Runs as a library: the typed config, and the one object to read a run."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ucan
+from ucan.config import read_config
+from ucan.continuing import certify_more
+from ucan.data import InMemory
+from ucan.errors import InvalidInput, ModelError, StoreError
+from ucan.plan import CertifyPlan
+from ucan.replay import replay
+from ucan.report.page import build_page, galleries_of
+from ucan.report.rerun import SPELLED, commands
+from ucan.results import database
+from ucan.results.imports import complete
+from ucan.runs.certify import CertifyJob, certify
+from ucan.runs.config import AuditConfig, ModelRef, NoiseRef, RunConfig, Sampling, changes
+from ucan.runs.fields import Option, leaves
+from ucan.runs.predict import PredictJob, predict
+from ucan.runs.progress import Progress
+from ucan.runs.read import Run, read_runs
+
+OLD = Path(__file__).parent / "fixtures" / "version-0.1"
+CONFIGS = sorted(OLD.glob("*-run/config.toml"))
+LEAVES = {".".join(leaf.path): leaf for leaf in leaves(RunConfig)}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_field_is_an_option_or_says_from_what_it_follows(name: str) -> None:
+    roles = LEAVES[name].roles
+    assert roles and all(isinstance(role, Option) or len(role) > 5 for role in roles.values())
+
+
+def test_every_key_and_every_option_is_there_once() -> None:
+    keys = [leaf.key for leaf in LEAVES.values()]
+    assert len(keys) == len(set(keys))
+    options = [role.name for leaf in LEAVES.values() if isinstance(role := leaf.roles.get("certify"), Option)]
+    assert len(options) == len(set(options)) + 1  # --seed is a number, or says where the number is from
+
+
+def test_every_option_of_certify_is_a_field_or_changes_no_result() -> None:
+    import typer
+
+    from ucan.cli import app
+
+    command = typer.main.get_command(app).commands["certify"]  # type: ignore[attr-defined]
+    given = {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
+    free = {"--out", "--device", "--backend", "--max", "--certificates", "--cluster", "--workers", "--json", "--quiet"}
+    fields = {role.name for leaf in LEAVES.values() if isinstance(role := leaf.roles.get("certify"), Option)}
+    assert given - free - {"--help"} == fields
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.parent.name)
+def test_an_old_config_is_read_and_loses_nothing(path: Path) -> None:
+    table = read_config(path)
+    config = RunConfig.of(table, str(path))
+    assert {**table, "arithmetic": "real"} == config.to_table()
+    assert RunConfig.of(config.to_table()) == config
+    assert config.data.skip == 1 and config.sampling.n == 400 and config.law.name == "Gaussian"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"colour": "red"}, "config.toml has the key 'colour'.*remove it"),
+        ({"law": {"name": "Gaussian", "scale": "wide"}}, "config.toml: law.scale cannot be 'wide'"),
+        ({"given": {"colour": 1}}, "'given.colour'"),
+        ({"n": 10.5}, "n cannot be 10.5"),
+        ({"n": True}, "n cannot be True"),
+        ({"kind": "other"}, "kind cannot be 'other'"),
+        ({"colour": "red", "ucan": "99.0"}, "written by UCAN 99.0: update"),
+    ],
+)
+def test_what_no_run_holds_is_refused_with_file_and_key(change: dict[str, object], said: str) -> None:
+    with pytest.raises(StoreError, match=said):
+        RunConfig.of({"kind": "certify", **change}, "runs/mine/config.toml")
+
+
+def test_configs_are_compared_field_by_field() -> None:
+    begun = RunConfig(model=ModelRef("m", weights_hash="a"), sampling=Sampling(n=10, seed=1))
+    assert changes(begun, begun) == []
+    more = replace(begun, sampling=replace(begun.sampling, n=20))
+    assert changes(begun, more) == ["n: the run has 10, asked for 20"]
+    # What the older run does not keep is not compared; how an option was spelled is never.
+    later = replace(begun, noise=NoiseRef(given="isotropic", state="hash"))
+    assert changes(begun, later) == []
+    assert changes(later, begun) == ["noise_hash: the run has 'hash', asked for none"]
+    secret = replace(begun, sampling=replace(begun.sampling, seed="0x5", seed_source="random"))
+    assert not any("0x5" in line for line in changes(begun, secret))
+    assert "0x5" not in secret.shown() and "0x5" in str(secret.to_table())
+
+
+def sample(leaf):  # type: ignore[no-untyped-def]
+    """A value that is not the usual one, and how the command line writes it."""
+    special = {
+        "sampling.arithmetic": ("grid(1/255)", "grid"),
+        "sampling.seed_source": ("random", "random"),
+        "claim.norm": (1.0, "1"),
+        "sampling.alpha": (0.02, "0.02"),
+    }
+    if ".".join(leaf.path) in special:
+        return special[".".join(leaf.path)]
+    kinds = str(leaf.hint)
+    return (17, "17") if "int" in kinds else (0.75, "0.75") if "float" in kinds else ("word", "word")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, leaf in LEAVES.items() if isinstance(leaf.roles.get("certify"), Option)]
+)
+def test_run_it_again_forgets_no_option(name: str) -> None:
+    leaf = LEAVES[name]
+    value, written = sample(leaf)
+    config = RunConfig()
+    if len(leaf.path) == 2:
+        part, field = leaf.path
+        config = replace(config, **{part: replace(getattr(config, part), **{field: value})})
+    else:
+        config = replace(config, **{leaf.path[0]: value})
+    rows = complete(idx=np.arange(0))
+    run = Run("r", Path("r"), "pipeline", 2.0, None, config, rows)
+    (line,) = [one for one in commands(run) if one.startswith("ucan certify")]
+    option = leaf.roles["certify"]
+    assert isinstance(option, Option) and f"{option.name} {written}" in line
+    assert leaf.path in SPELLED or f"{option.name} " not in commands(replace(run, config=RunConfig()))[0]
+
+
+def test_the_options_of_an_audit_are_fields() -> None:
+    named = {role.name for leaf in leaves(AuditConfig) if isinstance(role := leaf.roles.get("audit"), Option)}
+    assert named == {"--steps", "--draws", "--restarts", "--check", "--level", "--seed"}
+
+
+def test_a_report_opens_each_database_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(OLD)
+    opened = []
+    connect = database.connect_reader
+    monkeypatch.setattr("ucan.results.store.connect_reader", lambda path: opened.append(path) or connect(path))
+    runs = read_runs([OLD / "isotropic-run", OLD / "basis-wise-run"])
+    build_page(runs, galleries_of(runs))
+    assert len(opened) == 2
+    assert runs[0].curve() is runs[0].curve()
+
+
+# --- going on with more votes ---
+
+
+def bright(batch: torch.Tensor) -> torch.Tensor:
+    value = 6 * (batch.flatten(1).mean(1) - 0.5)
+    return torch.stack([-value, value], dim=1)
+
+
+@pytest.fixture
+def pictures() -> InMemory:
+    x = torch.rand(7, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    return InMemory(x, (x.flatten(1).mean(1) > 0.5).long(), classes=("dark", "light"), name="pictures")
+
+
+def job(pictures: InMemory, **changes: Any) -> CertifyJob:
+    settings = {"scale": 0.5, "n0": 40, "n": 300, "model_id": "bright", "bound": "anytime", "device": "cpu"}
+    return CertifyJob(model=bright, data=pictures, **{**settings, **changes})
+
+
+class Counting(Progress):
+    votes = items = 0
+
+    def sampled(self, count: int) -> None:
+        self.votes += count
+
+    def finished(self, note: str) -> None:
+        self.items += 1
+
+
+def outcomes(folder: Path) -> list[Any]:
+    run = Run.open(folder)
+    return [run.outcome(i) for i in run.columns["idx"].tolist()]
+
+
+def test_a_run_that_goes_on_is_the_run_that_had_all_votes_at_once(pictures: InMemory, tmp_path: Path) -> None:
+    certify(job(pictures), tmp_path / "grown")
+    counted = Counting()
+    done = certify(job(pictures, n=1000), tmp_path / "grown", counted)
+    assert done.mean_samples == 1000 and counted.votes == 7 * 700 and counted.items == 7
+    certify(job(pictures, n=1000), tmp_path / "whole")
+    grown, whole = outcomes(tmp_path / "grown"), outcomes(tmp_path / "whole")
+    assert [one.evidence for one in grown] == [one.evidence for one in whole]
+    assert [one.radius for one in grown] == [one.radius for one in whole]
+    # What is there is not done again.
+    again = Counting()
+    certify(job(pictures, n=1000), tmp_path / "grown", again)
+    assert (again.votes, again.items) == (0, 0)
+    with pytest.raises(InvalidInput, match="n: the run has 1000, asked for 300"):
+        certify(job(pictures), tmp_path / "grown")
+
+
+def test_a_stopping_rule_leaves_what_it_has_decided(pictures: InMemory, tmp_path: Path) -> None:
+    rule = {"stop": "0.2,0.4", "bound": "binary"}
+    certify(job(pictures, n=150, **rule), tmp_path / "run")
+    before = outcomes(tmp_path / "run")
+    certify(job(pictures, n=20_000, **rule), tmp_path / "run")
+    after = outcomes(tmp_path / "run")
+    more = [new.evidence.n > old.evidence.n for old, new in zip(before, after, strict=True)]
+    assert any(more) and all(new.radius >= old.radius for old, new in zip(before, after, strict=True))
+    g = ucan.SmoothedClassifier(bright, ucan.Gaussian(scale=0.5), num_classes=2, model_id="bright")
+    for i, outcome in enumerate(after):
+        assert outcome.evidence.selection == before[i].evidence.selection
+        if isinstance(outcome, ucan.Certificate):  # its counts are those of its stream, from the first vote on
+            assert replay(outcome, g, pictures[i][0][None]).stands
+
+
+def test_an_interrupted_continuation_goes_on(pictures: InMemory, tmp_path: Path) -> None:
+    class Stopping(Counting):
+        def finished(self, note: str) -> None:
+            super().finished(note)
+            if self.items == 3:
+                raise KeyboardInterrupt
+
+    certify(job(pictures), tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        certify(job(pictures, n=900), tmp_path / "run", Stopping())
+    assert sorted(one.evidence.n for one in outcomes(tmp_path / "run")) == [300] * 4 + [900] * 3
+    certify(job(pictures, n=900), tmp_path / "run")
+    certify(job(pictures, n=900), tmp_path / "whole")
+    assert [o.evidence for o in outcomes(tmp_path / "run")] == [o.evidence for o in outcomes(tmp_path / "whole")]
+
+
+@pytest.mark.parametrize("bound", ("binary", "two-class"))
+def test_a_bound_about_one_n_does_not_go_on(pictures: InMemory, tmp_path: Path, bound: str) -> None:
+    certify(job(pictures, bound=bound), tmp_path / "run")
+    with pytest.raises(InvalidInput, match="n: the run has 300, asked for 900"):
+        certify(job(pictures, bound=bound, n=900), tmp_path / "run")
+
+
+def test_votes_of_another_stream_are_refused(pictures: InMemory) -> None:
+    g = ucan.SmoothedClassifier(bright, ucan.Gaussian(scale=0.5), num_classes=2, model_id="bright")
+    x = pictures[0][0][None]
+    (outcome,) = g.certify(x, n0=40, n=300, bound="anytime")
+    more = CertifyPlan(n0=40, n=600, bound="anytime")
+    (((_, grown),)) = certify_more(g, [(x, outcome.evidence)], more)
+    assert grown.evidence.n == 600 and sum(grown.evidence.counts) == 600
+    for changed, said in (
+        (replace(more, seed=5), "another seed"),
+        (replace(more, alpha=0.01), "another α"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            list(certify_more(g, [(x, outcome.evidence)], changed))
+    wider = ucan.SmoothedClassifier(bright, ucan.Gaussian(scale=0.6), num_classes=2, model_id="bright")
+    with pytest.raises(InvalidInput, match="another law"):
+        list(certify_more(wider, [(x, outcome.evidence)], more))
+    (fixed,) = g.certify(x, n0=40, n=300)
+    with pytest.raises(InvalidInput, match="only what was certified by the anytime bound"):
+        list(certify_more(g, [(x, fixed.evidence)], more))
+
+
+# --- the library from Python ---
+
+
+def test_objects_are_as_good_as_names(pictures: InMemory, tmp_path: Path) -> None:
+    asked = job(pictures, law=ucan.Laplace(scale=0.3), scale=None, noise=ucan.Fixed(torch.full((1, 4, 4), 0.5)), norm=1)
+    done = certify(asked, tmp_path / "run")
+    config = Run.open(tmp_path / "run").config
+    assert (config.model.spec, config.data.source, config.law.name) == (None, None, "Laplace")
+    assert config.data.fingerprint == pictures.fingerprint() and config.model.identity == "id:bright"
+    assert done.inputs == 7 and done.norm == 1 and done.to_dict()["guarantee"]
+    assert certify(asked, tmp_path / "run") == done
+    with pytest.raises(InvalidInput, match=r"law\.scale"):
+        certify(replace(asked, law=ucan.Laplace(scale=0.4)), tmp_path / "run")
+    answers = predict(PredictJob(model=bright, data=pictures, scale=0.5, model_id="bright", n=200), tmp_path / "p.tsv")
+    assert len(answers.answers) == 7 and (tmp_path / "p.tsv").is_file() and not (tmp_path / "p.tsv.part").exists()
+
+
+def test_a_module_is_left_as_it_is(pictures: InMemory, tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    with pytest.raises(ModelError, match="training mode"):
+        certify(CertifyJob(model=net, data=pictures, n=100), tmp_path / "run")
+    assert net.training
+    assert certify(CertifyJob(model=net.eval(), data=pictures, n=100), tmp_path / "run").inputs == 7
