@@ -28,7 +28,7 @@ from ucan.sequential import Candidate
 from ucan.sidecar import input_hash
 from ucan.sizes import LIKELY
 from ucan.smoothed import SmoothedClassifier
-from ucan.stopping import AtRadii, Radius
+from ucan.stopping import AnytimeRadii, Radius
 from ucan.votes import Stream
 
 
@@ -46,7 +46,7 @@ class Claim:
         return f"l{self.norm:g} {self.by}"
 
 
-class Decide(AtRadii):
+class Decide(AnytimeRadii):
     """Looks at every twentieth more votes: a look costs the host more than the few votes it might save."""
 
     growth = 1.05
@@ -173,7 +173,7 @@ class _Deciding:
             if drawn:
                 tally = torch.zeros(g.f.num_classes + 1, dtype=torch.int64)
                 tally[label] = hits  # the others are not kept, and not asked for
-                candidate.goes_on(tally, drawn, block)
+                candidate.goes_on(tally, drawn)
             self.active[i] = _Active(candidate, sizes, drawn)
             yield candidate
 
