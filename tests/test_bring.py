@@ -110,9 +110,8 @@ def test_a_table_run_goes_on_and_refuses_other_noise(here, capsys, monkeypatch):
     certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "2", "-o", "run")
     certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "4", "-o", "run")
     assert Run.open("run").inputs == 4
-    code, _, err = ran(
-        capsys, monkeypatch, "certify", *MODEL, *TABLE, "--sigma", "age=3", "--n", "400", "--n0", "50", "-o", "run"
-    )
+    again = ("certify", *MODEL, *TABLE, "--n", "400", "--n0", "50", "-o", "run")
+    code, _, err = ran(capsys, monkeypatch, *again, "--sigma", "age=3")
     assert code == 2 and "sigma.age" in err
     with (here / "train.csv").open("a", encoding="utf-8") as file:
         file.writelines(f"X,{200000 + i},40,clerk,approved\n" for i in range(300))

@@ -55,6 +55,7 @@ class DataRef:
     hold: tuple[str, ...] = entry("hold", (), certify=Option("--hold", ()))
     vary: tuple[str, ...] = entry("vary", (), certify=Option("--vary", ()))
     columns: tuple[str, ...] = entry("columns", (), certify="of the table that the model is given")
+    unit: str | None = entry("unit", certify=Option("--unit"))
 
 
 @dataclass(frozen=True)

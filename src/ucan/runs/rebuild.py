@@ -35,7 +35,7 @@ def data_of(data: DataRef, source: str | None = None) -> Labelled:
         if data.columns and data.train is None and data.source is None:
             raise InvalidInput("this run was made from a table in Python, with settings of its own: look at it there.")
         return Table(named, data.target, data.id, data.hold, data.vary, data.train, data.columns or None)
-    return load(named, data.split or "test", size=data.size, channels=data.channels or 3)
+    return load(named, data.split or "test", size=data.size, channels=data.channels or 3, unit=data.unit)
 
 
 def pipeline_of(
