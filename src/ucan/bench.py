@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 from torch import nn
 
 from ucan import laws, scales
 from ucan.backends import OPTIONS
+from ucan.betting import votes_at_least
 from ucan.generators import CertificationWise, Fixed, Generator
 from ucan.laws import Law
 from ucan.plan import CertifyPlan
@@ -34,6 +35,8 @@ from ucan.votes import forward_size
 
 # Of inputs certified on a grid: 8-bit pictures.
 STEP = 1 / 255
+# Of decisions that stop early.
+ALPHA = 0.001
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Samples that a decision "is the radius at least r?" takes, where n would be drawn without stopping."""
+    """Samples that a decision "is the radius at least r?" takes, those that choose the class included.
+
+    ``fixed`` would be drawn without stopping. ``limit`` is what any test at this α needs at least that is sure to find the
+    radius reached, log(1/α)/KL(p‖p₀); None where it is not reached, or not within ``fixed`` samples.
+    """
 
     probability: float
     radius: float  # in multiples of λ
     fixed: int
     mean: float
+    limit: float | None = None
 
 
 class Bench:
@@ -211,8 +219,10 @@ class Bench:
             g = SmoothedClassifier(lambda y: (y[:, 0] > 0).long(), laws.Gaussian(1.0), num_classes=2)
             x = torch.full((1, 1), float(ndtri(p)))
             for r in (0.0, 1.0, 2.0):
-                used = [g.certify(x, n=self.n, stop=r, seed=seed)[0].evidence.n for seed in range(20)]
-                found.append(Stopped(p, r, self.n, sum(used) / len(used)))
+                made = [g.certify(x, n=self.n, alpha=ALPHA, stop=r, seed=seed)[0].evidence for seed in range(20)]
+                limit = votes_at_least(p, float(ndtr(r)), ALPHA)
+                mean = sum(e.n + e.n0 for e in made) / len(made)
+                found.append(Stopped(p, r, self.n, mean, limit if limit < self.n else None))
         return found
 
     def art(self, batch: int) -> Row | None:

@@ -162,10 +162,12 @@ def _show(rows: list[Row], stopped: list[Stopped], title: str) -> None:
             row.against,
             "" if row.memory is None else f"{row.memory:,.0f}",
         )
-    samples = Table("true p", "is the radius ≥", "fixed n", "mean with --stop", "fewer", title="samples for a decision")
+    columns = ("true p", "is the radius ≥", "fixed n", "mean with --stop", "fewer", "limit", "over it")
+    samples = Table(*columns, title="samples for a decision, those that choose the class included")
     for one in stopped:
-        fewer = f"{one.fixed / one.mean:.1f} ×"
-        samples.add_row(f"{one.probability:g}", f"{one.radius:g} λ", f"{one.fixed:,}", f"{one.mean:,.0f}", fewer)
+        limit = ("", "") if one.limit is None else (f"{one.limit:,.0f}", f"{one.mean / one.limit:.2f} ×")
+        mean, fewer = f"{one.mean:,.0f}", f"{one.fixed / one.mean:.1f} ×"
+        samples.add_row(f"{one.probability:g}", f"{one.radius:g} λ", f"{one.fixed:,}", mean, fewer, *limit)
     screen = Console(width=110)
     screen.print(table)
     if stopped:

@@ -71,6 +71,14 @@ SizeOption = Annotated[int | None, typer.Option(help="Resize and crop the pictur
 ChannelsOption = Annotated[
     int | None, typer.Option(help="Channels of the pictures of a folder: 3 (RGB, if not given) or 1 (grey).")
 ]
+UnitOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="The unit of an array's inputs that are no pixels in [0, 1] (`dB`, `mm`): they are taken as they are, and --scale "
+        "and radii are in that unit.",
+    ),
+]
 TargetOption = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="The column of a table that holds the labels.")
 ]
@@ -121,23 +129,22 @@ NormaliseOption = Annotated[
 ]
 
 
-def _known_law(text: str | None) -> str | None:
-    """Refuse the name of no law while words are parsed, before anything is loaded."""
-    if text is not None and (name := parsed(text)[0]) not in LAWS.names():
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(LAWS.names())}.")
+def _check_law(text: str | None) -> str | None:
+    if text is not None:
+        LAWS.check(parsed(text)[0], "--law")
     return text
 
 
-def _laws_from(begun: str) -> list[str]:
-    return [name for name in LAWS.names() if name.startswith(begun)]
+def _laws(incomplete: str) -> list[str]:
+    return [name for name in LAWS.names() if name.startswith(incomplete)]
 
 
 LawOption = Annotated[
     str | None,
     typer.Option(
+        callback=_check_law,
+        autocompletion=_laws,
         help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given.",
-        callback=_known_law,
-        autocompletion=_laws_from,
     ),
 ]
 ScaleOption = Annotated[

@@ -172,7 +172,7 @@ def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[
         raise InvalidInput(
             f"{asked.model} was trained on pictures, not on a table's rows: give an estimator or a network."
         )
-    model = _loaded(asked, where, table.event_shape, remarks)
+    model = loaded(asked, where, table.event_shape, remarks)
     told = asked.scale is not None or isinstance(asked.law, Law) or "scale" in (asked.law or "")
     law = law_of(asked.law, asked.scale if told else 1.0, asked.exponent)
     if asked.precision is not None:
@@ -182,7 +182,7 @@ def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[
     )
 
 
-def _loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remarks: list[str]) -> Any:
+def loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remarks: list[str] | None = None) -> Any:
     """The model itself: loaded by its name, or as it is; what is odd about it is added to the remarks."""
     model, weights = asked.model, asked.weights
     if not isinstance(model, str):
@@ -194,7 +194,7 @@ def _loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remark
     else:
         found = load_model(model, weights, asked.classes, where, event, trust=asked.trust)
         if weights is None and ":" in model and is_random(found, lambda: load_model(model, device=where)):
-            remarks.append(
+            (remarks if remarks is not None else []).append(
                 f"{model} gives other weights every time it is called, so that the classifier is a random one: what follows is "
                 "about the weights of this call alone. Load trained weights in it, or give --weights."
             )
@@ -217,7 +217,7 @@ def _smoothed(
     event = tuple(first.shape[1:])
     if isinstance(asked.model, str) and is_trained_run(asked.model):
         return _trained(asked, asked.model, first, step), None
-    f = adapt(_loaded(asked, first.device, event, remarks), first, asked.classes)
+    f = adapt(loaded(asked, first.device, event, remarks), first, asked.classes)
     law = law_of(asked.law, asked.scale, asked.exponent)
     noise = generator_of(asked.noise, event, law)
     g = SmoothedClassifier(
@@ -275,6 +275,8 @@ def data_ref(asked: Inputs, dataset: Labelled) -> DataRef:
         train,
         tuple(asked.hold),
         tuple(asked.vary),
+        tuple(column.name for column in dataset.columns) if isinstance(dataset, Table) else (),
+        asked.unit,
     )
 
 

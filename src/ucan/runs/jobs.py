@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ucan.data import ImageFolder, InMemory, Labelled, load
+from ucan.data import ImageFolder, Labelled, as_dataset, load
 from ucan.data.frames import is_table
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
@@ -81,6 +81,7 @@ class Inputs:
     train: Any = None
     hold: Sequence[str] = ()
     vary: Sequence[str] = ()
+    unit: str | None = None
 
     @property
     def source(self) -> str | None:
@@ -89,7 +90,7 @@ class Inputs:
 
     def selection(self) -> Selection:
         """The inputs chosen."""
-        table = TableOptions(self.target, self.id, self.train, tuple(self.hold), tuple(self.vary))
+        table = TableOptions(self.target, self.id, self.train, tuple(self.hold), tuple(self.vary), self.unit)
         return Selection.of(dataset_of(self.data, self.split, self.size, self.channels, table), self.skip, self.most)
 
 
@@ -144,13 +145,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What is said of a table's columns."""
+    """What is said of a table's columns; of arrays, the unit of inputs that are no pixels in [0, 1]."""
 
     target: str | None = None
     id: str | None = None
     train: Any = None
     hold: tuple[str, ...] = ()
     vary: tuple[str, ...] = ()
+    unit: str | None = None
 
     def check_unused(self, name: str) -> None:
         """Refuse options that are about tables where there is none."""
@@ -181,9 +183,9 @@ def dataset_of(
     elif is_table(source):
         found = Table(source, asked.target, asked.id, asked.hold, asked.vary, asked.train)
     elif isinstance(source, str | Path):
-        found = load(source, split, size=size, channels=3 if channels is None else channels)
+        found = load(source, split, size=size, channels=3 if channels is None else channels, unit=asked.unit)
     else:
-        found = InMemory.of(source)
+        found = as_dataset(source, unit=asked.unit)
     if (size, channels) != (None, None) and not isinstance(found, ImageFolder):
         raise InvalidInput(f"--size and --channels are for folders of pictures; {found.name} is none.")
     if not isinstance(found, Table):
