@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucan.catalogue import GENERATORS, LAWS, SCALES
+from ucan.catalogue import GENERATORS, LAWS, SCALES, parsed
 from ucan.errors import InvalidInput
 from ucan.models.names import NAMES as MODEL_NAMES
 
