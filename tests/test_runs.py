@@ -50,6 +50,7 @@ WHERE = {
     "--model",
     "--data",
     "--weights",
+    "--trust",
     "--registry",
     "--min-radius",
     "--factors",
