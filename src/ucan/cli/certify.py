@@ -46,8 +46,8 @@ def certify(
     n: Annotated[
         int,
         typer.Option(
-            help="Samples that bound its probability. A run with `--bound anytime` or --stop goes on with a larger N, from the "
-            "samples that it has."
+            help="Samples that bound its probability. A run with `--bound anytime`, or a --stop in percent, goes on with a "
+            "larger N, from the samples that it has."
         ),
     ] = 100_000,
     alpha: words.AlphaOption = 0.001,
