@@ -115,8 +115,9 @@ class SmoothedClassifier:
 
         ``stop`` ends sampling before n: a radius or several ("is the radius at least r?"; stop when each is decided), or
         "5%" (stop when the radius is within 5% of what n samples could still give). The bound is then one that holds at
-        every stopping time, at the same α. ``precision`` ("fp32", "tf32", "bf16") asks a copy of the classifier in that
-        precision; the certificate is then about the copy, and says so.
+        every stopping time, at the same α (docs/stopping.md); with ``bound="anytime"`` it also allows to go on past n.
+        ``precision`` ("fp32", "tf32", "bf16") asks a copy of the classifier in that precision; the certificate is then about
+        the copy, and says so.
 
         ``seed`` None is drawn from the system's entropy and kept out of the certificates; "derived" is made from model,
         noise and inputs, so that nobody chose it. With ``family`` = N, α is for N certificates together, a

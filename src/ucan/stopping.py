@@ -95,6 +95,10 @@ class Stop(ABC):
         """The rule at work on one input."""
         return BlockWatch(self, case)
 
+    def anytime(self) -> Stop:
+        """The same rule by the bound that holds at every number of votes: they may go on later, past their cap."""
+        return self
+
     def thresholds(self, radius: Radius) -> tuple[float, ...]:
         """The probabilities that the rule asks for, rising, where its bound needs to know them."""
         return ()
@@ -180,6 +184,10 @@ class AtRadii(Stop):
     def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
         """Every radius is either certified or given up; of votes whose class was given."""
         return RadiiWatch(self, Case(cap, alpha, radius)).decided(hits, drawn)
+
+    def anytime(self) -> Stop:
+        """The same radii by the anytime bound."""
+        return AnytimeRadii(self.radii)
 
     def watch(self, case: Case) -> Watch:
         """Looks after every vote; gives up at block boundaries."""

@@ -156,10 +156,9 @@ class _Deciding:
         """The inputs whose class was chosen right, with the votes that they have."""
         g, plan, levels = self.g, self.plan, self.levels
         device, shared = g.f.device or torch.device("cpu"), list[Radius]()
-        block = None
         inputs = (self.dataset[i][0][None].to(device) for i in wanted)
-        for setup, j, x, M, counts in g.engine.selected(inputs, plan, plan.n0):
-            i, label, block = wanted[j], self.dataset[wanted[j]][1], setup.counter.block
+        for _, j, x, M, counts in g.engine.selected(inputs, plan, plan.n0):
+            i, label = wanted[j], self.dataset[wanted[j]][1]
             if i not in levels.open:
                 levels.samples += plan.n0
                 if int(counts.argmax()) != label:
