@@ -210,9 +210,9 @@ class SmoothedClassifier:
         tau = self.arithmetic_error(M, x)
         p_A, p_B = max(0.0, p_A - tau), None if p_B is None else min(1.0, p_B + tau)
         evidence = self.engine.evidence(setup, x, votes, counts_select, plan.n0, n, plan, plan.bound)
-        return self._conclude(M, x, c_A, p_A, p_B, evidence, plan)
+        return self.conclude(M, x, c_A, p_A, p_B, evidence, plan)
 
-    def _conclude(
+    def conclude(
         self,
         M: Generator,
         x: torch.Tensor,
@@ -263,7 +263,7 @@ class SmoothedClassifier:
             evidence = self._stopped(setup, candidate, plan, rule.bound, rule.thresholds(candidate.radius))
             p_A, _ = bound_named(rule.bound).probabilities(evidence.ballot(candidate.c_A))
             p_A = max(0.0, p_A - self.arithmetic_error(M, x))
-            return self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
+            return self.conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
 
     def _stopped(
         self, setup: Setup, candidate: Candidate, plan: AnyPlan, bound: str, thresholds: tuple[float, ...] = ()
