@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ucan import scales
     from ucan.budget import Budget
     from ucan.certificate import Abstention, Certificate, Prediction
+    from ucan.data.tables import Table
     from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
     from ucan.generators import (
         BasisWise,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ucan.registry import Registry
     from ucan.routed import Routed
     from ucan.smoothed import SmoothedClassifier
+    from ucan.tabular import SmoothedTable
 
 __all__ = [
     "Abstention",
@@ -57,6 +59,8 @@ __all__ = [
     "Routed",
     "SingularScale",
     "SmoothedClassifier",
+    "SmoothedTable",
+    "Table",
     "UcanError",
     "Uniform",
     "UnsupportedNorm",
@@ -69,6 +73,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "budget": "Budget",
         "certificate": "Abstention Certificate Prediction",
+        "data.tables": "Table",
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
         "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern",
         "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
@@ -77,5 +82,6 @@ __getattr__, __dir__ = lazy_names(
         "registry": "Registry",
         "routed": "Routed",
         "smoothed": "SmoothedClassifier",
+        "tabular": "SmoothedTable",
     },
 )

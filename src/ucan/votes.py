@@ -75,6 +75,26 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Form:
+    """How inputs lie in memory: in which precision, and whether the channels of pictures come last."""
+
+    dtype: torch.dtype
+    channels_last: bool = False
+
+    def of(self, batch: torch.Tensor) -> torch.Tensor:
+        """A batch (n, *event) in this form: itself, where it is so already."""
+        batch = batch.to(self.dtype)
+        return batch.contiguous(memory_format=torch.channels_last) if self.channels_last else batch
+
+    def empty(self, slots: int, block: int, like: torch.Tensor) -> torch.Tensor:
+        """Memory (slots, block, *event) for copies of an input (1, *event), in this form when taken as one batch."""
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        size = (slots * block, *like.shape[1:])
+        batch = torch.empty(size, dtype=self.dtype, device=like.device, memory_format=layout)
+        return batch.unflatten(0, (slots, block))
+
+
+@dataclass(frozen=True)
 class Votes:
     """How often each class was answered, and how often nothing valid was."""
 
@@ -260,11 +280,13 @@ class VoteCounter:
         block: int,
         size: int,
         grid: Grid | None = None,
+        form: Form | None = None,
     ) -> None:
         self.vote = vote
         self.num_classes = num_classes
         self.law = law
         self.grid = grid
+        self.form = form
         self.block = block
         self.size = fitting(size, block)
         self.on_votes: Callable[[int], None] | None = None
@@ -321,7 +343,7 @@ class VoteCounter:
         for start in range(0, take, self.size):
             part = flat[start : start + self.size]
             # A part of its own: a model that works in place may have what it is shown, but not the rest of the block.
-            shown = part.new_zeros(self.size, *part.shape[1:])
+            shown = (self.form or Form(part.dtype)).empty(1, self.size, part[:1])[0].zero_()
             shown[: len(part)] = part
             votes[start : start + self.size] = self.vote(shown).to(flat.device)[: len(part)]
         return votes
@@ -329,7 +351,7 @@ class VoteCounter:
     def _noisy(self, jobs: Sequence[Job]) -> torch.Tensor:
         """The noisy copies (slots, block, *event); slots without a job count for nothing."""
         x = jobs[0].x
-        noisy = x.new_empty(self.slots, self.block, *x.shape[1:])
+        noisy = (self.form or Form(x.dtype)).empty(self.slots, self.block, x)
         noisy[len(jobs) :] = 0
         start = 0
         # One input's blocks are shaped together.

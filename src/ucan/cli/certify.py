@@ -29,6 +29,12 @@ def certify(
     split: words.SplitOption = "test",
     size: words.SizeOption = None,
     channels: words.ChannelsOption = None,
+    target: words.TargetOption = None,
+    row_id: words.IdOption = None,
+    train: words.TrainTableOption = None,
+    sigma: words.SigmaOption = None,
+    hold: words.HoldOption = None,
+    vary: words.VaryOption = None,
     law: words.LawOption = None,
     scale: words.ScaleOption = None,
     exponent: words.ExponentOption = None,
@@ -36,7 +42,13 @@ def certify(
     norm: words.NormOption = None,
     budget: words.BudgetOption = None,
     n0: Annotated[int, typer.Option(help="Samples that choose the class.")] = 100,
-    n: Annotated[int, typer.Option(help="Samples that bound its probability.")] = 100_000,
+    n: Annotated[
+        int,
+        typer.Option(
+            help="Samples that bound its probability. A run with `--bound anytime` or --stop goes on with a larger N, from the "
+            "samples that it has."
+        ),
+    ] = 100_000,
     alpha: words.AlphaOption = 0.001,
     bound: Annotated[
         str,
@@ -66,7 +78,10 @@ def certify(
     arithmetic: words.ArithmeticOption = None,
     backend: words.BackendOption = words.BackendName.auto,
     classes: words.ClassesOption = None,
+    class_names: words.ClassNamesOption = None,
     model_id: words.ModelIdOption = None,
+    trust: words.TrustOption = False,
+    normalise: words.NormaliseOption = None,
     batch_size: words.BatchOption = None,
     skip: words.SkipOption = 1,
     most: words.MaxOption = None,
@@ -109,6 +124,8 @@ def certify(
     `ucan certify --model mymodels:resnet --data images/ --size 224 --cluster auto`
 
     `ucan certify --model runs/digits-budget --data digits --budget 1`
+
+    `ucan certify --model credit.skops --data loans.csv --target approved --id customer --train train.csv`
     """
     from ucan.runs.certify import CertifyJob
     from ucan.runs.certify import certify as run
@@ -121,7 +138,16 @@ def certify(
         exponent=exponent,
         noise=noise,
         classes=classes,
+        class_names=words.names_of(class_names) or None,
         model_id=model_id,
+        trust=trust,
+        normalise=normalise,
+        sigma=sigma,
+        target=target,
+        id=row_id,
+        train=train,
+        hold=words.names_of(hold),
+        vary=words.names_of(vary),
         precision=precision,
         arithmetic=arithmetic,
         backend=backend,
@@ -165,7 +191,9 @@ def in_words(done: Certified) -> str:
         return "No input was certified."
     radius = done.median_correct_radius
     claim = f"with an {norm_name(done.norm)} radius of" if done.budget is None else f"under {done.budget.words()}, ε ="
+    # A ball over columns of different units says nothing: tables are told column by column.
     middle = f", half of them {claim} {floor_significant(radius, 4)} or more" if radius is not None else ""
+    middle = "" if done.rows and done.budget is None else middle
     of = "" if done.labelled == done.inputs else f" of the {done.labelled} whose label is known"
     share = (
         f"{done.inputs - done.abstained} with a certificate, right or wrong (the labels are unknown)"
@@ -177,9 +205,26 @@ def in_words(done: Certified) -> str:
     early = f"{stopped[0].upper()}{stopped[1:]}. {samples}.\n" if stopped else ""
     return (
         f"{words.counted(done.inputs, 'input')}: {share}; {words.counted(done.abstained, 'abstention')}.\n{early}"
+        f"{_rows(done)}{_ceiling(done)}"
         f"Scope {done.scope}: the guarantee is about {SCOPES[done.scope]}.\n{_changes(done.arithmetic)}"
         f"Results: {done.tsv} (run folder {done.run})"
     )
+
+
+def _rows(done: Certified) -> str:
+    """The first rows of a table in words, a line each, and where the others are."""
+    told = "".join(f"{row.words()}\n" for row in done.rows)
+    more = f"Every row and column: {done.sheet}\n" if done.sheet is not None else ""
+    return f"{told}{more}"
+
+
+def _ceiling(done: Certified) -> str:
+    """That more samples would prove more, where most certificates have all the votes that there are."""
+    certified = done.inputs - done.abstained
+    if certified == 0 or 2 * done.at_ceiling < certified or done.stop is not None:
+        return ""
+    which = f"All {certified}" if done.at_ceiling == certified else f"{done.at_ceiling} of {certified}"
+    return f"{which} radii are the largest that n = {done.n:,} can prove: use more samples (--n) for larger ones.\n"
 
 
 def _changes(arithmetic: str) -> str:

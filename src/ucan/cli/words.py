@@ -31,6 +31,8 @@ class BackendName(StrEnum):
     eager = "eager"
     compile = "compile"
     tuned = "tuned"
+    onnxruntime = "onnxruntime"
+    openvino = "openvino"
 
 
 class ArithmeticName(StrEnum):
@@ -51,21 +53,71 @@ class PrecisionName(StrEnum):
 ModelOption = Annotated[
     str,
     typer.Option(
-        help="The classifier: `package.module:name` (a module, what makes one, or a function on batches), a `.pt2` file "
-        f"of torch.export, an `.onnx` file, the folder of a trained run, or with --weights one of {', '.join(MODEL_NAMES)}."
+        help="The classifier: `package.module:name` (a module, what makes one, an estimator, or a function on batches), "
+        "`package.module:make(depth=20)`, a `.pt2` file of torch.export, an `.onnx` file, TorchScript, an estimator's file "
+        "(`.skops`, `.json`, `.ubj`, `.txt`, `.cbm`; `.joblib` and `.pkl` with --trust), the folder of a trained run (several "
+        f"with commas answer together: `run1,run2`), or with --weights one of {', '.join(MODEL_NAMES)}."
     ),
 ]
 WeightsOption = Annotated[
     Path | None, typer.Option(help="Weights for the model: `.safetensors`, or `.pt` with tensors only.")
 ]
 DATA_HELP = (
-    "The inputs: a folder of images (one subfolder a class, or flat), an `.npz` with `x` and `y`, or one of "
-    "digits, mnist, fashion-mnist, cifar10, imagenet."
+    "The inputs: a folder of images (one subfolder a class, or flat), an `.npz` with `x` and `y`, an `.npy`, a table (`.csv`, "
+    "`.parquet`, with --target), `package.module:dataset`, or one of digits, mnist, fashion-mnist, cifar10, imagenet."
 )
 DataOption = Annotated[str, typer.Option("--data", help=DATA_HELP)]
 SizeOption = Annotated[int | None, typer.Option(help="Resize and crop the pictures of a folder to SIZE × SIZE pixels.")]
 ChannelsOption = Annotated[
     int | None, typer.Option(help="Channels of the pictures of a folder: 3 (RGB, if not given) or 1 (grey).")
+]
+TargetOption = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="The column of a table that holds the labels.")
+]
+IdOption = Annotated[
+    str | None, typer.Option("--id", metavar="COLUMN", help="The column of a table that names its rows.")
+]
+TrainTableOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--train",
+        metavar="TABLE",
+        help="A table with the same columns, other rows: noise is a quarter of each column's spread there. It is never taken "
+        "from the rows that are certified.",
+    ),
+]
+SigmaOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN=NUMBER,…|FILE.toml",
+        help="The noise of a table's columns in their own units (`income=2000,age=1.5`), or a percentage of their spread.",
+    ),
+]
+HoldOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN,…",
+        help="Columns of a table that get no noise; certificates cover no change of them. Texts, true or false, one-hot groups "
+        "and columns of 0 and 1 are held anyhow.",
+    ),
+]
+VaryOption = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN,…", help="Columns of a table that get noise although they look like categories."),
+]
+ClassNamesOption = Annotated[
+    str | None, typer.Option(metavar="NAME,…", help="What the model's classes are called, in the model's order.")
+]
+TrustOption = Annotated[
+    bool,
+    typer.Option("--trust", help="Read a model from a pickle (`.joblib`, `.pkl`), which runs whatever code it holds."),
+]
+NormaliseOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Put a normalisation in front of the network, behind the noise: `imagenet`, `cifar10`, `half`, or `model`, the "
+        "one that a timm model names."
+    ),
 ]
 
 
@@ -86,7 +138,11 @@ LawOption = Annotated[
     ),
 ]
 ScaleOption = Annotated[
-    float | None, typer.Option(help="λ, the scale of the noise, in pixel units ([0, 1] images); 0.25 if not given.")
+    float | None,
+    typer.Option(
+        help="λ, the scale of the noise, in pixel units ([0, 1] images), 0.25 if not given; of a table a factor on "
+        "every column's noise, 1 if not given."
+    ),
 ]
 ExponentOption = Annotated[
     float | None, typer.Option("--exponent", help="The exponent a of the power law; must exceed the dimension d.")
@@ -109,10 +165,11 @@ NormOption = Annotated[
 BudgetOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NUMBER|FILE|trained",
+        metavar="NUMBER|COLUMN=NUMBER,…|FILE|trained",
         help="How much each pixel may change at ε = 1: a number; a `.npy` file with a map of the input's shape; an `.npz` file "
-        "with `limits`, one number a group of pixels, and `groups`, a map with the number of each pixel's group, from 0; or "
-        "`trained`, the budget that the trained run was made for. The results are then about ε, in place of the radius: no "
+        "with `limits`, one number a group of pixels, and `groups`, a map with the number of each pixel's group, from 0; "
+        "`trained`, the budget that the trained run was made for; or of a table each column's, in its unit or in percent of "
+        "its median in the training table (`income=5%,age=1`). The results are then about ε, in place of the radius: no "
         "change within less than ε times the budget alters the answer.",
     ),
 ]
@@ -143,8 +200,8 @@ BatchOption = Annotated[
 BackendOption = Annotated[
     BackendName,
     typer.Option(
-        help="`eager`, `compile` (torch.compile), `tuned` (also times kernels, for a minute or more), or `auto`, "
-        "which compiles where a long job gains by it."
+        help="`eager`, `compile` (torch.compile), `tuned` (also times kernels, for a minute or more), on a CPU "
+        "`onnxruntime` or `openvino`, or `auto`, which takes the fastest where a long job gains by it."
     ),
 ]
 PrecisionOption = Annotated[
@@ -162,6 +219,11 @@ SkipOption = Annotated[int, typer.Option(min=1, help="Take every SKIP-th input."
 MaxOption = Annotated[int | None, typer.Option("--max", min=1, help="Take at most MAX inputs.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+
+
+def names_of(text: str | None) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip()) if text is not None else ()
 
 
 def norm_of(name: NormName | None) -> float | None:

@@ -136,7 +136,7 @@ class ClusterEngine(Engine):
                 )
             counter = RemoteCounter(self.pool, self.M, self.f.num_classes, self.law, report.block, report.size)
             backend = Backend(_elsewhere, report.backend, report.precision)
-            self._known = key, Setup(counter, backend, weights, self.identity(), noise)
+            self._known = key, Setup(counter, backend, weights, self.identity, noise)
         self._known[1].counter.on_votes = self.on_votes
         return self._known[1]
 

@@ -48,7 +48,10 @@ def load(
     known = f"a name ({', '.join(known_names)}), an .npz file or a folder of pictures"
     if path.is_file():
         raise InvalidInput(f"{path} is neither .npz nor a folder: the data must be {known}.")
-    raise InvalidInput(f"there is no data set {str(source)!r}, and no such file or folder: give {known}.")
+    raise InvalidInput(
+        f"there is no data set {str(source)!r}, and no such file or folder: give {known}. "
+        "Installed packages add other names (entry points of the group ucan.readers)."
+    )
 
 
 def _read(reader: str, **offered: Any) -> Labelled:

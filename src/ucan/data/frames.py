@@ -78,6 +78,15 @@ class Frame:
         return found
 
 
+def is_table(source: Any) -> bool:
+    """Whether something is a table by its looks: a file of that kind, a frame, or a mapping of columns."""
+    if isinstance(source, str | Path):
+        return Path(source).suffix.lower() in SUFFIXES
+    kind = type(source).__module__.partition(".")[0]
+    frame = kind in ("pandas", "polars") and hasattr(source, "columns")
+    return frame or isinstance(source, Frame | Mapping) or (kind == "pyarrow" and hasattr(source, "column_names"))
+
+
 def read_frame(source: Any, name: str | None = None) -> Frame:
     """A table from a path (.csv, .tsv, .parquet), a pandas or Polars frame, a mapping of columns, or an array (N, d)."""
     if isinstance(source, Frame):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import warnings
@@ -69,6 +70,16 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
         if largest < 0:
             raise InvalidInput(f"{self.name} has no labels, so the number of classes is unknown: state it yourself.")
         return largest + 1
+
+    def in_order(self, classes: Sequence[str]) -> Labelled:
+        """The same items with their labels numbered in this order of the classes, which has all of their names."""
+        if self.classes is None or tuple(classes) == self.classes:
+            return self
+        place = {name: i for i, name in enumerate(classes)}
+        numbers = torch.tensor([*(place[name] for name in self.classes), UNKNOWN])  # the last is for −1
+        other = copy.copy(self)
+        other.classes, other.labels = tuple(classes), numbers[self.labels]
+        return other
 
     @property
     @abstractmethod

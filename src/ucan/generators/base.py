@@ -43,6 +43,7 @@ class Generator(nn.Module):
     scope: ClassVar[Scope]
     redrawn: ClassVar[bool] = False  # whether every copy draws its own Σ, so that there is none to hold at an input
     learns_size: ClassVar[bool] = False  # whether only a term of the loss keeps Σ from shrinking in training
+    concurrent: ClassVar[bool] = False  # whether ``at`` may be called by several threads at once: it keeps nothing
     _issued: _Issued | None = None  # what was issued last: constant noise is copied once, for all its certificates
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Generator:
@@ -121,7 +122,8 @@ class Generator(nn.Module):
     def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
         """Fill blocks ``out`` (blocks, n, *event) with noisy copies of one input (1, *event).
 
-        Block i holds what ``perturb`` gives from the i-th generator (on a GPU up to rounding).
+        Block i holds what ``perturb`` gives from the i-th generator (on a GPU up to rounding), rounded to the precision
+        of ``out``, which may have another one than the input, and another layout.
         """
         for block, rng in zip(out, rngs, strict=True):
             block.copy_(self.perturb(x, law, len(block), rng)[:, 0])
@@ -397,12 +399,16 @@ class Held(Generator):
         not depend on its company.
         """
         centre = x + self.mean
-        for block, rng in zip(out, rngs, strict=True):
-            law.sample_into(block, rng)
-            if not self.scale.elementwise:
-                self.scale.apply_around_(block, centre)
+        drawn = out if out.dtype == x.dtype and out.is_contiguous() else x.new_empty(out.shape)
         if self.scale.elementwise:
-            self.scale.apply_around_(out, centre)
+            law.sample_blocks(drawn, rngs)
+            self.scale.apply_around(drawn, centre, out)
+            return
+        for block, rng in zip(drawn, rngs, strict=True):
+            law.sample_into(block, rng)
+            self.scale.apply_around(block, centre, block)
+        if drawn is not out:
+            out.copy_(drawn)
 
     def looks(self) -> bool:
         """No: it is held."""
@@ -449,7 +455,8 @@ def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale)
     generator. As long as μ and Σ stay the same, all inputs share one copy.
     """
     tensors, last = _parts(mean, scale), source._issued
-    if last is not None and last.still(tensors, scale):
+    # What another thread is still copying on a GPU may look like anything.
+    if last is not None and not source.concurrent and last.still(tensors, scale):
         check_fits(source, x, mean, scale)
         return last.held
     if not torch.isfinite(mean).all():

@@ -189,6 +189,7 @@ class CertificationWise(Generator):
     """
 
     scope = "frozen"
+    concurrent = True
     learns_size = True
 
     def __init__(

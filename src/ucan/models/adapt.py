@@ -75,7 +75,8 @@ def adapt(model: Any, x: torch.Tensor, num_classes: int | None = None) -> Adapte
         width = int(logits.shape[1])
         if num_classes not in (None, width):
             raise ModelError(
-                f"the model answers with {width} logits, but {num_classes} classes were stated (--classes)."
+                f"the model answers with {width} logits, but num_classes is {num_classes}: use num_classes={width} (on the "
+                "command line --classes)."
             )
         return Adapted(model, width, _own_names(model, width))
     if num_classes is None:
@@ -107,7 +108,7 @@ def normalised(model: nn.Module, how: str | Statistics, channels: int) -> nn.Mod
 def _asked(model: Any, x: torch.Tensor) -> Any:
     try:
         with torch.inference_mode():
-            return model(x)
+            return model(x.clone())  # a model that works in place must not reach the input
     except UcanError:
         raise
     except Exception as error:  # whatever the user's model raises

@@ -15,7 +15,10 @@ import torch
 from torch import nn
 
 from ucan.errors import ModelError
+from ucan.estimators import as_estimator
 from ucan.models.build import BUILT_IN, build_model
+from ucan.models.factory import made_with, split_call
+from ucan.models.files import SUFFIXES, is_script, load_estimator, load_script
 from ucan.models.foreign import ExportedModel, OnnxModel
 from ucan.models.normalise import Statistics
 from ucan.models.weights import load_weights
@@ -30,28 +33,29 @@ def load_model(
     device: str | torch.device = "cpu",
     event_shape: Sequence[int] | None = None,
     normalise: str | Statistics = "auto",
+    trust: bool = False,
 ) -> Model:
     """The classifier that ``spec`` names, on the device; a module comes in evaluation mode.
 
     ``spec`` is one of
     - a built-in model's name, made for ``event_shape`` and ``num_classes`` with ``normalise`` as in build_model;
     - ``package.module:attribute``, importable also from the current directory: a module as it is, a module's class or
-      a function that needs no argument, either of which is called to make it, or any other callable, which then is the
-      classifier itself;
-    - a ``.pt2`` file of torch.export, or an ``.onnx`` file.
+      a function that needs no argument, either of which is called to make it, or any other callable or fitted estimator,
+      which then is the classifier itself; ``package.module:make(depth=20)`` calls it with these values;
+    - a ``.pt2`` file of torch.export, an ``.onnx`` file, or a TorchScript program;
+    - a fitted estimator: ``.skops``, XGBoost's ``.json`` and ``.ubj``, LightGBM's ``.txt``, CatBoost's ``.cbm``, and with
+      ``trust`` also ``.joblib`` and ``.pkl``, which run code when they are read.
 
-    ``weights`` is a file for load_weights; the last kind carries its own.
+    ``weights`` is a file for load_weights; the last two kinds carry their own.
     """
     place = _check_device(device)
     kind = Path(spec).suffix.lower()
     if spec in BUILT_IN:
         model: Any = build_model(spec, event_shape, num_classes, normalise)
-    elif kind in (".pt2", ".onnx"):
+    elif kind in (".pt2", ".onnx", *SUFFIXES) or is_script(Path(spec)):
         if weights is not None:
             raise ModelError(f"{spec} carries its own weights: leave out {weights}.")
-        if not Path(spec).is_file():
-            raise ModelError(f"there is no model file {spec}: check the path.")
-        return ExportedModel(Path(spec), place) if kind == ".pt2" else OnnxModel(Path(spec), place)
+        return _from_file(Path(spec), place, trust)
     elif ":" in spec:
         model = _import_model(spec)
     else:
@@ -67,10 +71,22 @@ def load_model(
     return _ready(model, place)
 
 
+def _from_file(path: Path, device: torch.device, trust: bool) -> Model:
+    kind = path.suffix.lower()
+    if kind in (".pt2", ".onnx") and not path.is_file():
+        raise ModelError(f"there is no model file {path}: check the path.")
+    if kind in SUFFIXES:
+        return load_estimator(path, trust)
+    if kind in (".pt2", ".onnx"):
+        return ExportedModel(path, device) if kind == ".pt2" else OnnxModel(path, device)
+    return load_script(path, device)
+
+
 def _no_model(spec: str) -> str:
     """What to say of a spec that is of no known kind."""
     kinds = (
-        f"package.module:attribute, a .pt2 or .onnx file, the folder of a trained run, or one of {', '.join(BUILT_IN)}"
+        f"package.module:attribute, a .pt2 or .onnx file, an estimator's file ({', '.join(SUFFIXES)}), the folder of a "
+        f"trained run, or one of {', '.join(BUILT_IN)}"
     )
     if Path(spec).suffix.lower() in (".pt", ".pth", ".ckpt", ".bin", ".safetensors"):
         return (
@@ -101,8 +117,9 @@ def _ready(model: nn.Module, device: torch.device) -> Model:
 
 
 def _import_model(spec: str) -> Any:
-    """What ``package.module:attribute`` stands for, as something to call on a batch."""
-    module_name, _, attribute = spec.partition(":")
+    """What ``package.module:attribute`` stands for, as something to call on a batch, or a fitted estimator."""
+    named, call = split_call(spec)
+    module_name, _, attribute = named.partition(":")
     if not module_name or not attribute:
         raise ModelError(f"{spec!r} is incomplete: write package.module:attribute.")
     if module_name.endswith(".py") or "/" in module_name or "\\" in module_name:
@@ -115,9 +132,13 @@ def _import_model(spec: str) -> Any:
         if not hasattr(found, name):
             raise ModelError(f"{module_name} has no {attribute!r}; it has {_public_names(found, name)}.")
         found = getattr(found, name)
+    if call is not None:
+        return made_with(found, call, spec)
     if isinstance(found, type):
         return _instantiate(found, spec)
     if not callable(found):
+        if as_estimator(found) is not None:
+            return found
         raise ModelError(
             f"{spec} is a {type(found).__name__}, which cannot be called on a batch: name a torch.nn.Module or a function."
         )
@@ -170,7 +191,7 @@ def _made_by(function: Callable[..., Any], spec: str) -> Any:
         raise ModelError(
             f"{spec} was called to make the model, and failed: {type(error).__name__}: {error}."
         ) from error
-    if isinstance(made, type) or not callable(made):
+    if isinstance(made, type) or not (callable(made) or as_estimator(made) is not None):
         raise ModelError(
             f"{spec} needs no argument, so it was called to make the model, but what it gave is a {type(made).__name__}: "
             "name a function that is given a batch, or one that makes a torch.nn.Module."

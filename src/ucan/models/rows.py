@@ -13,7 +13,7 @@ from torch import nn
 from ucan.data.columns import Column
 from ucan.data.tables import Table
 from ucan.errors import ModelError
-from ucan.estimators import as_estimator, framed
+from ucan.estimators import as_estimator, framed, known_classes
 from ucan.fingerprint import identity
 from ucan.held import AtHeld, Held, Rows, check_evaluating
 
@@ -46,13 +46,27 @@ class TableModel(Rows):
 
     @classmethod
     def of(
-        cls, model: Any, table: Table, num_classes: int | None = None, model_id: str | None = None
+        cls,
+        model: Any,
+        table: Table,
+        num_classes: int | None = None,
+        model_id: str | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> tuple[TableModel, Table]:
-        """The model of this table's rows, and the table with the columns and the classes that the model knows."""
+        """The model of this table's rows, and the table with the columns and the classes that the model knows.
+
+        ``class_names`` are what people call the model's classes, in its order, if not as it does itself.
+        """
         estimator = as_estimator(model)
         if estimator is None:
-            return cls(model, table.columns, num_classes, model_id), table
-        fitted = table.for_model(estimator.features, estimator.classes)
+            count = num_classes or (len(class_names) if class_names else None) or known_classes(model, 0) or None
+            count = count or (len(table.classes) if table.classes is not None else None)
+            return cls(model, table.columns, count, model_id), table.for_model(None, class_names)
+        if class_names is not None and len(class_names) != estimator.num_classes:
+            raise ModelError(
+                f"{len(class_names)} class names were given, and the model has {estimator.num_classes} classes."
+            )
+        fitted = table.for_model(estimator.features, class_names or estimator.classes)
         width = estimator.width
         if estimator.features is None and width is not None and width != len(fitted.columns):
             raise ModelError(

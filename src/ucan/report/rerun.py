@@ -15,7 +15,7 @@ from ucan.errors import UcanError
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
 from ucan.runs.fields import Option, from_table, leaves
 from ucan.runs.read import AUDIT, Run
-from ucan.training import is_trained_run, preset_names, read_settings
+from ucan.training import Together, is_trained_run, preset_names, read_settings
 
 LAWS = {target.partition(":")[2]: name for name, target in catalogue.LAWS.own.items()}
 NOISES = {"Isotropic": None, "Pattern(norm=1)": "pattern-1", "Pattern(norm=2)": "pattern-2"}
@@ -27,7 +27,7 @@ def commands(run: Run) -> list[str]:
     if run.config.is_imported:
         return [_line("import", *_options(run.config), "-o", run.folder)]
     model = run.config.model.spec or ""
-    made = _trained(model) if is_trained_run(model) else []
+    made = [line for one in Together.of(model).folders for line in _trained(one)] if is_trained_run(model) else []
     most = run.inputs + run.left_out
     return [*made, _line("certify", *_options(run.config), "--max", most, "-o", run.folder), _audit(run)]
 
@@ -46,12 +46,22 @@ def _options(config: Any, kind: str | None = None) -> Iterator[Any]:
         if role.name.startswith("-"):
             yield role.name
         if value is not True:
-            yield f"{value:g}" if role.name == "--norm" else value
+            yield f"{value:g}" if role.name == "--norm" else ",".join(value) if isinstance(value, tuple) else value
 
 
 def _noise(config: RunConfig) -> str | None:
-    """`--noise` as it was given; of a run that does not tell, what its noise says of itself."""
+    """`--noise` as it was given; of a run that does not tell, what its noise says of itself. A table's is by column."""
+    if config.noise.sigma:
+        return None
     return config.noise.given or NOISES.get(config.noise.described or "", "THE-SAME-SHAPE.npy")
+
+
+def _sigma(config: RunConfig) -> str | None:
+    """`--sigma` as it was given; where it came from a table that was given as an object, in numbers."""
+    told = config.noise.sigma_given
+    if told is not None or config.data.train is not None or not config.noise.sigma:
+        return told
+    return ",".join(f"{name}={value:g}" for name, value in config.noise.sigma.items())
 
 
 # Fields that an option spells in another way.
@@ -60,6 +70,7 @@ SPELLED: dict[tuple[str, ...], Callable[[RunConfig], Any]] = {
     ("data", "source"): lambda config: config.data.source or "DATA",
     ("law", "given"): lambda config: config.law.given or LAWS.get(config.law.name or ""),
     ("noise", "given"): _noise,
+    ("noise", "sigma_given"): lambda config: _sigma(config),
     ("sampling", "seed"): lambda config: None if config.sampling.seed_source else config.sampling.seed,
     ("sampling", "arithmetic"): lambda config: REAL if config.sampling.arithmetic == REAL else "grid",
 }

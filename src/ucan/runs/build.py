@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,24 +16,29 @@ import numpy as np
 import torch
 from torch import nn
 
-from ucan.arithmetic import step_of
+from ucan.arithmetic import Grid, arithmetic_of, step_of
 from ucan.budget import Budget, read_budget
-from ucan.data import ImageFolder, Labelled, load
-from ucan.errors import InvalidInput, UcanError
+from ucan.data import ImageFolder, InMemory, Labelled, load
+from ucan.data.frames import is_table
+from ucan.data.tables import Table
+from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.generators import Fixed, Generator
+from ucan.held import Held
 from ucan.laws import Law
 from ucan.models import BUILT_IN, load_model
+from ucan.models.adapt import adapt, normalised
+from ucan.models.factory import is_random
 from ucan.plan import CertifyPlan, PredictPlan
-from ucan.readiness import cannot_answer
-from ucan.runs.config import ModelRef, NoiseRef
+from ucan.runs.config import DataRef, ModelRef, NoiseRef
 from ucan.runs.parts import law_named, noise_named
 from ucan.scales import Dense
 from ucan.smoothed import SmoothedClassifier
+from ucan.tabular import Amounts, SmoothedTable, as_amounts
 from ucan.training import is_trained_run, load_run
-from ucan.votes import as_answer, forward_size
+from ucan.votes import forward_size
 
-Model = str | Callable[[torch.Tensor], Any]
+Model = str | Callable[[torch.Tensor], Any] | Any
 # An eager job shorter than this, in seconds, is over before compiling would have paid.
 WORTH_COMPILING = 120.0
 
@@ -45,6 +50,9 @@ class Pipeline:
     ``model`` is what ``--model`` takes, or the classifier itself; ``law`` and ``noise`` are names, or a law and a generator.
     A trained run brings law and noise, and only λ (``scale``) may be changed. ``arithmetic`` is "grid", "real", or None: grid
     where the data have a step. ``backend`` "auto" compiles where a long job gains by it.
+
+    ``sigma`` is the noise of a table's columns in their own units. ``class_names`` are the classes in the model's order.
+    ``trust`` lets a model file run code (pickles). ``normalise`` puts a normalisation in front of a network.
     """
 
     model: Model
@@ -59,6 +67,10 @@ class Pipeline:
     arithmetic: str | None = None
     backend: str = "auto"
     device: str | torch.device = "auto"
+    sigma: Amounts | None = None
+    class_names: Sequence[str] | None = None
+    trust: bool = False
+    normalise: str | None = None
 
     @property
     def spec(self) -> str | None:
@@ -73,23 +85,33 @@ class Pipeline:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The inputs, as a user asks for them: what ``--data`` takes, or a data set; every ``skip``-th, ``most`` at most."""
+    """The inputs, as a user asks for them: what ``--data`` takes, or a data set; every ``skip``-th, ``most`` at most.
 
-    data: str | Path | Labelled
+    Of a table ``target`` names the labels, ``id`` the rows, ``hold`` and ``vary`` columns without and with noise, and
+    ``train`` is a table from which the usual size of each column is taken.
+    """
+
+    data: Any
     split: str = "test"
     size: int | None = None
     channels: int | None = None
     skip: int = 1
     most: int | None = None
+    target: str | None = None
+    id: str | None = None
+    train: Any = None
+    hold: Sequence[str] = ()
+    vary: Sequence[str] = ()
 
     @property
     def source(self) -> str | None:
-        """How the data were named; None for a data set given as an object."""
-        return None if isinstance(self.data, Labelled) else str(self.data)
+        """How the data were named; None for data given as an object."""
+        return str(self.data) if isinstance(self.data, str | Path) else None
 
     def selection(self) -> Selection:
         """The inputs chosen."""
-        return Selection.of(dataset_of(self.data, self.split, self.size, self.channels), self.skip, self.most)
+        table = TableOptions(self.target, self.id, self.train, tuple(self.hold), tuple(self.vary))
+        return Selection.of(dataset_of(self.data, self.split, self.size, self.channels, table), self.skip, self.most)
 
 
 @dataclass(frozen=True)
@@ -108,6 +130,10 @@ class Selection:
     def first(self) -> torch.Tensor:
         """One input (1, *event), to learn shapes from."""
         return self.dataset[self.indices[0]][0][None]
+
+    def held(self) -> Held | None:
+        """The held columns of that input."""
+        return self.dataset.held_at(self.indices[0])
 
     @property
     def lopsided(self) -> str:
@@ -137,15 +163,50 @@ class Selection:
         self.dataset.check(self.indices)
 
 
+@dataclass(frozen=True)
+class TableOptions:
+    """What is said of a table's columns."""
+
+    target: str | None = None
+    id: str | None = None
+    train: Any = None
+    hold: tuple[str, ...] = ()
+    vary: tuple[str, ...] = ()
+
+    def check_unused(self, name: str) -> None:
+        """Refuse options that are about tables where there is none."""
+        options = {
+            "--target": self.target,
+            "--id": self.id,
+            "--train": self.train,
+            "--hold": self.hold,
+            "--vary": self.vary,
+        }
+        given = next((option for option, value in options.items() if value not in (None, ())), None)
+        if given is not None:
+            raise InvalidInput(f"{given} is about the columns of a table (.csv, .parquet); {name} is none.")
+
+
 def dataset_of(
-    source: str | Path | Labelled, split: str = "test", size: int | None = None, channels: int | None = None
+    source: Any,
+    split: str = "test",
+    size: int | None = None,
+    channels: int | None = None,
+    table: TableOptions | None = None,
 ) -> Labelled:
     """The data that `--data` names, with `--size` and `--channels` for a folder of pictures; a data set as it is."""
-    found = source
-    if not isinstance(found, Labelled):
-        found = load(found, split, size=size, channels=3 if channels is None else channels)
+    asked, found = table or TableOptions(), source
+    if not isinstance(source, Labelled):
+        if is_table(source):
+            found = Table(source, asked.target, asked.id, asked.hold, asked.vary, asked.train)
+        elif isinstance(source, str | Path):
+            found = load(source, split, size=size, channels=3 if channels is None else channels)
+        else:
+            found = InMemory.of(source)
     if (size, channels) != (None, None) and not isinstance(found, ImageFolder):
         raise InvalidInput(f"--size and --channels are for folders of pictures; {found.name} is none.")
+    if not isinstance(found, Table):
+        asked.check_unused(found.name)
     return found
 
 
@@ -190,8 +251,19 @@ def generator_of(noise: str | Generator | None, event: tuple[int, ...], law: Law
     return Fixed(sigma.reshape(event) if sigma.ndim else float(sigma))
 
 
-def budget_of(budget: Any, event: tuple[int, ...], model: Model) -> Budget | None:
-    """The budget that `--budget` describes, for inputs of this shape; one given as numbers as it is."""
+def budget_of(budget: Any, dataset: Labelled, model: Model) -> Budget | None:
+    """The budget that `--budget` describes, for these data; one given as numbers as it is.
+
+    Of a table it is by column: "income=5%,age=1", or a mapping.
+    """
+    event = dataset.event_shape
+    by_column = isinstance(budget, Mapping) or (isinstance(budget, str) and ("=" in budget or budget.endswith(".toml")))
+    if by_column:
+        if not isinstance(dataset, Table):
+            raise InvalidInput(
+                f"--budget by column is for tables; {dataset.name} is none: give a number or a .npy file."
+            )
+        return dataset.budget(as_amounts(budget, "--budget"))
     if budget is None or not isinstance(budget, str):
         return None if budget is None else Budget.of(budget, event)
     if budget == "trained":
@@ -208,7 +280,7 @@ def budget_of(budget: Any, event: tuple[int, ...], model: Model) -> Budget | Non
         return Budget.of(float(budget), event)
     except ValueError as error:
         raise InvalidInput(
-            f"--budget takes a number above 0, a .npy or .npz file, or trained; got {budget!r}."
+            f"--budget takes a number above 0, a .npy or .npz file, trained, or column=number for tables; got {budget!r}."
         ) from error
 
 
@@ -226,53 +298,115 @@ def norm_of(norm: float | None, generator: Generator) -> float:
     return generator.own_norm or 2.0
 
 
-def step_for(arithmetic: str | None, dataset: Labelled, known: str | None) -> float | None:
+def step_for(arithmetic: str | None, dataset: Labelled, known: str | None) -> float | torch.Tensor | None:
     """The step of the inputs that a job works with; ``known`` is the arithmetic of what it goes on with, if anything."""
     if arithmetic is None and known is not None:
-        return step_of(known)
+        declared = Grid.of(dataset.step)  # one step per column cannot be told from its name alone
+        return dataset.step if arithmetic_of(declared) == known else step_of(known)
     if arithmetic == "grid" and dataset.step is None:
         raise InvalidInput(
-            f"--arithmetic grid: nothing says of what the pixels of {dataset.name} are whole multiples. Save them as bytes (an "
-            ".npz with x of type uint8, or 8-bit pictures), or say --arithmetic real."
+            f"--arithmetic grid: nothing says of what the numbers of {dataset.name} are whole multiples. Save pictures as "
+            "bytes (an .npz with x of type uint8, or 8-bit pictures) and numbers with few decimals, or say --arithmetic real."
         )
     return None if arithmetic == "real" else dataset.step
 
 
 def classes_of(model: Any, given: int | None, x: torch.Tensor) -> int:
     """The number of classes: given, or the width of the model's logits on one clean input."""
-    if given is not None:
-        return given
-    try:
-        with torch.inference_mode():
-            output = as_answer(model(x))
-    except UcanError:
-        raise
-    except Exception as error:  # whatever the user's model raises
-        raise cannot_answer(x, error) from error
-    if output.ndim != 2:
+    return given if given is not None else adapt(model, x).num_classes
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """A classifier under its noise, in real arithmetic, for the inputs chosen; the classes' names, if anyone knows them."""
+
+    g: SmoothedClassifier
+    selection: Selection
+    class_names: tuple[str, ...] | None
+    sigma: Mapping[str, float]
+    remarks: tuple[str, ...]
+
+
+def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settled:
+    """The classifier that is asked for, and the inputs as it takes them: a table's columns, and classes in its order."""
+    dataset, remarks = selection.dataset, list[str]()
+    names = None if asked.class_names is None else tuple(asked.class_names)
+    if isinstance(dataset, Table):
+        made = _on_table(asked, dataset, where, remarks)
+        chosen = replace(selection, dataset=made.table)
+        return Settled(made.smoothed, chosen, made.table.classes, made.sigma, tuple(remarks))
+    if asked.sigma is not None:
         raise InvalidInput(
-            "the model answers with class numbers, not logits: say how many classes there are (--classes)."
+            f"--sigma is the noise of a table's columns; {dataset.name} is no table: use --scale and --noise."
         )
-    return int(output.shape[1])
+    g, own = _smoothed(asked, selection.first().to(where), None, remarks)
+    if names is not None and len(names) != g.f.num_classes:
+        raise InvalidInput(f"{len(names)} class names were given, and the model has {g.f.num_classes} classes.")
+    if names is None and own is not None and dataset.classes is not None and set(dataset.classes) <= set(own):
+        dataset = dataset.in_order(own)  # a model that knows its own labels wins over the alphabet
+    return Settled(g, replace(selection, dataset=dataset), names or own or dataset.classes, {}, tuple(remarks))
+
+
+def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[str]) -> SmoothedTable:
+    """A model on a table; its noise is given by column."""
+    if asked.noise is not None:
+        raise InvalidInput("the noise of a table is given by column: use --sigma and --train, and leave out --noise.")
+    if isinstance(asked.model, str) and is_trained_run(asked.model):
+        raise InvalidInput(
+            f"{asked.model} was trained on pictures, not on a table's rows: give an estimator or a network."
+        )
+    model = _loaded(asked, where, table.event_shape, remarks)
+    told = asked.scale is not None or isinstance(asked.law, Law) or "scale" in (asked.law or "")
+    law = law_of(asked.law, asked.scale if told else 1.0, asked.exponent)
+    if asked.precision is not None:
+        raise InvalidInput("a table's rows are answered in the model's own precision: leave --precision out.")
+    return SmoothedTable(
+        model, table, asked.sigma, law, 1.0, asked.classes, asked.class_names, asked.model_id, step=False
+    )
+
+
+def _loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remarks: list[str]) -> Any:
+    """The model itself: loaded by its name, or as it is; what is odd about it is added to the remarks."""
+    model, weights = asked.model, asked.weights
+    if not isinstance(model, str):
+        if weights is not None:
+            raise InvalidInput("a model that is given as an object has its weights: leave weights out.")
+        found = model
+    elif model in BUILT_IN and weights is None:
+        raise InvalidInput(f"{model} has no trained weights: give its --weights, or train one (`ucan train list`).")
+    else:
+        found = load_model(model, weights, asked.classes, where, event, trust=asked.trust)
+        if weights is None and ":" in model and is_random(found, lambda: load_model(model, device=where)):
+            remarks.append(
+                f"{model} gives other weights every time it is called, so that the classifier is a random one: what follows is "
+                "about the weights of this call alone. Load trained weights in it, or give --weights."
+            )
+    if asked.normalise is not None:
+        if not isinstance(found, nn.Module):
+            raise InvalidInput("--normalise goes in front of a PyTorch network, and this model is none: leave it out.")
+        found = normalised(found, asked.normalise, event[0])
+    return found
 
 
 def smoothed_of(asked: Pipeline, first: torch.Tensor, step: float | None = None) -> SmoothedClassifier:
     """The smoothed classifier that is asked for, for inputs like ``first`` (1, *event) on its device."""
-    model, weights = asked.model, asked.weights
-    if isinstance(model, str) and is_trained_run(model):
-        return _trained(asked, model, first, step)
-    f: Any = model
-    if not isinstance(model, str):
-        if weights is not None:
-            raise InvalidInput("a model that is given as an object has its weights: leave weights out.")
-    elif model in BUILT_IN and weights is None:
-        raise InvalidInput(f"{model} has no trained weights: give its --weights, or train one (`ucan train list`).")
-    else:
-        f = load_model(model, weights, asked.classes, first.device, tuple(first.shape[1:]))
+    return _smoothed(asked, first, step, [])[0]
+
+
+def _smoothed(
+    asked: Pipeline, first: torch.Tensor, step: float | None, remarks: list[str]
+) -> tuple[SmoothedClassifier, tuple[str, ...] | None]:
+    """The same, and what the model itself calls its classes."""
+    event = tuple(first.shape[1:])
+    if isinstance(asked.model, str) and is_trained_run(asked.model):
+        return _trained(asked, asked.model, first, step), None
+    f = adapt(_loaded(asked, first.device, event, remarks), first, asked.classes)
     law = law_of(asked.law, asked.scale, asked.exponent)
-    generator = generator_of(asked.noise, tuple(first.shape[1:]), law)
-    classes = classes_of(f, asked.classes, first)
-    return SmoothedClassifier(f, law, generator, classes, precision=asked.precision, model_id=asked.model_id, step=step)
+    noise = generator_of(asked.noise, event, law)
+    g = SmoothedClassifier(
+        f.model, law, noise, f.num_classes, precision=asked.precision, model_id=asked.model_id, step=step
+    )
+    return g, f.classes
 
 
 def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | None) -> SmoothedClassifier:
@@ -296,11 +430,35 @@ def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | No
     )
 
 
-def model_ref(asked: Pipeline, g: SmoothedClassifier, given: bool = False) -> ModelRef:
+def model_ref(
+    asked: Pipeline, g: SmoothedClassifier, given: bool = False, class_names: Sequence[str] | None = None
+) -> ModelRef:
     """What a config says of the model; ``given``: also how its number of classes and its name were given."""
     weights = None if asked.weights is None else str(asked.weights)
     spelled = (asked.classes, asked.model_id) if given else (None, None)
-    return ModelRef(asked.spec, weights, *spelled, weights_hash(g.f.model), g.engine.identity())
+    hashes = (weights_hash(g.f.model), g.engine.identity())
+    named = tuple(asked.class_names or ()) if given else ()
+    return ModelRef(
+        asked.spec, weights, *spelled, *hashes, tuple(class_names or ()), named, asked.trust or None, asked.normalise
+    )
+
+
+def data_ref(asked: Inputs, dataset: Labelled) -> DataRef:
+    """What a config says of the data."""
+    train = str(asked.train) if isinstance(asked.train, str | Path) else None
+    return DataRef(
+        asked.source,
+        asked.split,
+        asked.size,
+        asked.channels,
+        asked.skip,
+        dataset.fingerprint(),
+        asked.target,
+        asked.id,
+        train,
+        tuple(asked.hold),
+        tuple(asked.vary),
+    )
 
 
 def noise_ref(g: SmoothedClassifier) -> NoiseRef:

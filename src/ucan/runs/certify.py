@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ucan.allocator import keep_memory
@@ -19,6 +20,7 @@ from ucan.certificate import SCOPES, Abstention, Certificate, save_json
 from ucan.cluster import spread
 from ucan.config import CONFIG
 from ucan.continuing import can_go_on, certify_more
+from ucan.data.tables import Table, by_held
 from ucan.errors import InvalidInput
 from ucan.evidence import Evidence
 from ucan.plan import Bound, CertifyPlan, Seed
@@ -32,18 +34,24 @@ from ucan.runs.build import (
     Pipeline,
     Selection,
     budget_of,
+    data_ref,
     model_ref,
     noise_ref,
     norm_of,
+    settle,
     settle_backend,
-    smoothed_of,
     step_for,
 )
-from ucan.runs.config import ClaimRef, DataRef, LawRef, RunConfig, Sampling, begun_seed, changes, read_run_config
+from ucan.runs.config import ClaimRef, LawRef, RunConfig, Sampling, begun_seed, changes, read_run_config
 from ucan.runs.progress import SILENT, Progress
+from ucan.runs.sheet import SHEET, has_sheet, row_answers, write_sheet
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import parse_stop
+from ucan.tabular import RowAnswer
 from ucan.version import __version__
+
+# Answers of a table that a summary tells in words.
+SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +79,11 @@ class CertifyJob(Pipeline, Inputs):
 
 @dataclass(frozen=True)
 class Certified:
-    """What is there of the inputs asked for. ``accuracy`` is rounded down, and None where no label is known."""
+    """What is there of the inputs asked for. ``accuracy`` is rounded down, and None where no label is known.
+
+    ``at_ceiling``: so many certificates had all n votes, and could be larger with more. ``sheet`` is the file with names and
+    columns, ``rows`` are the first answers of a table.
+    """
 
     run: Path
     tsv: Path
@@ -86,6 +98,11 @@ class Certified:
     budget: Budget | None
     stop: str | None
     mean_samples: float | None
+    n: int
+    at_ceiling: int = 0
+    class_names: tuple[str, ...] | None = None
+    sheet: Path | None = None
+    rows: tuple[RowAnswer, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -105,7 +122,17 @@ class Certified:
             **about,
             "stop": self.stop,
             "mean_samples": self.mean_samples,
+            "at_ceiling": self.at_ceiling,
+            **({} if self.class_names is None else {"class_names": list(self.class_names)}),
+            **({} if self.sheet is None else {"answers": str(self.sheet)}),
+            **({"rows": [_row_to_dict(row) for row in self.rows]} if self.rows else {}),
         }
+
+
+def _row_to_dict(row: RowAnswer) -> dict[str, Any]:
+    """A row's answer as plain JSON values."""
+    told = {} if row.reach is None else row.reach.to_dict()
+    return {"idx": row.index, "name": row.name, "label": row.label, **told, "words": row.words()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +148,13 @@ class _Prepared:
     tsv: Path
     scope: str
     known: RunConfig | None
+    class_names: tuple[str, ...] | None
+    sigma: Mapping[str, float]
+
+    @property
+    def here(self) -> SmoothedClassifier:
+        """The classifier at the first input, with its held columns as they are."""
+        return self.g.holding(self.selection.held())
 
 
 def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress = SILENT) -> Certified:
@@ -144,6 +178,8 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
         finally:  # however the work ends, the table holds what is stored
             if len(store):
                 write(store, work.tsv, overwrite=True)
+                if has_sheet(work.selection.dataset):
+                    write_sheet(store, work.selection.dataset, work.class_names, work.folder)
         return _summary(store, work)
 
 
@@ -151,18 +187,22 @@ def _prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> _P
     """Everything that can be refused before any work is."""
     if job.workers is not None and job.cluster is None:
         raise InvalidInput("--workers are those of a cluster: add --cluster local, or a cluster's address.")
-    where, selection = job.place(), job.selection()
+    where = job.place()
+    settled = settle(job, job.selection(), where)
+    g, selection = settled.g, settled.selection
+    for remark in settled.remarks:
+        progress.warn(remark)
     first = selection.first().to(where)
-    g = smoothed_of(job, first)
+    _check_held(job, selection)
     # Where the run is depends on the norm, and that on the noise; in which arithmetic, on what was begun there.
-    budget = budget_of(job.budget, tuple(first.shape[1:]), job.model)
+    budget = budget_of(job.budget, selection.dataset, job.model)
     norm = g.norm_for(None, budget) if job.norm is None and budget is not None else norm_of(job.norm, g.M)
     folder, tsv = _places(out, job, f"l{norm:g}" if budget is None else "budget")
     known = read_run_config(folder)
     g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic))
     stop, family = parse_stop(job.stop), job.family or 1
     plan = CertifyPlan(job.n0, job.n, job.alpha, norm, 0, job.batch_size, job.bound, stop, family=family, budget=budget)
-    g.check_inputs(first, plan.norm)
+    g.holding(selection.held()).check_inputs(first, plan.norm)
     selection.check(g.f.num_classes)
     if selection.lopsided:
         progress.remark(selection.lopsided)
@@ -181,7 +221,16 @@ def _prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> _P
             "the model with --model-id, in a new folder."
         )
     scope = g.M.scope if job.registry is None else "registry"
-    return _Prepared(job, g, plan, selection, first, folder, tsv, scope, known)
+    return _Prepared(job, g, plan, selection, first, folder, tsv, scope, known, settled.class_names, settled.sigma)
+
+
+def _check_held(job: CertifyJob, selection: Selection) -> None:
+    """Refuse what works with one classifier for all inputs, where every row has its own: its held columns are part of it."""
+    if selection.held() is None:
+        return
+    option = "--cluster" if job.cluster is not None else "--registry" if job.registry is not None else None
+    if option is not None:
+        raise InvalidInput(f"{option} does not go with held columns yet: leave it out, or let every column vary.")
 
 
 def _begun_block(folder: Path) -> int | None:
@@ -198,16 +247,16 @@ def _config(work: _Prepared) -> RunConfig:
     known = work.known
     # The backend of another model's run does not matter: that the model is another is said when configs are compared.
     begun = known.sampling.backend if known is not None and known.model.spec == job.spec else None
-    backend = settle_backend(g, job.backend, plan, work.first, len(work.selection.indices), begun)
+    backend = settle_backend(work.here, job.backend, plan, work.first, len(work.selection.indices), begun)
     noise = job.noise if isinstance(job.noise, str) else None
     registry = None if job.registry is None else str(job.registry)
     key = None if plan.budget is None else plan.budget.key
     return RunConfig(
         ucan=__version__,
-        model=model_ref(job, g, given=True),
-        data=DataRef(job.source, job.split, job.size, job.channels, job.skip, data.fingerprint()),
+        model=model_ref(job, g, given=True, class_names=work.class_names),
+        data=data_ref(job, data),
         law=replace(LawRef.of(g.law), given=job.law if isinstance(job.law, str) else None),
-        noise=replace(noise_ref(g), given=noise),
+        noise=replace(noise_ref(g), given=noise, sigma_given=_sigma_word(job.sigma), sigma=work.sigma),
         claim=ClaimRef(work.scope, plan.norm, g.alm_cap, _budget_word(job.budget), key, registry),
         sampling=Sampling.of(plan, arithmetic_of(g.grid), backend, g.engine.precision),
     )
@@ -222,6 +271,11 @@ def _grows(old: RunConfig, new: RunConfig) -> bool:
     """Whether a run is asked to go on with more votes, and may: a registry has given its answers already."""
     fewer = (old.sampling.n or 0) < (new.sampling.n or 0)
     return fewer and old.sampling.can_grow and old.claim.registry is None
+
+
+def _sigma_word(sigma: Any) -> str | None:
+    """The columns' noise as it was given, if that was a text."""
+    return sigma if isinstance(sigma, str) else None
 
 
 def _budget_word(budget: Any) -> float | str | None:
@@ -280,15 +334,20 @@ def _certify_all(work: _Prepared, memory: Registry | None, store: Store, progres
 def _outcomes(
     g: SmoothedClassifier, work: _Prepared, memory: Registry | None, todo: list[int], more: dict[int, Evidence]
 ) -> Iterator[tuple[int, Certificate | Abstention]]:
-    """Each input's outcome as it is there, by its number in the data: of new inputs, then of those that have votes."""
-    data, plan, again = work.selection.dataset, work.plan, list(more)
-    inputs = (data[index][0][None] for index in todo)
-    answers = g.certify_each(inputs, plan) if memory is None else memory.certify_each(g, inputs, plan)
-    for number, outcome in answers:
-        yield todo[number], outcome
-    begun = ((data[index][0][None], evidence) for index, evidence in more.items())
-    for number, outcome in certify_more(g, begun, plan):
-        yield again[number], outcome
+    """Each input's outcome as it is there, by its number in the data: of new inputs, then of those that have votes.
+
+    Inputs with the same held columns share a classifier and its forward passes.
+    """
+    data, plan = work.selection.dataset, work.plan
+    for held, group in by_held(data, todo):
+        inputs, at = (data[index][0][None] for index in group), g.holding(held)
+        answers = at.certify_each(inputs, plan) if memory is None else memory.certify_each(at, inputs, plan)
+        for number, outcome in answers:
+            yield group[number], outcome
+    for held, group in by_held(data, more):
+        begun = ((data[index][0][None], more[index]) for index in group)
+        for number, outcome in certify_more(g.holding(held), begun, plan):
+            yield group[number], outcome
 
 
 def _unfinished(work: _Prepared, store: Store, done: set[int]) -> dict[int, Evidence]:
@@ -374,7 +433,7 @@ def _summary(store: Store, work: _Prepared) -> Certified:
     """Of the inputs asked for; an earlier, longer call may have left more."""
     columns = {name: column[: len(work.selection.indices)] for name, column in store.gapless()[0].items()}
     count, known = len(columns["idx"]), labelled(columns)
-    radii = columns["radius"][columns["correct"]]
+    radii, data = columns["radius"][columns["correct"]], work.selection.dataset
     return Certified(
         run=work.folder,
         tsv=work.tsv,
@@ -389,4 +448,20 @@ def _summary(store: Store, work: _Prepared) -> Certified:
         budget=work.plan.budget,
         stop=work.plan.rule,
         mean_samples=float(columns["n"].mean()) if count else None,
+        n=work.plan.n,
+        at_ceiling=_at_ceiling(store, columns),
+        class_names=work.class_names,
+        sheet=work.folder / SHEET if has_sheet(data) else None,
+        rows=tuple(row_answers(store, data, SHOWN)) if isinstance(data, Table) else (),
     )
+
+
+def _at_ceiling(store: Store, columns: dict[str, np.ndarray]) -> int:
+    """How many certificates had every vote: no certificate from so many votes is larger."""
+    certified = ~columns["abstained"]
+    if not certified.any():
+        return 0
+    largest = columns["p_lower"][certified].max()
+    best = store.outcome(int(columns["idx"][certified][columns["p_lower"][certified].argmax()]))
+    full = isinstance(best, Certificate) and best.evidence.counts[best.prediction] == best.evidence.n
+    return int((columns["p_lower"][certified] == largest).sum()) if full else 0

@@ -33,6 +33,10 @@ class ModelRef:
     model_id: str | None = entry("given.model_id", compared=False, certify=Option("--model-id", own=True))
     weights_hash: str | None = entry("weights_hash", certify="of the weights that were loaded")
     identity: str | None = entry("identity", later=True, certify="of weights, model id or code")
+    class_names: tuple[str, ...] = entry("class_names", (), later=True, certify="of the model, or of the data")
+    named: tuple[str, ...] = entry("given.class_names", (), compared=False, certify=Option("--class-names", ()))
+    trust: bool | None = entry("given.trust", compared=False, certify=Option("--trust"))
+    normalise: str | None = entry("normalise", certify=Option("--normalise", own=True))
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,11 @@ class DataRef:
     channels: int | None = entry("channels", certify=Option("--channels"))
     skip: int | None = entry("skip", certify=Option("--skip", 1))
     fingerprint: str | None = entry("data_hash", certify="of the data that were loaded")
+    target: str | None = entry("target", certify=Option("--target"))
+    id: str | None = entry("id", certify=Option("--id"))
+    train: str | None = entry("train", certify=Option("--train"))
+    hold: tuple[str, ...] = entry("hold", (), certify=Option("--hold", ()))
+    vary: tuple[str, ...] = entry("vary", (), certify=Option("--vary", ()))
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,8 @@ class NoiseRef:
     described: str | None = entry("noise", certify="of the generator")
     settings: Mapping[str, Any] = entry("noise_settings", {}, later=True, certify="of the generator")
     state: str | None = entry("noise_hash", later=True, certify="of the generator")
+    sigma_given: str | None = entry("given.sigma", compared=False, certify=Option("--sigma"))
+    sigma: Mapping[str, float] = entry("sigma", {}, certify="of the columns' own noise, and of the training table")
 
 
 @dataclass(frozen=True)
@@ -291,7 +302,7 @@ def read_run_config(folder: Path) -> RunConfig | None:
 
 def changes(begun: Any, asked: Any) -> list[str]:
     """One line per field in which two configs of one kind differ; what the older one does not keep yet is not compared."""
-    unknown = [leaf for leaf in leaves(type(begun)) if leaf.later and leaf.of(begun) in (None, {})]
+    unknown = [leaf for leaf in leaves(type(begun)) if leaf.later and leaf.of(begun) in (None, {}, ())]
     spelled = [leaf for leaf in leaves(type(begun)) if not leaf.compared]
     before, after = (_without(to_table(config), [*unknown, *spelled]) for config in (begun, asked))
     return differences(before, after)

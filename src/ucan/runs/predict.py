@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,10 @@ from typing import Any
 import torch
 
 from ucan.arithmetic import arithmetic_of
+from ucan.certificate import Abstention, Prediction
 from ucan.choices import Test
+from ucan.data import Labelled
+from ucan.data.tables import by_held
 from ucan.errors import InvalidInput
 from ucan.plan import PredictPlan, Seed
 from ucan.results.metrics import NO_LABEL
@@ -22,13 +25,14 @@ from ucan.runs.build import (
     Inputs,
     Pipeline,
     Selection,
+    data_ref,
     model_ref,
     noise_ref,
+    settle,
     settle_backend,
-    smoothed_of,
     step_for,
 )
-from ucan.runs.config import DataRef, LawRef, PredictConfig, begun_seed, kept_seed
+from ucan.runs.config import LawRef, PredictConfig, begun_seed, kept_seed
 from ucan.runs.progress import SILENT, Progress
 from ucan.smoothed import SmoothedClassifier
 from ucan.version import __version__
@@ -90,14 +94,16 @@ def predict(job: PredictJob, out: str | Path | None = None, progress: Progress =
     """
     table = _checked(out)
     where, plan = job.place(), PredictPlan(job.n, job.alpha, 0, job.test, job.batch_size, job.stop)
-    selection = job.selection()
+    settled = settle(job, job.selection(), where)
+    g, selection = settled.g, settled.selection
+    for remark in settled.remarks:
+        progress.warn(remark)
     first = selection.first().to(where)
-    g = smoothed_of(job, first)
     selection.check(g.f.num_classes)
     answers = Answers(table)
     begun = answers.about
     g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if begun is None else begun.arithmetic))
-    g.check_inputs(first)
+    g.holding(selection.held()).check_inputs(first)
     plan = g.seeded(plan, begun_seed(job.seed, begun), selection.dataset.fingerprint())
     answers.begin(_config(job, g, plan, selection, first, begun))
     _answer_all(g, selection, answers, plan, progress)
@@ -137,7 +143,7 @@ def _config(
     return PredictConfig(
         ucan=__version__,
         model=model_ref(job, g),
-        data=DataRef(job.source, job.split, job.size, job.channels, job.skip, selection.dataset.fingerprint()),
+        data=data_ref(job, selection.dataset),
         most=job.most,
         law=LawRef.of(g.law),
         noise=noise_ref(g),
@@ -151,7 +157,7 @@ def _config(
         stop=plan.stop,
         precision=g.engine.precision,
         arithmetic=arithmetic_of(g.grid),
-        backend=settle_backend(g, job.backend, plan, first, len(selection.indices), known),
+        backend=settle_backend(g.holding(selection.held()), job.backend, plan, first, len(selection.indices), known),
     )
 
 
@@ -164,8 +170,8 @@ def _answer_all(
     with progress.working(len(todo), len(answers.done), plan.n):
         g.engine.on_votes = progress.sampled
         last = time.perf_counter()
-        for number, outcome in g.predict_each((selection.dataset[i][0][None] for i in todo), plan):
-            index, now = todo[number], time.perf_counter()
+        for index, outcome in _outcomes(g, selection.dataset, todo, plan):
+            now = time.perf_counter()
             label, found = int(selection.dataset.labels[index]), outcome.prediction
             correct = int(found is not None and found == label)
             answers.add(Answer(index, label, -1 if found is None else found, correct, now - last))
@@ -173,6 +179,15 @@ def _answer_all(
             # Sampling that stops early finishes the sure inputs first: a share of those would promise too much.
             unknown = plan.stop or not known
             progress.finished("" if unknown else f"accuracy {floor_percent(right / known)} %")
+
+
+def _outcomes(
+    g: SmoothedClassifier, data: Labelled, todo: Sequence[int], plan: PredictPlan
+) -> Iterator[tuple[int, Prediction | Abstention]]:
+    """(index, outcome) as they come; inputs with the same held columns share a classifier and its forward passes."""
+    for held, group in by_held(data, todo):
+        for number, outcome in g.holding(held).predict_each((data[i][0][None] for i in group), plan):
+            yield group[number], outcome
 
 
 def _tally(answers: Iterable[Answer]) -> tuple[int, int]:

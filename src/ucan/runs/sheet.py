@@ -1,0 +1,64 @@
+"""A run's answers for people: RUN/answers.csv, with the names of inputs and classes, and how far each column reaches."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ucan.config import write_whole
+from ucan.data import Labelled
+from ucan.data.tables import Table
+from ucan.results.store import Store
+from ucan.rounding import floor_significant
+from ucan.tabular import RowAnswer, row_answer
+
+SHEET = "answers.csv"
+
+
+def has_sheet(data: Labelled) -> bool:
+    """Whether there is something to say beyond numbers: inputs with names, or columns."""
+    return data.names is not None or isinstance(data, Table)
+
+
+def write_sheet(store: Store, data: Labelled, class_names: Sequence[str] | None, folder: Path) -> Path:
+    """Write the sheet, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = [column.name for column in data.varying] if isinstance(data, Table) else []
+    of_table = (
+        "radius in units of the noise" if columns else "radius"
+    )  # a ball over columns of several units says nothing
+    measure = of_table if store.budget is None else "budget factor"
+    writer.writerow(["idx", "name", "label", "answer", "correct", measure, *(f"± {column}" for column in columns)])
+    rows = store.columns(("idx", "label", "prediction", "abstained", "correct", "radius"))
+    for i, idx in enumerate(rows["idx"].tolist()):
+        label, answer = int(rows["label"][i]), int(rows["prediction"][i])
+        abstained = bool(rows["abstained"][i])
+        reach, size = [""] * len(columns), float(rows["radius"][i])
+        if isinstance(data, Table) and not abstained:
+            found = row_answer(data, idx, store.outcome(idx))
+            reach = [] if found.reach is None else [floor_significant(move.alone) for move in found.reach.moves]
+            if store.budget is None and found.outcome.region is not None:
+                size = found.outcome.region.radius
+        known = "" if label < 0 else str(int(rows["correct"][i]))
+        shown = "" if abstained else class_name(answer, class_names)
+        writer.writerow(
+            [idx, data.name_of(idx), class_name(label, class_names), shown, known, floor_significant(size), *reach]
+        )
+    write_whole(folder / SHEET, text.getvalue().encode())
+    return folder / SHEET
+
+
+def class_name(number: int, names: Sequence[str] | None) -> str:
+    """What a class is called; its number where it has no name, nothing for an unknown label."""
+    if number < 0:
+        return ""
+    return names[number] if names is not None and number < len(names) else str(number)
+
+
+def row_answers(store: Store, table: Table, most: int) -> Iterator[RowAnswer]:
+    """The first answers of a run on a table, in words to be."""
+    for idx in store.columns(("idx",))["idx"].tolist()[:most]:
+        yield row_answer(table, idx, store.outcome(idx))

@@ -1,0 +1,132 @@
+"""A model on a table under noise in the table's own units: certificates row by row, in words of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ucan.certificate import Abstention, Certificate
+from ucan.data.columns import Amount, parse_amounts
+from ucan.data.tables import Table, by_held
+from ucan.errors import InvalidInput
+from ucan.generators import Fixed
+from ucan.laws import Gaussian, Law
+from ucan.models.rows import TableModel
+from ucan.reach import Reach
+from ucan.smoothed import SmoothedClassifier
+
+Amounts = str | Mapping[str, float | str | Amount]
+
+
+@dataclass(frozen=True, eq=False)
+class RowAnswer:
+    """What is certified of one row: the outcome, and how far each column may move; None for an abstention."""
+
+    index: int
+    name: str
+    label: str | None
+    outcome: Certificate | Abstention
+    reach: Reach | None
+
+    @property
+    def answer(self) -> str | None:
+        """The name of the class; None for an abstention."""
+        return None if self.reach is None else self.reach.answer
+
+    def words(self) -> str:
+        """The answer in a sentence or two."""
+        said = self.reach.words() if self.reach is not None else f"No answer is certified: {_reason(self.outcome)}."
+        return f"{self.name}: {said}"
+
+
+class SmoothedTable:
+    """A classifier of a table's rows under noise in every column that varies.
+
+    ``model`` is a fitted estimator, a whole pipeline, or a network on a batch of numbers. ``sigma`` gives columns their noise
+    in their own units ("income=2000,age=1.5", a mapping, or a .toml file); the others get a quarter of their spread in the
+    table's training table. ``scale`` is λ, a factor on all of them, ``law`` another law than Gaussian. ``step`` False computes
+    in real arithmetic also where every column lies on a grid.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        table: Table,
+        sigma: Amounts | None = None,
+        law: Law | None = None,
+        scale: float = 1.0,
+        num_classes: int | None = None,
+        class_names: Sequence[str] | None = None,
+        model_id: str | None = None,
+        step: bool = True,
+    ) -> None:
+        self.rows, self.table = TableModel.of(model, table, num_classes, model_id, class_names)
+        self.sigma = self.table.scales(as_amounts(sigma, "--sigma"))
+        noise = Fixed(torch.tensor(list(self.sigma.values()), dtype=torch.float64))
+        grid = self.table.step if step else None
+        self.smoothed = SmoothedClassifier(
+            self.rows, Gaussian(scale=scale) if law is None else law, noise, self.rows.num_classes, step=grid
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that vary, in the order of regions and budgets."""
+        return tuple(column.name for column in self.table.varying)
+
+    def at(self, index: int) -> SmoothedClassifier:
+        """The smoothed classifier at one row: with its held columns as they are."""
+        return self.smoothed.holding(self.table.held_at(index))
+
+    def certify(
+        self, indices: Sequence[int] | None = None, budget: Amounts | None = None, **options: Any
+    ) -> list[RowAnswer]:
+        """Certificates for these rows, all of them if not given; ``options`` are those of ``SmoothedClassifier.certify``.
+
+        ``budget`` says how much each column may change at ε = 1 ("income=5%,age=1"; a percentage is of its median size in the
+        training table).
+        """
+        chosen = list(range(len(self.table))) if indices is None else list(indices)
+        if budget is not None:
+            options["budget"] = self.table.budget(as_amounts(budget, "--budget"))
+        found: dict[int, Certificate | Abstention] = {}
+        for held, group in by_held(self.table, chosen):
+            outcomes = self.smoothed.holding(held).certify(self.table.batch(group)[0], **options)
+            found |= dict(zip(group, outcomes, strict=True))
+        return [self.answer_of(index, found[index]) for index in chosen]
+
+    def answer_of(self, index: int, outcome: Certificate | Abstention) -> RowAnswer:
+        """An outcome with the names of its row, its columns and its classes."""
+        return row_answer(self.table, index, outcome)
+
+
+def row_answer(table: Table, index: int, outcome: Certificate | Abstention) -> RowAnswer:
+    """An outcome about a row of this table, with its names."""
+    label = int(table.labels[index])
+    names = table.classes
+    reach = None
+    if isinstance(outcome, Certificate):
+        answer = None if names is None else names[outcome.prediction]
+        reach = Reach.of(outcome, [column.name for column in table.varying], answer)
+    known = label >= 0 and names is not None
+    return RowAnswer(index, table.name_of(index), names[label] if known and names else None, outcome, reach)
+
+
+def as_amounts(given: Amounts | None, option: str) -> dict[str, Amount]:
+    """Amounts by column from what a user gives: a text, a file, or a mapping."""
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        return parse_amounts(given, option)
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f'{option} takes "column=number,…" or a mapping of columns to numbers, got {given!r}.')
+    found: dict[str, Amount] = {}
+    for name, value in given.items():
+        found |= {name: value} if isinstance(value, Amount) else parse_amounts(f"{name}={value}", option)
+    return found
+
+
+def _reason(outcome: Certificate | Abstention) -> str:
+    return outcome.reason if isinstance(outcome, Abstention) else ""
