@@ -109,13 +109,6 @@ class Catalogue:
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    def check(self, text: str, where: str) -> str:
-        """The text, ``NAME`` or ``NAME(parameter=value,…)``; refused if nothing has this name. Nothing is imported."""
-        name, _ = parsed(text)
-        if name not in self.names():
-            raise self._unknown(name, where, None)
-        return text
-
     def name_of(self, kind: Any) -> str | None:
         """The name of a class or function; None where it has none."""
         target = f"{kind.__module__}:{kind.__qualname__}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucan.catalogue import GENERATORS, LAWS, SCALES
+from ucan.catalogue import GENERATORS, LAWS, SCALES, parsed
 from ucan.errors import InvalidInput
 from ucan.models.names import NAMES as MODEL_NAMES
 
@@ -122,7 +122,9 @@ NormaliseOption = Annotated[
 
 
 def _check_law(text: str | None) -> str | None:
-    return None if text is None else LAWS.check(text, "--law")
+    if text is not None:
+        LAWS.check(parsed(text)[0], "--law")
+    return text
 
 
 def _laws(incomplete: str) -> list[str]:
