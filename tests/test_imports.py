@@ -30,6 +30,7 @@ ORDER = (
     "laws",
     "budget",
     "scales",
+    "betting",
     "bounds",
     "region",
     "arithmetic",

@@ -1247,7 +1247,7 @@ def test_pictures_are_decoded_ahead_in_the_order_of_seed_and_epoch(tmp_path):
             Image.new("RGB", (8, 8), (20 * i, 0, 100 * (label == "b"))).save(tmp_path / label / f"{i}.png")
     folder = data.load(tmp_path)
     lazy = Batches(folder, 4, 7, torch.device("cpu"))
-    held = Batches(data.InMemory.of(folder), 4, 7, torch.device("cpu"))
+    held = Batches(data.as_dataset([folder[i] for i in range(len(folder))]), 4, 7, torch.device("cpu"))
     for epoch, first in ((0, 0), (1, 0), (1, 2), (1, 3)):
         pairs = list(zip(lazy.epoch(epoch, first), held.epoch(epoch, first), strict=True))
         assert len(pairs) == 3 - first

@@ -308,6 +308,7 @@ class Engine:
         n: int,
         plan: CertifyPlan | PredictPlan,
         bound: str,
+        thresholds: tuple[float, ...] = (),
     ) -> Evidence:
         """Everything needed to check these votes, or to draw them again; ``selection`` chose the class, where others did."""
         name, phase = input_hash(x), "estimate" if isinstance(plan, CertifyPlan) else "predict"
@@ -341,6 +342,7 @@ class Engine:
             family=plan.family,
             data_hash=derived_from(plan.seed),
             copy=plan.precision not in (None, self.precision),
+            thresholds=thresholds,
             held=held_of(self.f.model),
         )
 

@@ -73,8 +73,9 @@ class Evidence:
     of each phase: with it the votes can be drawn again, and it tells nothing about other inputs if the seed is secret
     (then ``seed`` is None). ``model`` is what the classifier is known by (``ucan.fingerprint.identity``). ``data_hash``:
     the seed was derived, and these are the data that it was derived from. ``copy``: the precision was asked for in a
-    call, so this is about a copy of the classifier. ``held``: the columns that had no noise, with their values; the claim
-    covers no change of them.
+    call, so this is about a copy of the classifier. ``thresholds`` are the probabilities that the rule asked for, rising,
+    where the bound goes by them (``ucan.bounds.Sequential``). ``held``: the columns that
+    had no noise, with their values; the claim covers no change of them.
     """
 
     counts: tuple[int, ...]
@@ -106,12 +107,17 @@ class Evidence:
     data_hash: str | None = None
     copy: bool = False
     held: Held | None = None
+    thresholds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.family) is not int or self.family < 1:
             raise InvalidInput(f"a family is a whole number of certificates, 1 or more, got {self.family!r}.")
         if not (isinstance(self.alpha, int | float) and 0 < self.alpha < 1):
             raise InvalidInput(f"alpha must lie strictly between 0 and 1, got {self.alpha!r}.")
+        if not all(isinstance(p, float) and 0 < p < 1 for p in self.thresholds) or list(self.thresholds) != sorted(
+            set(self.thresholds)
+        ):
+            raise InvalidInput(f"thresholds are rising probabilities, got {self.thresholds!r}.")
         votes = (*self.counts, self.invalid)
         if any(type(vote) is not int or vote < 0 for vote in votes) or sum(votes) != self.n:
             raise InvalidInput(
@@ -132,12 +138,15 @@ class Evidence:
         """The votes as the bound on this class's probability goes by them."""
         others = max((count for c, count in enumerate(self.counts) if c != answer), default=0)
         fixed = self.stop is None and self.cap in (None, self.n)
-        return Ballot(self.counts[answer], others, self.n, self.alpha, fixed)
+        chose = (0, 0) if self.selection is None else (self.selection[answer], self.n0)
+        return Ballot(
+            self.counts[answer], others, self.n, self.alpha, fixed, self.cap or self.n, chose, self.thresholds
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        held = plain.pop("held")
+        thresholds, held = plain.pop("thresholds"), plain.pop("held")
         return {
             **plain,
             **({} if held is None else {"held": held.to_dict()}),
@@ -147,6 +156,7 @@ class Evidence:
             "noise": asdict(self.noise),
             "versions": dict(self.versions),
             "streams": dict(self.streams),
+            **({"thresholds": list(thresholds)} if thresholds else {}),
         }
 
     @classmethod
@@ -160,6 +170,7 @@ class Evidence:
                 **plain,
                 "counts": tuple(plain["counts"]),
                 "selection": None if selection is None else tuple(selection),
+                "thresholds": tuple(plain.get("thresholds", ())),
                 "law": law_from_json(plain["law"]),
                 "noise": noise,
                 "held": None if plain.get("held") is None else Held.from_dict(plain["held"]),

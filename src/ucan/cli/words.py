@@ -71,6 +71,14 @@ SizeOption = Annotated[int | None, typer.Option(help="Resize and crop the pictur
 ChannelsOption = Annotated[
     int | None, typer.Option(help="Channels of the pictures of a folder: 3 (RGB, if not given) or 1 (grey).")
 ]
+UnitOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="The unit of an array's inputs that are no pixels in [0, 1] (`dB`, `mm`): they are taken as they are, and --scale "
+        "and radii are in that unit.",
+    ),
+]
 TargetOption = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="The column of a table that holds the labels.")
 ]

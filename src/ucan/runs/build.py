@@ -18,7 +18,7 @@ from torch import nn
 
 from ucan.arithmetic import Grid, arithmetic_of, step_of
 from ucan.budget import Budget, read_budget
-from ucan.data import ImageFolder, InMemory, Labelled, load
+from ucan.data import ImageFolder, Labelled, as_dataset, load
 from ucan.data.frames import is_table
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
@@ -102,6 +102,7 @@ class Inputs:
     train: Any = None
     hold: Sequence[str] = ()
     vary: Sequence[str] = ()
+    unit: str | None = None
 
     @property
     def source(self) -> str | None:
@@ -110,7 +111,7 @@ class Inputs:
 
     def selection(self) -> Selection:
         """The inputs chosen."""
-        table = TableOptions(self.target, self.id, self.train, tuple(self.hold), tuple(self.vary))
+        table = TableOptions(self.target, self.id, self.train, tuple(self.hold), tuple(self.vary), self.unit)
         return Selection.of(dataset_of(self.data, self.split, self.size, self.channels, table), self.skip, self.most)
 
 
@@ -165,13 +166,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What is said of a table's columns."""
+    """What is said of a table's columns; of arrays, the unit of inputs that are no pixels in [0, 1]."""
 
     target: str | None = None
     id: str | None = None
     train: Any = None
     hold: tuple[str, ...] = ()
     vary: tuple[str, ...] = ()
+    unit: str | None = None
 
     def check_unused(self, name: str) -> None:
         """Refuse options that are about tables where there is none."""
@@ -200,9 +202,9 @@ def dataset_of(
         if is_table(source):
             found = Table(source, asked.target, asked.id, asked.hold, asked.vary, asked.train)
         elif isinstance(source, str | Path):
-            found = load(source, split, size=size, channels=3 if channels is None else channels)
+            found = load(source, split, size=size, channels=3 if channels is None else channels, unit=asked.unit)
         else:
-            found = InMemory.of(source)
+            found = as_dataset(source, unit=asked.unit)
     if (size, channels) != (None, None) and not isinstance(found, ImageFolder):
         raise InvalidInput(f"--size and --channels are for folders of pictures; {found.name} is none.")
     if not isinstance(found, Table):
@@ -355,7 +357,7 @@ def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[
         raise InvalidInput(
             f"{asked.model} was trained on pictures, not on a table's rows: give an estimator or a network."
         )
-    model = _loaded(asked, where, table.event_shape, remarks)
+    model = loaded(asked, where, table.event_shape, remarks)
     told = asked.scale is not None or isinstance(asked.law, Law) or "scale" in (asked.law or "")
     law = law_of(asked.law, asked.scale if told else 1.0, asked.exponent)
     if asked.precision is not None:
@@ -365,7 +367,7 @@ def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[
     )
 
 
-def _loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remarks: list[str]) -> Any:
+def loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remarks: list[str] | None = None) -> Any:
     """The model itself: loaded by its name, or as it is; what is odd about it is added to the remarks."""
     model, weights = asked.model, asked.weights
     if not isinstance(model, str):
@@ -377,7 +379,7 @@ def _loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remark
     else:
         found = load_model(model, weights, asked.classes, where, event, trust=asked.trust)
         if weights is None and ":" in model and is_random(found, lambda: load_model(model, device=where)):
-            remarks.append(
+            (remarks if remarks is not None else []).append(
                 f"{model} gives other weights every time it is called, so that the classifier is a random one: what follows is "
                 "about the weights of this call alone. Load trained weights in it, or give --weights."
             )
@@ -400,7 +402,7 @@ def _smoothed(
     event = tuple(first.shape[1:])
     if isinstance(asked.model, str) and is_trained_run(asked.model):
         return _trained(asked, asked.model, first, step), None
-    f = adapt(_loaded(asked, first.device, event, remarks), first, asked.classes)
+    f = adapt(loaded(asked, first.device, event, remarks), first, asked.classes)
     law = law_of(asked.law, asked.scale, asked.exponent)
     noise = generator_of(asked.noise, event, law)
     g = SmoothedClassifier(
@@ -458,6 +460,8 @@ def data_ref(asked: Inputs, dataset: Labelled) -> DataRef:
         train,
         tuple(asked.hold),
         tuple(asked.vary),
+        tuple(column.name for column in dataset.columns) if isinstance(dataset, Table) else (),
+        asked.unit,
     )
 
 

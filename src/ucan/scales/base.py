@@ -176,6 +176,10 @@ class Scale(ABC):
             found[name] = measure()
         return cast(T, found[name])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is known: it can be measured again, and the same Σ is the same bytes whatever was asked of it."""
+        return {name: value for name, value in vars(self).items() if name not in ("_state", "_known")}
+
     def _now(self) -> tuple[int, ...] | None:
         """How often each tensor was changed in place; None where tensors of inference mode do not tell."""
         tensors = self.tensors().values()
