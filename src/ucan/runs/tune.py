@@ -98,9 +98,10 @@ def tune(job: TuneJob, progress: Progress = SILENT) -> Tuned:
                 tried.append(_tried(job, settled, shape, noise, scale, budget, progress))
                 progress.finished(f"λ = {scale:g}: {floor_percent(tried[-1].share)} %")
     best = max(tried, key=lambda candidate: (candidate.reached, candidate.answered, -candidate.scale))
-    target = (
-        f"an {norm_name(job.norm or 2)} radius of {job.radius:g}" if budget is None else budget.words() + " at ε = 1"
-    )
+    if budget is None:
+        target = f"an {norm_name(job.norm or 2)} radius of {job.radius:g}"
+    else:
+        target = f"every change within {budget.name}" if is_table else f"{budget.words()} at ε = 1"
     return Tuned(tuple(tried), best, _sigma(data, shapes[best.shape]), target)
 
 
