@@ -230,7 +230,7 @@ def test_a_run_that_goes_on_is_the_run_that_had_all_votes_at_once(pictures: InMe
 
 
 def test_a_stopping_rule_leaves_what_it_has_decided(pictures: InMemory, tmp_path: Path) -> None:
-    rule = {"stop": "20%", "bound": "binary"}
+    rule = {"stop": "0.2,0.4", "bound": "anytime"}
     certify(job(pictures, n=150, **rule), tmp_path / "run")
     before = outcomes(tmp_path / "run")
     certify(job(pictures, n=20_000, **rule), tmp_path / "run")

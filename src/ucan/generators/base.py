@@ -43,7 +43,6 @@ class Generator(nn.Module):
     scope: ClassVar[Scope]
     redrawn: ClassVar[bool] = False  # whether every copy draws its own Σ, so that there is none to hold at an input
     learns_size: ClassVar[bool] = False  # whether only a term of the loss keeps Σ from shrinking in training
-    concurrent: ClassVar[bool] = False  # whether ``at`` may be called by several threads at once: it keeps nothing
     _issued: _Issued | None = None  # what was issued last: constant noise is copied once, for all its certificates
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Generator:
@@ -455,8 +454,7 @@ def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale)
     generator. As long as μ and Σ stay the same, all inputs share one copy.
     """
     tensors, last = _parts(mean, scale), source._issued
-    # What another thread is still copying on a GPU may look like anything.
-    if last is not None and not source.concurrent and last.still(tensors, scale):
+    if last is not None and last.still(tensors, scale):
         check_fits(source, x, mean, scale)
         return last.held
     if not torch.isfinite(mean).all():

@@ -138,8 +138,9 @@ class Sampling:
 
     @property
     def can_grow(self) -> bool:
-        """Whether a run may go on with a larger n: its bound holds at every number of votes, not only up to the n planned."""
-        return (self.bound if self.rule is None else self.rule.bound) == "anytime"
+        """Whether a run may go on with a larger n: its bound holds at every number of votes."""
+        rule = self.rule
+        return self.bound == "anytime" or (rule is not None and rule.bound == "anytime")
 
     @property
     def rule(self) -> Stop | None:
