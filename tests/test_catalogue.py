@@ -101,6 +101,8 @@ def test_unknown_names_and_parameters_are_refused_with_the_known_ones() -> None:
         noise_named("zigzag", SHAPE, ucan.Gaussian(0.5))
     with pytest.raises(InvalidInput, match=r"unexpected keyword argument 'curl'.*Its parameters are norm, kappa"):
         noise_named("pattern(curl=1)", SHAPE, ucan.Gaussian(0.5))
+    with pytest.raises(InvalidInput, match=r"recipe\.kind must be one of augmentation.*got 'odd'.*group ucan\.recipes"):
+        TrainSettings(recipe={"kind": "odd"})
     with pytest.raises(InvalidInput, match="missing a required argument: 'a'"):
         make_law("powerlaw", {"scale": 1.0})
 

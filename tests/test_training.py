@@ -764,7 +764,7 @@ OTHERS = {
 def test_a_checkpoint_of_another_architecture_is_refused(tmp_path, case):
     path = checkpointed(tmp_path / "run")
     before = path.read_bytes()
-    with pytest.raises(TrainingError, match=r"begun with other settings:\n.*training"):
+    with pytest.raises(TrainingError, match=r"holds a run with another config:\n.*training"):
         trainer(tmp_path / "run", epochs=1, dataset=few(64), **OTHERS[case]).run()
     (tmp_path / "run" / "config.toml").unlink()  # a run from before settings were kept
     with pytest.raises(TrainingError, match="another model, generator or recipe"):
@@ -794,7 +794,7 @@ def test_a_run_goes_on_with_its_own_settings_and_data_alone(tmp_path, uninterrup
         ({"dataset": brighter}, "data_hash: the run has"),
         ({"dataset": relabelled}, "data_hash: the run has"),
     ):
-        with pytest.raises(TrainingError, match=f"begun with other settings:\n  {word}"):
+        with pytest.raises(TrainingError, match=f"holds a run with another config:\n  {word}"):
             trainer(tmp_path / "run", **changes).run()
     assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == before
     trainer(tmp_path / "run").run()
@@ -1247,7 +1247,7 @@ def test_pictures_are_decoded_ahead_in_the_order_of_seed_and_epoch(tmp_path):
             Image.new("RGB", (8, 8), (20 * i, 0, 100 * (label == "b"))).save(tmp_path / label / f"{i}.png")
     folder = data.load(tmp_path)
     lazy = Batches(folder, 4, 7, torch.device("cpu"))
-    held = Batches(data.InMemory.of(folder), 4, 7, torch.device("cpu"))
+    held = Batches(data.as_dataset([folder[i] for i in range(len(folder))]), 4, 7, torch.device("cpu"))
     for epoch, first in ((0, 0), (1, 0), (1, 2), (1, 3)):
         pairs = list(zip(lazy.epoch(epoch, first), held.epoch(epoch, first), strict=True))
         assert len(pairs) == 3 - first

@@ -72,6 +72,9 @@ def folded(twin: nn.Module, source: nn.Module, example: torch.Tensor, narrow: in
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own, about itself
         exported = torch.export.export(twin, (example,)).module()
+        for node in list(exported.graph.nodes):  # checks of the input's shape, which is always the example's
+            if node.op == "call_module" and not node.users:
+                exported.graph.erase_node(node)
         folding = _Folding(exported, dict(_tensors(source)), example, narrow)
         if not folding.batch_norms():
             return None

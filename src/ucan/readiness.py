@@ -123,12 +123,17 @@ def check_batch(x: torch.Tensor) -> None:
     if not isinstance(x, torch.Tensor):
         raise InvalidInput(f"x must be a torch tensor of shape (batch, *event), got {type(x).__name__}.")
     if not x.is_floating_point():
-        raise InvalidInput(f"x must hold floating-point numbers (pixels in [0, 1]), got {x.dtype}: x.float() / 255?")
+        advice = (
+            "x.float() / 255 for 8-bit pictures"
+            if x.dtype == torch.uint8
+            else "x.double() for numbers; noise cannot be added to token ids"
+        )
+        raise InvalidInput(f"x must hold floating-point numbers, got {x.dtype}: {advice}.")
     if x.ndim < 2 or x.numel() == 0:
         raise InvalidInput(f"x must be a non-empty batch of shape (batch, *event), got {tuple(x.shape)}.")
     if not torch.isfinite(x).all():
         first = (~torch.isfinite(x)).nonzero()[0].tolist()
-        raise InvalidInput(f"x{first} is {x[tuple(first)].item()}: every pixel must be finite.")
+        raise InvalidInput(f"x{first} is {x[tuple(first)].item()}: every entry must be a finite number.")
 
 
 def cannot_answer(x: torch.Tensor, error: Exception) -> ModelError:

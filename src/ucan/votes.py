@@ -43,7 +43,7 @@ def forward_size(dim: int, device: torch.device) -> int:
     """Copies per forward pass: what fills the device. A CPU's caches are small; a GPU wants thousands of small images."""
     if device.type == "cpu":
         return max(block_size(dim), min(512, _power_of_two(2**19 // dim)))
-    return max(block_size(dim), min(4096, _power_of_two(2**26 // dim)))
+    return max(block_size(dim), min(4096, _power_of_two(2**27 // dim)))
 
 
 def _power_of_two(bound: int) -> int:

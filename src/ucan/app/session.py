@@ -215,6 +215,11 @@ def _open_certified(
         raise InvalidInput(f"{run} has no results yet: `ucan certify` writes them; then come back.")
     # A certificate tells Σ, an abstention only the law: prefer the former.
     first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
+    if config.data.columns:
+        raise InvalidInput(
+            f"{run} is about a table, and this page shows pictures: its answers are in {run / 'answers.csv'}, and "
+            "`ucan report` makes its page."
+        )
     g = pipeline_of(config.model, first, device, model, weights)
     # The classifier has the precision.
     plan = replace(config.sampling.plan(opened.norm), precision=None, budget=first.budget)

@@ -67,6 +67,7 @@ def audit(
         ),
     ] = None,
     seed: words.SeedOption = 0,
+    trust: words.TrustOption = False,
     device: words.DeviceOption = "auto",
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
@@ -94,6 +95,7 @@ def audit(
         mode=mode.value,
         budget=Budget(steps, draws, restarts, check, level, seed, method),
         device=device,
+        trust=trust,
     )
     done = attack(job, out, Shown("auditing", quiet, "attempts", "attempts are kept"))
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucan.catalogue import GENERATORS, LAWS, SCALES
+from ucan.catalogue import GENERATORS, LAWS, SCALES, parsed
 from ucan.errors import InvalidInput
 from ucan.models.names import NAMES as MODEL_NAMES
 
@@ -71,6 +71,14 @@ SizeOption = Annotated[int | None, typer.Option(help="Resize and crop the pictur
 ChannelsOption = Annotated[
     int | None, typer.Option(help="Channels of the pictures of a folder: 3 (RGB, if not given) or 1 (grey).")
 ]
+UnitOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="The unit of an array's inputs that are no pixels in [0, 1] (`dB`, `mm`): they are taken as they are, and --scale "
+        "and radii are in that unit.",
+    ),
+]
 TargetOption = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="The column of a table that holds the labels.")
 ]
@@ -119,10 +127,24 @@ NormaliseOption = Annotated[
         "one that a timm model names."
     ),
 ]
+
+
+def _check_law(text: str | None) -> str | None:
+    if text is not None:
+        LAWS.check(parsed(text)[0], "--law")
+    return text
+
+
+def _laws(incomplete: str) -> list[str]:
+    return [name for name in LAWS.names() if name.startswith(incomplete)]
+
+
 LawOption = Annotated[
     str | None,
     typer.Option(
-        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given."
+        callback=_check_law,
+        autocompletion=_laws,
+        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given.",
     ),
 ]
 ScaleOption = Annotated[

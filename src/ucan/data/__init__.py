@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from ucan.catalogue import READERS, call
-from ucan.data.files import check_split, load_npz
+from ucan.data.files import check_split, load_npy, load_npz
 from ucan.data.images import ImageFolder, InMemory, Labelled
+from ucan.data.objects import as_dataset, is_named, named_dataset
 from ucan.errors import InvalidInput
 
 NAMES = tuple(READERS.own)
 
-__all__ = ["NAMES", "ImageFolder", "InMemory", "Labelled", "held_out", "load"]
+__all__ = ["NAMES", "ImageFolder", "InMemory", "Labelled", "as_dataset", "held_out", "load"]
 
 
 def load(
@@ -24,6 +25,7 @@ def load(
     root: str | Path | None = None,
     size: int | None = None,
     channels: int = 3,
+    unit: str | None = None,
 ) -> Labelled:
     """The data set of that name, or at that path.
 
@@ -33,6 +35,9 @@ def load(
     subfolder named after the split if there is one (for test, val will do), or else itself. Where a folder has the name of
     a data set, write ./name. Installed packages add names, and suffixes of files such as ``.h5``, by entry points of the
     group ``ucan.readers``.
+
+    ``package.module:name`` is a data set of a module, importable also from the current directory: anything that ``as_dataset``
+    takes. ``unit`` names the unit of an array's inputs that are no pixels in [0, 1].
     """
     path, known_names = Path(source), READERS.names()
     offered = {"split": split, "size": size, "channels": channels}
@@ -41,20 +46,27 @@ def load(
         return _read(source.lower(), root=place, name=source.lower(), **offered)
     if path.is_file() and path.suffix.lower() in known_names:
         return _read(path.suffix.lower(), path=path, **offered)
+    if isinstance(source, str) and is_named(source):
+        return named_dataset(source, unit)
     if path.is_dir():
         return ImageFolder(_split_folder(path, split), size, channels)
     if path.is_file() and path.suffix.lower() == ".npz":
-        return load_npz(path, split)
-    known = f"a name ({', '.join(known_names)}), an .npz file or a folder of pictures"
+        return load_npz(path, split, unit)
+    if path.is_file() and path.suffix.lower() == ".npy":
+        return load_npy(path, unit)
+    known = f"a name ({', '.join(known_names)}), an .npz or .npy file, package.module:dataset, a table or a folder"
     if path.is_file():
-        raise InvalidInput(f"{path} is neither .npz nor a folder: the data must be {known}.")
-    raise InvalidInput(f"there is no data set {str(source)!r}, and no such file or folder: give {known}.")
+        raise InvalidInput(f"{path} is neither .npz, .npy, a table nor a folder: the data must be {known}.")
+    raise InvalidInput(
+        f"there is no data set {str(source)!r}, and no such file or folder: give {known}. "
+        "Installed packages add other names (entry points of the group ucan.readers)."
+    )
 
 
 def _read(reader: str, **offered: Any) -> Labelled:
     """What a reader of the catalogue gives: a ``Labelled``, or any torch Dataset of (pixels, label) that fits in memory."""
     found = call("data", READERS.load(reader), {}, **offered)
-    return found if isinstance(found, Labelled) else InMemory.of(found)
+    return found if isinstance(found, Labelled) else as_dataset(found)
 
 
 def read_imagenet(root: Path, split: str, size: int | None, channels: int) -> ImageFolder:

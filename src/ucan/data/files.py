@@ -210,7 +210,7 @@ def read_plain_pickle(opened: BinaryIO, path: Path) -> dict[Any, Any]:
 # --- npz and digits ---
 
 
-def load_npz(path: str | Path, split: str | None = None) -> InMemory:
+def load_npz(path: str | Path, split: str | None = None, unit: str | None = None) -> InMemory:
     """An .npz file with arrays x (or images, data) and, if known, y (or labels, targets).
 
     The images keep the shape they have, (N, *event): channels first. With a split, ``x_test`` or ``test_images`` and
@@ -236,7 +236,15 @@ def load_npz(path: str | Path, split: str | None = None) -> InMemory:
         )
     if labels is not None and labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    return InMemory(images, labels, None, path.stem)
+    return InMemory(images, labels, None, path.stem, unit=unit)
+
+
+def load_npy(path: Path, unit: str | None = None) -> InMemory:
+    """An .npy file with inputs (N, *event), whose labels are unknown."""
+    try:
+        return InMemory(np.load(path, allow_pickle=False), name=path.stem, unit=unit)
+    except (OSError, ValueError, EOFError) as error:
+        raise InvalidInput(f"{path} cannot be read as a numeric .npy file: {error}.") from error
 
 
 def _find_key(keys: list[str], names: tuple[str, ...], split: str | None) -> str | None:

@@ -107,7 +107,8 @@ class InMemory(Labelled):
     """Inputs held as one tensor: ``images`` (N, *event), uint8 (0 to 255) or floats within [0, 1].
 
     Numpy arrays are taken as well; without ``labels`` every label is −1. Bytes have the step 1/255; for floats ``step`` says
-    what they are whole multiples of, if of anything.
+    what they are whole multiples of, if of anything. Numbers in another range than [0, 1] are taken as they are where ``unit``
+    says what they are in (decibels, metres): noise, radii and steps are in that unit then.
     """
 
     def __init__(
@@ -118,11 +119,13 @@ class InMemory(Labelled):
         name: str = "data",
         step: float | None = None,
         names: Sequence[str] | None = None,
+        unit: str | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.unit = name, unit
         self.names = None if names is None else tuple(map(str, names))
-        self.images = _check_images(_as_tensor(images), name)
-        self.step = BYTE if self.images.dtype == torch.uint8 else step
+        self.images = _check_images(_as_tensor(images), name, unit)
+        whole = unit is not None and not self.images.is_floating_point()
+        self.step = 1.0 if whole else BYTE if self.images.dtype == torch.uint8 else step
         count = len(self.images)
         self.labels = torch.full((count,), UNKNOWN) if labels is None else _check_labels(_as_tensor(labels), name)
         self.classes = None if classes is None else tuple(classes)
@@ -136,14 +139,6 @@ class InMemory(Labelled):
                 f"{name}: label {largest} has no name, classes names {len(self.classes)}: labels count from 0."
             )
 
-    @classmethod
-    def of(cls, dataset: Any, name: str = "data") -> InMemory:
-        """Any torch.utils.data.Dataset of (input, label) pairs, read once into memory."""
-        items = [dataset[i] for i in range(len(dataset))]
-        if not items:
-            raise InvalidInput(f"{name} is empty.")
-        return cls(torch.stack([torch.as_tensor(x) for x, _ in items]), [int(label) for _, label in items], name=name)
-
     @property
     def event_shape(self) -> tuple[int, ...]:
         """The shape of one input."""
@@ -152,7 +147,10 @@ class InMemory(Labelled):
     def batch(self, indices: Sequence[int] | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The items at these indices: float32 (b, *event) within [0, 1] and int64 (b,)."""
         index = torch.as_tensor(indices, dtype=torch.int64)
-        return as_pixels(self.images[index]), self.labels[index]
+        chosen = self.images[index]
+        if self.unit is not None:
+            return (chosen if chosen.is_floating_point() else chosen.double()), self.labels[index]
+        return as_pixels(chosen), self.labels[index]
 
     def fingerprint(self) -> str:
         """SHA-256 of images and labels."""
@@ -165,7 +163,7 @@ class InMemory(Labelled):
         """The items at these indices, in this order, with the same classes."""
         index = torch.as_tensor(indices, dtype=torch.int64)
         names = None if self.names is None else [self.names[i] for i in index.tolist()]
-        return InMemory(self.images[index], self.labels[index], self.classes, self.name, self.step, names)
+        return InMemory(self.images[index], self.labels[index], self.classes, self.name, self.step, names, self.unit)
 
     def __repr__(self) -> str:
         return f"InMemory({self.name!r}, {len(self)} of shape {self.event_shape})"
@@ -366,6 +364,10 @@ def _as_tensor(values: torch.Tensor | np.ndarray | Sequence[int]) -> torch.Tenso
 
 def _check_labels(labels: torch.Tensor, name: str) -> torch.Tensor:
     """The labels as int64 (N,)."""
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        raise InvalidInput(
+            f"{name}: labels have the shape {tuple(labels.shape)}, one-hot as it seems: give labels.argmax(1)."
+        )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InvalidInput(f"{name}: labels must be whole numbers, got {labels.dtype}: labels.long()?")
     if labels.ndim != 1:
@@ -379,19 +381,25 @@ def _check_labels(labels: torch.Tensor, name: str) -> torch.Tensor:
     return labels
 
 
-def _check_images(images: torch.Tensor, name: str) -> torch.Tensor:
-    """The images, if they are bytes, or finite floats within [0, 1]."""
+def _check_images(images: torch.Tensor, name: str, unit: str | None = None) -> torch.Tensor:
+    """The images, if they are bytes, or finite floats within [0, 1]; in a unit of their own any finite numbers."""
     if images.ndim < 2 or images.numel() == 0:
         raise InvalidInput(f"{name}: images must be non-empty, (N, *event); got shape {tuple(images.shape)}.")
+    if unit is not None and bool(images.isfinite().all()):
+        return images
     if images.dtype == torch.uint8:
         return images
     if not images.is_floating_point():
         raise InvalidInput(f"{name}: images must be uint8 or floats within [0, 1], got {images.dtype}.")
     if bool(images.amin() >= 0) and bool(images.amax() <= 1):  # false for NaN
         return images
-    wrong = ~((images >= 0) & (images <= 1))
+    wrong = ~((images >= 0) & (images <= 1)) if unit is None else ~images.isfinite()
     first = tuple(wrong.nonzero()[0].tolist())
+    if not bool(images[first].isfinite()):
+        raise InvalidInput(
+            f"{name}: images{list(first)} is {images[first].item():g}, and inputs must be finite numbers."
+        )
     raise InvalidInput(
         f"{name}: images{list(first)} is {images[first].item():g}, but pixels must be finite and within [0, 1]: "
-        "divide by the largest value there can be (255?)."
+        "divide by the largest value there can be (255?), or say in which unit they are (unit=, on the command line --unit)."
     )

@@ -14,13 +14,14 @@ from ucan.audit import FACTORS, Attempt, Budget, Ledger, Summary, audit_all, mod
 from ucan.audit.images import save_images
 from ucan.certificate import Certificate
 from ucan.data import Labelled
+from ucan.data.tables import by_held
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.registry import Registry
 from ucan.results.lock import LOCK, WriterLock
-from ucan.runs.build import device_of
 from ucan.runs.config import AuditConfig
 from ucan.runs.fields import to_table
+from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import AUDIT, Run
 from ucan.runs.rebuild import data_of, pipeline_of
@@ -43,6 +44,7 @@ class AuditJob:
     mode: str = "both"
     budget: Budget = field(default_factory=Budget)
     device: str | torch.device = "auto"
+    trust: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +72,7 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     first = next((c for _, c in _certificates(run, chosen)), None)
     if first is None:
         raise InvalidInput(f"{run.folder} was imported and holds numbers only: there are no certificates to attack.")
-    g = pipeline_of(run.config.model, first, where, job.model, job.weights)
+    g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust)
     weights = weights_hash(g.f.model)
     if run.config.model.weights_hash not in (None, weights):  # before the audit's folder is settled
         raise InvalidInput(
@@ -82,11 +84,13 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     folder = run.folder / AUDIT if out is None else Path(out)
     with _locked(folder), _memory(registry, first) as memory:
         ledger = Ledger(folder, to_table(config))
-        cases = ((idx, dataset[idx][0][None].to(where), c) for idx, c in _certificates(run, chosen))
         todo = sum(_open(ledger.get(i, f, m)) for i in chosen for m in modes for f in factors)
         told = _Told(progress)
         with progress.working(todo, len(ledger), job.budget.check):
-            attempts = audit_all(g, cases, ledger, job.mode, factors, job.budget, told, memory)
+            attempts = []
+            for held, group in by_held(dataset, chosen):
+                cases = ((idx, dataset[idx][0][None].to(where), c) for idx, c in _certificates(run, group))
+                attempts += audit_all(g.holding(held), cases, ledger, job.mode, factors, job.budget, told, memory)
         pictures = save_images(ledger, attempts)
     summary = summarise(attempts, run.config.data.skip or 1)
     return Audited(len(_chosen(run, 0.0, None)), summary, tuple(attempts), ledger, tuple(pictures))

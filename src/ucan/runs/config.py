@@ -54,6 +54,8 @@ class DataRef:
     train: str | None = entry("train", certify=Option("--train"))
     hold: tuple[str, ...] = entry("hold", (), certify=Option("--hold", ()))
     vary: tuple[str, ...] = entry("vary", (), certify=Option("--vary", ()))
+    columns: tuple[str, ...] = entry("columns", (), certify="of the table that the model is given")
+    unit: str | None = entry("unit", certify=Option("--unit"))
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
-from ucan.arithmetic import step_of
+from ucan.arithmetic import REAL, step_of
 from ucan.backends import PRECISIONS
 from ucan.certificate import Abstention, Certificate
 from ucan.data import Labelled, load
+from ucan.data.frames import is_table
+from ucan.data.tables import Table
 from ucan.errors import InvalidInput
+from ucan.estimators import as_estimator
 from ucan.models import load_model
+from ucan.models.adapt import adapt, normalised
+from ucan.models.rows import TableModel
 from ucan.runs.config import DataRef, ModelRef
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
@@ -23,7 +31,11 @@ def data_of(data: DataRef, source: str | None = None) -> Labelled:
     named = source or data.source
     if named is None:
         raise InvalidInput("this run does not say which data it certified: name them with --data.")
-    return load(named, data.split or "test", size=data.size, channels=data.channels or 3)
+    if is_table(named):
+        if data.columns and data.train is None and data.source is None:
+            raise InvalidInput("this run was made from a table in Python, with settings of its own: look at it there.")
+        return Table(named, data.target, data.id, data.hold, data.vary, data.train, data.columns or None)
+    return load(named, data.split or "test", size=data.size, channels=data.channels or 3, unit=data.unit)
 
 
 def pipeline_of(
@@ -32,16 +44,25 @@ def pipeline_of(
     device: torch.device,
     model: str | None = None,
     weights: str | Path | None = None,
+    dataset: Labelled | None = None,
+    trust: bool = False,
 ) -> SmoothedClassifier:
     """The deployed pipeline behind an outcome of a run: a trained run's with its generator, or one under fixed noise.
 
-    ``model`` and ``weights`` say where they are, if not where the run says; another model brings its own weights.
+    ``model`` and ``weights`` say where they are, if not where the run says; another model brings its own weights. Of a table
+    it takes the ``dataset``, and gives the classifier of its rows: ``holding`` makes it that of one row. A run's own word is
+    not enough to read a pickle: whoever rebuilds it says ``trust``.
     """
     if model is None:
         model, weights = known.spec, weights or known.weights
     if model is None:
         raise InvalidInput("this run does not say which model it certified: name it with --model.")
     law, classes, precision = outcome.evidence.law, len(outcome.evidence.counts), _precision(outcome)
+    if isinstance(dataset, Table):
+        named, found = known.model_id, load_model(model, weights, classes, device, trust=trust)
+        rows = TableModel(found, dataset.columns, classes, named)
+        step = None if outcome.evidence.arithmetic == REAL else dataset.step
+        return SmoothedClassifier(rows, law, noise_again(outcome), classes, step=step)
     step = step_of(outcome.evidence.arithmetic)
     if is_trained_run(model):
         trained = load_run(model)
@@ -53,7 +74,7 @@ def pipeline_of(
     noise = noise_again(outcome)
     named = outcome.evidence.model or ""
     return SmoothedClassifier(
-        load_model(model, weights, classes, device, shape),
+        _adapted(load_model(model, weights, classes, device, shape, trust=trust), known, shape, device),
         law,
         noise,
         classes,
@@ -61,6 +82,19 @@ def pipeline_of(
         model_id=named.removeprefix("id:") if named.startswith("id:") else None,
         step=step,
     )
+
+
+def _adapted(
+    model: Any, known: ModelRef, shape: tuple[int, ...] | None, device: torch.device
+) -> Callable[[torch.Tensor], Any]:
+    """The model as a run takes it: behind its normalisation, and with logits where it has a record or one logit."""
+    if shape is None:
+        return model
+    if known.normalise is not None and isinstance(model, nn.Module):
+        model = normalised(model, known.normalise, shape[0])
+    if not isinstance(model, nn.Module):
+        return as_estimator(model) or model
+    return adapt(model, torch.zeros(1, *shape, device=device)).model
 
 
 def _precision(outcome: Certificate | Abstention) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -13,13 +14,16 @@ import torch
 from ucan import verify as verification
 from ucan.arithmetic import REAL, step_of
 from ucan.certificate import Certificate, load_json
+from ucan.data.frames import is_table
 from ucan.data.images import BYTE
 from ucan.data.single import is_single, load_picture_or_array
 from ucan.errors import InvalidInput
 from ucan.models import load_model
+from ucan.models.rows import TableModel
 from ucan.registry import Registry
 from ucan.replay import Replay, replay
-from ucan.runs.build import Pipeline, dataset_of, smoothed_of
+from ucan.runs.build import loaded, settle, smoothed_of
+from ucan.runs.jobs import Pipeline, Selection, TableOptions, dataset_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run
@@ -44,11 +48,16 @@ class VerifyJob(Pipeline):
     alpha: float = 0.001
     seed: int | None = None
     replay: bool = False
+    target: str | None = None
+    id: str | None = None
+    train: str | Path | None = None
+    hold: Sequence[str] = ()
+    vary: Sequence[str] = ()
 
     @property
     def states_noise(self) -> bool:
         """Whether the job says which noise is deployed; a trained run does."""
-        given = (self.law, self.scale, self.exponent, self.noise)
+        given = (self.law, self.scale, self.exponent, self.noise, self.sigma, self.train)
         return self._trained or any(option is not None for option in given)
 
     @property
@@ -84,9 +93,12 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
             f"{job.certificate} is no certificate but an abstention or a prediction: it claims no region."
         )
     where = job.place()
-    x, declared, data_hash = _input(job, record.region.shape)
-    x = x[None].to(where)
-    g = _deployed(job, record, x, declared) if job.states_noise else _as_stated(job, record, where)
+    if is_table(job.input):
+        g, x, data_hash = _of_table(job, record, where)
+    else:
+        x, declared, data_hash = _input(job, record.region.shape)
+        x = x[None].to(where)
+        g = _deployed(job, record, x, declared) if job.states_noise else _as_stated(job, record, where)
     if job.registry is not None and not Path(job.registry).is_file():
         raise InvalidInput(f"there is no registry {job.registry}.")
     samples = record.evidence.n if job.n is None else job.n
@@ -99,6 +111,28 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
         redrawn = replay(record, g, _origin(record, x, memory), data_hash) if job.replay else None
         progress.finished("")
     return Verified(record, verdict, redrawn)
+
+
+def _of_table(
+    job: VerifyJob, record: Certificate, where: torch.device
+) -> tuple[SmoothedClassifier, torch.Tensor, str | None]:
+    """The classifier at a row of a table, the row, and the hash of the table. Without --sigma and --train: as stated."""
+    if job.index is None:
+        raise InvalidInput(f"{job.input} is a table: say with --index which of its rows is meant, counted from 0.")
+    options = TableOptions(job.target, job.id, job.train, tuple(job.hold), tuple(job.vary))
+    selection = Selection.of(dataset_of(job.input, table=options), 1, None)
+    if job.states_noise:
+        settled = settle(job, selection, where)
+        g, table = settled.g, settled.selection.dataset
+    else:
+        f = loaded(job, where, selection.dataset.event_shape)
+        rows, table = TableModel.of(f, selection.dataset, len(record.evidence.counts), job.model_id)  # type: ignore[arg-type]
+        g = SmoothedClassifier(rows, record.evidence.law, verification.noise_of(record), rows.num_classes)
+    if not 0 <= job.index < len(table):
+        raise InvalidInput(f"--index {job.index}: {job.input} has rows 0 to {len(table) - 1}.")
+    real = job.arithmetic == "real" or record.evidence.arithmetic == REAL
+    g = g.on_grid(None if real else table.step).holding(table.held_at(job.index))
+    return g, table[job.index][0][None].to(where), table.fingerprint()
 
 
 def _deployed(job: VerifyJob, record: Certificate, x: torch.Tensor, declared: float | None) -> SmoothedClassifier:

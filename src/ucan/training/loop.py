@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ucan.data import InMemory, Labelled, held_out
+from ucan.data import Labelled, as_dataset, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
 from ucan.models import load_weights
 from ucan.storage import Journal
@@ -83,7 +83,7 @@ class Trainer:
         if self.fabric.world_size > 1:
             atexit.register(leave_in_order)
         if not isinstance(dataset, Labelled):
-            dataset = InMemory.of(dataset)
+            dataset = as_dataset(dataset)
         if len(dataset) < 1:
             raise InvalidInput("the training set is empty.")
         classes = count_outputs(settings, classifier, dataset)

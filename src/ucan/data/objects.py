@@ -1,0 +1,145 @@
+"""Data as Python objects: arrays, torch datasets and loaders, Hugging Face data sets, `package.module:dataset`; read once."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ucan.data.images import UNKNOWN, InMemory, Labelled
+from ucan.errors import InvalidInput
+
+INPUTS = ("image", "img", "pixel_values", "input", "inputs", "x", "data", "audio")
+LABELS = ("label", "labels", "y", "target", "fine_label", "class")
+
+
+def as_dataset(source: Any, name: str = "data", unit: str | None = None) -> Labelled:
+    """Any data as a data set: an array of inputs, a pair (inputs, labels), a torch Dataset or DataLoader, a Hugging Face set.
+
+    Items are (input, label), an input alone, or a mapping with an input (image, x, …) and a label (label, y, …). ``unit``
+    names the unit of inputs that are no pixels in [0, 1]; they are then taken as they are.
+    """
+    if isinstance(source, Labelled):
+        return source
+    if isinstance(source, np.ndarray | torch.Tensor):
+        return InMemory(source, name=name, unit=unit)
+    if isinstance(source, tuple) and len(source) == 2 and all(isinstance(p, np.ndarray | torch.Tensor) for p in source):
+        return InMemory(source[0], source[1], name=name, unit=unit)
+    inputs, labels = [], []
+    for x, label in _items(source, name):
+        inputs.append(x)
+        labels.append(label)
+    if not inputs:
+        raise InvalidInput(f"{name} is empty.")
+    shapes = {tuple(x.shape) for x in inputs}
+    if len(shapes) > 1:
+        shown = ", ".join(map(str, sorted(shapes)[:3]))
+        raise InvalidInput(f"{name} has inputs of several shapes ({shown}): resize them to one.")
+    return InMemory(torch.stack(inputs), torch.tensor(labels), class_names(source), name, unit=unit)
+
+
+def named_dataset(spec: str, unit: str | None = None) -> Labelled:
+    """What ``package.module:dataset`` stands for; a function or a class without arguments is called."""
+    module_name, _, attribute = spec.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        made = found() if isinstance(found, type) or _is_maker(found) else found
+    except Exception as error:  # whatever the user's module raises
+        lines = str(error).strip().splitlines() or ["no message"]
+        raise InvalidInput(
+            f"--data {spec}: {type(error).__name__}: {lines[0]}. Name a data set of a module."
+        ) from error
+    return as_dataset(made, attribute, unit)
+
+
+def is_named(source: str) -> bool:
+    """Whether a text is ``package.module:name`` and no path."""
+    module, colon, name = source.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
+
+
+def class_names(source: Any) -> tuple[str, ...] | None:
+    """The names of the classes that a data set tells: torchvision's ``classes``, Hugging Face's features."""
+    for feature in dict(getattr(source, "features", None) or {}).values():
+        if getattr(feature, "names", None):
+            return tuple(map(str, feature.names))
+    inner = getattr(source, "dataset", source)
+    names = getattr(inner, "classes", None)
+    if isinstance(names, list | tuple) and names and all(isinstance(n, str) for n in names):
+        return tuple(names)
+    return None
+
+
+def _is_maker(found: Any) -> bool:
+    return callable(found) and not hasattr(found, "__len__") and not hasattr(found, "__iter__")
+
+
+def _items(source: Any, name: str) -> Iterator[tuple[torch.Tensor, int]]:
+    """The items one by one, whatever holds them."""
+    if isinstance(source, torch.utils.data.DataLoader):
+        for batch in source:
+            x, labels = _parts(batch, name)
+            count = len(x)
+            for i in range(count):
+                yield as_input(x[i], name), UNKNOWN if labels is None else _label(labels[i], name)
+        return
+    if not hasattr(source, "__iter__") and not hasattr(source, "__getitem__"):
+        raise InvalidInput(f"{name}: a {type(source).__name__} is no data: give an array, a data set or a table.")
+    items = (source[i] for i in range(len(source))) if hasattr(source, "__len__") else iter(source)
+    for item in items:
+        x, label = _parts(item, name)
+        yield as_input(x, name), UNKNOWN if label is None else _label(label, name)
+
+
+def _parts(item: Any, name: str) -> tuple[Any, Any]:
+    """An item as its input and its label, None if there is none."""
+    if isinstance(item, Mapping):
+        x = next((key for key in INPUTS if key in item), None)
+        if x is None:
+            raise InvalidInput(
+                f"{name}: items have {', '.join(map(str, item))}; the input should be one of {', '.join(INPUTS)}."
+            )
+        y = next((key for key in LABELS if key in item), None)
+        return item[x], None if y is None else item[y]
+    if isinstance(item, tuple | list) and len(item) >= 2 and not isinstance(item[0], int | float):
+        return item[0], item[1]
+    return (item[0], None) if isinstance(item, tuple | list) and len(item) == 1 else (item, None)
+
+
+def as_input(value: Any, name: str) -> torch.Tensor:
+    """One input as a tensor: a tensor, an array, nested lists, or a picture, whose channels come first."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if type(value).__module__.partition(".")[0] == "PIL":
+        pixels = np.array(value.convert("L" if value.mode in ("L", "1") else "RGB"), dtype=np.uint8)
+        return torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1).contiguous()
+    if isinstance(value, Mapping) and "array" in value:  # Hugging Face's audio
+        value = value["array"]
+    try:
+        return torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"{name}: an input is a {type(value).__name__}, not numbers: give tensors or pictures."
+        ) from error
+
+
+def _label(value: Any, name: str) -> int:
+    number = np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)
+    if number.size != 1:
+        raise InvalidInput(
+            f"{name}: a label is {number.tolist()!r}: give the class number, of one-hot labels label.argmax()."
+        )
+    if number.dtype.kind not in "uib" or number.dtype.kind == "b":
+        raise InvalidInput(f"{name}: a label is {number.item()!r}: give a whole class number, counted from 0.")
+    return int(number.reshape(()))

@@ -1,0 +1,283 @@
+"""The command line with what people bring: tables, estimators' files, names; what it says is true and of use."""
+
+import csv
+import json
+import pickle
+import sys
+import tomllib
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ucan.certificate import load_json
+from ucan.cli import main
+from ucan.report.rerun import commands
+from ucan.runs.audit import AuditJob, audit
+from ucan.runs.certify import CertifyJob, certify
+from ucan.runs.read import Run, read_runs
+from ucan.runs.verify import VerifyJob, verify
+
+pandas = pytest.importorskip("pandas")
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture(scope="module")
+def credit(tmp_path_factory):
+    """A folder with train.csv, test.csv and a fitted pipeline that encodes a category and scales two numbers."""
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    place = tmp_path_factory.mktemp("credit")
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {
+            "customer": [f"C-{i:04d}" for i in range(400)],
+            "income": rng.normal(50_000, 12_000, 400).round(),
+            "age": rng.integers(18, 80, 400),
+            "job": rng.choice(["clerk", "nurse"], 400),
+        }
+    )
+    score = (frame["income"] - 50_000) / 12_000 + (frame["age"] - 49) / 60 + (frame["job"] == "nurse")
+    frame["decision"] = np.where(score > 0.3, "approved", "refused")
+    frame.iloc[:350].to_csv(place / "train.csv", index=False)
+    frame.iloc[350:].to_csv(place / "test.csv", index=False)
+    encode = make_column_transformer((OneHotEncoder(), ["job"]), (StandardScaler(), ["income", "age"]))
+    train = frame.iloc[:350]
+    model = make_pipeline(encode, LogisticRegression()).fit(train[["income", "age", "job"]], train["decision"])
+    (place / "credit.pkl").write_bytes(pickle.dumps(model))
+    return place
+
+
+@pytest.fixture
+def here(credit, tmp_path, monkeypatch):
+    for file in credit.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+TABLE = ("--data", "test.csv", "--target", "decision", "--id", "customer", "--train", "train.csv")
+MODEL = ("--model", "credit.pkl", "--trust")
+
+
+def ran(capsys, monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["ucan", *map(str, words)])
+    code = 0
+    try:
+        main()
+    except SystemExit as leaving:
+        code = leaving.code or 0
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    return code, said.out, said.err
+
+
+def certified(capsys, monkeypatch, *words, n=400):
+    code, out, err = ran(capsys, monkeypatch, "certify", *words, "--n", n, "--n0", "50", "-q")
+    assert code == 0, err
+    return out
+
+
+def sheet(run):
+    with (run / "answers.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_certify_a_csv_with_names_classes_and_columns(here, capsys, monkeypatch):
+    out = certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "6", "-o", "run", "--certificates")
+    assert "C-0350: The answer stays " in out and "income alone moves by less than " in out
+    assert "Nothing is said of changes of job: it was held, without noise." in out
+    rows = sheet(here / "run")
+    assert [row["name"] for row in rows] == [f"C-0{i}" for i in range(350, 356)]
+    assert {row["label"] for row in rows} <= {"approved", "refused"}
+    config = tomllib.loads((here / "run" / "config.toml").read_text(encoding="utf-8"))
+    assert config["class_names"] == ["approved", "refused"] and config["columns"] == ["income", "age", "job"]
+    assert set(config["sigma"]) == {"income", "age"} and config["arithmetic"].startswith("grid(")
+    record = load_json(here / "run" / "certificates" / "0.json")
+    assert record.evidence.held.columns == ("job",)
+    for row in rows:
+        if row["answer"]:
+            outcome = load_json(here / "run" / "certificates" / f"{row['idx']}.json")
+            assert float(row["± income"]) <= float(outcome.region.reach()[0])
+
+
+def test_a_table_run_goes_on_and_refuses_other_noise(here, capsys, monkeypatch):
+    certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "2", "-o", "run")
+    certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "4", "-o", "run")
+    assert Run.open("run").inputs == 4
+    again = ("certify", *MODEL, *TABLE, "--n", "400", "--n0", "50", "-o", "run")
+    code, _, err = ran(capsys, monkeypatch, *again, "--sigma", "age=3")
+    assert code == 2 and "sigma.age" in err
+    with (here / "train.csv").open("a", encoding="utf-8") as file:
+        file.writelines(f"X,{200000 + i},40,clerk,approved\n" for i in range(300))
+    code, _, err = ran(capsys, monkeypatch, *again)
+    assert code == 2 and "sigma.income" in err  # frozen when the run began
+
+
+def test_the_command_to_run_it_again_names_the_table(here, capsys, monkeypatch):
+    certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "3", "-o", "run", "--hold", "age")
+    line = next(line for line in commands(read_runs(["run"])[0]) if " certify " in line)
+    for word in ("--target decision", "--id customer", "--train train.csv", "--hold age", "--trust"):
+        assert word in line
+    assert "--noise" not in line and "--sigma" not in line
+
+
+def test_a_budget_by_column(here, capsys, monkeypatch):
+    out = certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "4", "-o", "run", "--budget", "income=2%,age=1")
+    assert "ε = " in out
+    rows = sheet(here / "run")
+    assert "budget factor" in rows[0]
+    median = pandas.read_csv("train.csv")["income"].abs().median()
+    (first,) = [row for row in rows if row["answer"]][:1]
+    outcome = Run.open("run").outcome(int(first["idx"]))
+    assert outcome.budget.limits.tolist() == [pytest.approx(0.02 * median), 1.0]
+
+
+def test_verification_at_the_row_and_nowhere_else(here, capsys, monkeypatch):
+    certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "6", "-o", "run", "--certificates")
+    frame = pandas.read_csv("test.csv")
+    base = dict(certificate="run/certificates/0.json", model="credit.pkl", trust=True, target="decision", id="customer")
+    deployed = verify(VerifyJob(input="test.csv", index=0, train="train.csv", n=300, **base))
+    assert deployed.stands and deployed.verdict.confirms == "pipeline"
+    stated = verify(VerifyJob(input="test.csv", index=0, n=300, **base))
+    assert stated.stands and stated.verdict.confirms is None
+    frame.loc[0, "job"] = "clerk" if frame.loc[0, "job"] == "nurse" else "nurse"
+    frame.to_csv("other.csv", index=False)
+    other = verify(VerifyJob(input="other.csv", index=0, train="train.csv", n=300, **base))
+    assert {check.name for check in other.verdict.checks if not check.passed} >= {"held", "weights"}
+
+
+def test_an_audit_attacks_rows_at_their_own_categories(here, capsys, monkeypatch):
+    certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "6", "-o", "run")
+    done = audit(AuditJob(run="run", trust=True, most=3, factors=(0.999,)))
+    assert done.summary.attacked == 3 and not done.summary.is_bug
+
+
+def test_the_report_of_a_table_is_made(here, capsys, monkeypatch):
+    certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "4", "-o", "run")
+    code, _, err = ran(capsys, monkeypatch, "report", "run", "-o", "page.html", "-q")
+    assert code == 0, err
+    assert (here / "page.html").stat().st_size > 1000
+
+
+def test_predict_answers_rows(here, capsys, monkeypatch):
+    words = ("predict", *MODEL, *TABLE, "--max", "5", "--n", "100", "-o", "p.tsv", "-q")
+    code, out, err = ran(capsys, monkeypatch, *words)
+    assert code == 0, err
+    assert "answered correctly" in out and len((here / "p.tsv").read_text().splitlines()) == 6
+
+
+WRONG = {
+    "no trust": (("--model", "credit.pkl", *TABLE), "--trust"),
+    "no noise": ((*MODEL, "--data", "test.csv", "--target", "decision", "--id", "customer"), "--train"),
+    "no target": ((*MODEL, "--data", "test.csv", "--target", "choice", "--train", "train.csv"), "no column 'choice'"),
+    "no id": ((*MODEL, "--data", "test.csv", "--target", "decision", "--id", "key"), "no column 'key'"),
+    "strange labels": ((*MODEL, "--data", "test.csv", "--target", "customer", "--train", "train.csv"), "has the label"),
+    "sigma of a category": ((*MODEL, *TABLE, "--sigma", "job=1"), "job is held (text)"),
+    "sigma of nothing": ((*MODEL, *TABLE, "--sigma", "wage=1"), "no column 'wage'"),
+    "sigma is no number": ((*MODEL, *TABLE, "--sigma", "age=old"), "age needs a number"),
+    "sigma is zero": ((*MODEL, *TABLE, "--sigma", "age=0"), "hold the column"),
+    "vary a category": ((*MODEL, *TABLE, "--vary", "job"), "holds texts"),
+    "hold everything": ((*MODEL, *TABLE, "--hold", "income,age"), "nothing is left to certify"),
+    "budget of a category": ((*MODEL, *TABLE, "--budget", "job=1"), "no certificate covers a change"),
+    "noise by name": ((*MODEL, *TABLE, "--noise", "pattern-2"), "--sigma"),
+    "precision": ((*MODEL, *TABLE, "--precision", "bf16"), "--precision"),
+    "class names": ((*MODEL, *TABLE, "--class-names", "a,b,c"), "3 class names"),
+    "normalise": ((*MODEL, *TABLE, "--normalise", "imagenet"), "--normalise"),
+    "no file": (("--model", "gone.pkl", "--trust", *TABLE), "gone.pkl"),
+    "no table": ((*MODEL, "--data", "gone.csv", "--target", "decision"), "gone.csv"),
+    "weights": ((*MODEL, *TABLE, "--weights", "w.pt"), "carries its own weights"),
+    "size": ((*MODEL, *TABLE, "--size", "8"), "--size"),
+    "target of pictures": (("--model", "credit.pkl", "--trust", "--data", "digits", "--target", "x"), "--target"),
+    "sigma of pictures": (("--model", "credit.pkl", "--trust", "--data", "digits", "--sigma", "x=1"), "--sigma"),
+    "registry": ((*MODEL, *TABLE, "--registry", "r.sqlite"), "--registry"),
+    "arithmetic": ((*MODEL, "--data", "fine.csv", "--train", "fine.csv", "--arithmetic", "grid"), "--arithmetic"),
+    "empty pickle": (("--model", "empty.pkl", "--trust", *TABLE), "cannot be read"),
+    "no estimator": (("--model", "list.pkl", "--trust", *TABLE), "no predict"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_use_ends_in_one_line_that_says_what_to_do(what, here, capsys, monkeypatch):
+    (here / "empty.pkl").write_bytes(b"")
+    (here / "list.pkl").write_bytes(pickle.dumps([1]))
+    rows = [f"{i / 7!r},{i},clerk" for i in range(1, 20)]
+    (here / "fine.csv").write_text("income,age,job\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    words, message = WRONG[what]
+    code, out, err = ran(capsys, monkeypatch, "certify", *words, "--n", "100", "-o", "run", "-q")
+    assert code == 2 and out == "" and message in err, err
+    assert err.startswith("ucan: ") and len(err.strip().splitlines()) == 1
+    assert not (here / "run").exists()
+
+
+def test_names_of_pictures_and_the_order_of_numbered_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for label in ("0", "1", "10", "2"):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for k in range(2):
+            pixels = np.full((4, 4, 3), 20 * int(label) + 10 * k, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / label / f"{k}.png")
+    model = lambda x: (x.mean((1, 2, 3)) * 255 / 20).round().clamp(0, 2).long()  # noqa: E731
+    done = certify(CertifyJob(model=model, data="pictures", classes=4, n=100, n0=20, scale=0.01), "run")
+    assert done.class_names == ("0", "1", "2", "10")
+    rows = sheet(tmp_path / "run")
+    assert [row["name"] for row in rows][:3] == ["0/0.png", "0/1.png", "1/0.png"]
+    assert [row["label"] for row in rows][-2:] == ["10", "10"]
+
+
+def test_the_ceiling_of_n_is_said(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=np.full((3, 1, 2, 2), 255, dtype=np.uint8), y=np.ones(3, dtype=int))
+    (tmp_path / "sure.py").write_text("import torch\ndef net(x): return torch.ones(len(x), dtype=torch.long)\n")
+    out = certified(capsys, monkeypatch, "--model", "sure:net", "--classes", "2", "--data", "data.npz", "-o", "run")
+    assert "All 3 radii are the largest that n = 400 can prove: use more samples" in out
+
+
+def test_a_maker_with_arguments_and_one_that_is_random(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=np.full((2, 1, 2, 2), 9, dtype=np.uint8))
+    (tmp_path / "makers.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def make(width=2, seed=None):\n"
+        "    if seed is not None: torch.manual_seed(seed)\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(4, width))\n"
+    )
+    words = ("certify", "--data", "data.npz", "--n", "50", "--n0", "20")
+    code, _, err = ran(capsys, monkeypatch, *words, "--model", "makers:make(width=3, seed=1)", "-o", "a")
+    assert code == 0 and "other weights every time" not in err
+    assert len(Run.open("a").outcome(0).evidence.counts) == 3
+    code, _, err = ran(capsys, monkeypatch, *words, "--model", "makers:make(width=3)", "-o", "b")
+    assert code == 0 and "other weights every time" in err
+    for wrong in ("makers:make(open('x'))", "makers:make(width=", "makers:make(**{})", "makers:make(3).eval()"):
+        code, _, err = ran(capsys, monkeypatch, *words, "--model", wrong, "-o", "c")
+        assert code == 2 and "plain values" in err
+
+
+def test_one_logit_heads_and_torchscript(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=np.full((2, 1, 2, 2), 200, dtype=np.uint8), y=np.ones(2, dtype=int))
+    (tmp_path / "heads.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "torch.manual_seed(0)\n"
+        "net = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))\n"
+        "net[1].weight.data.fill_(1.0); net[1].bias.data.fill_(-2.0)\n"
+        "sure = nn.Sequential(nn.Flatten(), nn.Linear(4, 1), nn.Sigmoid())\n"
+    )
+    words = ("certify", "--data", "data.npz", "--n", "100", "--n0", "20", "--scale", "0.1", "--json", "-q")
+    code, out, err = ran(capsys, monkeypatch, *words, "--model", "heads:net", "-o", "a")
+    assert code == 0 and json.loads(out)["accuracy"] == 1.0, err
+    code, _, err = ran(capsys, monkeypatch, *words, "--model", "heads:sure", "-o", "b")
+    assert code == 2 and "a probability as it seems" in err
+    monkeypatch.syspath_prepend(tmp_path)
+    import heads
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(heads.net.eval(), torch.zeros(1, 1, 2, 2)).save(str(tmp_path / "net.pt"))
+    code, out, err = ran(capsys, monkeypatch, *words, "--model", "net.pt", "-o", "c")
+    assert code == 0 and json.loads(out)["accuracy"] == 1.0, err
