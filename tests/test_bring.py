@@ -281,3 +281,70 @@ def test_one_logit_heads_and_torchscript(tmp_path, capsys, monkeypatch):
         torch.jit.trace(heads.net.eval(), torch.zeros(1, 1, 2, 2)).save(str(tmp_path / "net.pt"))
     code, out, err = ran(capsys, monkeypatch, *words, "--model", "net.pt", "-o", "c")
     assert code == 0 and json.loads(out)["accuracy"] == 1.0, err
+
+
+def test_a_dry_run_checks_everything_and_writes_nothing(here, capsys, monkeypatch):
+    words = ("certify", *MODEL, *TABLE, "--max", "5", "--n", "200", "-o", "run", "--dry-run")
+    code, out, err = ran(capsys, monkeypatch, *words)
+    assert code == 0, err
+    assert "5 inputs to go, 300 samples each" in out and "Classes: approved, refused." in out
+    assert "no change of them is covered: job." in out and not (here / "run").exists()
+    code, _, err = ran(capsys, monkeypatch, *words, "--sigma", "job=1")
+    assert code == 2 and "held" in err
+
+
+def test_a_time_ends_the_run_early_and_the_same_command_goes_on(here, capsys, monkeypatch):
+    words = ("certify", *MODEL, *TABLE, "--max", "5", "--n", "200", "--n0", "20", "-o", "run", "-q")
+    code, _, err = ran(capsys, monkeypatch, *words, "--time", "0.000001s")
+    assert code == 0, err
+    assert Run.open("run").inputs < 5
+    assert ran(capsys, monkeypatch, *words)[0] == 0 and Run.open("run").inputs == 5
+    code, _, err = ran(capsys, monkeypatch, *words, "--time", "soon")
+    assert code == 2 and "--time" in err
+
+
+def test_a_model_that_fails_in_the_midst_keeps_what_is_done(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = np.zeros((4, 1, 2, 2), dtype=np.uint8)
+    x[2] = 255
+    np.savez("data.npz", x=x)
+    (tmp_path / "fragile.py").write_text(
+        "import torch\n"
+        "def net(x):\n"
+        "    if bool((x.mean((1, 2, 3)) > 0.9).any()): raise ZeroDivisionError('too bright')\n"
+        "    return torch.ones(len(x), dtype=torch.long)\n"
+    )
+    words = ("certify", "--model", "fragile:net", "--classes", "2", "--data", "data.npz", "--scale", "0.01", "-q")
+    code, _, err = ran(capsys, monkeypatch, *words, "--n", "600", "--n0", "20", "--batch-size", "128", "-o", "run")
+    assert code == 2 and "too bright" in err and "the same command goes on from there" in err
+
+
+def test_tuning_finds_a_scale_for_a_budget_and_for_a_radius(here, capsys, monkeypatch):
+    held_out = ("--data", "test.csv", "--target", "decision", "--train", "train.csv", "--max", "10", "--n", "300", "-q")
+    words = ("tune", *MODEL, *held_out, "--budget", "income=3%,age=1", "--scales", "0.1,0.7")
+    code, out, err = ran(capsys, monkeypatch, *words, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert len(found["candidates"]) == 6 and found["scale"] in (0.1, 0.7) and set(found["sigma"]) == {"income", "age"}
+    assert max(c["share"] for c in found["candidates"]) == next(
+        c["share"] for c in found["candidates"] if (c["scale"], c["shape"]) == (found["scale"], found["shape"])
+    )
+    code, out, _ = ran(capsys, monkeypatch, *words)
+    assert code == 0 and "← best" in out and "Use --scale" in out
+    for wrong in (
+        ("--radius", "1"),
+        (),
+        ("--radius", "1", "--budget", "age=1"),
+        ("--budget", "age=1", "--scales", "0"),
+    ):
+        code, _, err = ran(capsys, monkeypatch, "tune", *MODEL, *held_out, *wrong)
+        assert code == 2 and "--" in err
+
+
+def test_the_demos_about_tables_and_audio_end_in_sentences(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = ran(capsys, monkeypatch, "demo", "audio", "-o", "d", "--n", "100", "-q")
+    assert code == 0 and out.count("The answer stays “low tone” while a hum at 600 Hz") == 2, err
+    code, out, err = ran(capsys, monkeypatch, "demo", "tables", "-o", "d", "--n", "50", "-q")
+    assert code == 0 and "The answer stays malignant while mean radius alone moves by less than" in out, err
+    assert (tmp_path / "d" / "wine" / "answers.csv").is_file()

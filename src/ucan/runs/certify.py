@@ -21,7 +21,7 @@ from ucan.cluster import spread
 from ucan.config import CONFIG
 from ucan.continuing import can_go_on, certify_more
 from ucan.data.tables import Table, by_held
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, ModelError, UcanError
 from ucan.evidence import Evidence
 from ucan.plan import Bound, CertifyPlan, Seed
 from ucan.registry import Registry, region_norm
@@ -59,6 +59,7 @@ class CertifyJob(Pipeline, Inputs):
     """What `ucan certify` is asked for; each field is the option of that name.
 
     ``norm`` None is 2, or the norm for which composed noise was made. ``seed`` None is a random one, which stays with the run.
+    ``time``: after so many seconds no further input is begun; the same job goes on from there.
     """
 
     norm: float | None = None
@@ -75,6 +76,7 @@ class CertifyJob(Pipeline, Inputs):
     registry: str | Path | None = None
     cluster: str | None = None
     workers: int | None = None
+    time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def _row_to_dict(row: RowAnswer) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Prepared:
+class Prepared:
     """A job that was checked: what is certified, how, and where it goes."""
 
     job: CertifyJob
@@ -163,7 +165,7 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
     A run with the same config goes on where it stopped; another config is refused, with each difference. Each result is
     kept, with all of its evidence, before the next is begun, so the work may be stopped at any time.
     """
-    work = _prepared(job, out, progress)
+    work = prepared(job, out, progress)
     config = _config(work)
     with (
         _memory(job.registry, work.g, work.first, work.plan) as memory,
@@ -183,7 +185,7 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
         return _summary(store, work)
 
 
-def _prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> _Prepared:
+def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Prepared:
     """Everything that can be refused before any work is."""
     if job.workers is not None and job.cluster is None:
         raise InvalidInput("--workers are those of a cluster: add --cluster local, or a cluster's address.")
@@ -221,7 +223,7 @@ def _prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> _P
             "the model with --model-id, in a new folder."
         )
     scope = g.M.scope if job.registry is None else "registry"
-    return _Prepared(job, g, plan, selection, first, folder, tsv, scope, known, settled.class_names, settled.sigma)
+    return Prepared(job, g, plan, selection, first, folder, tsv, scope, known, settled.class_names, settled.sigma)
 
 
 def _check_held(job: CertifyJob, selection: Selection) -> None:
@@ -241,7 +243,7 @@ def _begun_block(folder: Path) -> int | None:
         return next((store.outcome(index).evidence.block for index in sorted(store.done())[:1]), None)
 
 
-def _config(work: _Prepared) -> RunConfig:
+def _config(work: Prepared) -> RunConfig:
     """What the run is frozen with; its backend is settled here."""
     job, g, plan, data = work.job, work.g, work.plan, work.selection.dataset
     known = work.known
@@ -301,7 +303,7 @@ def _memory(
         yield registry
 
 
-def _certify_all(work: _Prepared, memory: Registry | None, store: Store, progress: Progress) -> None:
+def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress: Progress) -> None:
     """Every input that has no result yet, and those that may have more votes."""
     done, plan = store.done(), work.plan
     todo = [index for index in work.selection.indices if index not in done]
@@ -314,8 +316,8 @@ def _certify_all(work: _Prepared, memory: Registry | None, store: Store, progres
             return
         with _placed(work, progress) as g:
             g.engine.on_votes = progress.sampled
-            last = time.perf_counter()
-            for index, outcome in _outcomes(g, work, memory, todo, more):
+            begin = last = time.perf_counter()
+            for index, outcome in _answered(_outcomes(g, work, memory, todo, more), store):
                 label, now = int(work.selection.dataset.labels[index]), time.perf_counter()
                 store.add(index, label, outcome, now - last, again=index in done)
                 last = now
@@ -324,6 +326,8 @@ def _certify_all(work: _Prepared, memory: Registry | None, store: Store, progres
                 tally.add(label, outcome)
                 # Under a stopping rule the sure inputs come first: a share of those would promise too much.
                 progress.finished("" if plan.stop is not None or more else tally.words)
+                if work.job.time is not None and now - begin > work.job.time:
+                    break
     if tally.invalid:
         progress.warn(
             f"{tally.invalid:,} of {tally.votes:,} votes were for no class, since the model answered with NaN or a class "
@@ -331,8 +335,24 @@ def _certify_all(work: _Prepared, memory: Registry | None, store: Store, progres
         )
 
 
+def _answered(
+    outcomes: Iterator[tuple[int, Certificate | Abstention]], store: Store
+) -> Iterator[tuple[int, Certificate | Abstention]]:
+    """The outcomes; where the model fails in the midst of them, what is kept is said."""
+    try:
+        yield from outcomes
+    except (UcanError, OSError):
+        raise
+    except Exception as error:  # whatever the user's model raises
+        said = str(error).strip().splitlines() or ["no message"]
+        raise ModelError(
+            f"the model failed in the midst of the run: {type(error).__name__}: {said[0].rstrip('.')}. {len(store)} results "
+            f"are kept in {store.folder}; the same command goes on from there."
+        ) from error
+
+
 def _outcomes(
-    g: SmoothedClassifier, work: _Prepared, memory: Registry | None, todo: list[int], more: dict[int, Evidence]
+    g: SmoothedClassifier, work: Prepared, memory: Registry | None, todo: list[int], more: dict[int, Evidence]
 ) -> Iterator[tuple[int, Certificate | Abstention]]:
     """Each input's outcome as it is there, by its number in the data: of new inputs, then of those that have votes.
 
@@ -350,7 +370,7 @@ def _outcomes(
             yield group[number], outcome
 
 
-def _unfinished(work: _Prepared, store: Store, done: set[int]) -> dict[int, Evidence]:
+def _unfinished(work: Prepared, store: Store, done: set[int]) -> dict[int, Evidence]:
     """The results that were made with a smaller n in mind, with their votes; none unless the bound allows to go on."""
     sampling = Sampling.of(work.plan, "", None, None)
     if not done or not sampling.can_grow or work.scope == "registry":
@@ -390,7 +410,7 @@ class _Tally:
 
 
 @contextmanager
-def _placed(work: _Prepared, progress: Progress) -> Iterator[SmoothedClassifier]:
+def _placed(work: Prepared, progress: Progress) -> Iterator[SmoothedClassifier]:
     """Where the votes are counted: in this process, or by the workers of a cluster."""
     device = work.first.device.type
     if work.job.cluster is None:
@@ -429,7 +449,7 @@ def _places(out: str | Path | None, job: CertifyJob, claim: str) -> tuple[Path, 
     return out, out / "results.tsv"
 
 
-def _summary(store: Store, work: _Prepared) -> Certified:
+def _summary(store: Store, work: Prepared) -> Certified:
     """Of the inputs asked for; an earlier, longer call may have left more."""
     columns = {name: column[: len(work.selection.indices)] for name, column in store.gapless()[0].items()}
     count, known = len(columns["idx"]), labelled(columns)
