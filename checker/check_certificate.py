@@ -22,10 +22,13 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy import fft, stats
+from scipy import fft, linalg, stats
 
+CAP_SHARE = 0.2  # of α, what the sequential bound gives to the test at the cap
 SLACK = 1e-9  # what rounding may add to a number, relative to it
 LARGEST = 4096  # the largest matrix that is inverted; a minute's work
+CORNERS = 12  # up to so many coordinates that change, all corners of a box are looked at
+CLIMBS = 20  # steps of the search for a change that leaves the region
 # Clopper–Pearson bounds are about a number of votes that was fixed beforehand.
 FIXED = ("binary", "two-class", "majority", "top-two")
 # The norms against which each law of noise has a radius.
@@ -167,6 +170,57 @@ def at_least_anytime(k: int, n: int, alpha: float) -> float:
     return 0.0 if k == 0 else turning_point(lambda p: p == 0 or log_wealth(k, n, p) >= goal, 0.0, k / n)
 
 
+def money(p0: float, cap: int, alpha: float, hits: int, votes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The alternatives of the bettor who stands at p0, and what he puts on each, having seen the votes that chose the class.
+
+    Sixteen angles above asin √p0, each the same multiple of the last; money by the root of the distance, a quarter more on
+    the farthest; then 7 parts in 10 of all of it are dealt out again by what those votes make likely.
+    """
+    start = math.asin(math.sqrt(p0))
+    far = 0.95 * (math.pi / 2 - start)
+    near = min(math.sqrt(0.75 * math.log(1 / alpha) / cap), far / 2)
+    distance = near * (far / near) ** (np.arange(16) / 15)
+    q = np.sin(start + distance) ** 2
+    shares = 0.75 * np.sqrt(distance) / np.sqrt(distance).sum() + 0.25 * (np.arange(16) == 15)
+    likelihood = hits * np.log(q) + (votes - hits) * np.log1p(-q)
+    likely = shares * np.exp(likelihood - likelihood.max())
+    return q, 0.3 * shares + 0.7 * likely / likely.sum()
+
+
+def rejected(p: float, k: int, n: int, goal: float, q: np.ndarray, shares: np.ndarray) -> bool:
+    """Whether a bettor who bets on those of his alternatives that exceed p has rejected it."""
+    if p <= 0:
+        return True
+    if p >= k / n:
+        return False
+    with np.errstate(divide="ignore"):
+        growth = np.log(shares) + k * np.log(q / p) + (n - k) * np.log((1 - q) / (1 - p))
+    growth = growth[q > p]
+    return bool(len(growth) and growth.max() + math.log(np.exp(growth - growth.max()).sum()) >= goal)
+
+
+def at_least_sequential(
+    k: int, n: int, cap: int, alpha: float, chose: tuple[int, int], thresholds: list[float]
+) -> float:
+    """The p up to which every value is rejected: by the bettor responsible for it, or at the cap by Clopper–Pearson.
+
+    Bettors stand at 1/2 and at each threshold, and are responsible up to half of the way to the next, in the angle.
+    """
+    at_cap = at_least(k, n, CAP_SHARE * alpha) if n == cap else 0.0
+    goal, low = -math.log((1 - CAP_SHARE) * alpha), 0.0
+    stands = sorted({0.5, *thresholds})
+    for stand, following in zip(stands, [*stands[1:], None], strict=True):
+        middle = 0.0 if following is None else (math.asin(math.sqrt(stand)) + math.asin(math.sqrt(following))) / 2
+        end = 1.0 if following is None else math.sin(middle) ** 2
+        q, shares = money(stand, cap, alpha, *chose)
+        if rejected(end, k, n, goal, q, shares):
+            low = end
+            continue
+        found = turning_point(lambda p: p <= low or rejected(p, k, n, goal, q, shares), low, end)  # noqa: B023
+        return max(at_cap, found)
+    return max(at_cap, low)
+
+
 # --- from probabilities to radii ---
 
 
@@ -222,27 +276,41 @@ class Shape:
 
 def shape_of(entry: Any, folder: Path, dim: int, q: float, p: float) -> Shape:
     """Σ measured by dense matrices, block by block; a diagonal one entry by entry."""
-    kind = field(entry, "kind")
     sigma = diagonal_of(entry, folder, dim)
     if sigma is not None:
         return Shape(joined(1 / sigma, q, p), float(np.log(sigma).sum()))
-    tensors = tensors_of(field(entry, "tensors"), folder)
-    size, norms, log_det, rounding = 0, [], 0.0, 0.0
+    inverse = inverse_of(entry, folder, dim)
+    norms = np.array([block_norm(block, q, p) for block in inverse.blocks])
+    return Shape(joined(norms, q, p), inverse.log_det, inverse.rounding)
+
+
+@dataclass
+class Inverse:
+    """Σ⁻¹ by its blocks along the diagonal, log|det Σ|, and what rounding may change of them."""
+
+    blocks: list[np.ndarray]
+    log_det: float
+    rounding: float
+
+
+def inverse_of(entry: Any, folder: Path, dim: int) -> Inverse:
+    """Σ inverted, block by block."""
+    kind, tensors = field(entry, "kind"), tensors_of(field(entry, "tensors"), folder)
+    inverses, log_det, rounding = [], 0.0, 0.0
     for block in blocks_of(kind, tensors):
         try:
-            inverse, size = np.linalg.inv(block), size + len(block)
+            inverses.append(np.linalg.inv(block))
         except np.linalg.LinAlgError as error:
             raise Wrong("Σ cannot be inverted") from error
-        norms.append(block_norm(inverse, q, p))
         log_det += float(np.linalg.slogdet(block)[1])
-        rounding = max(rounding, 2.0**-50 * float(np.linalg.norm(block) * np.linalg.norm(inverse)))
+        rounding = max(rounding, 2.0**-50 * float(np.linalg.norm(block) * np.linalg.norm(inverses[-1])))
     if not rounding <= 0.01:
         raise NotChecked("Σ is so nearly singular that its inverse cannot be trusted")
-    if size != dim:
+    if (size := sum(map(len, inverses))) != dim:
         raise Wrong(f"Σ acts on {size} dimensions, and the region has {dim}")
     if kind == "Basis":  # |det Q| = 1, up to the rounding of Q
         log_det = float(np.log(tensors["s"]).sum())
-    return Shape(joined(np.array(norms), q, p), log_det, rounding)
+    return Inverse(inverses, log_det, rounding)
 
 
 def diagonal_of(entry: Any, folder: Path, dim: int) -> np.ndarray | None:
@@ -347,6 +415,78 @@ def budget_size(budget: Budget, weight: np.ndarray, p: float) -> float:
     else:
         np.maximum.at(worst, budget.groups, weight)
     return float(np.linalg.norm(budget.limits * worst, ord=p))
+
+
+def full_size(budget: Budget, inverse: Inverse, p: float) -> float:
+    """An upper bound on ‖Σ⁻¹δ‖ₚ over the budget for a full Σ; exact for p = ∞ and where few coordinates of a box change."""
+    if budget.groups is None:  # each block has its worst case by itself
+        starts = np.cumsum([len(block) for block in inverse.blocks])[:-1]
+        pieces = zip(inverse.blocks, np.split(budget.limits, starts), strict=True)
+        return float(np.linalg.norm([box_size(block, limits, p) for block, limits in pieces], ord=p))
+    a = linalg.block_diag(*inverse.blocks)
+    squares = np.zeros((len(a), len(budget.limits)))
+    np.add.at(squares.T, budget.groups, a.T**2)
+    by_rows = float(np.linalg.norm(np.sqrt(squares) @ budget.limits, ord=p))
+    counts = np.bincount(budget.groups, minlength=len(budget.limits))
+    lengths = {1: budget.limits @ np.sqrt(counts), 2: np.linalg.norm(budget.limits), math.inf: budget.limits.max()}
+    spectral = np.linalg.norm(a * box_of(budget), 2) * math.sqrt((budget.limits > 0).sum())
+    return min(by_rows, by_balls(inverse.blocks, lengths, float(spectral), p))
+
+
+def box_size(a: np.ndarray, limits: np.ndarray, p: float) -> float:
+    """An upper bound on ‖Aδ‖ₚ over |δᵢ| ≤ bᵢ: by all corners if they are few, else the smallest of several bounds."""
+    free = np.flatnonzero(limits)
+    if len(free) == 0:
+        return 0.0
+    if len(free) <= CORNERS:  # a convex function is largest at a corner; opposite corners are alike
+        signs = 1 - 2.0 * ((np.arange(2 ** (len(free) - 1))[:, None] >> np.arange(len(free))) & 1)
+        return float(np.linalg.norm((signs * limits[free]) @ a[:, free].T, ord=p, axis=1).max())
+    by_rows = float(np.linalg.norm(np.abs(a) @ limits, ord=p))
+    lengths = {q: np.linalg.norm(limits, ord=q) for q in (1, 2, math.inf)}
+    spectral = np.linalg.norm(a * limits, 2) * math.sqrt(len(free))
+    return min(by_rows, by_balls([a], lengths, float(spectral), p))
+
+
+def by_balls(blocks: list[np.ndarray], lengths: dict[float, Any], spectral: float, p: float) -> float:
+    """Upper bounds on ‖Aδ‖ₚ from one on ‖Aδ‖₂, and from the lengths of δ in each norm."""
+    if p == math.inf:  # the rows are exact
+        return math.inf
+    over = (joined(np.array([block_norm(a, q, p) for a in blocks]), q, p) * float(n) for q, n in lengths.items())
+    return min(spectral * (1 if p == 2 else math.sqrt(sum(map(len, blocks)))), *over)
+
+
+def full_reach(budget: Budget, inverse: Inverse, p: float) -> float:
+    """A lower bound on the largest ‖Σ⁻¹δ‖ₚ over the budget: a change that reaches it is found by climbing."""
+    starts = np.cumsum([len(block) for block in inverse.blocks])[:-1]
+    if budget.groups is None and all((b > 0).sum() <= CORNERS for b in np.split(budget.limits, starts)):
+        return full_size(budget, inverse, p)
+    a = linalg.block_diag(*inverse.blocks)
+    _, _, directions = np.linalg.svd(a * box_of(budget), full_matrices=False)
+    row = max(a, key=lambda row: float(row @ most_along(budget, row)))  # which is exact for p = ∞
+    best = 0.0
+    for start in (directions[0], row, np.ones(a.shape[1])):
+        delta = most_along(budget, start)
+        for _ in range(CLIMBS):
+            image = a @ delta
+            best = max(best, float(np.linalg.norm(image, ord=p)))
+            slope = np.sign(image) if p == 1 else image if p == 2 else np.eye(len(a))[np.abs(image).argmax()]
+            delta = most_along(budget, slope @ a)
+    return best
+
+
+def box_of(budget: Budget) -> np.ndarray:
+    """The limit of every coordinate by itself."""
+    return budget.limits if budget.groups is None else budget.limits[budget.groups]
+
+
+def most_along(budget: Budget, direction: np.ndarray) -> np.ndarray:
+    """The change within the budget that goes furthest in a direction."""
+    if budget.groups is None:
+        return budget.limits * np.where(direction < 0, -1.0, 1.0)
+    squares = np.zeros(len(budget.limits))
+    np.add.at(squares, budget.groups, direction**2)
+    lengths = np.sqrt(squares)[budget.groups]
+    return box_of(budget) * np.divide(direction, lengths, out=np.zeros_like(direction), where=lengths > 0)
 
 
 def uniform_box(law: Any, share: np.ndarray, p_a: float, p_b: float | None) -> float:
@@ -468,11 +608,26 @@ class Claim:
 
     def allowed(self, hits: int) -> float:
         """The bound on p that so many votes allow."""
-        if self.bound not in ("binary", "two-class", "anytime"):
+        if self.bound not in ("binary", "two-class", "anytime", "sequential", "paired"):
             raise NotChecked(f"the bound {self.bound!r} is unknown")
         if self.bound == "anytime":
             return at_least_anytime(hits, self.n, self.alpha)
+        if self.bound == "sequential":
+            return self.sequential(hits)
         return at_least(hits, self.n, self.alpha if self.bound == "binary" else self.alpha / 2)
+
+    def sequential(self, hits: int) -> float:
+        """The bound of votes that ended when given radii were decided."""
+        thresholds = field(self.evidence, "thresholds")
+        if not isinstance(thresholds, list) or not thresholds or any(type(p) is not float for p in thresholds):
+            raise Unreadable("thresholds must be a list of numbers")
+        if not all(0 < p < 1 for p in thresholds) or thresholds != sorted(set(thresholds)):
+            raise Wrong("thresholds must be probabilities, each above the last")
+        selection, n0 = votes_of(self.evidence, "selection"), whole(self.evidence, "n0")
+        if sum(selection) > n0:
+            raise Wrong("more votes chose the class than were drawn for that")
+        chose = (max(selection), n0)  # the class is the one with most of them
+        return at_least_sequential(hits, self.n, whole(self.evidence, "cap", 1), self.alpha, chose, thresholds)
 
     def bounds(self) -> str:
         """The bounds on the probabilities follow from the votes."""
@@ -491,7 +646,11 @@ class Claim:
     def abstained(self) -> str:
         """An abstention claims nothing but p_lower, of a class that it need not name."""
         p = number(self.record, "p_lower", 0, 1)
-        return follows("p", p, self.allowed(max(self.counts))) if p else "nothing is claimed"
+        hits = max(self.counts)
+        if self.bound == "sequential":
+            selection = votes_of(self.evidence, "selection")
+            hits = self.counts[selection.index(max(selection))]
+        return follows("p", p, self.allowed(hits)) if p else "nothing is claimed"
 
     def test(self) -> str:
         """The p-value of a prediction follows, and is at most α."""
@@ -579,23 +738,37 @@ class Claim:
         return f"{said}; log-volume {claimed:.12g} is not above {volume:.12g}"
 
     def budget(self) -> str:
-        """The factor of the budget follows from p by the law, the kind of noise and a Σ entry by entry."""
+        """The factor of the budget follows from p by the law, the kind of noise and Σ."""
         claimed, law = number(self.record, "budget_factor", 0), field(self.evidence, "law")
         asked = budget_of(field(self.record, "budget"), self.folder, self.dim)
-        sigma = diagonal_of(field(self.region, "scale"), self.folder, self.dim)
-        if sigma is None:
-            raise NotChecked("the factor of a budget is checked for a Σ entry by entry alone")
-        limit = self.R / budget_size(asked, 1 / sigma, self.norm)
         kind, own, _ = self.noise()
-        if own and kind in KINDS and law["name"] in NORMS and "module" not in law:
-            norms = {2: (2,)}.get(self.norm, NORMS[law["name"]])  # Gaussian noise makes ℓ2 regions alone
-            radii = {q: radius_of(law, q, self.dim, self.p_a, self.p_b) for q in norms}
-            limit = max(limit, *(radii[q] / budget_size(asked, 1 / sigma, q) for q in norms))
-            if law["name"] == "Uniform" and asked.groups is None:
-                limit = max(limit, uniform_box(law, asked.limits / sigma, self.p_a, self.p_b))
-        elif kind != "Composed" or not own:
+        if not own or kind not in (*KINDS, "Composed"):
             raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
+        if "module" in law or law["name"] not in NORMS:
+            raise NotChecked(f"the law {law['name']} does not come with UCAN")
+        radii = {self.norm: self.R}
+        if kind in KINDS:
+            for q in {2: (2,)}.get(self.norm, NORMS[law["name"]]):  # Gaussian noise makes ℓ2 regions alone
+                radii[q] = max(radii.get(q, 0.0), radius_of(law, q, self.dim, self.p_a, self.p_b))
+        scale = field(self.region, "scale")
+        sigma = diagonal_of(scale, self.folder, self.dim)
+        if sigma is None:
+            return self.full_budget(claimed, asked, radii, inverse_of(scale, self.folder, self.dim))
+        limit = max(radius / budget_size(asked, 1 / sigma, q) for q, radius in radii.items())
+        if law["name"] == "Uniform" and kind in KINDS and asked.groups is None:
+            limit = max(limit, uniform_box(law, asked.limits / sigma, self.p_a, self.p_b))
         return follows("budget factor", claimed, limit)
+
+    def full_budget(self, claimed: float, asked: Budget, radii: dict[float, float], inverse: Inverse) -> str:
+        """The factor under a full Σ: shown by upper bounds on ‖Σ⁻¹δ‖, or refuted by a change that leaves the region."""
+        slack = max(SLACK, inverse.rounding)
+        shown = max(radius / full_size(asked, inverse, q) for q, radius in radii.items())
+        if claimed <= shown * (1 + slack):
+            return follows("budget factor", claimed, shown, slack)
+        most = max(radius / full_reach(asked, inverse, q) for q, radius in radii.items())
+        if claimed > most * (1 + slack):
+            raise Wrong(f"budget factor {claimed:.12g} is claimed, and a change at {most:.12g} leaves the region")
+        raise NotChecked(f"budget factor {claimed:.12g} is above {shown:.12g}, which is shown here, and not refuted")
 
 
 def check(record: Any, folder: Path) -> list[tuple[str, str, str]]:

@@ -39,7 +39,7 @@ from ucan.cluster import spread
 from ucan.models import build_model
 from ucan.plan import CertifyPlan
 from ucan.sequential import Candidate
-from ucan.stopping import parse_stop
+from ucan.stopping import Case, parse_stop
 from ucan.votes import Stream
 
 SHAPES = {"cnn": (1, 28, 28), "resnet20": (3, 32, 32)}
@@ -216,12 +216,12 @@ def rule_costs(draws: int = 20_000, block: int = 64) -> float:
     x = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     M, stop = g.M.at(x), parse_stop(0.25)
     assert stop is not None
-    candidate = Candidate(0, x, M, Stream(0, "", "estimate"), 0, g._radius(M, x, 2))
-    tally = torch.zeros(1001, dtype=torch.int64)
-    tally[0], tally[1] = 54, 10  # undecided for long
+    radius = g.sizes.decided(M, x, CertifyPlan(stop=stop))
+    candidate = Candidate(0, x, M, Stream(0, "", "estimate"), 0, radius)
+    votes, case = (torch.arange(block) >= 54).long(), Case(10**9, 0.001, radius, block)  # undecided for long
     cpu = time.process_time()
     for _ in range(draws // block):
-        candidate.add(tally, block, stop, 10**9, 0.001)
+        candidate.add(votes, 1000, stop, case)
     return (time.process_time() - cpu) / (draws // block)
 
 

@@ -174,7 +174,7 @@ def trained(
     groups = [{"params": joint.classifier.parameters(), "lr": args.lr}]
     own = list(joint.generator.parameters())
     if own:
-        slow = isinstance(joint.generator, Composed)
+        slow = joint.generator.redrawn
         groups.append({"params": own, "lr": args.lr if slow else 10 * args.lr, "weight_decay": 0.0})
     optimiser = torch.optim.AdamW(groups, weight_decay=1e-4)
     batch = min(args.batch, len(labels))
@@ -308,7 +308,7 @@ class Jobs:
         cap = self.args.n if stage == "final" else min(self.args.n, 10_000)
         reached, mean_votes = certified(model, noise, law, u, v, tuple(levels), cap, seed, self.args.rows)
         shares = [float((reached > i).mean()) for i in range(len(levels))]
-        sigma = noise(u[:1])[1] if not isinstance(noise, Composed) else None
+        sigma = noise(u[:1])[1] if not noise.redrawn else None
         extremes = [float(f) for f in torch.aminmax(sigma.sigma.detach())] if hasattr(sigma, "sigma") else None
         job = key | {
             "certified": shares, "inputs": len(u), "n": cap, "mean_votes": mean_votes,

@@ -8,10 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from ucan import BasisWise, Gaussian, InvalidInput, ModelError, SmoothedClassifier
+from ucan import BasisWise, Fixed, Gaussian, InvalidInput, ModelError, SmoothedClassifier, scales
 from ucan import backends as backends_module
+from ucan.arithmetic import Grid
 from ucan.backends import TOLERANCE, prepare
-from ucan.votes import Classifier
+from ucan.generators import Generator
+from ucan.runtimes import installed
+from ucan.votes import Classifier, Form
 
 LAW = Gaussian(scale=0.5)
 SHAPE = (1, 8, 8)
@@ -68,7 +71,7 @@ def fresh_compiler():
 
 @pytest.mark.parametrize("name", ("onnx", "", "Eager", None, "cuda"))
 def test_unknown_backends_are_refused_by_name(name):
-    with pytest.raises(InvalidInput, match="eager, compile, tuned, auto"):
+    with pytest.raises(InvalidInput, match='"tuned", "onnxruntime", "openvino" or "auto"'):
         certify(smoothed(linear(), backend=name, classes=2))
 
 
@@ -408,6 +411,7 @@ def compiler_that_fails(vote, options):
 @pytest.mark.parametrize("backend", ("compile", "auto"))
 def test_a_model_that_cannot_be_compiled_runs_eagerly_after_one_warning_that_says_why(monkeypatch, backend):
     monkeypatch.setattr(backends_module, "_compiled", compiler_that_fails)
+    monkeypatch.setattr(backends_module, "installed", lambda precision: ())
     g = smoothed(cnn(), backend=backend)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -433,10 +437,9 @@ def test_a_double_model_can_be_asked_for_any_backend(monkeypatch):
 
 
 def test_auto_takes_the_faster_one(monkeypatch):
-    for faster in ("eager", "compile"):
+    for faster in ("eager", "compile", *installed("fp32")):
         monkeypatch.setattr(backends_module, "_compiled", lambda vote, options: lambda noisy: vote(noisy))
-        seconds = iter([1.0, 2.0] if faster == "eager" else [2.0, 1.0])
-        monkeypatch.setattr(backends_module, "_seconds", lambda vote, example, s=seconds: next(s))
+        monkeypatch.setattr(backends_module, "_seconds", lambda backend, example, f=faster: float(backend.name != f))
         assert prepare(Classifier(cnn(), 5), lambda y: y, X, "auto", None).name == faster
 
 
@@ -466,3 +469,110 @@ def test_a_compiled_linear_model_gives_the_eager_votes():
     compiled = certify(smoothed(linear(), backend="compile", classes=2))
     assert {c.evidence.backend for c in compiled} == {"compile"}
     assert counts(compiled) == counts(certify(smoothed(linear(), classes=2)))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_weights_are_constants_of_what_is_compiled():
+    """Then batch norm is a part of the convolution before it: no square root is left in the code, and one argument."""
+    from torch._inductor.utils import run_and_get_code
+
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 2)).eval()
+    _, code = run_and_get_code(lambda: prepare(Classifier(model, 2), lambda y: y, X, "compile", None))
+    assert code and not any("sqrt" in part for part in code)
+    assert any("_frozen_param" in part for part in code)
+
+
+# --- other runtimes ---
+
+
+@pytest.fixture(params=("onnxruntime", "openvino"))
+def runtime(request):
+    pytest.importorskip(request.param)
+    return request.param
+
+
+def test_votes_of_another_runtime_are_the_eager_votes(runtime):
+    model = cnn()
+    g = smoothed(model, backend=runtime)
+    there, eager = certify(g), certify(smoothed(model))
+    assert {(c.evidence.backend, c.evidence.precision) for c in there} == {(runtime, "fp32")}
+    assert counts(there) == counts(eager)
+    with torch.no_grad():
+        model[5].weight.neg_()
+        model[5].bias.neg_()
+    assert counts(certify(g)) == counts(certify(smoothed(model))) != counts(eager)  # the weights as they are now
+
+
+def test_another_runtime_sees_the_view(runtime):
+    generator = BasisWise.dct(SHAPE, leading=10)
+    there = certify(smoothed(cnn(), backend=runtime, generator=generator))
+    assert counts(there) == counts(certify(smoothed(cnn(), generator=generator))) != counts(certify(smoothed(cnn())))
+
+
+def test_another_runtime_that_disagrees_is_refused(monkeypatch, runtime):
+    monkeypatch.setattr(backends_module, "loaded", lambda *_: lambda batch: torch.zeros(len(batch), 5))
+    with pytest.raises(ModelError, match=f"{runtime} backend in fp32 disagrees"):
+        certify(smoothed(cnn(), backend=runtime))
+
+
+def test_a_model_that_a_runtime_cannot_take_runs_eagerly_after_one_warning(monkeypatch, runtime):
+    def fail(*_):
+        raise RuntimeError("no such operator\nand much more")
+
+    monkeypatch.setattr(backends_module, "loaded", fail)
+    with pytest.warns(RuntimeWarning, match="no such operator"):
+        outcomes = certify(smoothed(cnn(), backend=runtime))
+    assert {c.evidence.backend for c in outcomes} == {"eager"}
+
+
+@pytest.mark.parametrize("precision", ("tf32", "bf16"))
+def test_a_runtime_is_not_asked_for_a_precision_that_it_does_not_have(monkeypatch, precision):
+    monkeypatch.setattr("ucan.runtimes.find_spec", lambda name: name)
+    with pytest.raises(InvalidInput, match="onnxruntime' computes in fp32, not in"):
+        certify(smoothed(cnn(), backend="onnxruntime"), precision=precision)
+
+
+def test_a_runtime_that_is_not_there_is_told_so(monkeypatch):
+    monkeypatch.setattr("ucan.runtimes.find_spec", lambda name: None)
+    with pytest.raises(InvalidInput, match="pip install openvino"):
+        certify(smoothed(cnn(), backend="openvino"))
+    assert installed("fp32") == ()
+
+
+# --- the form of inputs ---
+
+
+@pytest.mark.parametrize("form", (Form(torch.bfloat16, True), Form(torch.float32, True), Form(torch.float64)))
+@pytest.mark.parametrize("scale", (1.0, torch.rand(3, 8, 8, generator=rng(4)) + 0.5, scales.DCT(torch.ones(3, 8, 8))))
+@pytest.mark.parametrize("step", (None, 1 / 255))
+def test_noise_is_the_same_in_every_form(form, scale, step):
+    """Written at once in the precision and layout of the network, or cast afterwards: the same numbers."""
+    x = (torch.rand(1, 3, 8, 8, generator=rng(5)) * 255).round() / 255
+    M, grid = Fixed(scale, mean=torch.full((3, 8, 8), 0.25)).at(x), Grid.of(step)
+
+    def noisy(out):
+        rngs = [rng(seed) for seed in (7, 8)]
+        if grid is None:
+            M.perturb_into(out, x, LAW, rngs)
+        else:
+            M.perturb_on_grid(out, x, LAW, rngs, grid)
+        return out.flatten(0, 1)
+
+    plain, formed = noisy(torch.empty(2, 4, 3, 8, 8)), noisy(form.empty(2, 4, x))
+    assert formed.dtype == form.dtype and torch.equal(formed, plain.to(form.dtype))
+    layout = torch.channels_last if form.channels_last else torch.contiguous_format
+    assert formed.is_contiguous(memory_format=layout) and form.of(formed) is formed
+
+
+def test_noise_of_a_kind_of_its_own_is_written_in_every_form():
+    class Doubled(Generator):
+        scope = "pipeline"
+
+        def forward(self, x):
+            return torch.zeros(()), 2.0
+
+    x, form = X[:1], Form(torch.bfloat16, True)
+    out, plain = form.empty(1, 4, x), torch.empty(1, 4, *SHAPE)
+    Doubled().perturb_into(out, x, LAW, [rng(1)])
+    Doubled().perturb_into(plain, x, LAW, [rng(1)])
+    assert torch.equal(out, plain.bfloat16())

@@ -208,7 +208,7 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
     with pytest.raises(InvalidInput, match=r"there is no folder .*nowhere"):
         save_json(c, tmp_path / "nowhere" / "c.json")
     (tmp_path / "taken").mkdir()
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(StoreError, match="cannot be read or written"):
         save_json(c, tmp_path / "taken")
 
 

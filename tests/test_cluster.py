@@ -300,16 +300,17 @@ def test_counts_travel_in_the_fewest_bytes():
     worker = Worker()
     package = Package(classifier(), CLASSES, Isotropic(), Gaussian(0.5), "eager", CertifyPlan(**OPTIONS), XS[:1])
     report = worker.prepare(pickle.dumps(package), "cpu")
-    assert (report.block, report.size, report.backend, report.precision) == (32, 32, "eager", "fp32")
+    assert (report.block, report.size, report.backend, report.precision) == (128, 32, "eager", "fp32")
     worker._get = {"x": XS[:1], "M": Isotropic().at(XS[:1])}.get
     pieces = (Piece("x", "M", Stream(0, "h", "select"), 0, 1, 20), Piece("x", "M", Stream(0, "h", "estimate"), 2, 9, 7))
-    rows, seconds = worker.count(Unit(pieces, by_block=False))
-    assert rows.sum(1).tolist() == [20, 8 * 32 + 7] and rows.dtype == np.uint8 and seconds > 0
-    each, _ = worker.count(Unit(pieces, by_block=True))
-    assert each.sum(1).tolist() == [20, *[32] * 8, 7]
-    assert each[1:].sum(0).tolist() == rows[1].tolist()
-    many, _ = worker.count(Unit((Piece("x", "M", Stream(0, "h", "estimate"), 0, 40, 32),), by_block=False))
-    assert many.sum() == 40 * 32 and many.dtype == np.uint16
+    rows, seconds = worker.count(Unit(pieces, in_order=False))
+    assert rows.sum(1).tolist() == [20, 8 * 128 + 7] and rows.dtype == np.uint16 and seconds > 0
+    each, _ = worker.count(Unit(pieces, in_order=True))
+    assert each.shape == (10, 128) and each.dtype == np.uint8
+    in_order = np.concatenate([*each[1:9], each[9, :7]])
+    assert np.bincount(in_order, minlength=CLASSES + 1).tolist() == rows[1].tolist()
+    many, _ = worker.count(Unit((Piece("x", "M", Stream(0, "h", "estimate"), 0, 40, 128),), in_order=False))
+    assert many.sum() == 40 * 128 and many.dtype == np.uint16
 
 
 # --- what happens to workers is said ---
@@ -443,7 +444,7 @@ def test_the_backend_is_chosen_once_for_all_workers(fake, monkeypatch):
     monkeypatch.setattr("ucan.backends._compiled", lambda vote, *_: vote)  # a compiler takes its time
     ray = fake()
     with spread(smoothed(backend="auto")) as h:
-        h.certify(XS[:1], **OPTIONS)
+        h.certify(XS[:1], **{**OPTIONS, "n": 3000})
     assert len({actor.process.engine.backend for actor in ray.actors}) == 1
     assert ray.actors[0].process.engine.backend in ("eager", "compile")
 

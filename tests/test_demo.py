@@ -77,7 +77,7 @@ def test_what_is_in_the_way_is_refused_before_any_work(place, capsys, monkeypatc
     (place / "file").write_text("mine")
     (place / "other").mkdir()
     (place / "other" / "report.html").write_text("mine")
-    for out, message in (("file", "cannot be made"), ("other", "is no report of ours")):
+    for out, message in (("file", "cannot be read or written"), ("other", "is no report of ours")):
         monkeypatch.setattr(sys, "argv", ["ucan", "demo", "--out", out])
         with pytest.raises(SystemExit) as leaving:
             main()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ucan
-from outside import install
+from outside import install_toy
 
 pytest.importorskip("lightning_fabric")
 
@@ -52,7 +52,7 @@ net = Net().eval()
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package installed beside it, and a model."""
     place = tmp_path_factory.mktemp("outside")
-    install(place / "packages")
+    install_toy(place / "packages")
     (place / "settings.toml").write_text(SETTINGS)
     (place / "own.py").write_text(MODEL)
     return place
@@ -109,7 +109,36 @@ def test_a_law_a_generator_and_a_recipe_are_trained_certified_resumed_checked_an
     command(place, "report", "run", "-o", "report.html", "-q")
     page = (place / "report.html").read_text()
     assert "Stripes" in page and "Halved" in page
-    missing = command(
-        place, "verify", str(certified), "--model", "trained", "--data", "digits", installed=False, code=2
-    )
+    missing = command(place, "verify", str(certified), *against, installed=False, code=2)
     assert "toy-parts" in missing and "not installed" in missing and "halved" in missing
+
+
+def test_a_model_of_ones_own_is_certified_under_noise_by_name_and_rebuilt_from_the_record(place: Path) -> None:
+    base = ("certify", "--model", "own:net", "--data", "blocks", "--n", "300", "--n0", "20", "--certificates", "-q")
+    base += ("--arithmetic", "real", "--scale", "0.2")
+    command(place, *base, "--law", "halved(share=0.4)", "--noise", "stripes(even=0.6,odd=0.9)", "-o", "striped")
+    command(place, *base, "--noise", "ramp(low=0.7)", "--stop", "patient(votes=150)", "-o", "ramped")
+    (striped, *_), (ramped, *_) = rows(place, "striped"), rows(place, "ramped")
+    assert striped["evidence"]["noise"]["made"]["parameters"] == {"even": 0.6, "odd": 0.9}
+    assert striped["evidence"]["law"]["share"] == 0.4
+    assert ramped["region"]["scale"]["kind"] == "ramp@toy-parts"
+    assert ramped["evidence"]["stop"] == "patient(votes=150)" and ramped["evidence"]["n"] < 300
+    for run, law, noise in (
+        ("striped", "halved(share=0.4)", "stripes(even=0.6,odd=0.9)"),
+        ("ramped", "gaussian", "ramp(low=0.7)"),
+    ):
+        certificate = str(sorted((place / run / "certificates").glob("*.json"))[0])
+        against = ("--model", "own:net", "--input", "blocks", "--index", str(int(Path(certificate).stem)))
+        said = command(place, "verify", certificate, *against, "--law", law, "--scale", "0.2", "--noise", noise)
+        assert "stands" in said and "pipeline" in said
+        command(place, "audit", run, "--max", "1", "--steps", "2", "--check", "200", "-q")
+    other = command(place, "verify", certificate, *against, "--scale", "0.2", "--noise", "ramp(low=0.8)", code=1)
+    assert "does not stand (noise)" in other
+    command(place, "report", "striped", "ramped", "-o", "both.html", "-q")
+    page = (place / "both.html").read_text()
+    assert all(
+        words in page for words in ("stripes(even=0.6,odd=0.9)", "ramp(low=0.7)", "halved(share=0.4)")
+    )  # run again
+    missing = command(place, "verify", certificate, *against, installed=False, code=2)
+    assert "toy-parts" in missing and "not installed" in missing and "ramp" in missing
+    assert "ucan.readers" in command(place, "audit", "ramped", "--max", "1", installed=False, code=2)

@@ -1,5 +1,6 @@
 """Runs as a library: the typed config, and the one object to read a run."""
 
+import ast
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,16 +45,51 @@ def test_every_key_and_every_option_is_there_once() -> None:
     assert len(options) == len(set(options)) + 1  # --seed is a number, or says where the number is from
 
 
-def test_every_option_of_certify_is_a_field_or_changes_no_result() -> None:
+SHOWING = {"--out", "--device", "--max", "--json", "--quiet", "--help"}
+WHERE = {
+    "--model",
+    "--data",
+    "--weights",
+    "--trust",
+    "--registry",
+    "--min-radius",
+    "--factors",
+    "--mode",
+}  # told by run and attempts
+FREE = {"certify": {"--backend", "--certificates", "--cluster", "--workers"} | SHOWING, "audit": WHERE | SHOWING}
+
+
+@pytest.mark.parametrize(("command", "record"), [("certify", RunConfig), ("audit", AuditConfig)])
+def test_every_option_is_a_field_or_changes_no_result(command: str, record: type) -> None:
     import typer
 
     from ucan.cli import app
 
-    command = typer.main.get_command(app).commands["certify"]  # type: ignore[attr-defined]
-    given = {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
-    free = {"--out", "--device", "--backend", "--max", "--certificates", "--cluster", "--workers", "--json", "--quiet"}
-    fields = {role.name for leaf in LEAVES.values() if isinstance(role := leaf.roles.get("certify"), Option)}
-    assert given - free - {"--help"} == fields
+    options = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
+    given = {name for parameter in options for name in parameter.opts if name.startswith("--")}
+    fields = {role.name for leaf in leaves(record) if isinstance(role := leaf.roles.get(command), Option)}
+    assert given - FREE[command] == fields
+
+
+@pytest.mark.parametrize("folder", ("cli", "runs"))
+def test_functions_are_short(folder: str) -> None:
+    """Outside their argument lists and docstrings."""
+    for path in (Path(ucan.__file__).parent / folder).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                assert not body or body[-1].end_lineno - body[0].lineno < 60, f"{path.name}: {node.name}"
+
+
+def test_the_defaults_of_an_audit_are_those_of_its_budget() -> None:
+    import inspect
+
+    from ucan.audit import FACTORS, Budget
+    from ucan.cli.audit import audit
+
+    given = {name: parameter.default for name, parameter in inspect.signature(audit).parameters.items()}
+    assert Budget(*(given[name] for name in ("steps", "draws", "restarts", "check", "level", "seed"))) == Budget()
+    assert given["factors"] == ",".join(map(str, FACTORS))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.parent.name)
@@ -62,6 +98,7 @@ def test_an_old_config_is_read_and_loses_nothing(path: Path) -> None:
     config = RunConfig.of(table, str(path))
     assert {**table, "arithmetic": "real"} == config.to_table()
     assert RunConfig.of(config.to_table()) == config
+    assert RunConfig.of({**table, "norm": "inf"}).claim.norm == float("inf")
     assert config.data.skip == 1 and config.sampling.n == 400 and config.law.name == "Gaussian"
 
 
@@ -130,11 +167,6 @@ def test_run_it_again_forgets_no_option(name: str) -> None:
     assert leaf.path in SPELLED or f"{option.name} " not in commands(replace(run, config=RunConfig()))[0]
 
 
-def test_the_options_of_an_audit_are_fields() -> None:
-    named = {role.name for leaf in leaves(AuditConfig) if isinstance(role := leaf.roles.get("audit"), Option)}
-    assert named == {"--steps", "--draws", "--restarts", "--check", "--level", "--seed"}
-
-
 def test_a_report_opens_each_database_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(OLD)
     opened = []
@@ -198,7 +230,7 @@ def test_a_run_that_goes_on_is_the_run_that_had_all_votes_at_once(pictures: InMe
 
 
 def test_a_stopping_rule_leaves_what_it_has_decided(pictures: InMemory, tmp_path: Path) -> None:
-    rule = {"stop": "0.2,0.4", "bound": "binary"}
+    rule = {"stop": "0.2,0.4", "bound": "anytime"}
     certify(job(pictures, n=150, **rule), tmp_path / "run")
     before = outcomes(tmp_path / "run")
     certify(job(pictures, n=20_000, **rule), tmp_path / "run")
@@ -228,11 +260,13 @@ def test_an_interrupted_continuation_goes_on(pictures: InMemory, tmp_path: Path)
     assert [o.evidence for o in outcomes(tmp_path / "run")] == [o.evidence for o in outcomes(tmp_path / "whole")]
 
 
-@pytest.mark.parametrize("bound", ("binary", "two-class"))
-def test_a_bound_about_one_n_does_not_go_on(pictures: InMemory, tmp_path: Path, bound: str) -> None:
-    certify(job(pictures, bound=bound), tmp_path / "run")
+@pytest.mark.parametrize(
+    "rule", [{"bound": "binary"}, {"bound": "two-class"}, {"bound": "binary", "stop": "0.2,0.4"}], ids=str
+)
+def test_a_bound_about_one_n_does_not_go_on(pictures: InMemory, tmp_path: Path, rule: dict[str, str]) -> None:
+    certify(job(pictures, **rule), tmp_path / "run")
     with pytest.raises(InvalidInput, match="n: the run has 300, asked for 900"):
-        certify(job(pictures, bound=bound, n=900), tmp_path / "run")
+        certify(job(pictures, **rule, n=900), tmp_path / "run")
 
 
 def test_votes_of_another_stream_are_refused(pictures: InMemory) -> None:

@@ -764,7 +764,7 @@ OTHERS = {
 def test_a_checkpoint_of_another_architecture_is_refused(tmp_path, case):
     path = checkpointed(tmp_path / "run")
     before = path.read_bytes()
-    with pytest.raises(TrainingError, match=r"begun with other settings:\n.*training"):
+    with pytest.raises(TrainingError, match=r"holds a run with another config:\n.*training"):
         trainer(tmp_path / "run", epochs=1, dataset=few(64), **OTHERS[case]).run()
     (tmp_path / "run" / "config.toml").unlink()  # a run from before settings were kept
     with pytest.raises(TrainingError, match="another model, generator or recipe"):
@@ -794,7 +794,7 @@ def test_a_run_goes_on_with_its_own_settings_and_data_alone(tmp_path, uninterrup
         ({"dataset": brighter}, "data_hash: the run has"),
         ({"dataset": relabelled}, "data_hash: the run has"),
     ):
-        with pytest.raises(TrainingError, match=f"begun with other settings:\n  {word}"):
+        with pytest.raises(TrainingError, match=f"holds a run with another config:\n  {word}"):
             trainer(tmp_path / "run", **changes).run()
     assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == before
     trainer(tmp_path / "run").run()

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -24,6 +23,7 @@ import torch
 
 from ucan.errors import InvalidInput
 from ucan.laws import CELL, UNIT, Law
+from ucan.passes import Pass
 from ucan.region import Region
 from ucan.scales import Scale
 from ucan.scales.base import RowBounds
@@ -130,20 +130,27 @@ class Grid:
         scale: Scale,
         rngs: Sequence[torch.Generator],
     ) -> None:
-        """Fill blocks ``out`` (blocks, n, *event) with (k + round((μ + Σε)/step))·step, each block from its generator."""
-        dim, k, flat = x.numel(), self.integers(x), out.flatten(2)
-        step = self.steps(x.device)
+        """Fill blocks ``out`` (blocks, n, *event) with (k + round((μ + Σε)/step))·step, each block from its generator.
+
+        That is rounded to the input's precision, and then to that of ``out`` where it has another one.
+        """
+        dim, k, step = x.numel(), self.integers(x), self.steps(x.device)
         offset = mean.detach().double().expand(x.shape).reshape(-1) if mean.ndim else mean.detach().double()
-        if not scale.elementwise:
-            for block, rng in zip(flat, rngs, strict=True):
+        rows: list[torch.Tensor] = []
+        if scale.elementwise:
+            unit = torch.full((1, dim), law.scale, dtype=torch.float64, device=x.device)
+            factor = scale.apply_bounded(unit)[0] / step
+            rows = [row.expand(dim) for row in (factor, offset / step, k, step)]
+            if x.is_cuda and law.fusible and out.shape[:2].numel() > 1:
+                return _fill_fused(out, x.dtype, law, rows, rngs)
+        flat = _flat(out, x.dtype)
+        for block, rng in zip(flat, rngs, strict=True):
+            if scale.elementwise:
+                _put(block, law.unit_parts(_uniform(law, len(block), dim, rng), dim), rows)
+            else:
                 z = unit_draws(law, len(block), dim, rng).mul_(law.scale)
                 block.copy_(scale.apply_bounded(z).add_(offset).div_(step).round_().add_(k).mul_(step))
-            return
-        factor = scale.apply_bounded(torch.full((1, dim), law.scale, dtype=torch.float64, device=x.device))[0] / step
-        rows = [row.expand(dim) for row in (factor, offset / step, k, step)]
-        if not (x.is_cuda and law.fusible and _fill_fused(flat, law, rows, rngs)):
-            for block, rng in zip(flat, rngs, strict=True):
-                _put(block, law.unit_parts(_uniform(law, len(block), dim, rng), dim), rows)
+        _return(out, flat)
 
     def error(self, law: Law, scale: Scale, mean: torch.Tensor, dim: int) -> float:
         """τ: the total variation between what ``fill`` draws and ideal rounded noise is at most this; see the proof."""
@@ -229,6 +236,18 @@ def _uniform(law: Law, n: int, dim: int, rng: torch.Generator) -> torch.Tensor:
     return torch.empty(n, law.uniforms(dim), dtype=torch.float64, device=rng.device).uniform_(generator=rng)
 
 
+def _flat(out: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Memory (blocks, n, d) for what is to stand in ``out`` (blocks, n, *event): its own, where it is in order."""
+    flat = (*out.shape[:2], out.shape[2:].numel())
+    return out.view(flat) if out.is_contiguous() and out.dtype == dtype else out.new_empty(flat, dtype=dtype)
+
+
+def _return(out: torch.Tensor, flat: torch.Tensor) -> None:
+    """Bring to ``out`` what was made in such memory."""
+    if flat.data_ptr() != out.data_ptr():
+        out.copy_(flat.view(out.shape))
+
+
 def _put(block: torch.Tensor, parts: Sequence[torch.Tensor], rows: Sequence[torch.Tensor]) -> None:
     """Fill a block (n, d) with (k + round(factor∘z + offset))·step, z being these parts side by side."""
     start = 0
@@ -239,34 +258,30 @@ def _put(block: torch.Tensor, parts: Sequence[torch.Tensor], rows: Sequence[torc
         start += z.shape[-1]
 
 
-# --- on a GPU all that follows the draw is one pass, and a copy in the inputs' precision ---
+# --- on a GPU all that follows the draw is one pass, and another that brings it into the network's form ---
 
-_FUSED: dict[type[Law], Callable[..., list[torch.Tensor]] | None] = {}
+_FUSED: dict[type[Law], Pass] = {}
 
 
-def _fill_fused(out: torch.Tensor, law: Law, rows: Sequence[torch.Tensor], rngs: Sequence[torch.Generator]) -> bool:
-    """Fill blocks (blocks, n, d) by a compiled pass over the uniform numbers; False where that cannot be compiled."""
-    kind, (blocks, n, dim) = type(law), out.shape
+def _fill_fused(
+    out: torch.Tensor, dtype: torch.dtype, law: Law, rows: Sequence[torch.Tensor], rngs: Sequence[torch.Generator]
+) -> None:
+    """Fill blocks (blocks, n, *event) by compiled passes over the uniform numbers."""
+    kind, (blocks, n, dim) = type(law), (*out.shape[:2], out.shape[2:].numel())
     if kind not in _FUSED:
-        _FUSED[kind] = torch.compile(_pass_of(kind(scale=1.0)))
-    fused = _FUSED[kind]
-    if fused is None or blocks * n < 2:
-        return False
+        _FUSED[kind] = Pass(_pass_of(kind(scale=1.0)))
     uniform = torch.empty(blocks, n, law.uniforms(dim), dtype=torch.float64, device=out.device)
     for block, rng in zip(uniform, rngs, strict=True):
         block.uniform_(generator=rng)
-    uniform = uniform.flatten(0, 1)
-    torch._dynamo.mark_dynamic(uniform, 0)  # how many blocks there are is no reason to compile again
-    try:
-        parts = fused(uniform, *rows, dim, out.dtype)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # whatever a compiler raises
-        warnings.warn(f"noise on the grid is made without a compiler ({type(error).__name__}).", RuntimeWarning, 2)
-        _FUSED[kind] = None
-        return False
-    torch.cat(parts, -1, out=out.flatten(0, 1))
-    return True
+    parts = _FUSED[kind](uniform.flatten(0, 1), *rows, dim, dtype, out.dtype)
+    _SIDE_BY_SIDE(out.flatten(0, 1), *parts)
+
+
+def _side_by_side(out: torch.Tensor, *parts: torch.Tensor) -> None:
+    out.copy_(torch.cat(parts, -1).view(out.shape))
+
+
+_SIDE_BY_SIDE = Pass(_side_by_side)
 
 
 def _pass_of(law: Law) -> Callable[..., list[torch.Tensor]]:
@@ -279,13 +294,14 @@ def _pass_of(law: Law) -> Callable[..., list[torch.Tensor]]:
         k: torch.Tensor,
         step: torch.Tensor,
         dim: int,
+        inputs: torch.dtype,
         dtype: torch.dtype,
     ) -> list[torch.Tensor]:
         made, start = [], 0
         for z in law.unit_parts(uniform, dim):
             end = start + z.shape[-1]
             v = (z * factor[start:end] + offset[start:end]).round()
-            made.append(((v + k[start:end]) * step[start:end]).to(dtype))
+            made.append(((v + k[start:end]) * step[start:end]).to(inputs).to(dtype))
             start = end
         return made
 

@@ -19,7 +19,8 @@ from torch import nn
 from ucan.choices import BACKENDS, check_choice
 from ucan.choices import PRECISIONS as PRECISIONS
 from ucan.errors import InvalidInput, ModelError
-from ucan.votes import Classifier
+from ucan.runtimes import RUNTIMES, check_usable, installed, loaded
+from ucan.votes import Classifier, Form
 
 # The largest difference to the given model's logits, relative to their spread, that a backend may show.
 TOLERANCE = {"fp32": 2e-3, "tf32": 3e-2, "bf16": 0.15}
@@ -40,16 +41,23 @@ OPTIONS: dict[str, dict[str, bool | int]] = {
     },
 }
 
+# Convolutions of no more channels than this are left to ``tuned`` to choose kernels for; for wider ones the library's are best.
+NARROW = 64
+
 Vote = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A way to get votes from noisy inputs, and its name for the evidence."""
+    """A way to get votes from noisy inputs, and its name for the evidence.
+
+    ``form`` is how the network wants its inputs in memory, where noise can be written so at once; None for as they are.
+    """
 
     vote: Vote
     name: str
     precision: str
+    form: Form | None = None
 
 
 def prepare(
@@ -65,17 +73,20 @@ def prepare(
         check_choice("precision", precision, PRECISIONS)
     own = precision_name(f.dtype or example.dtype)
     if not isinstance(f.model, nn.Module):
-        if precision not in (None, own) or name in OPTIONS:
+        if precision not in (None, own) or name in (*OPTIONS, *RUNTIMES):
             raise InvalidInput("precision and backend are for PyTorch modules; this classifier is a plain function.")
         return Backend(lambda noisy: f(view(noisy)), "function", own)
     if precision in (None, own) and name == "eager":
         return Backend(_in_precision(lambda noisy: f(view(noisy)), own), "eager", own)
     wanted = precision or own
-    candidates = ("eager", "compile") if name == "auto" else (name,)
+    if name in RUNTIMES:
+        check_usable(name, example.device, wanted)
+    others = installed(wanted) if example.device.type == "cpu" else ()
+    candidates = ("eager", "compile", *others) if name == "auto" else (name,)
     made = [backend for kind in candidates if (backend := _module_backend(f, view, example, wanted, kind))]
     if not made:  # compilation failed: the warning has been given
         made = [_must(_module_backend(f, view, example, wanted, "eager"))]
-    return made[0] if len(made) == 1 else min(made, key=lambda backend: _seconds(backend.vote, example))
+    return made[0] if len(made) == 1 else min(made, key=lambda backend: _seconds(backend, example))
 
 
 def precision_name(dtype: torch.dtype) -> str:
@@ -87,43 +98,32 @@ def _module_backend(
     f: Classifier, view: Callable[[torch.Tensor], torch.Tensor], example: torch.Tensor, precision: str, kind: str
 ) -> Backend | None:
     """One module backend, checked; None where it cannot be compiled."""
-    model: nn.Module = f.model  # type: ignore[assignment]
-    dtype = DTYPES.get(precision, f.dtype or torch.float32)
-    try:
-        twin = copy.deepcopy(model).to(dtype=dtype).eval().requires_grad_(False)
-    except Exception as error:  # whatever a module of the user's holds
-        raise ModelError(
-            f"the model cannot be copied ({error}), which another precision and compiling need: leave precision out and "
-            "use backend='eager'."
-        ) from error
-    images = example.ndim == 4
-    if images:
-        twin = twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-    def logits(noisy: torch.Tensor) -> torch.Tensor:
-        shown = view(noisy).to(dtype)
-        return twin(shown.contiguous(memory_format=torch.channels_last) if images else shown)
+    logits, form = _network(f, view, example, precision, kind)
 
     def vote(noisy: torch.Tensor) -> torch.Tensor:
         return f.to_votes(logits(noisy), len(noisy))
 
     run = _compiled(vote, OPTIONS[kind]) if kind in OPTIONS else vote
+    with torch.inference_mode():  # as votes are: what is compiled for other tensors would be compiled again
+        ready = example.clone() if form is None else form.of(example.clone())
     with _matmul(precision):
-        if kind in OPTIONS:
+        if kind in OPTIONS or kind in RUNTIMES:
             try:
                 with torch.inference_mode(), warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # the compiler's own, about itself
-                    run(example)
+                    run(ready)
             except torch.OutOfMemoryError:
                 raise  # smaller passes may fit
             except Exception as error:  # whatever the compiler could not digest
                 reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 warnings.warn(
-                    f"the model cannot be compiled ({reason}); it runs eagerly.", RuntimeWarning, stacklevel=3
+                    f"the model cannot be compiled by {kind} ({reason}): another backend runs it.",
+                    RuntimeWarning,
+                    stacklevel=3,
                 )
                 return None
         try:
-            _check(f, view, example, logits, run, precision, kind)
+            _check(f, view, example, ready, logits, run, precision, kind)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -132,7 +132,59 @@ def _module_backend(
                 "its forward keep the dtype that it is given."
             ) from error
 
-    return Backend(_in_precision(run, precision), kind, precision)
+    return Backend(_in_precision(run, precision), kind, precision, form)
+
+
+def _network(
+    f: Classifier, view: Callable[[torch.Tensor], torch.Tensor], example: torch.Tensor, precision: str, kind: str
+) -> tuple[Vote, Form | None]:
+    """The logits of f∘view on a copy of the network in this precision, and the form of inputs that suits it.
+
+    On a GPU noise is written in that form at once, where the view shows all of it: every further pass over the noise costs
+    a percent of the forward pass. Otherwise inputs come as they are, and are brought to it here.
+    """
+    model: nn.Module = f.model  # type: ignore[assignment]
+    dtype = torch.float32 if kind in RUNTIMES else DTYPES.get(precision, f.dtype or torch.float32)
+    try:
+        twin = copy.deepcopy(model).to(dtype=dtype).eval().requires_grad_(False)
+    except Exception as error:  # whatever a module of the user's holds
+        raise ModelError(
+            f"the model cannot be copied ({error}), which another precision and compiling need: leave precision out and "
+            "use backend='eager'."
+        ) from error
+    suited = Form(dtype, channels_last=example.ndim == 4 and kind not in RUNTIMES)
+    if suited.channels_last:
+        twin = twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    made: list[Vote] = []
+    with _matmul(precision):
+        network = _folded(twin, model, suited.of(view(example)), kind) if kind in OPTIONS else twin
+
+    def logits(noisy: torch.Tensor) -> torch.Tensor:
+        if kind not in RUNTIMES:
+            return network(suited.of(view(noisy)))
+        if not made:
+            made.append(loaded(kind, twin, suited.of(view(noisy)).clone(), precision))
+        return made[0](suited.of(view(noisy)))
+
+    return logits, suited if example.is_cuda and view(example) is example else None
+
+
+def _folded(twin: nn.Module, model: nn.Module, ready: torch.Tensor, kind: str) -> nn.Module:
+    """The twin in fewer passes over memory, where it is a network of convolutions in 16 bits on a GPU; else itself."""
+    if not (ready.is_cuda and ready.dtype == torch.bfloat16 and ready.ndim == 4):
+        return twin
+    from ucan.folding import folded
+
+    try:
+        found = folded(twin, model, ready, NARROW if kind == "tuned" else 0)
+        if found is not None:
+            with torch.inference_mode():
+                found(ready)
+        return found or twin
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # a network that cannot be exported, or that cuDNN has no kernels for, is compiled as it is
+        return twin
 
 
 def _compiled(vote: Vote, options: dict[str, bool | int]) -> Vote:
@@ -144,7 +196,10 @@ def _compiled(vote: Vote, options: dict[str, bool | int]) -> Vote:
     run = torch.compile(vote, fullgraph=True, dynamic=False, options=known)
 
     def limited(noisy: torch.Tensor) -> torch.Tensor:
-        with torch._dynamo.config.patch(recompile_limit=256, fail_on_recompile_limit_hit=True):
+        # Options reach the compiler only after the weights were made arguments of the graph: that they are constants must
+        # be known before.
+        frozen = torch._inductor.config.patch(freezing=options["freezing"])
+        with torch._dynamo.config.patch(recompile_limit=256, fail_on_recompile_limit_hit=True), frozen:
             return run(noisy)
 
     return limited
@@ -159,12 +214,24 @@ def _in_precision(vote: Vote, precision: str) -> Vote:
 
 
 @torch.inference_mode()
-def _check(f: Classifier, view: Any, example: torch.Tensor, logits: Any, run: Vote, precision: str, kind: str) -> None:
-    """Refuse a backend that does not answer as the given model does, on this batch, within the precision's tolerance."""
+def _check(
+    f: Classifier,
+    view: Any,
+    example: torch.Tensor,
+    ready: torch.Tensor,
+    logits: Any,
+    run: Vote,
+    precision: str,
+    kind: str,
+) -> None:
+    """Refuse a backend that does not answer as the given model does, on this batch, within the precision's tolerance.
+
+    ``ready`` is the batch in the form that the backend takes.
+    """
     with _matmul("fp32"):
         truth = f.model(view(example) if f.dtype is None else view(example).to(f.dtype))
     if not isinstance(truth, torch.Tensor) or truth.ndim != 2:  # class numbers, which have no margins to compare
-        votes, ours = f.to_votes(truth, len(example)), run(example)
+        votes, ours = f.to_votes(truth, len(example)), run(ready)
         differing = int((votes != ours).sum())
         if differing > DIFFERING * len(votes):
             raise ModelError(
@@ -177,7 +244,7 @@ def _check(f: Classifier, view: Any, example: torch.Tensor, logits: Any, run: Vo
         return
     names = (precision, precision_name(f.dtype or example.dtype))
     tolerance = max(TOLERANCE.get(name, TOLERANCE["fp32"]) for name in names)
-    truth, answer, votes = truth[valid].float(), logits(example)[valid].float(), run(example)[valid]
+    truth, answer, votes = truth[valid].float(), logits(ready)[valid].float(), run(ready)[valid]
     spread = float((truth.amax(1) - truth.amin(1)).mean()) or 1.0
     distance = float((answer - truth).abs().max()) / spread
     top = truth.topk(2, dim=1).values
@@ -203,12 +270,12 @@ def _matmul(precision: str):  # type: ignore[no-untyped-def]
 
 
 @torch.inference_mode()
-def _seconds(vote: Vote, example: torch.Tensor, repeats: int = 3) -> float:
+def _seconds(backend: Backend, example: torch.Tensor, repeats: int = 3) -> float:
     """The best of a few timings of one forward pass."""
-    best = float("inf")
+    best, ready = float("inf"), example if backend.form is None else backend.form.of(example)
     for _ in range(repeats):
         start = time.perf_counter()
-        int(vote(example)[0])  # waits for the device
+        int(backend.vote(ready)[0])  # waits for the device
         best = min(best, time.perf_counter() - start)
     return best
 

@@ -1,18 +1,18 @@
 """How fast certification is on this machine, as ratios within one run.
 
-The yardsticks: the bare forward pass of the same network, as fast as the same backend runs it, on noisy inputs that are
-ready for it; the textbook loop (repeat, add noise, forward, argmax, copy to host, count); and the Adversarial Robustness
-Toolbox where it is installed.
+The yardsticks: the bare forward pass of the same network, as fast as the same backend runs it, on noisy inputs that lie
+ready on the device in its own precision and layout (and, on a GPU, from float32 pictures); the textbook loop (repeat, add
+noise, forward, argmax, copy to host, count); and the Adversarial Robustness Toolbox where it is installed.
 """
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import functools
 import gc
 import platform
 import re
+import statistics
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 from torch import nn
 
 from ucan import laws, scales
-from ucan.backends import OPTIONS
+from ucan.betting import votes_at_least
+from ucan.engine import Setup
 from ucan.generators import CertificationWise, Fixed, Generator
 from ucan.laws import Law
 from ucan.plan import CertifyPlan
@@ -34,6 +35,9 @@ from ucan.votes import forward_size
 
 # Of inputs certified on a grid: 8-bit pictures.
 STEP = 1 / 255
+# Of decisions that stop early.
+ALPHA = 0.001
+TEXTBOOK = "textbook loop, fp32"
 
 
 @dataclass(frozen=True)
@@ -49,18 +53,38 @@ class Row:
 
 @dataclass(frozen=True)
 class Stopped:
-    """Samples that a decision "is the radius at least r?" takes, where n would be drawn without stopping."""
+    """Samples that a decision "is the radius at least r?" takes, those that choose the class included.
+
+    ``fixed`` would be drawn without stopping. ``limit`` is what any test at this α needs at least that is sure to find the
+    radius reached, log(1/α)/KL(p‖p₀); None where it is not reached, or not within ``fixed`` samples.
+    """
 
     probability: float
     radius: float  # in multiples of λ
     fixed: int
     mean: float
+    limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to be timed: what it is called, the work, its samples, and the row that it is set beside."""
+
+    what: str
+    work: Callable[[], Any]
+    samples: int
+    against: str = ""
 
 
 class Bench:
-    """Measures one network on one device; every rate is the best of ``repeats`` timings after a warm-up."""
+    """Measures one network on one device; every rate is the median of ``repeats`` timings after a warm-up.
 
-    def __init__(self, model: nn.Module, shape: tuple[int, ...], classes: int, n: int, repeats: int = 3) -> None:
+    What is set beside each other is timed in turns, so that a machine that grows hot or busy does so for all of it.
+    """
+
+    def __init__(
+        self, model: nn.Module, shape: tuple[int, ...], classes: int, n: int, repeats: int = 3, inputs: int = 2
+    ) -> None:
         self.model = model.eval()
         self.device = next(model.parameters()).device
         self.shape = shape
@@ -69,7 +93,7 @@ class Bench:
         self.repeats = repeats
         # Bytes, so that they can be certified in whole steps as well.
         rng = torch.Generator().manual_seed(0)
-        self.inputs = (torch.randint(0, 256, (2, *shape), generator=rng).float() / 255).to(self.device)
+        self.inputs = (torch.randint(0, 256, (inputs, *shape), generator=rng).float() / 255).to(self.device)
         self.x = self.inputs[:1]
         self.size = forward_size(self.x.numel(), self.device)
         self.rows: list[Row] = []
@@ -84,34 +108,36 @@ class Bench:
         """Our classifier under the given noise."""
         return SmoothedClassifier(self.model, law or laws.Gaussian(0.25), generator, self.classes, backend, step=step)
 
-    def rate(self, work: Callable[[], Any], samples: int) -> tuple[float, float | None]:
-        """Samples per second of ``work``, and its peak memory above what was there."""
-        work()
-        memory = _DeviceMemory() if self.device.type == "cuda" else _ProcessMemory()
-        best = float("inf")
-        for _ in range(self.repeats):
-            self._wait()
-            start = time.perf_counter()
-            work()
-            self._wait()
-            best = min(best, time.perf_counter() - start)
-        peak = memory.peak()
-        return samples / best, peak
-
-    def measure(self, what: str, work: Callable[[], Any], samples: int, against: str = "") -> Row:
-        """Measure, set beside an earlier row, and keep."""
-        rate, memory = self.rate(work, samples)
-        yardstick = next((row.rate for row in self.rows if row.what == against), None) if against != what else None
-        row = Row(what, rate, None if yardstick is None else rate / yardstick, against if yardstick else "", memory)
-        self.rows.append(row)
-        return row
+    def measure(self, *cases: Case) -> list[Row]:
+        """Time the cases in turns, set each beside an earlier row, and keep them."""
+        for case in cases:
+            case.work()
+        seconds: dict[str, list[float]] = {case.what: [] for case in cases}
+        peaks: dict[str, float | None] = {}
+        for turn in range(self.repeats):
+            for case in cases:
+                # Once: what a process freed is given back to the system first, and taking it again costs time.
+                memory = None if turn else _DeviceMemory() if self.device.type == "cuda" else _ProcessMemory()
+                self._wait()
+                start = time.perf_counter()
+                case.work()
+                self._wait()
+                seconds[case.what].append(time.perf_counter() - start)
+                if memory is not None:
+                    peaks[case.what] = memory.peak()
+        for case in cases:
+            rate = case.samples / statistics.median(seconds[case.what])
+            row = Row(case.what, rate, memory=peaks[case.what])
+            known = case.against != case.what and any(row.what == case.against for row in self.rows)
+            self.rows.append(_against(row, self.rows, case.against) if known else row)
+        return self.rows[-len(cases) :]
 
     # --- the cases ---
 
     def textbook(self) -> Row:
         """The loop that papers print, in fp32, with a batch of the same size."""
         passes = max(1, min(self.n, 4 * self.size) // self.size)
-        return self.measure("textbook loop, fp32", lambda: self._textbook(passes), passes * self.size)
+        return self.measure(Case(TEXTBOOK, lambda: self._textbook(passes), passes * self.size))[0]
 
     @torch.no_grad()
     def _textbook(self, passes: int) -> None:
@@ -123,45 +149,50 @@ class Bench:
                 counts += torch.bincount(votes, minlength=self.classes)
 
     def ours(self, backend: str, precision: str | None) -> None:
-        """The bare network on inputs that are ready for it, and our certificates, with this backend and precision."""
+        """The bare network and our certificates, with this backend and precision.
+
+        The network is the one that gives the votes. Its inputs are noisy pictures that were made before: in its own precision
+        and layout, on a GPU also in float32, from which they are brought to that.
+        """
         g = self.smoothed(backend=backend)
         name = f"{backend}, {precision or 'fp32'}"
         setup = g.engine.setup(self.x, CertifyPlan(n=self.n, precision=precision))
-        counter = setup.counter
         if setup.backend.name != backend:  # it cannot be compiled here: the warning has been given
             return
-        passes = max(1, self.n // counter.size)
-        network, batch = self._bare(backend, precision, counter.size)
-
-        @torch.inference_mode()
-        def forward() -> None:
-            for _ in range(passes):
-                network(batch)
-
-        self.measure(f"bare forward, {name}", forward, passes * counter.size, "textbook loop, fp32")
-        work = functools.partial(g.certify, self.inputs, n=self.n, precision=precision)
-        certified = self.measure(f"certify, {name}", work, len(self.inputs) * self.n, f"bare forward, {name}")
-        self.rows.append(_against(certified, self.rows, "textbook loop, fp32"))
         on_grid = self.smoothed(backend=backend, step=STEP)
         on_grid.engine.prepared = g.engine.prepared  # the network is the same: compile it once
-        work = functools.partial(on_grid.certify, self.inputs, n=self.n, precision=precision)
-        self.measure(f"certify on the grid, {name}", work, len(self.inputs) * self.n, f"certify, {name}")
+        samples, bare = len(self.inputs) * self.n, f"bare forward, {name}"
+        certify, grid = (
+            functools.partial(each.certify, self.inputs, n=self.n, precision=precision) for each in (g, on_grid)
+        )
+        self.measure(
+            *self._bare(setup, bare),
+            Case(f"certify, {name}", certify, samples, bare),
+            Case(f"certify on the grid, {name}", grid, samples, bare),
+        )
+        certified = next(row for row in reversed(self.rows) if row.what == f"certify, {name}")
+        if any(row.what == TEXTBOOK for row in self.rows):
+            self.rows.append(_against(certified, self.rows, TEXTBOOK))
 
-    def _bare(
-        self, backend: str, precision: str | None, size: int
-    ) -> tuple[Callable[[torch.Tensor], Any], torch.Tensor]:
-        """The network alone, as fast as the backend runs it, and a batch in its dtype and layout."""
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        network: Any = copy.deepcopy(self.model).to(dtype)
-        # Noisy images, as in a certificate: on plainer data a GPU draws less power and runs faster.
+    def _bare(self, setup: Setup, name: str) -> list[Case]:
+        """The network alone on as many samples as certificates ask for, or a few seconds' worth of them."""
+        size, backend = setup.counter.size, setup.backend
+        passes = max(1, len(self.inputs) * self.n // size)
         rng = torch.Generator(self.device).manual_seed(0)
-        batch = (self.x + laws.Gaussian(0.25).sample(size, self.shape, rng)).to(dtype)
-        if backend in OPTIONS or precision is not None:  # as our own backends do
-            network = network.to(memory_format=torch.channels_last) if len(self.shape) == 3 else network
-            batch = batch.contiguous(memory_format=torch.channels_last) if len(self.shape) == 3 else batch
-        return (
-            torch.compile(network, dynamic=False, options=dict(OPTIONS[backend])) if backend in OPTIONS else network
-        ), batch
+        # Noisy pictures, as in a certificate: on plainer data a GPU draws less power and runs faster.
+        with torch.inference_mode():
+            plain = self.x + laws.Gaussian(0.25).sample(size, self.shape, rng)
+            ready = plain if backend.form is None else backend.form.of(plain)
+
+        @torch.inference_mode()
+        def forward(batch: torch.Tensor) -> None:
+            for _ in range(passes):
+                backend.vote(batch if backend.form is None else backend.form.of(batch))
+
+        cases = [Case(name, functools.partial(forward, ready), passes * size, TEXTBOOK)]
+        if backend.form is not None:
+            cases.append(Case(f"{name}, from float32 pictures", functools.partial(forward, plain), passes * size, name))
+        return cases
 
     def laws_and_shapes(self, backend: str, precision: str | None, only: Collection[str] | None = None) -> None:
         """Each law and each Σ (or only some) beside isotropic Gaussian noise."""
@@ -189,7 +220,7 @@ class Bench:
             g = self.smoothed(law, generator, backend)
             g.engine.prepared = shared.engine.prepared  # the network is the same: compile it once
             work = functools.partial(g.certify, self.inputs, n=self.n, norm=norm, precision=precision)
-            self.measure(name, work, len(self.inputs) * self.n, "gaussian, isotropic")
+            self.measure(Case(name, work, len(self.inputs) * self.n, "gaussian, isotropic"))
 
     def generator(self, backend: str, precision: str | None) -> None:
         """What a per-input generator adds to a certificate of n = 1,000, in a run over several inputs."""
@@ -198,11 +229,13 @@ class Bench:
         plain = self.smoothed(backend=backend)
         per_input = self.smoothed(generator=CertificationWise(self.shape[0]).to(self.device), backend=backend)
         per_input.engine.prepared = plain.engine.prepared
-        inputs = 16 if self.device.type == "cuda" else 2  # a CPU has nothing to overlap
+        inputs = 64 if self.device.type == "cuda" else 2  # a CPU has nothing to overlap
         x = torch.rand(inputs, *self.shape, generator=torch.Generator().manual_seed(1)).to(self.device)
+        cases = []
         for name, g in (("isotropic", plain), ("certification-wise", per_input)):
             work = functools.partial(g.certify, x, n=1000, precision=precision)
-            self.measure(f"n = 1,000, {name}", work, 1000 * len(x), "n = 1,000, isotropic")
+            cases.append(Case(f"n = 1,000, {name}", work, 1000 * len(x), "n = 1,000, isotropic"))
+        self.measure(*cases)
 
     def stopping(self) -> list[Stopped]:
         """Samples used where the true probability is known: a threshold under one-dimensional Gaussian noise."""
@@ -211,8 +244,10 @@ class Bench:
             g = SmoothedClassifier(lambda y: (y[:, 0] > 0).long(), laws.Gaussian(1.0), num_classes=2)
             x = torch.full((1, 1), float(ndtri(p)))
             for r in (0.0, 1.0, 2.0):
-                used = [g.certify(x, n=self.n, stop=r, seed=seed)[0].evidence.n for seed in range(20)]
-                found.append(Stopped(p, r, self.n, sum(used) / len(used)))
+                made = [g.certify(x, n=self.n, alpha=ALPHA, stop=r, seed=seed)[0].evidence for seed in range(20)]
+                limit = votes_at_least(p, float(ndtr(r)), ALPHA)
+                mean = sum(e.n + e.n0 for e in made) / len(made)
+                found.append(Stopped(p, r, self.n, mean, limit if limit < self.n else None))
         return found
 
     def art(self, batch: int) -> Row | None:
@@ -234,7 +269,7 @@ class Bench:
         )
         x = self.inputs.cpu().numpy()
         work = functools.partial(smooth.certify, x, n=self.n, batch_size=batch)
-        row = self.measure("ART certify, fp32", work, len(x) * self.n)
+        (row,) = self.measure(Case("ART certify, fp32", work, len(x) * self.n))
         ours = max((r for r in self.rows if r.what.startswith("certify, ")), key=lambda r: r.rate, default=None)
         if ours is not None:
             self.rows.append(_against(ours, self.rows, row.what))

@@ -6,15 +6,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy import special
 
+from ucan.betting import Bettor
 from ucan.choices import one_of
 from ucan.errors import InvalidInput
 
@@ -127,7 +129,10 @@ def anytime_upper_bound(k: int, n: int, alpha: float) -> float:
 class Ballot:
     """The votes that a bound goes by: ``hits`` of n for the class, ``others`` for the most voted of the other classes.
 
-    ``fixed``: n was fixed before the first vote, and no rule could have ended them earlier.
+    ``fixed``: n was fixed before the first vote, and no rule could have ended them earlier. Otherwise ``cap`` votes were
+    planned at most, ``chose`` are hits and number of the votes that chose the class, and ``thresholds`` the probabilities
+    that a rule about radii asks for, rising. Of a classifier that took the place of another, ``before`` are bound and votes
+    of that one, and ``lost`` of the n votes in pairs went to the class before and to another one now.
     """
 
     hits: int
@@ -135,6 +140,11 @@ class Ballot:
     n: int
     alpha: float
     fixed: bool = True
+    cap: int = 0
+    chose: tuple[int, int] = (0, 0)
+    thresholds: tuple[float, ...] = ()
+    before: tuple[str, Ballot] | None = None
+    lost: int = 0
 
 
 class Bound(ABC):
@@ -195,7 +205,95 @@ class Anytime(Bound):
         return min(1.0, math.exp(-float(log_wealth(votes.hits, votes.n, 0.5 + tau))))
 
 
-BY_NAME: dict[str, Bound] = {bound.name: bound for bound in (Binary(), TwoClass(), Anytime())}
+# Of α, what the test at the cap has; the bettors have the rest.
+AT_THE_CAP = 0.2
+
+
+class Sequential(Bound):
+    """Of votes that end when given radii are decided: a bettor for each threshold, and Clopper–Pearson at the cap.
+
+    Each p has one test: at (1 − ``AT_THE_CAP``)·α that of one bettor, at any number of votes, and at ``AT_THE_CAP``·α
+    Clopper–Pearson, at the cap alone. Bettors stand at 1/2 and at every threshold, and each is responsible for the p
+    around him (``ladder``). The true p is rejected with probability at most α, and the bound is the smallest p that is
+    not (docs/stopping.md).
+    """
+
+    name = "sequential"
+
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """The smallest p that these votes do not reject."""
+        at_cap = lower_bound(votes.hits, votes.n, AT_THE_CAP * votes.alpha) if votes.n == votes.cap else 0.0
+        return max(at_cap, self._by_betting(votes)), None
+
+    def p_value(self, votes: Ballot, tau: float) -> float:
+        """α where p = 1/2 + τ is rejected at this α, else 1: tests of other levels are other tests."""
+        return votes.alpha if self.probabilities(votes)[0] > 0.5 + tau else 1.0
+
+    @staticmethod
+    def goal(alpha: float) -> float:
+        """The log wealth at which a bettor rejects."""
+        return -math.log((1 - AT_THE_CAP) * alpha)
+
+    def _by_betting(self, votes: Ballot) -> float:
+        if not votes.thresholds or votes.hits == 0:
+            return 0.0
+        hits, misses, goal, low = votes.hits, votes.n - votes.hits, self.goal(votes.alpha), 0.0
+        for stand, end in ladder(votes.thresholds):
+            bettor = Bettor.against(stand, votes.cap, votes.alpha, votes.chose)
+            if float(bettor.log_wealth(hits, misses, end)) < goal:
+                return self._halved(bettor, hits, misses, goal, low, max(low, min(end, hits / votes.n)))
+            low = end
+        return low
+
+    @staticmethod
+    def _halved(bettor: Bettor, hits: int, misses: int, goal: float, low: float, high: float) -> float:
+        """The largest p from low to high that the bettor rejects, from below; his wealth falls as p rises."""
+        if low == 0.0 and float(bettor.log_wealth(hits, misses, 1e-300)) < goal:
+            return 0.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            enough = float(bettor.log_wealth(hits, misses, middle)) >= goal
+            low, high = (middle, high) if enough else (low, middle)
+        return low
+
+
+# Of α, what the votes in pairs have; those before have the rest.
+IN_PAIRS = 0.5
+
+
+class Paired(Bound):
+    """Of a classifier in the place of another: p ≥ (bound on p before) − (bound on what was lost), at α/2 each.
+
+    Under the same noise the class is answered now wherever it was answered before and not lost.
+    """
+
+    name = "paired"
+
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """The bound of the votes before at α/2, less CP_up(lost, n; α/2)."""
+        if votes.before is None or not votes.fixed:
+            return 0.0, None
+        name, ballot = votes.before
+        before, _ = bound_named(name).probabilities(replace(ballot, alpha=(1 - IN_PAIRS) * votes.alpha))
+        return max(0.0, before - upper_bound(votes.lost, votes.n, IN_PAIRS * votes.alpha)), None
+
+    def p_value(self, votes: Ballot, tau: float) -> float:
+        """α where p = 1/2 + τ is rejected at this α, else 1."""
+        return votes.alpha if self.probabilities(votes)[0] > 0.5 + tau else 1.0
+
+
+def ladder(thresholds: tuple[float, ...]) -> list[tuple[float, float]]:
+    """Where bettors stand, and up to which p each is responsible: half of the way to the next, in the angle asin √p.
+
+    The first stands at 1/2, whatever is asked, so that a class with a majority has a bound above it.
+    """
+    stands = sorted({0.5, *thresholds})
+    angles = [math.asin(math.sqrt(p)) for p in stands]
+    ends = [math.sin((one + other) / 2) ** 2 for one, other in itertools.pairwise(angles)]
+    return list(zip(stands, [*ends, 1.0], strict=True))
+
+
+BY_NAME: dict[str, Bound] = {bound.name: bound for bound in (Binary(), TwoClass(), Anytime(), Sequential(), Paired())}
 
 
 def bound_named(name: str) -> Bound:

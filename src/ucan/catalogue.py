@@ -73,6 +73,11 @@ class Catalogue:
             return None
         return next((_package(entry) for entry in self._entries() if entry.name == name), None)
 
+    def check(self, name: Any, where: str | None = None) -> None:
+        """Refuse a name that nobody here knows, without importing anything; ``where`` as for ``load``."""
+        if name not in self.names():
+            raise self._unknown(name, where, None)
+
     def load(self, name: str, where: str | None = None, package: str | None = None) -> Any:
         """The class (or function) of this name.
 
@@ -126,7 +131,7 @@ class Catalogue:
     def _entries(self) -> tuple[EntryPoint, ...]:
         return _entry_points(self.group, tuple(sys.path))
 
-    def _unknown(self, name: str, where: str | None, package: str | None) -> InvalidInput:
+    def _unknown(self, name: Any, where: str | None, package: str | None) -> InvalidInput:
         if package is not None:
             return InvalidInput(
                 f"this record's {self.what} is {name!r} of the package {package}, which is not installed here or no longer "

@@ -17,12 +17,12 @@ from ucan.budget import Budget
 from ucan.choices import SCOPES as SCOPES
 from ucan.choices import Scope as Scope
 from ucan.choices import check_choice, norm_from_json, norm_name, norm_to_json
-from ucan.errors import InvalidInput, StoreError, UcanError
+from ucan.errors import InvalidInput, UcanError
 from ucan.evidence import Evidence
 from ucan.region import Region
 from ucan.rounding import floor_digits
 from ucan.sidecar import INLINE, is_small, tensors_from_json, tensors_to_json
-from ucan.storage import write_whole
+from ucan.storage import storage, write_whole
 
 FORMAT = 2
 READABLE = (1, 2)  # 1: version 0.1, whose evidence tells less
@@ -298,11 +298,9 @@ def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) 
     path = Path(path)
     if not path.parent.is_dir():
         raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: make it first.")
-    try:
+    with storage(path):
         text = json.dumps(outcome.to_dict(path.parent), indent=1, ensure_ascii=False, allow_nan=False)
         write_whole(path, text.encode())
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error}.") from error
 
 
 def load_json(path: str | Path) -> Certificate | Abstention | Prediction:

@@ -34,7 +34,9 @@ BACKENDS: dict[str, str] = {
     "eager": "as it is",
     "compile": "compiled by torch.compile",
     "tuned": "compiled, with the kernels of each layer chosen by timing them",
-    "auto": "eager or compiled, whichever is faster",
+    "onnxruntime": "by ONNX Runtime, on a CPU",
+    "openvino": "by OpenVINO, on a CPU",
+    "auto": "eager, compiled or, on a CPU, by another runtime that is installed, whichever is fastest",
 }
 # How inputs and noise are added.
 ARITHMETICS: dict[str, str] = {

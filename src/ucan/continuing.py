@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import torch
 
@@ -13,7 +14,7 @@ from ucan.errors import InvalidInput
 from ucan.evidence import Evidence
 from ucan.generators import Generator
 from ucan.plan import CertifyPlan
-from ucan.sequential import AllVotes, Candidate
+from ucan.sequential import AllVotes, Candidate, Selecting
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Stream
@@ -79,7 +80,9 @@ def _candidate(
     wrong = [what for what, alike in same.items() if not alike]
     if wrong:
         raise InvalidInput(f"input {i} cannot go on from the votes that it has: they are of {', '.join(wrong)}.")
-    selection = torch.tensor(evidence.selection)
-    candidate = Candidate(i, x, M, stream, int(selection.argmax()), g.decided(M, x, plan), selection)
-    candidate.goes_on(torch.tensor([*evidence.counts, evidence.invalid]), evidence.n, block)
+    assert evidence.selection is not None, "can_go_on says so"
+    chosen = Selecting.done(replace(stream, phase="select"), evidence.selection, evidence.n0)
+    c_A = int(chosen.tally[:-1].argmax())
+    candidate = Candidate(i, x, M, stream, c_A, g.decided(M, x, plan), chosen=chosen)
+    candidate.goes_on(torch.tensor([*evidence.counts, evidence.invalid]), evidence.n)
     return candidate

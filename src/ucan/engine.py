@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -55,8 +56,13 @@ class Setup:
     counter: VoteCounter
     backend: Backend
     weights: str | None
-    model: str | None
+    identify: Callable[[], str | None]
     noise: Noise
+
+    @functools.cached_property
+    def model(self) -> str | None:
+        """What the classifier is known by. Found out when it is first asked for: a GPU counts votes meanwhile."""
+        return self.identify()
 
     def classify_samples(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
         """n votes on one input (1, *event) under the generator held at it."""
@@ -111,9 +117,9 @@ class Engine:
                 raise ModelError(TOO_SMALL)
             size = self._fitting[place] = halved(size, block)
             warnings.warn(f"out of memory: going on with forward passes of {size}.", RuntimeWarning, stacklevel=2)
-        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid)
+        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid, backend.form)
         counter.on_votes = self.on_votes
-        return Setup(counter, backend, weights, self.identity(), self.M.record())
+        return Setup(counter, backend, weights, self.identity, self.M.record())
 
     def precision_of(self, plan: CertifyPlan | PredictPlan) -> str | None:
         """The precision to run f in: the one asked for, or else the classifier's."""
@@ -251,6 +257,7 @@ class Engine:
         n: int,
         plan: CertifyPlan | PredictPlan,
         bound: str,
+        thresholds: tuple[float, ...] = (),
     ) -> Evidence:
         """Everything needed to check these votes, or to draw them again; ``selection`` chose the class, where others did."""
         name, phase = input_hash(x), "estimate" if isinstance(plan, CertifyPlan) else "predict"
@@ -284,6 +291,7 @@ class Engine:
             family=plan.family,
             data_hash=derived_from(plan.seed),
             copy=plan.precision not in (None, self.precision),
+            thresholds=thresholds,
             held=held_of(self.f.model),
         )
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from ucan.arithmetic import Grid
-from ucan.bounds import (
-    Ballot,
-    anytime_lower_bound,
-    bound_named,
-    log_wealth,
-    majority_p_value,
-    top_two_p_value,
-)
+from ucan.bounds import Ballot, bound_named, majority_p_value, top_two_p_value
 from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.choices import PRECISIONS, Bound, Test, check_choice
@@ -35,10 +28,10 @@ from ucan.plan import CertifyPlan, DerivedSeed, PredictPlan, Seed, given_seed, r
 from ucan.readiness import COMPANY as COMPANY
 from ucan.readiness import Readiness
 from ucan.rounding import ceil_digits, floor_digits
-from ucan.sequential import Candidate
+from ucan.sequential import AllVotes, Candidate, Selecting
 from ucan.sidecar import batch_hash, input_hash
 from ucan.sizes import Sizes, alm_of
-from ucan.stopping import AtRadii, Radius, Stop, parse_stop
+from ucan.stopping import AnytimeRadii, Case, Radius, Stop, parse_stop
 from ucan.votes import Classifier, Stream, Votes
 
 AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
@@ -122,8 +115,9 @@ class SmoothedClassifier:
 
         ``stop`` ends sampling before n: a radius or several ("is the radius at least r?"; stop when each is decided), or
         "5%" (stop when the radius is within 5% of what n samples could still give). The bound is then one that holds at
-        every stopping time, at the same α. ``precision`` ("fp32", "tf32", "bf16") asks a copy of the classifier in that
-        precision; the certificate is then about the copy, and says so.
+        every stopping time, at the same α (docs/stopping.md); with ``bound="anytime"`` it also allows to go on past n.
+        ``precision`` ("fp32", "tf32", "bf16") asks a copy of the classifier in that precision; the certificate is then about
+        the copy, and says so.
 
         ``seed`` None is drawn from the system's entropy and kept out of the certificates; "derived" is made from model,
         noise and inputs, so that nobody chose it. With ``family`` = N, α is for N certificates together, a
@@ -216,9 +210,9 @@ class SmoothedClassifier:
         tau = self.arithmetic_error(M, x)
         p_A, p_B = max(0.0, p_A - tau), None if p_B is None else min(1.0, p_B + tau)
         evidence = self.engine.evidence(setup, x, votes, counts_select, plan.n0, n, plan, plan.bound)
-        return self._conclude(M, x, c_A, p_A, p_B, evidence, plan)
+        return self.conclude(M, x, c_A, p_A, p_B, evidence, plan)
 
-    def _conclude(
+    def conclude(
         self,
         M: Generator,
         x: torch.Tensor,
@@ -263,15 +257,23 @@ class SmoothedClassifier:
             yield candidate.index, self.concluded(setup, candidate, plan)
 
     def concluded(self, setup: Setup, candidate: Candidate, plan: CertifyPlan) -> Certificate | Abstention:
-        """What the votes of a candidate certify, by a bound that holds at every number of them."""
-        votes, M, x = Votes.of(candidate.tally), candidate.M, candidate.x
-        p_A = anytime_lower_bound(candidate.hits, candidate.drawn, plan.level)
+        """What the votes of a candidate certify, by the bound of the rule that ended them."""
+        M, x, rule = candidate.M, candidate.x, plan.stop or AllVotes()
         with self.engine.beside(x.device):
+            evidence = self._stopped(setup, candidate, plan, rule.bound, rule.thresholds(candidate.radius))
+            p_A, _ = bound_named(rule.bound).probabilities(evidence.ballot(candidate.c_A))
             p_A = max(0.0, p_A - self.arithmetic_error(M, x))
-            evidence = self.engine.evidence(
-                setup, x, votes, candidate.selection, plan.n0, candidate.drawn, plan, "anytime"
-            )
-            return self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
+            return self.conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
+
+    def _stopped(
+        self, setup: Setup, candidate: Candidate, plan: AnyPlan, bound: str, thresholds: tuple[float, ...] = ()
+    ) -> Evidence:
+        """The evidence of votes that a rule ended."""
+        chosen = candidate.chosen
+        assert chosen is not None, "its class was chosen before its first vote"
+        selection, votes = torch.from_numpy(chosen.tally[:-1]), Votes.of(candidate.tally)
+        n0, n = chosen.drawn, candidate.drawn
+        return self.engine.evidence(setup, candidate.x, votes, selection, n0, n, plan, bound, thresholds)
 
     def certify_watched(self, x: torch.Tensor, plan: CertifyPlan) -> Iterator[Votes | Certificate | Abstention]:
         """Algorithm 1 for one input (1, *event) before one's eyes: its votes so far, pass by pass, then its outcome.
@@ -343,18 +345,16 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan
     ) -> Iterator[tuple[int, Prediction | Abstention]]:
         """Algorithm 2 with a test that may look after every block."""
+        rule = AnytimeRadii((0.0,))
         settled = self._settle(
-            inputs, plan, AtRadii((0.0,)), NAMING, "predict", lambda M, x: _majority(self.arithmetic_error(M, x))
+            inputs, plan, rule, NAMING, "predict", lambda M, x: _majority(self.arithmetic_error(M, x))
         )
         for setup, candidate in settled:
             hits, drawn, c_A = candidate.hits, candidate.drawn, candidate.c_A
-            half = 0.5 + self.arithmetic_error(candidate.M, candidate.x)
-            p_value = min(1.0, math.exp(-float(log_wealth(hits, drawn, half))))
-            votes = Votes.of(candidate.tally)
+            tau = self.arithmetic_error(candidate.M, candidate.x)
             with self.engine.beside(candidate.x.device):
-                evidence = self.engine.evidence(
-                    setup, candidate.x, votes, candidate.selection, NAMING, drawn, plan, "anytime"
-                )
+                evidence = self._stopped(setup, candidate, plan, rule.bound)
+            p_value = bound_named(rule.bound).p_value(evidence.ballot(c_A), tau)
             if p_value <= plan.alpha:
                 yield candidate.index, Prediction(None, candidate.M.scope, evidence, prediction=c_A, p_value=p_value)
             else:
@@ -426,16 +426,35 @@ class SmoothedClassifier:
         phase: str,
         radius: Callable[[Generator, torch.Tensor], Radius],
     ) -> Iterator[tuple[Setup, Candidate]]:
-        """Each input's class, chosen from n0 samples of their own, and its votes until the rule is satisfied."""
-        selected = self.engine.selected(inputs, plan, n0)
-        for first in selected:  # none, or the first, to learn how votes are counted
-            setup = first[0]
+        """Each input's class, chosen from n0 samples of their own or fewer, and its votes until the rule is satisfied."""
+        held = self.engine.held(inputs, plan)
+        for setup, i, x, M in held:  # none, or the first, to learn how votes are counted
+            rest = ((i, x, M) for _, i, x, M in held)
             candidates = (
-                Candidate(i, x, M, Stream(plan.seed, input_hash(x), phase), int(counts.argmax()), radius(M, x), counts)
-                for _, i, x, M, counts in itertools.chain([first], selected)
+                self._candidate(setup, i, x, M, plan, stop, n0, phase, radius(M, x))
+                for i, x, M in itertools.chain([(i, x, M)], rest)
             )
             for candidate in self.engine.settled(setup, candidates, stop, plan):
                 yield setup, candidate
+
+    def _candidate(
+        self,
+        setup: Setup,
+        i: int,
+        x: torch.Tensor,
+        M: Generator,
+        plan: CertifyPlan | PredictPlan,
+        stop: Stop,
+        n0: int,
+        phase: str,
+        radius: Radius,
+    ) -> Candidate:
+        """One input (1, *event) before its first vote."""
+        name, counter = input_hash(x), setup.counter
+        lead = stop.lead(Case(plan.n, plan.level, radius, counter.block), n0)
+        tally = np.zeros(counter.num_classes + 1, dtype=np.int64)
+        selecting = Selecting(Stream(plan.seed, name, "select"), n0, lead, tally)
+        return Candidate(i, x, M, Stream(plan.seed, name, phase), 0, radius, selecting)
 
     def decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
         """How what a rule decides follows from p at x, and back."""

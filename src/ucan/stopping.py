@@ -13,22 +13,75 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import special
 
-from ucan.bounds import anytime_lower_bound, anytime_upper_bound, log_wealth
+from ucan.betting import Bettor
+from ucan.bounds import (
+    AT_THE_CAP,
+    Sequential,
+    anytime_lower_bound,
+    anytime_upper_bound,
+    ladder,
+    log_wealth,
+    majority_p_value,
+)
 from ucan.catalogue import STOPS, call, parsed
 from ucan.errors import InvalidInput
 
 # Giving up on a radius that could have been certified costs no soundness, only that radius. One is given up when of the ways
-# to come to it at the cap fewer than this share lead through so many misses. Looking after every block, that takes about 1
-# point at most from the probability to be certified (computed exactly: 0.1 with a cap of 1,000, 1.1 with 100,000), and
-# less the further p is from what the cap can just certify.
-GIVE_UP = 0.001
+# to come to it at the cap fewer than this share lead through so many misses. Looking after every block, that takes a
+# hundredth of a point at most from the probability to be certified with a cap of 1,280 (computed exactly), more with a larger
+# cap, and less the further p is from what the cap can just certify.
+GIVE_UP = 0.0001
+# A class that leads by so many votes is chosen: of two with probabilities p and 1 − p the wrong one with ((1 − p)/p)^8 at most.
+LEAD = 8
+
+
+@dataclass(frozen=True)
+class Radius:
+    """How the certified radius follows from p, and back: what the rules need to know of law, Σ and norm."""
+
+    of: Callable[[float], float]
+    probability: Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input whose votes a rule is to end: at most ``cap`` of them, at level α, in blocks of so many.
+
+    ``chose``: hits and number of the votes that chose the class.
+    """
+
+    cap: int
+    alpha: float
+    radius: Radius
+    block: int = 1
+    chose: tuple[int, int] = (0, 0)
+
+
+class Watch(ABC):
+    """A rule at work on one input: it sees every vote once, in order, in pieces of any length."""
+
+    @abstractmethod
+    def look(self, hits: int, drawn: int, votes: np.ndarray) -> int | None:
+        """After ``hits`` of ``drawn`` votes come further ones (True for a hit): how many of them it takes to the end.
+
+        None: they do not suffice. The answer does not depend on how the votes are cut into pieces.
+        """
+
+    def needed(self, hits: int, drawn: int) -> int:
+        """How many further votes it takes at least; fewer than these are not worth a look."""
+        return 1
 
 
 @dataclass(frozen=True)
 class Stop(ABC):
-    """A stopping rule for one certificate; it looks after every block of votes, or after each growth of their number."""
+    """A stopping rule for certificates. ``bound`` names the bound by which what it ended is certified (``ucan.bounds``).
+
+    A rule of one's own writes ``settled`` and ``__str__``. It is asked after every block of votes, or after each ``growth`` of
+    their number, and its votes are certified by the bound that holds at every number of votes.
+    """
 
     growth: ClassVar[float] = 1.0
+    bound: ClassVar[str] = "anytime"
 
     @abstractmethod
     def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
@@ -38,13 +91,44 @@ class Stop(ABC):
     def __str__(self) -> str:
         """The text that ``parse_stop`` reads back as this rule."""
 
+    def watch(self, case: Case) -> Watch:
+        """The rule at work on one input."""
+        return BlockWatch(self, case)
 
-@dataclass(frozen=True)
-class Radius:
-    """How the certified radius follows from p, and back: what the rules need to know of law, Σ and norm."""
+    def anytime(self) -> Stop:
+        """The same rule by the bound that holds at every number of votes: they may go on later, past their cap."""
+        return self
 
-    of: Callable[[float], float]
-    probability: Callable[[float], float]
+    def thresholds(self, radius: Radius) -> tuple[float, ...]:
+        """The probabilities that the rule asks for, rising, where its bound needs to know them."""
+        return ()
+
+    def lead(self, case: Case, n0: int) -> int:
+        """By how many votes a class must lead to be chosen before ``n0`` votes have chosen it."""
+        return n0
+
+
+class BlockWatch(Watch):
+    """Asks a rule after every block, or after each growth of the number of votes."""
+
+    def __init__(self, stop: Stop, case: Case) -> None:
+        self.stop, self.case, self.next_look = stop, case, 0.0
+
+    def needed(self, hits: int, drawn: int) -> int:
+        """The rest of the block."""
+        return self.case.block - drawn % self.case.block
+
+    def look(self, hits: int, drawn: int, votes: np.ndarray) -> int | None:
+        """At block boundaries alone."""
+        case, block = self.case, self.case.block
+        so_far = hits + np.cumsum(votes)
+        for taken in range(block - drawn % block, len(votes) + 1, block):
+            now = drawn + taken
+            if now >= self.next_look and now < case.cap:
+                self.next_look = now * self.stop.growth
+                if self.stop.settled(int(so_far[taken - 1]), now, case.cap, case.alpha, case.radius):
+                    return taken
+        return None
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -69,8 +153,8 @@ def hopeless(misses: int, drawn: int, cap: int, allowed: np.ndarray) -> np.ndarr
 
 
 @dataclass(frozen=True)
-class AtRadii(Stop):
-    """Decide "is the radius at least r?" for each of some radii, and stop as soon as all are decided."""
+class AnytimeRadii(Stop):
+    """Decide "is the radius at least r?" for each of some radii by the anytime bound, whose votes may go on past their cap."""
 
     radii: tuple[float, ...]
 
@@ -88,6 +172,131 @@ class AtRadii(Stop):
 
     def __str__(self) -> str:
         return ",".join(map(repr, self.radii))
+
+
+@dataclass(frozen=True)
+class AtRadii(Stop):
+    """Decide "is the radius at least r?" for each of some radii, after every vote, and stop as soon as all are decided."""
+
+    radii: tuple[float, ...]
+    bound: ClassVar[str] = Sequential.name
+
+    def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
+        """Every radius is either certified or given up; of votes whose class was given."""
+        return RadiiWatch(self, Case(cap, alpha, radius)).decided(hits, drawn)
+
+    def anytime(self) -> Stop:
+        """The same radii by the anytime bound."""
+        return AnytimeRadii(self.radii)
+
+    def watch(self, case: Case) -> Watch:
+        """Looks after every vote; gives up at block boundaries."""
+        return RadiiWatch(self, case)
+
+    def thresholds(self, radius: Radius) -> tuple[float, ...]:
+        """The p of each radius, those that no p below 1 reaches left out; 1/2 where none is left."""
+        found = sorted({p for r in self.radii if 0 < (p := _reaching(radius, r)) < 1})
+        return tuple(found) or (0.5,)
+
+    def lead(self, case: Case, n0: int) -> int:
+        """A quarter of the votes that a sure class needs: more would cost more than they tell."""
+        least = math.log(1 / case.alpha) / -math.log(self.thresholds(case.radius)[-1])
+        return min(n0, max(LEAD, math.ceil(least / 4)))
+
+    def __str__(self) -> str:
+        return ",".join(map(repr, self.radii))
+
+
+def _reaching(radius: Radius, r: float) -> float:
+    """The p at which a radius is reached, rounding included."""
+    p = float(radius.probability(r))
+    for _ in range(100):
+        if not p < 1 or radius.of(p) >= r:
+            break
+        p = math.nextafter(p, 1.0)
+    return p
+
+
+@functools.lru_cache(maxsize=65_536)
+def misses_left(threshold: float, cap: int, alpha: float, chose: tuple[int, int]) -> int:
+    """How many misses ``cap`` votes may have and still certify "p ≥ threshold", at the cap or by betting; −1 if none."""
+    bettor, goal = Bettor.against(threshold, cap, alpha, chose), Sequential.goal(alpha)
+
+    def fails(misses: int) -> bool:
+        by_betting = float(bettor.log_wealth(cap - misses, misses)) >= goal
+        return not (by_betting or majority_p_value(cap - misses, cap, threshold) <= AT_THE_CAP * alpha)
+
+    return bisect.bisect_left(range(cap + 1), True, key=fails) - 1
+
+
+class RadiiWatch(Watch):
+    """``AtRadii`` at work: certified after any vote at which every bettor that is not given up has won."""
+
+    def __init__(self, stop: AtRadii, case: Case) -> None:
+        self.case, self.goal = case, Sequential.goal(case.alpha)
+        self.reachable = any(0 < float(case.radius.probability(r)) < 1 for r in stop.radii)
+        self.thresholds = stop.thresholds(case.radius)
+        rungs = ladder(self.thresholds)
+        self.bettors = [(Bettor.against(p, case.cap, case.alpha, case.chose), end) for p, end in rungs]
+        self.unasked = len(rungs) - len(self.thresholds)
+        self.allowed = np.array([misses_left(p, case.cap, case.alpha, case.chose) for p in self.thresholds])
+        self.open = len(self.thresholds)  # those after these are given up
+
+    def needed(self, hits: int, drawn: int) -> int:
+        """What the last bettor that is not given up needs, if all further votes are hits."""
+        if not (self.open and self.reachable):
+            return self.case.block - drawn % self.case.block
+        last, _ = self.bettors[self.unasked + self.open - 1]
+        return max(1, last.needed(hits, drawn - hits, self.goal))
+
+    def look(self, hits: int, drawn: int, votes: np.ndarray) -> int | None:
+        """At every vote whether all have won; at block boundaries which are hopeless."""
+        start, block = 0, self.case.block
+        while start < len(votes):
+            end = min(len(votes), start + block - (drawn + start) % block)
+            so_far = hits + np.cumsum(votes[start:end])
+            found = self._first(hits, drawn + start, so_far)
+            if found is not None:
+                return start + found
+            hits, now = int(so_far[-1]), drawn + end
+            if now % block == 0 and now < self.case.cap:
+                before = self.open
+                self._give_up(hits, now)
+                if (self.open != before or not self.reachable) and self.decided_now(hits, now):
+                    return end
+            start = end
+        return None
+
+    def _first(self, hits: int, drawn: int, so_far: np.ndarray) -> int | None:
+        """After how many of these votes every bettor that is not given up has won; None if after none of them."""
+        if not self.open or not self.reachable:
+            return None
+        (last, _), misses = self.bettors[self.unasked + self.open - 1], drawn - hits
+        if float(last.log_wealth(int(so_far[-1]), misses)) < self.goal:  # not even if the misses came last
+            return None
+        won = self._won(so_far, drawn + np.arange(1, len(so_far) + 1))
+        return int(won.argmax()) + 1 if won.any() else None
+
+    def _won(self, hits: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        """Whether the bound is at or above the last threshold that is not given up."""
+        *before, (last, _) = self.bettors[: self.unasked + self.open]
+        wealth = [last.log_wealth(hits, drawn - hits), *(b.log_wealth(hits, drawn - hits, end) for b, end in before)]
+        found: np.ndarray = np.min(wealth, axis=0) >= self.goal
+        return found
+
+    def _give_up(self, hits: int, drawn: int) -> None:
+        """A radius is given up with all larger ones: what is certified is certified from the smallest up."""
+        lost = hopeless(drawn - hits, drawn, self.case.cap, self.allowed)
+        self.open = int(lost.argmax()) if lost.any() else len(self.thresholds)
+
+    def decided_now(self, hits: int, drawn: int) -> bool:
+        """Whether every radius is certified by these votes, or given up."""
+        return not (self.open and self.reachable) or bool(self._won(np.array(hits), np.array(drawn)))
+
+    def decided(self, hits: int, drawn: int) -> bool:
+        """The same after looking at what is hopeless."""
+        self._give_up(hits, drawn)
+        return self.decided_now(hits, drawn)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ from ucan.evidence import Evidence, Noise
 from ucan.fingerprint import weights_hash
 from ucan.generators import Context, Fixed, Generator, kind_of, rebuilt
 from ucan.held import Held, held_of
-from ucan.plan import random_seed
+from ucan.plan import CertifyPlan, random_seed
 from ucan.region import Region
 from ucan.registry import Registry
 from ucan.rounding import ceil_digits, floor_digits, floor_significant
@@ -26,6 +27,7 @@ from ucan.scales.base import same_map
 from ucan.sidecar import exact_hash, input_hash
 from ucan.sizes import alm_of
 from ucan.smoothed import SmoothedClassifier
+from ucan.stopping import parse_stop
 from ucan.votes import Votes
 
 ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
@@ -226,6 +228,7 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
     return (
         _region_check(certificate, g, x, shown),
         *_budget_check(certificate, g, x, shown),
+        *_thresholds_check(certificate, g, x),
         _check(
             "bound",
             shown,
@@ -233,6 +236,26 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
             FOLLOWS,
             f"from the counts by the {evidence.bound} bound at alpha = {evidence.alpha:g}",
         ),
+    )
+
+
+def _thresholds_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
+    """Whether the thresholds of a rule about radii are those that g's noise has for these radii; of none nothing is said."""
+    evidence = certificate.evidence
+    if not evidence.thresholds:
+        return ()
+    norm = certificate.region.norm if certificate.norm is None else certificate.norm
+    try:
+        stop = parse_stop(evidence.stop)
+        radius = g.sizes.decided(g.M.at(x), x, CertifyPlan(norm=norm, budget=certificate.budget))
+        expected = () if stop is None else stop.thresholds(radius)
+    except UcanError as error:
+        return (Check("thresholds", False, f"the rule {evidence.stop!r} asks for nothing here: {error}"),)
+    same = len(expected) == len(evidence.thresholds) and all(
+        math.isclose(a, b, rel_tol=1e-9) for a, b in zip(expected, evidence.thresholds, strict=True)
+    )
+    return (
+        _check("thresholds", "the probabilities asked for", same, ("follow", "do not follow"), f"from {evidence.stop}"),
     )
 
 

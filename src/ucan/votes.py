@@ -9,6 +9,7 @@ over workers or resumed; of a tail block only the first votes count.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import math
@@ -43,7 +44,7 @@ def forward_size(dim: int, device: torch.device) -> int:
     """Copies per forward pass: what fills the device. A CPU's caches are small; a GPU wants thousands of small images."""
     if device.type == "cpu":
         return max(block_size(dim), min(512, _power_of_two(2**19 // dim)))
-    return max(block_size(dim), min(4096, _power_of_two(2**26 // dim)))
+    return max(block_size(dim), min(4096, _power_of_two(2**27 // dim)))
 
 
 def _power_of_two(bound: int) -> int:
@@ -62,7 +63,7 @@ class Stream:
     phase: str
     given: str | None = None
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """All that the noise follows from: who has it can draw this stream again, and no other."""
         if self.given is not None:
@@ -72,6 +73,26 @@ class Stream:
     def block(self, number: int, device: torch.device) -> torch.Generator:
         """The generator of one block. A CPU generator keeps only 32 bits of a seed, so 32 bits are what we give it."""
         return torch.Generator(device).manual_seed((int(self.key[:8], 16) + number) % 2**32)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How inputs lie in memory: in which precision, and whether the channels of pictures come last."""
+
+    dtype: torch.dtype
+    channels_last: bool = False
+
+    def of(self, batch: torch.Tensor) -> torch.Tensor:
+        """A batch (n, *event) in this form: itself, where it is so already."""
+        batch = batch.to(self.dtype)
+        return batch.contiguous(memory_format=torch.channels_last) if self.channels_last else batch
+
+    def empty(self, slots: int, block: int, like: torch.Tensor) -> torch.Tensor:
+        """Memory (slots, block, *event) for copies of an input (1, *event), in this form when taken as one batch."""
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        size = (slots * block, *like.shape[1:])
+        batch = torch.empty(size, dtype=self.dtype, device=like.device, memory_format=layout)
+        return batch.unflatten(0, (slots, block))
 
 
 @dataclass(frozen=True)
@@ -234,7 +255,7 @@ def halved(size: int, block: int) -> int:
 class Job:
     """One block of votes: input (1, *event) under the generator M held at it; of its copies the first ``take`` count.
 
-    Of those the first ``skip`` do not: they were counted before.
+    A ``part`` of a block is classified without the rest: ``take`` copies after the first ``skip``.
     """
 
     M: Generator
@@ -243,6 +264,11 @@ class Job:
     number: int
     take: int
     skip: int = 0
+    part: bool = False
+
+    def length(self, block: int) -> int:
+        """How many copies are classified."""
+        return self.take if self.part else block
 
 
 class VoteCounter:
@@ -260,11 +286,13 @@ class VoteCounter:
         block: int,
         size: int,
         grid: Grid | None = None,
+        form: Form | None = None,
     ) -> None:
         self.vote = vote
         self.num_classes = num_classes
         self.law = law
         self.grid = grid
+        self.form = form
         self.block = block
         self.size = fitting(size, block)
         self.on_votes: Callable[[int], None] | None = None
@@ -277,12 +305,8 @@ class VoteCounter:
     def count(self, jobs: Sequence[Job]) -> torch.Tensor:
         """The tallies (jobs, num_classes + 1) of at most ``slots`` blocks, on the device."""
         votes = self.answers(jobs)
-        takes, skips = (
-            torch.tensor(numbers).to(votes.device, non_blocking=True)
-            for numbers in ([job.take for job in jobs], [job.skip for job in jobs])
-        )
-        copies = torch.arange(self.block, device=votes.device)
-        counted = (copies < takes[:, None]) & (copies >= skips[:, None])
+        takes = torch.tensor([job.take for job in jobs]).to(votes.device, non_blocking=True)
+        counted = torch.arange(self.block, device=votes.device) < takes[:, None]
         tally = torch.zeros(len(jobs), self.num_classes + 1, dtype=torch.int64, device=votes.device)
         return tally.scatter_add_(1, votes, counted.long())
 
@@ -295,13 +319,18 @@ class VoteCounter:
             self.size = halved(self.size, self.block)
             warnings.warn(f"out of memory: going on with forward passes of {self.size}.", RuntimeWarning, stacklevel=3)
         if self.on_votes is not None:
-            self.on_votes(sum(job.take - job.skip for job in jobs))
+            self.on_votes(sum(job.take for job in jobs))
         return votes
+
+    @property
+    def capacity(self) -> int:
+        """Copies that are held at once: those of a forward pass, or of the block that is classified in parts."""
+        return max(self.size, self.block)
 
     def _answers(self, jobs: Sequence[Job]) -> torch.Tensor | None:
         """The votes, or None if a forward pass of this size does not fit and a smaller one may."""
         try:
-            return torch.cat([self._forward(part) for part in _parts(jobs, self.slots)])
+            return torch.cat([self._forward(part) for part in _parts(jobs, self.block, self.capacity)])
         except torch.OutOfMemoryError as error:
             if self.size == 1:
                 raise ModelError(TOO_SMALL) from error
@@ -310,39 +339,55 @@ class VoteCounter:
     @torch.inference_mode()
     def _forward(self, jobs: Sequence[Job]) -> torch.Tensor:
         noisy = self._noisy(jobs)
-        flat = noisy.flatten(0, 1)
-        whole = self.size >= self.block
-        votes = self.vote(flat).to(noisy.device) if whole else self._in_parts(flat, jobs[0].take)
-        return votes.reshape(-1, self.block)[: len(jobs)]
+        lengths = [job.length(self.block) for job in jobs]
+        if self.size >= self.block:
+            votes = self.vote(noisy).to(noisy.device)
+        else:
+            votes = self._in_parts(noisy, sum(lengths[:-1]) + jobs[-1].take)
+        if not any(job.part for job in jobs):
+            return votes.reshape(-1, self.block)[: len(jobs)]
+        rows = votes.new_zeros(len(jobs), self.block)
+        for row, found in zip(rows, votes[: sum(lengths)].split(lengths), strict=True):
+            row[: len(found)] = found
+        return rows
 
-    def _in_parts(self, flat: torch.Tensor, take: int) -> torch.Tensor:
-        """The votes of one block (block, *event), as many as count, from forward passes that hold less than it."""
-        votes = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)
-        for start in range(0, take, self.size):
-            part = flat[start : start + self.size]
+    def _in_parts(self, noisy: torch.Tensor, used: int) -> torch.Tensor:
+        """The votes of the first ``used`` copies, from forward passes that hold less than a block."""
+        votes = torch.zeros(len(noisy), dtype=torch.int64, device=noisy.device)
+        for start in range(0, used, self.size):
+            part = noisy[start : start + self.size]
             # A part of its own: a model that works in place may have what it is shown, but not the rest of the block.
-            shown = part.new_zeros(self.size, *part.shape[1:])
+            shown = (self.form or Form(part.dtype)).empty(1, self.size, part[:1])[0].zero_()
             shown[: len(part)] = part
-            votes[start : start + self.size] = self.vote(shown).to(flat.device)[: len(part)]
+            votes[start : start + self.size] = self.vote(shown).to(noisy.device)[: len(part)]
         return votes
 
     def _noisy(self, jobs: Sequence[Job]) -> torch.Tensor:
-        """The noisy copies (slots, block, *event); slots without a job count for nothing."""
-        x = jobs[0].x
-        noisy = x.new_empty(self.slots, self.block, *x.shape[1:])
-        noisy[len(jobs) :] = 0
-        start = 0
+        """The noisy copies (capacity, *event); places without a job count for nothing."""
+        x, start = jobs[0].x, 0
+        form = self.form or Form(x.dtype)
+        noisy = form.empty(1, self.capacity, x)[0]
         # One input's blocks are shaped together.
-        for _, same in itertools.groupby(jobs, key=lambda job: (id(job.M), id(job.x))):
-            run = list(same)
-            rngs = [job.stream.block(job.number, x.device) for job in run]
-            out, M = noisy[start : start + len(run)], run[0].M
-            if self.grid is None:
-                M.perturb_into(out, run[0].x, self.law, rngs)
-            else:
-                M.perturb_on_grid(out, run[0].x, self.law, rngs, self.grid)
-            start += len(run)
+        for (*_, part), same in itertools.groupby(jobs, key=lambda job: (id(job.M), id(job.x), job.part)):
+            for run in [[job] for job in same] if part else [list(same)]:
+                length = sum(job.length(self.block) for job in run)
+                # A part has the noise that it has in its block, which is drawn whole.
+                out = form.empty(1, self.block, x)[0] if part else noisy[start : start + length]
+                self._draw(out.unflatten(0, (len(run), self.block)), run)
+                if part:
+                    noisy[start : start + length] = out[run[0].skip : run[0].skip + length]
+                start += length
+        noisy[start:] = 0
         return noisy
+
+    def _draw(self, out: torch.Tensor, run: Sequence[Job]) -> None:
+        """Fill blocks (blocks, block, *event) of one input, each from its generator."""
+        first = run[0]
+        rngs = [job.stream.block(job.number, first.x.device) for job in run]
+        if self.grid is None:
+            first.M.perturb_into(out, first.x, self.law, rngs)
+        else:
+            first.M.perturb_on_grid(out, first.x, self.law, rngs, self.grid)
 
 
 def blocks(n: int, size: int) -> Iterator[tuple[int, int]]:
@@ -442,6 +487,14 @@ def _received(request: Request, fetched: Fetched) -> tuple[Request, list[Votes]]
     return request, [Votes.of(tally) for tally in fetched.wait()]
 
 
-def _parts(jobs: Sequence[Job], size: int) -> Iterator[Sequence[Job]]:
-    for start in range(0, len(jobs), size):
-        yield jobs[start : start + size]
+def _parts(jobs: Sequence[Job], block: int, capacity: int) -> Iterator[Sequence[Job]]:
+    """The jobs in turns that fit into a capacity of copies."""
+    turn, used = list[Job](), 0
+    for job in jobs:
+        if used + job.length(block) > capacity:
+            yield turn
+            turn, used = [], 0
+        turn.append(job)
+        used += job.length(block)
+    if turn:
+        yield turn

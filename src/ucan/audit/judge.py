@@ -49,7 +49,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.attack is not None:
-            ATTACKS.load(self.attack, "audit: attack")
+            ATTACKS.check(self.attack, "audit: attack")
         for name in ("steps", "draws", "restarts", "check"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"audit: {name} must be at least 1, got {getattr(self, name)}.")

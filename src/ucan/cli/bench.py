@@ -36,7 +36,9 @@ def bench(
     ] = None,
     n: Annotated[int, typer.Option(min=1000, help="Samples per certificate.")] = 10_000,
     precision: Annotated[str, typer.Option(help="Precisions to measure, of fp32, tf32, bf16.")] = "fp32",
-    backend: Annotated[str, typer.Option(help="Backends to measure, of eager, compile, tuned.")] = "eager,compile",
+    backend: Annotated[
+        str, typer.Option(help="Backends to measure, of eager, compile, tuned, onnxruntime, openvino.")
+    ] = "eager,compile",
     shapes: Annotated[bool, typer.Option(help="Also measure every law and every Σ.")] = True,
     art: Annotated[
         bool, typer.Option(help="Also measure the Adversarial Robustness Toolbox, if it is installed.")
@@ -50,15 +52,16 @@ def bench(
 
     Example: `ucan bench --model resnet50 --shape 3,224,224 --n 100000 --precision bf16 --backend compile`
     """
-    from ucan.backends import OPTIONS
     from ucan.bench import Bench, machine
-    from ucan.runs.build import device_of
+    from ucan.choices import BACKENDS
+    from ucan.runs.jobs import device_of
 
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out takes a file in a folder that is there, got {out}.")
-    unknown = sorted({name.strip() for name in backend.split(",")} - {"eager", *OPTIONS})
+    known = [name for name in BACKENDS if name != "auto"]
+    unknown = sorted({name.strip() for name in backend.split(",")} - set(known))
     if unknown:
-        raise InvalidInput(f"--backend takes eager, {', '.join(OPTIONS)}, got {', '.join(unknown)}.")
+        raise InvalidInput(f"--backend takes {', '.join(known)}, got {', '.join(unknown)}.")
     where = device_of(device)
     network, event, classes = _network(model, weights, shape, where)
     measured = Bench(network, event, classes, n)
@@ -162,10 +165,12 @@ def _show(rows: list[Row], stopped: list[Stopped], title: str) -> None:
             row.against,
             "" if row.memory is None else f"{row.memory:,.0f}",
         )
-    samples = Table("true p", "is the radius ≥", "fixed n", "mean with --stop", "fewer", title="samples for a decision")
+    columns = ("true p", "is the radius ≥", "fixed n", "mean with --stop", "fewer", "limit", "over it")
+    samples = Table(*columns, title="samples for a decision, those that choose the class included")
     for one in stopped:
-        fewer = f"{one.fixed / one.mean:.1f} ×"
-        samples.add_row(f"{one.probability:g}", f"{one.radius:g} λ", f"{one.fixed:,}", f"{one.mean:,.0f}", fewer)
+        limit = ("", "") if one.limit is None else (f"{one.limit:,.0f}", f"{one.mean / one.limit:.2f} ×")
+        mean, fewer = f"{one.mean:,.0f}", f"{one.fixed / one.mean:.1f} ×"
+        samples.add_row(f"{one.probability:g}", f"{one.radius:g} λ", f"{one.fixed:,}", mean, fewer, *limit)
     screen = Console(width=110)
     screen.print(table)
     if stopped:

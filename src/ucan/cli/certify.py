@@ -44,7 +44,13 @@ def certify(
     norm: words.NormOption = None,
     budget: words.BudgetOption = None,
     n0: Annotated[int, typer.Option(help="Samples that choose the class.")] = 100,
-    n: Annotated[int, typer.Option(help="Samples that bound its probability.")] = 100_000,
+    n: Annotated[
+        int,
+        typer.Option(
+            help="Samples that bound its probability. A run with `--bound anytime`, or a --stop in percent, goes on with a "
+            "larger N, from the samples that it has."
+        ),
+    ] = 100_000,
     alpha: words.AlphaOption = 0.001,
     bound: Annotated[
         str,

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from ucan.errors import InvalidInput, StoreError
-from ucan.storage import write_whole
+from ucan.errors import InvalidInput
+from ucan.storage import storage, write_whole
 
 
 class At(StrEnum):
@@ -88,10 +88,8 @@ def compare(
         return
     if output.exists() and not force:
         raise InvalidInput(f"{output} exists already; nothing was written. --force overwrites.")
-    try:
+    with storage(output):
         write_whole(output, text.encode())
-    except OSError as error:
-        raise StoreError(f"{output} cannot be written: {error}.") from error
     typer.echo(f"Wrote {output}, as {look.value}.")
 
 

@@ -19,7 +19,7 @@ from ucan.cli import words
 from ucan.cli.progress import Shown
 from ucan.cli.report import check_output, write_page
 from ucan.cli.train import Training
-from ucan.errors import StoreError
+from ucan.storage import storage
 
 if TYPE_CHECKING:
     from ucan.runs.read import Run
@@ -97,10 +97,8 @@ def demo(
     from ucan.report.sentences import sentences
     from ucan.runs.read import read_runs
 
-    try:
+    with storage(out):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{out} cannot be made: {error}. Name another folder with --out.") from error
     if about is not About.pictures:
         from ucan.cli import demos
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from ucan.cli import words
-from ucan.errors import InvalidInput, MissingExtra, StoreError
-from ucan.storage import write_whole
+from ucan.errors import InvalidInput, MissingExtra
+from ucan.storage import storage, write_whole
 
 MARK_WITHIN = 1000  # characters of a page within which our reports name their maker
 
@@ -87,31 +87,25 @@ def check_figures(folder: Path) -> None:
         raise MissingExtra("figures as PNG need vl-convert: pip install 'ucan[report]'.") from error
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file: --figures wants a folder.")
-    try:
+    with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be made: {error}.") from error
     _check_writable(folder)
 
 
 def write_page(path: Path, page: str) -> None:
     """The page, whole or not at all."""
-    try:
+    with storage(path):
         write_whole(path, page.encode())
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error}.") from error
 
 
 def write_figures(folder: Path, drawn: dict[str, str]) -> None:
     """Every figure as SVG and as PNG, twice as large."""
     import vl_convert
 
-    try:
+    with storage(folder):
         for name, svg in drawn.items():
             write_whole(folder / f"{name}.svg", svg.encode())
             write_whole(folder / f"{name}.png", vl_convert.svg_to_png(svg, scale=2))
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error}.") from error
 
 
 def _refuse_existing(folder: Path, names: dict[str, str], force: bool) -> None:
@@ -121,8 +115,5 @@ def _refuse_existing(folder: Path, names: dict[str, str], force: bool) -> None:
 
 
 def _check_writable(folder: Path) -> None:
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error}. Name another place.") from error
+    with storage(folder), tempfile.TemporaryFile(dir=folder):
+        pass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucan.catalogue import GENERATORS, LAWS, SCALES
+from ucan.catalogue import GENERATORS, LAWS, SCALES, parsed
 from ucan.errors import InvalidInput
 from ucan.models.names import NAMES as MODEL_NAMES
 
@@ -31,6 +31,8 @@ class BackendName(StrEnum):
     eager = "eager"
     compile = "compile"
     tuned = "tuned"
+    onnxruntime = "onnxruntime"
+    openvino = "openvino"
 
 
 class ArithmeticName(StrEnum):
@@ -53,8 +55,8 @@ ModelOption = Annotated[
     typer.Option(
         help="The classifier: `package.module:name` (a module, what makes one, an estimator, or a function on batches), "
         "`package.module:make(depth=20)`, a `.pt2` file of torch.export, an `.onnx` file, TorchScript, an estimator's file "
-        f"(`.skops`, `.json`, `.ubj`, `.txt`, `.cbm`; `.joblib` and `.pkl` with --trust), the "
-        f"folder of a trained run, or with --weights one of {', '.join(MODEL_NAMES)}."
+        "(`.skops`, `.json`, `.ubj`, `.txt`, `.cbm`; `.joblib` and `.pkl` with --trust), the folder of a trained run (several "
+        f"with commas answer together: `run1,run2`), or with --weights one of {', '.join(MODEL_NAMES)}."
     ),
 ]
 WeightsOption = Annotated[
@@ -125,10 +127,24 @@ NormaliseOption = Annotated[
         "one that a timm model names."
     ),
 ]
+
+
+def _check_law(text: str | None) -> str | None:
+    if text is not None:
+        LAWS.check(parsed(text)[0], "--law")
+    return text
+
+
+def _laws(incomplete: str) -> list[str]:
+    return [name for name in LAWS.names() if name.startswith(incomplete)]
+
+
 LawOption = Annotated[
     str | None,
     typer.Option(
-        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given."
+        callback=_check_law,
+        autocompletion=_laws,
+        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given.",
     ),
 ]
 ScaleOption = Annotated[
@@ -194,8 +210,8 @@ BatchOption = Annotated[
 BackendOption = Annotated[
     BackendName,
     typer.Option(
-        help="`eager`, `compile` (torch.compile), `tuned` (also times kernels, for a minute or more), or `auto`, "
-        "which compiles where a long job gains by it."
+        help="`eager`, `compile` (torch.compile), `tuned` (also times kernels, for a minute or more), on a CPU "
+        "`onnxruntime` or `openvino`, or `auto`, which takes the fastest where a long job gains by it."
     ),
 ]
 PrecisionOption = Annotated[

@@ -20,7 +20,7 @@ from ucan.fingerprint import weights_hash
 from ucan.generators import Generator
 from ucan.plan import CertifyPlan, PredictPlan
 from ucan.sequential import Candidate
-from ucan.stopping import Stop
+from ucan.stopping import Case, Stop
 from ucan.votes import Job, Request, Stream, VoteCounter, Votes
 
 # Seconds of work in a unit: long beside what asking costs (a millisecond), short beside what a lost worker costs.
@@ -59,15 +59,15 @@ class RemoteCounter(VoteCounter):
         """The tallies (jobs, num_classes + 1) of at most ``slots`` blocks, from one forward pass of one worker."""
         answer: list[np.ndarray] = []
         runs = [Run(None, job.M, job.x, job.stream, job.number, 1, job.take) for job in jobs]
-        self.ask(runs, lambda rows: answer.append(rows), by_block=True, urgent=True)
+        self.ask(runs, lambda rows: answer.append(rows), urgent=True)
         while not answer:
             self.pool.step()
         return torch.from_numpy(answer[0]).to(jobs[0].x.device)
 
-    def ask(self, runs: Sequence[Run], then: Any, by_block: bool = False, urgent: bool = False) -> None:
-        """Have blocks counted as one unit: ``then`` gets a row for each run, or for each block of each run."""
+    def ask(self, runs: Sequence[Run], then: Any, in_order: bool = False, urgent: bool = False) -> None:
+        """Have blocks counted as one unit: ``then`` gets the counts of each run, or the votes of each block in their order."""
         pieces = tuple(Piece(*self._sent(run), run.stream, run.first, run.count, run.take) for run in runs)
-        unit = Unit(pieces, by_block)
+        unit = Unit(pieces, in_order)
 
         def answered(rows: np.ndarray, seconds: float) -> None:
             passes = math.ceil(unit.blocks / self.slots)
@@ -123,7 +123,7 @@ class ClusterEngine(Engine):
         weights, noise = weights_hash(self.f.model), self.M.record()
         kind = (x.shape, x.dtype, x.device.type)
         asked = replace(plan, precision=self.precision_of(plan))
-        key = (self.backend, asked.precision, plan.batch_size, kind, self.identity(), noise)
+        key = (self.backend, asked.precision, plan.batch_size, plan.block, kind, self.identity(), noise)
         if self._known is None or self._known[0] != key:
             step = None if self.grid is None else self.grid.step
             package = Package(
@@ -136,7 +136,7 @@ class ClusterEngine(Engine):
                 )
             counter = RemoteCounter(self.pool, self.M, self.f.num_classes, self.law, report.block, report.size)
             backend = Backend(_elsewhere, report.backend, report.precision)
-            self._known = key, Setup(counter, backend, weights, self.identity(), noise)
+            self._known = key, Setup(counter, backend, weights, self.identity, noise)
         self._known[1].counter.on_votes = self.on_votes
         return self._known[1]
 
@@ -154,7 +154,7 @@ class ClusterEngine(Engine):
         units = _units(requests, counter, order)
         ahead = 2 * counter.slots * len(self.pool.members)  # classes chosen before their estimation can begin
         while True:
-            while self.pool.hungry or (order and order[-1].urgent and len(order) < ahead):
+            while self.pool.hungry or not order or (order[-1].urgent and len(order) < ahead):
                 runs = next(units, None)
                 if runs is None:
                     break
@@ -181,7 +181,7 @@ class ClusterEngine(Engine):
         table = _Table(iter(candidates), counter, plan.n)
         while True:
             while (self.pool.hungry or not table.active) and (runs := table.next_runs()):
-                counter.ask(runs, table.arrived(runs), by_block=True)
+                counter.ask(runs, table.arrived(runs), in_order=True)
             if not table.active:
                 return
             self.pool.step()
@@ -198,7 +198,7 @@ class _Table:
         self.active: dict[int, Candidate] = {}
         self.asked: Counter[int] = Counter()
         self.free: deque[int] = deque()
-        self.early: dict[int, dict[int, torch.Tensor]] = {}
+        self.early: dict[int, dict[tuple[Stream, int], torch.Tensor]] = {}
         self.touched: set[int] = set()
 
     def next_runs(self) -> list[Run]:
@@ -227,23 +227,24 @@ class _Table:
             self.asked[index] += 1
 
     def _blocks_left(self, candidate: Candidate, chosen: int) -> bool:
-        return (candidate.next_block + chosen) * self.counter.block < self.cap
+        return candidate.place + chosen * self.counter.block < candidate.end(self.cap)
 
     def _run(self, candidate: Candidate, count: int) -> Run:
-        first, block = candidate.next_block, self.counter.block
-        candidate.next_block += count
-        take = min(block, self.cap - (first + count - 1) * block)
-        return Run(candidate, candidate.M, candidate.x, candidate.stream, first, count, take)
+        first, block = candidate.place // self.counter.block, self.counter.block
+        candidate.place += count * block
+        take = min(block, candidate.end(self.cap) - (first + count - 1) * block)
+        return Run(candidate, candidate.M, candidate.x, candidate.source, first, count, take)
 
     def arrived(self, runs: list[Run]) -> Any:
-        """What to do with the rows of these runs, when they come."""
+        """What to do with the votes of these runs, when they come."""
 
         def then(rows: np.ndarray) -> None:
-            numbers = ((run.owner.index, number) for run in runs for number in range(run.first, run.first + run.count))
-            for (index, number), row in zip(numbers, torch.from_numpy(rows), strict=True):
+            numbers = ((run, number) for run in runs for number in range(run.first, run.first + run.count))
+            for (run, number), row in zip(numbers, torch.from_numpy(rows), strict=True):
+                index = run.owner.index
                 self.asked[index] -= 1
                 if index in self.active:
-                    self.early[index][number] = row
+                    self.early[index][run.stream, number] = row
                     self.touched.add(index)
 
         return then
@@ -252,17 +253,24 @@ class _Table:
         """Look at what arrived, block by block in order; those that are settled leave."""
         touched, self.touched = sorted(self.touched), set()
         for index in touched:
-            candidate, early = self.active[index], self.early[index]
-            done = False
-            while not done and (number := candidate.drawn // self.counter.block) in early:
-                take = min(self.counter.block, self.cap - number * self.counter.block)
-                done = candidate.add(early.pop(number), take, stop, self.cap, alpha)
-            if done:
+            candidate = self.active[index]
+            if self._look(candidate, self.early[index], stop, alpha):
                 del self.active[index], self.early[index]
                 self.counter.finished(candidate.x)
                 yield candidate
             elif self.asked[index] == 0:
                 self.free.append(index)
+
+    def _look(
+        self, candidate: Candidate, early: dict[tuple[Stream, int], torch.Tensor], stop: Stop, alpha: float
+    ) -> bool:
+        """Whether its next blocks, as far as they are here, settle a candidate; those of a class already chosen are in vain."""
+        block, case = self.counter.block, Case(self.cap, alpha, candidate.radius, self.counter.block)
+        while (votes := early.pop((candidate.source, candidate.seen // block), None)) is not None:
+            take = min(block, candidate.end(self.cap) - candidate.seen)
+            if candidate.add(votes[:take], self.counter.num_classes, stop, case):
+                return True
+        return False
 
 
 def _units(requests: Iterator[Request], counter: RemoteCounter, order: deque[_Open]) -> Iterator[list[Run]]:

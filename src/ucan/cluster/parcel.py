@@ -168,10 +168,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Unit:
-    """What a worker is asked in one call: pieces, answered by one row of counts each, or by one for each block."""
+    """What a worker is asked in one call: pieces, answered by a row of counts each, or by the votes of each block in order."""
 
     pieces: tuple[Piece, ...]
-    by_block: bool
+    in_order: bool
 
     @property
     def blocks(self) -> int:

@@ -80,21 +80,22 @@ class Worker:
         return self.report
 
     def count(self, unit: Unit) -> tuple[np.ndarray, float]:
-        """The rows of counts that a unit asks for (invalid votes last), and the seconds that they took."""
+        """The rows that a unit asks for (of counts, invalid votes last; or of votes), and the seconds that they took."""
         start = time.perf_counter()
         counter, jobs = self.setup.counter, list[Job]()
         for piece in unit.pieces:
             jobs += piece.jobs(self._get(piece.x), self._get(piece.M), counter.block)
         parts = range(0, len(jobs), counter.slots)
-        tallies = torch.cat([counter.count(jobs[i : i + counter.slots]) for i in parts])
+        asked = counter.answers if unit.in_order else counter.count
+        found = torch.cat([asked(jobs[i : i + counter.slots]) for i in parts])
         if counter.size != self.report.size:
             raise ModelError(
                 f"a forward pass of {self.report.size} does not fit into a worker's memory, and all workers must run the "
                 f"same: say --batch-size {counter.size} (batch_size=) or less, in a new run."
             )
-        if not unit.by_block:
-            tallies = torch.stack([part.sum(0) for part in tallies.split([piece.count for piece in unit.pieces])])
-        rows = tallies.cpu().numpy()
+        if not unit.in_order:
+            found = torch.stack([part.sum(0) for part in found.split([piece.count for piece in unit.pieces])])
+        rows = found.cpu().numpy()
         return rows.astype(np.min_scalar_type(int(rows.max()))), time.perf_counter() - start
 
     def _get(self, ref: Any) -> Any:

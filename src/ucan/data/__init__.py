@@ -57,7 +57,10 @@ def load(
     known = f"a name ({', '.join(known_names)}), an .npz or .npy file, package.module:dataset, a table or a folder"
     if path.is_file():
         raise InvalidInput(f"{path} is neither .npz, .npy, a table nor a folder: the data must be {known}.")
-    raise InvalidInput(f"there is no data set {str(source)!r}, and no such file or folder: give {known}.")
+    raise InvalidInput(
+        f"there is no data set {str(source)!r}, and no such file or folder: give {known}. "
+        "Installed packages add other names (entry points of the group ucan.readers)."
+    )
 
 
 def _read(reader: str, **offered: Any) -> Labelled:

@@ -121,7 +121,8 @@ class Generator(nn.Module):
     def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
         """Fill blocks ``out`` (blocks, n, *event) with noisy copies of one input (1, *event).
 
-        Block i holds what ``perturb`` gives from the i-th generator (on a GPU up to rounding).
+        Block i holds what ``perturb`` gives from the i-th generator (on a GPU up to rounding), rounded to the precision
+        of ``out``, which may have another one than the input, and another layout.
         """
         for block, rng in zip(out, rngs, strict=True):
             block.copy_(self.perturb(x, law, len(block), rng)[:, 0])
@@ -397,12 +398,16 @@ class Held(Generator):
         not depend on its company.
         """
         centre = x + self.mean
-        for block, rng in zip(out, rngs, strict=True):
-            law.sample_into(block, rng)
-            if not self.scale.elementwise:
-                self.scale.apply_around_(block, centre)
+        drawn = out if out.dtype == x.dtype and out.is_contiguous() else x.new_empty(out.shape)
         if self.scale.elementwise:
-            self.scale.apply_around_(out, centre)
+            law.sample_blocks(drawn, rngs)
+            self.scale.apply_around(drawn, centre, out)
+            return
+        for block, rng in zip(drawn, rngs, strict=True):
+            law.sample_into(block, rng)
+            self.scale.apply_around(block, centre, block)
+        if drawn is not out:
+            out.copy_(drawn)
 
     def looks(self) -> bool:
         """No: it is held."""

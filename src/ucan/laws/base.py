@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, ClassVar, Self
@@ -135,6 +137,22 @@ class Law(ABC):
     def sample_into(self, out: torch.Tensor, rng: torch.Generator) -> None:
         """Fill ``out`` (n, *event) with n draws, the same as ``sample`` gives from the same generator."""
         out.copy_(self.sample(len(out), out.shape[1:], rng, out.dtype))
+
+    def sample_blocks(self, out: torch.Tensor, rngs: Sequence[torch.Generator]) -> None:
+        """Fill blocks ``out`` (blocks, n, *event), each from its own generator; a CPU draws several at a time."""
+        threads = 1 if out.is_cuda else min(len(rngs), torch.get_num_threads())
+        if threads == 1:
+            for block, rng in zip(out, rngs, strict=True):
+                self.sample_into(block, rng)
+            return
+        inference = torch.is_inference_mode_enabled()  # every thread has a mode of its own
+
+        def fill(block: torch.Tensor, rng: torch.Generator) -> None:
+            with torch.inference_mode(inference):
+                self.sample_into(block, rng)
+
+        with ThreadPoolExecutor(threads) as pool:
+            deque(pool.map(fill, out, rngs), maxlen=0)
 
     @classmethod
     def from_std(cls, std: float, dim: int, **parameters: float) -> Self:

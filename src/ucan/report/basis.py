@@ -11,7 +11,7 @@ from ucan.arithmetic import step_name, step_of
 from ucan.errors import UcanError
 from ucan.results.metrics import Measure
 from ucan.runs.config import DataRef, RunConfig
-from ucan.stopping import AtRadii, Stop
+from ucan.stopping import AtRadii, Stop, Within
 
 
 def same_inputs(one: Hashable | None, other: Hashable | None) -> bool:
@@ -43,10 +43,12 @@ def rule_in_words(rule: Stop | None, budget: bool, by: Measure = "radius") -> st
     """How a stopping rule affects the numbers, which may be factors of a budget; empty if there is none."""
     if rule is None:
         return ""
-    if not isinstance(rule, AtRadii):
+    if isinstance(rule, Within):
         return (
             f"sampling stopped within {rule} of what more samples could give by the same bound: these are lower bounds"
         )
+    if not isinstance(rule, AtRadii):  # a rule from outside
+        return f"sampling stopped by the rule {rule}: these are lower bounds"
     *others, last = (f"{r:g}" for r in rule.radii)
     one, some = ("radius ", "the radii ") if not budget else ("ε = ", "ε = ")
     what = f"{some}{', '.join(others)} and {last} were" if others else f"{one}{last} was"

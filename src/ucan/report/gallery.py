@@ -133,9 +133,9 @@ def in_words(record: dict[str, Any], truth: int) -> list[str]:
     return [
         f"The answer is class {answer}{verdict}.",
         f"No change {within} can alter it"
-        + condition.get(record["scope"], ", **if the noise stays as it was computed at this very input**."),
+        + condition.get(record["scope"], ", **if the noise stays as it was computed at this input**."),
         f"Class {answer} got {evidence['counts'][answer]:,} of {evidence['n']:,} votes, so its probability is at least "
-        f"{floor_digits(record['p_lower'], 3)}, but for a chance of {evidence['alpha']:g}.",
+        f"{floor_digits(record['p_lower'], 3)}, except with probability {evidence['alpha']:g}.",
     ]
 
 
@@ -151,7 +151,7 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
     if x is not None and input_hash(x) != evidence.input_hash:
         if run.scope == "registry":  # the answer is that of an input enrolled before
             said.append(
-                "It lies in the region of an input that was enrolled before, and these are the votes of that one."
+                "It lies in the region of an input that was enrolled before; these are the votes of that input."
             )
         else:
             missing.append(f"Input {number} has no pictures: the data are no longer those that were certified.")
@@ -239,7 +239,7 @@ def _break_in_words(attempt: Attempt, pair: bool) -> str:
     said = (
         f"answers class {attempt.answer}"
         if attempt.changed
-        else f"gives class {attempt.prediction} no majority any more"
+        else f"no longer gives class {attempt.prediction} a majority"
     )
     return f"**The audit found a change at {share} % of the way to the region's edge after which {where} {said}**" + (
         "." if kept else f": class {attempt.prediction} is left with {votes}."

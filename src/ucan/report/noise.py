@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -100,7 +99,7 @@ def _source(run: Run, missing: list[str]) -> Generator | None:
     if model is None or not is_trained_run(model):
         return None
     try:
-        trained = load_run(Path(model))
+        trained = load_run(model)
     except (UcanError, OSError) as error:
         missing.append(f"The trained noise of {model} cannot be loaded: {error}")
         return None

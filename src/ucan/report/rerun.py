@@ -15,7 +15,7 @@ from ucan.errors import UcanError
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
 from ucan.runs.fields import Option, from_table, leaves
 from ucan.runs.read import AUDIT, Run
-from ucan.training import is_trained_run, preset_names, read_settings
+from ucan.training import Together, is_trained_run, preset_names, read_settings
 
 LAWS = {target.partition(":")[2]: name for name, target in catalogue.LAWS.own.items()}
 NOISES = {"Isotropic": None, "Pattern(norm=1)": "pattern-1", "Pattern(norm=2)": "pattern-2"}
@@ -27,7 +27,7 @@ def commands(run: Run) -> list[str]:
     if run.config.is_imported:
         return [_line("import", *_options(run.config), "-o", run.folder)]
     model = run.config.model.spec or ""
-    made = _trained(model) if is_trained_run(model) else []
+    made = [line for one in Together.of(model).folders for line in _trained(one)] if is_trained_run(model) else []
     most = run.inputs + run.left_out
     return [*made, _line("certify", *_options(run.config), "--max", most, "-o", run.folder), _audit(run)]
 
@@ -78,8 +78,9 @@ SPELLED: dict[tuple[str, ...], Callable[[RunConfig], Any]] = {
 
 def _audit(run: Run) -> str:
     """The audit as it was run; where it was not, how to."""
+    trusted = ["--trust"] if run.config.model.trust else []
     if not run.attempts:
-        return _line("audit", run.folder)
+        return _line("audit", run.folder, *trusted)
     path = run.folder / AUDIT / CONFIG
     try:
         config = from_table(AuditConfig, read_config(path), str(path))
@@ -89,7 +90,7 @@ def _audit(run: Run) -> str:
     both = len(modes) == 2 or run.scope == "pipeline"
     factors = ",".join(f"{f:g}" for f in sorted({a.factor for a in run.attempts}))
     chosen = ["--max", len({a.idx for a in run.attempts}), *([] if both else ["--mode", modes[0]])]
-    return _line("audit", run.folder, *chosen, "--factors", factors, *_options(config))
+    return _line("audit", run.folder, *chosen, "--factors", factors, *_options(config), *trusted)
 
 
 def _trained(folder: str) -> list[str]:

@@ -136,7 +136,7 @@ def _unlabelled(runs: Sequence[Run]) -> str:
         return "None of these runs proves anything about a classifier as it would be deployed."
     memory = ", together with its registry," if run.scope == "registry" else ""
     return (
-        f"The labels are unknown, so nobody can say how often {run.label} is right: {run.certificates:,} of {run.inputs:,} "
+        f"The labels are unknown, so it is unknown how often {run.label} is right: {run.certificates:,} of {run.inputs:,} "
         f"inputs have a certificate, which proves{memory} that no change {_within(run)} alters the answer."
     )
 
@@ -158,7 +158,9 @@ def _doubt(runs: Sequence[Run], trusted: Run | None) -> Sentence:
         return Sentence("What not to trust", _frozen(run, trusted))
     unknown = [run.label for run in runs if run.scope == "unknown"]
     if unknown:
-        text = f"Whose guarantee the numbers of {_and(unknown)} are was never stated: do not read them as a promise."
+        text = (
+            f"Which classifier the numbers of {_and(unknown)} are guaranteed for was never stated: do not rely on them."
+        )
         return Sentence("What not to trust", text)
     return Sentence("What an attack did", _attacked(runs))
 
@@ -182,7 +184,7 @@ def _frozen(run: Run, trusted: Run | None) -> str:
         count = f"{audit.broken['live']} of {run.attacked('live')}"
         found = f"attacked as it would be used, {count} certificates broke"
     else:
-        found = f"nobody has attacked that use here (ucan audit {run.folder})"
+        found = f"this use was not attacked here (ucan audit {run.folder} does)"
     return (
         f"Do not rely on {run.label}, whatever its {which} ({numbers}): they hold only while the noise stays frozen as "
         f"computed at each clean input, not for a classifier that computes it anew from what it is given; {found}."
@@ -192,15 +194,13 @@ def _frozen(run: Run, trusted: Run | None) -> str:
 def _attacked(runs: Sequence[Run]) -> str:
     audits = [run for run in runs if run.audit is not None]
     if not audits:
-        return (
-            "Nobody has attacked these guarantees here; ucan audit RUN does, inside the very regions that are claimed."
-        )
+        return "These guarantees were not attacked here; ucan audit RUN attacks them inside their certified regions."
     broken, attacked = (sum(counts) for counts in zip(*(run.covered for run in audits), strict=True))
     names = _and([run.label for run in audits])
     if broken:
-        return f"An attack that knows everything broke {broken} of {attacked} certificates of {names}, within chance."
+        return f"An attack with full knowledge broke {broken} of {attacked} certificates of {names}, within chance."
     return (
-        f"An attack that knows everything tried {attacked} certificates of {names} inside their own regions and broke "
+        f"An attack with full knowledge tried {attacked} certificates of {names} inside their own regions and broke "
         "none, as the proof says; the attack itself proves nothing."
     )
 

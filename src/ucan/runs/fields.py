@@ -144,7 +144,7 @@ def _converted(value: Any, hint: Any) -> tuple[bool, Any]:
     if origin is not None:  # a mapping
         return isinstance(value, dict), value
     if hint is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
+        number = (isinstance(value, int | float) and not isinstance(value, bool)) or value in ("inf", "-inf")
         return number, float(value) if number else value
     return isinstance(value, hint) and not (hint is int and isinstance(value, bool)), value
 

@@ -28,7 +28,7 @@ from ucan.sequential import Candidate
 from ucan.sidecar import input_hash
 from ucan.sizes import LIKELY
 from ucan.smoothed import SmoothedClassifier
-from ucan.stopping import AtRadii, Radius
+from ucan.stopping import AnytimeRadii, Radius
 from ucan.votes import Stream
 
 
@@ -46,7 +46,7 @@ class Claim:
         return f"l{self.norm:g} {self.by}"
 
 
-class Decide(AtRadii):
+class Decide(AnytimeRadii):
     """Looks at every twentieth more votes: a look costs the host more than the few votes it might save."""
 
     growth = 1.05
@@ -156,10 +156,9 @@ class _Deciding:
         """The inputs whose class was chosen right, with the votes that they have."""
         g, plan, levels = self.g, self.plan, self.levels
         device, shared = g.f.device or torch.device("cpu"), list[Radius]()
-        block = None
         inputs = (self.dataset[i][0][None].to(device) for i in wanted)
-        for setup, j, x, M, counts in g.engine.selected(inputs, plan, plan.n0):
-            i, label, block = wanted[j], self.dataset[wanted[j]][1], setup.counter.block
+        for _, j, x, M, counts in g.engine.selected(inputs, plan, plan.n0):
+            i, label = wanted[j], self.dataset[wanted[j]][1]
             if i not in levels.open:
                 levels.samples += plan.n0
                 if int(counts.argmax()) != label:
@@ -173,7 +172,7 @@ class _Deciding:
             if drawn:
                 tally = torch.zeros(g.f.num_classes + 1, dtype=torch.int64)
                 tally[label] = hits  # the others are not kept, and not asked for
-                candidate.goes_on(tally, drawn, block)
+                candidate.goes_on(tally, drawn)
             self.active[i] = _Active(candidate, sizes, drawn)
             yield candidate
 

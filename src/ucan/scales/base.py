@@ -12,6 +12,7 @@ import torch
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
+from ucan.passes import Pass
 from ucan.scales.induced import NORMS, corner_norm, dense_budget_norm, has_few_corners
 
 # Up to this dimension a structured Σ may form its inverse (128 MiB in float64) to take an exact norm.
@@ -70,10 +71,13 @@ class Scale(ABC):
         """Replace z by Σz, without a copy where the kind of Σ allows it."""
         z.copy_(self.apply(z))
 
-    def apply_around_(self, z: torch.Tensor, centre: torch.Tensor) -> None:
-        """Replace z by centre + Σz."""
+    def apply_around(self, z: torch.Tensor, centre: torch.Tensor, out: torch.Tensor) -> None:
+        """Write centre + Σz into ``out``: z itself, or memory of another precision or layout. Of z nothing is kept."""
         self.apply_(z)
-        z.add_(centre)
+        if out.is_cuda and out is not z:
+            _INTO_FORM(out.flatten(0, 1), z.flatten(0, 1), centre)
+        else:
+            torch.add(z, centre, out=out)
 
     @abstractmethod
     def solve(self, y: torch.Tensor) -> torch.Tensor:
@@ -172,6 +176,10 @@ class Scale(ABC):
             found[name] = measure()
         return cast(T, found[name])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is known: it can be measured again, and the same Σ is the same bytes whatever was asked of it."""
+        return {name: value for name, value in vars(self).items() if name not in ("_state", "_known")}
+
     def _now(self) -> tuple[int, ...] | None:
         """How often each tensor was changed in place; None where tensors of inference mode do not tell."""
         tensors = self.tensors().values()
@@ -214,6 +222,13 @@ class Scale(ABC):
         tensors = self.tensors()
         learned = any(t.requires_grad for t in tensors.values())
         return self.with_tensors({name: t.detach() for name, t in tensors.items()}) if learned else self
+
+
+def _into_form(out: torch.Tensor, z: torch.Tensor, centre: torch.Tensor) -> None:
+    out.copy_(z + centre)
+
+
+_INTO_FORM = Pass(_into_form, dynamic=(0, 1))
 
 
 def same_map(one: Scale, other: Scale, shape: Sequence[int], tolerance: float) -> bool:

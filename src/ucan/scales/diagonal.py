@@ -10,6 +10,7 @@ import torch
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
+from ucan.passes import Pass
 from ucan.scales.base import RowBounds, Scale, at_least, check_positive, exact, finite_tensor
 from ucan.scales.induced import diagonal_budget_norm, diagonal_norm, identity_norm
 
@@ -115,12 +116,14 @@ class Diagonal(Scale):
         """σ∘z in place."""
         z.mul_(self._fitted(z).to(z))
 
-    def apply_around_(self, z: torch.Tensor, centre: torch.Tensor) -> None:
-        """centre + σ∘z in place: on a GPU in one pass, since each costs a percent of a forward pass there."""
-        if z.is_cuda:  # on a CPU the rounding of one pass depends on where in memory an entry lies
-            torch.addcmul(centre, z, self._fitted(z).to(z), out=z)
+    def apply_around(self, z: torch.Tensor, centre: torch.Tensor, out: torch.Tensor) -> None:
+        """centre + σ∘z: on a GPU in one pass, since each costs a percent of a forward pass there."""
+        if not z.is_cuda:  # on a CPU the rounding of one pass depends on where in memory an entry lies
+            super().apply_around(z, centre, out)
+        elif out is z:
+            torch.addcmul(centre, z, self._fitted(z).to(z), out=out)
         else:
-            super().apply_around_(z, centre)
+            _INTO_FORM(out.flatten(0, 1), z.flatten(0, 1), centre, self._fitted(z).to(z))
 
     def apply_bounded(self, z: torch.Tensor) -> torch.Tensor:
         """σ∘z."""
@@ -189,3 +192,10 @@ class Diagonal(Scale):
                 if math.prod(z.shape[start:]) == self.dim:
                     return sigma.reshape(z.shape[start:])
         raise InvalidInput(f"Diagonal: σ of shape {tuple(self.sigma.shape)} does not fit an input of {tuple(z.shape)}.")
+
+
+def _into_form(out: torch.Tensor, z: torch.Tensor, centre: torch.Tensor, sigma: torch.Tensor) -> None:
+    out.copy_(torch.addcmul(centre, z, sigma))
+
+
+_INTO_FORM = Pass(_into_form, dynamic=(0, 1))

@@ -68,7 +68,7 @@ class TrainSettings:
                 f"as in --set 'law={{kind=\"{self.law.get('kind')}\", std={self.law['std']}}}'."
             )
         for name, catalogue in PARTS.items():
-            _one_of(f"{name}.kind", getattr(self, name).get("kind"), catalogue.names())
+            catalogue.check(getattr(self, name).get("kind"), f"{name}.kind")
         check_budget(self.budget)
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:

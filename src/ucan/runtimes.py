@@ -1,0 +1,104 @@
+"""Other runtimes for a PyTorch module on a CPU, where they are installed: ONNX Runtime and OpenVINO.
+
+Both compile a network for batches of one shape, and on a CPU both are often faster than PyTorch itself. Their answers are
+held against the module's like those of any other backend.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import torch
+from torch import nn
+
+from ucan.errors import InvalidInput
+
+# What each of them computes in, as PRECISIONS of ``backends`` calls it.
+RUNTIMES: dict[str, tuple[str, ...]] = {"onnxruntime": ("fp32",), "openvino": ("fp32", "bf16")}
+
+Logits = Callable[[torch.Tensor], torch.Tensor]
+
+
+def installed(precision: str) -> tuple[str, ...]:
+    """The runtimes that are there and compute in this precision."""
+    return tuple(name for name, known in RUNTIMES.items() if precision in known and find_spec(name) is not None)
+
+
+def check_usable(name: str, device: torch.device, precision: str) -> None:
+    """Refuse, before any work, a runtime that is not there, or that does not run what is asked for."""
+    if find_spec(name) is None:
+        raise InvalidInput(f"backend='{name}' needs a package that is not installed: pip install {name}.")
+    if device.type != "cpu":
+        raise InvalidInput(f"backend='{name}' is for CPUs, the model is on {device.type}: use compile or tuned there.")
+    if precision not in RUNTIMES[name]:
+        known = " and ".join(RUNTIMES[name])
+        raise InvalidInput(
+            f"backend='{name}' computes in {known}, not in {precision}: use another precision or backend."
+        )
+
+
+def loaded(name: str, module: nn.Module, example: torch.Tensor, precision: str) -> Logits:
+    """A float32 module in evaluation mode, on batches of the example's shape."""
+    with _quiet():
+        return _onnxruntime(module, example) if name == "onnxruntime" else _openvino(module, example, precision)
+
+
+def _onnxruntime(module: nn.Module, example: torch.Tensor) -> Logits:
+    import onnxruntime
+
+    file = io.BytesIO()
+    # The exporter that needs no further package; it takes a file in memory, whatever its types say.
+    torch.onnx.export(module, (example,), file, dynamo=False)  # type: ignore[arg-type]
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    # Between two passes PyTorch has work for the same cores: no thread is to wait there by turning.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+
+    def logits(batch: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(session.run(None, {given.name: batch.contiguous().numpy()})[0])
+
+    return logits
+
+
+def _openvino(module: nn.Module, example: torch.Tensor, precision: str) -> Logits:
+    import openvino
+
+    wanted = {"fp32": openvino.Type.f32, "bf16": openvino.Type.bf16}[precision]
+    converted = openvino.convert_model(module, example_input=example, input=[list(example.shape)])
+    settings = {
+        "INFERENCE_PRECISION_HINT": wanted,
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY",  # all threads work on one pass
+    }
+    network = openvino.Core().compile_model(converted, "CPU", settings)
+    if network.get_property("INFERENCE_PRECISION_HINT") != wanted:  # it would take another one without a word
+        raise InvalidInput(f"OpenVINO does not compute in {precision} on this CPU: use another precision or backend.")
+    request = network.create_infer_request()
+
+    def logits(batch: torch.Tensor) -> torch.Tensor:
+        request.infer([batch.contiguous().numpy()], share_inputs=True)
+        return torch.from_numpy(request.get_output_tensor(0).data.copy())
+
+    return logits
+
+
+@contextmanager
+def _quiet():  # type: ignore[no-untyped-def]
+    """Without what exporters say about themselves."""
+    loud = logging.getLogger("torch.onnx")
+    level = loud.level
+    loud.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        loud.setLevel(level)

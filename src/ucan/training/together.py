@@ -1,0 +1,97 @@
+"""Several trained runs as one classifier: what a list of folders means where a trained run is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import nn
+
+from ucan.errors import InvalidInput
+from ucan.models import Ensemble
+from ucan.training import checkpoint
+from ucan.training.checkpoint import TrainedRun
+
+MIRRORED, CONSENSUS = "mirrored", "consensus="
+
+
+@dataclass(frozen=True)
+class Together:
+    """Folders of trained runs, and how their networks answer together.
+
+    As text: the folders with commas, then, if wanted, ``mirrored`` (each network also sees the mirror image) and
+    ``consensus=K`` (the first K are asked first, the others where these disagree).
+    """
+
+    folders: tuple[str, ...]
+    mirrored: bool = False
+    consensus: int | None = None
+
+    @classmethod
+    def of(cls, text: str | Path) -> Together:
+        """What a text names: one folder, or several with commas."""
+        whole = str(text)
+        if "," not in whole or Path(whole).exists():
+            return cls((whole,))
+        words = [word.strip() for word in whole.split(",")]
+        options = [word for word in words if word == MIRRORED or word.startswith(CONSENSUS)]
+        agreeing = [word.removeprefix(CONSENSUS) for word in options if word != MIRRORED]
+        if len(agreeing) > 1 or any(not number.isdigit() for number in agreeing):
+            raise InvalidInput(f"{whole!r}: consensus takes one whole number, such as consensus=2.")
+        folders = tuple(word for word in words if word not in options and word)
+        if len(set(map(_place, folders))) < len(folders):
+            raise InvalidInput(f"{whole!r} names a run twice: an ensemble is of different networks.")
+        return cls(folders, MIRRORED in options, int(agreeing[0]) if agreeing else None)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is one run as it is."""
+        return len(self.folders) == 1 and not self.mirrored and self.consensus is None
+
+
+def is_trained_run(named: str | Path) -> bool:
+    """Whether a text names a finished run of ``ucan train``, or several of them with commas."""
+    try:
+        folders = Together.of(named).folders
+    except InvalidInput:
+        return True  # so that whoever loads it says what is wrong with it
+    return bool(folders) and all(checkpoint.is_trained_run(folder) for folder in folders)
+
+
+def load_run(named: str | Path, classifier: nn.Module | None = None) -> TrainedRun:
+    """The run in a folder, or several runs as one (``ucan.Ensemble``), in evaluation mode on the CPU.
+
+    Runs that answer together must have been trained for the same noise, on inputs of one shape with the same classes.
+    ``classifier`` is for one run whose Trainer was given another model than the one that its settings name: a new one of
+    that kind, which gets the weights.
+    """
+    asked = Together.of(named)
+    if classifier is not None:
+        return checkpoint.load_run(named, classifier)
+    runs = [checkpoint.load_run(folder) for folder in asked.folders]
+    first = runs[0]
+    if asked.alone:
+        return first
+    for run in runs[1:]:
+        for what, mine, other in (
+            ("inputs", first.shape, run.shape),
+            ("a number of classes", first.num_classes, run.num_classes),
+            ("a noise law", first.law, run.law),
+            ("noise", _noise(first), _noise(run)),
+        ):
+            if mine != other:
+                raise InvalidInput(
+                    f"{run.folder} has {what} other than {first.folder}, so they cannot answer together: train them with the "
+                    "same settings and other seeds."
+                )
+    networks = Ensemble([run.classifier for run in runs], asked.mirrored, asked.consensus)
+    return replace(first, folder=Path(str(named)), classifier=networks)
+
+
+def _noise(run: TrainedRun) -> tuple[object, ...]:
+    record = run.generator.record()
+    return record.kind, record.module, dict(record.settings), record.state
+
+
+def _place(folder: str) -> Path:
+    return Path(folder).resolve()
