@@ -165,6 +165,21 @@ def test_the_report_of_a_table_is_made(here, capsys, monkeypatch):
     assert (here / "page.html").stat().st_size > 1000
 
 
+def test_radii_of_a_table_are_compared_in_units_of_sigma(here, capsys, monkeypatch):
+    certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "4", "-o", "run")
+    run = Run.open("run")
+    assert run.in_units and run.measure == "ℓ2 radius in units of each column's σ"
+    for idx, radius in zip(run.columns["idx"].tolist(), run.columns["radius"].tolist(), strict=True):
+        outcome = run.outcome(idx)
+        assert radius <= getattr(outcome.region, "radius", 0.0) and radius == pytest.approx(
+            getattr(outcome.region, "radius", 0.0)
+        )
+    code, out, _ = ran(capsys, monkeypatch, "compare", "run")
+    assert code == 0 and "in units of each column's σ" in out
+    code, _, err = ran(capsys, monkeypatch, "certify", *MODEL, *TABLE, "--stop", "0.5", "-o", "other")
+    assert code == 2 and "columns of several units" in err
+
+
 def test_predict_answers_rows(here, capsys, monkeypatch):
     words = ("predict", *MODEL, *TABLE, "--max", "5", "--n", "100", "-o", "p.tsv", "-q")
     code, out, err = ran(capsys, monkeypatch, *words)

@@ -11,6 +11,7 @@ import torch
 
 from ucan.arithmetic import arithmetic_of
 from ucan.config import CONFIG
+from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.plan import Bound, CertifyPlan, Seed
 from ucan.results.store import RESULTS, Store
@@ -19,7 +20,7 @@ from ucan.runs.config import ClaimRef, LawRef, RunConfig, Sampling, begun_seed, 
 from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.progress import Progress
 from ucan.smoothed import SmoothedClassifier
-from ucan.stopping import parse_stop
+from ucan.stopping import AtRadii, parse_stop
 from ucan.version import __version__
 
 
@@ -88,6 +89,10 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
     known = read_run_config(folder)
     g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic))
     stop, family = parse_stop(job.stop), job.family or 1
+    if isinstance(selection.dataset, Table) and budget is None and isinstance(stop, AtRadii):
+        raise InvalidInput(
+            "a radius over columns of several units says nothing: stop at a percentage, or give a --budget."
+        )
     plan = CertifyPlan(job.n0, job.n, job.alpha, norm, 0, job.batch_size, job.bound, stop, family=family, budget=budget)
     g.holding(selection.held()).check_inputs(first, plan.norm)
     selection.check(g.f.num_classes)
