@@ -245,6 +245,28 @@ def test_names_of_pictures_and_the_order_of_numbered_folders(tmp_path, monkeypat
     assert [row["label"] for row in rows][-2:] == ["10", "10"]
 
 
+def test_a_wrong_order_of_classes_is_said_and_can_be_set_right(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for k, name in enumerate(("dark", "bright", "mean")):  # the alphabet has bright, dark, mean
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(8):
+            Image.fromarray(np.full((4, 4, 3), (20, 230, 120)[k] + i, dtype=np.uint8)).save(f"pictures/{name}/{i}.png")
+    (tmp_path / "shades.py").write_text(
+        "import torch\n"
+        "def net(x):\n"
+        "    m = x.mean((1, 2, 3))\n"
+        "    return torch.where(m < 0.3, 0, torch.where(m > 0.7, 1, 2))\n"
+    )
+    words = ("certify", "--model", "shades:net", "--classes", "3", "--data", "pictures", "--n", "60", "--n0", "20")
+    code, out, err = ran(capsys, monkeypatch, *words, "--scale", "0.05", "-o", "a", "--json")
+    assert code == 0 and json.loads(out)["accuracy"] < 0.4
+    assert "two orders of the same ones" in err and "bright as dark" in err
+    names = ("--class-names", "dark,bright,mean")
+    code, out, err = ran(capsys, monkeypatch, *words, *names, "--scale", "0.05", "-o", "b", "--json")
+    assert code == 0 and json.loads(out)["accuracy"] == 1.0 and "two orders" not in err
+    assert {row["answer"] for row in sheet(tmp_path / "b")} == {"dark", "bright", "mean"}
+
+
 def test_the_ceiling_of_n_is_said(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez("data.npz", x=np.full((3, 1, 2, 2), 255, dtype=np.uint8), y=np.ones(3, dtype=int))

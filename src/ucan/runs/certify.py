@@ -24,6 +24,7 @@ from ucan.errors import InvalidInput, ModelError, UcanError
 from ucan.evidence import Evidence
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
+from ucan.results.confusion import other_order
 from ucan.results.formats import write
 from ucan.results.metrics import NO_LABEL, labelled
 from ucan.results.store import Store
@@ -32,7 +33,7 @@ from ucan.runs.config import Sampling
 from ucan.runs.prepare import CertifyJob as CertifyJob
 from ucan.runs.prepare import Prepared, compared, config_of, grows, prepared
 from ucan.runs.progress import SILENT, Progress
-from ucan.runs.sheet import SHEET, has_sheet, row_answers, write_sheet
+from ucan.runs.sheet import SHEET, class_name, has_sheet, row_answers, write_sheet
 from ucan.smoothed import SmoothedClassifier
 from ucan.tabular import RowAnswer
 
@@ -121,7 +122,22 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
                 write(store, work.tsv, overwrite=True)
                 if has_sheet(work.selection.dataset):
                     write_sheet(store, work.selection.dataset, work.class_names, work.folder)
+        _check_order(store, work, progress)
         return _summary(store, work)
+
+
+def _check_order(store: Store, work: Prepared, progress: Progress) -> None:
+    """Say so where the labels look numbered in another order than the model's classes."""
+    columns = store.columns(("label", "prediction"))
+    found = other_order(columns["label"], columns["prediction"])
+    if found is None:
+        return
+    names = work.class_names
+    told = ", ".join(f"{class_name(a, names)} as {class_name(b, names)}" for a, b in list(found.items())[:3])
+    progress.warn(
+        f"the classes of data and model look like two orders of the same ones: most answers are wrong, and in the same way "
+        f"({told}). Give the model's classes in its order (--class-names), or name the folders as the model does."
+    )
 
 
 @contextmanager
