@@ -608,7 +608,7 @@ class Claim:
 
     def allowed(self, hits: int) -> float:
         """The bound on p that so many votes allow."""
-        if self.bound not in ("binary", "two-class", "anytime", "sequential"):
+        if self.bound not in ("binary", "two-class", "anytime", "sequential", "paired"):
             raise NotChecked(f"the bound {self.bound!r} is unknown")
         if self.bound == "anytime":
             return at_least_anytime(hits, self.n, self.alpha)

@@ -444,7 +444,7 @@ def test_the_backend_is_chosen_once_for_all_workers(fake, monkeypatch):
     monkeypatch.setattr("ucan.backends._compiled", lambda vote, *_: vote)  # a compiler takes its time
     ray = fake()
     with spread(smoothed(backend="auto")) as h:
-        h.certify(XS[:1], **OPTIONS)
+        h.certify(XS[:1], **{**OPTIONS, "n": 3000})
     assert len({actor.process.engine.backend for actor in ray.actors}) == 1
     assert ray.actors[0].process.engine.backend in ("eager", "compile")
 

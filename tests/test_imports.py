@@ -59,6 +59,7 @@ ORDER = (
     "registry",
     "verify",
     "replay",
+    "recertify",
     "data",
     "models",
     "tabular",

@@ -7,7 +7,6 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 import ucan
-from ucan.plan import CertifyPlan
 from ucan.report.page import build_page, galleries_of
 from ucan.report.runs import read_runs
 from ucan.results import Store
@@ -35,7 +34,7 @@ def page(tmp_path_factory):
         plan = {"n0": 20, "n": 200, "seed": number}
         folders.append(folder / f"run{number}")
         with Store.create(folders[-1], config) as store:
-            for i, outcome in enumerate(g.certify(x, **vars(CertifyPlan(**plan)))):
+            for i, outcome in enumerate(g.certify(x, **plan)):
                 store.add(i, 0 if outcome.prediction is None else outcome.prediction, outcome, 0.1)
     runs = read_runs(folders)
     path = folder / "report.html"

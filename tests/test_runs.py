@@ -50,6 +50,7 @@ WHERE = {
     "--model",
     "--data",
     "--weights",
+    "--trust",
     "--registry",
     "--min-radius",
     "--factors",
@@ -229,7 +230,7 @@ def test_a_run_that_goes_on_is_the_run_that_had_all_votes_at_once(pictures: InMe
 
 
 def test_a_stopping_rule_leaves_what_it_has_decided(pictures: InMemory, tmp_path: Path) -> None:
-    rule = {"stop": "0.2,0.4", "bound": "binary"}
+    rule = {"stop": "0.2,0.4", "bound": "anytime"}
     certify(job(pictures, n=150, **rule), tmp_path / "run")
     before = outcomes(tmp_path / "run")
     certify(job(pictures, n=20_000, **rule), tmp_path / "run")
@@ -259,11 +260,13 @@ def test_an_interrupted_continuation_goes_on(pictures: InMemory, tmp_path: Path)
     assert [o.evidence for o in outcomes(tmp_path / "run")] == [o.evidence for o in outcomes(tmp_path / "whole")]
 
 
-@pytest.mark.parametrize("bound", ("binary", "two-class"))
-def test_a_bound_about_one_n_does_not_go_on(pictures: InMemory, tmp_path: Path, bound: str) -> None:
-    certify(job(pictures, bound=bound), tmp_path / "run")
+@pytest.mark.parametrize(
+    "rule", [{"bound": "binary"}, {"bound": "two-class"}, {"bound": "binary", "stop": "0.2,0.4"}], ids=str
+)
+def test_a_bound_about_one_n_does_not_go_on(pictures: InMemory, tmp_path: Path, rule: dict[str, str]) -> None:
+    certify(job(pictures, **rule), tmp_path / "run")
     with pytest.raises(InvalidInput, match="n: the run has 300, asked for 900"):
-        certify(job(pictures, bound=bound, n=900), tmp_path / "run")
+        certify(job(pictures, **rule, n=900), tmp_path / "run")
 
 
 def test_votes_of_another_stream_are_refused(pictures: InMemory) -> None:

@@ -81,11 +81,11 @@ def certified_and_votes(p, p0, cap, gives_up, block=64, alpha=0.001):
 def test_giving_up_costs_few_certificates_and_saves_most_votes_where_there_are_none(p0):
     cap = 1280
     edge = 1 - misses_allowed(cap, 0.001, p0) / cap
-    for z, saves in ((-8, 5.0), (-4, 2.3), (-2, 1.4), (0, 1.05), (2, 1.0), (4, 1.0)):
+    for z, saves in ((-8, 4.0), (-4, 1.9), (-2, 1.3), (0, 1.03), (2, 1.0), (4, 1.0)):
         p = edge + z * math.sqrt(edge * (1 - edge) / cap)
         patient, all_votes = certified_and_votes(p, p0, cap, False)
         certified, votes = certified_and_votes(p, p0, cap, True)
-        assert patient - 0.002 <= certified <= patient + 1e-9
+        assert patient - 0.0003 <= certified <= patient + 1e-9
         assert votes * saves <= all_votes
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -131,7 +131,8 @@ class Ballot:
 
     ``fixed``: n was fixed before the first vote, and no rule could have ended them earlier. Otherwise ``cap`` votes were
     planned at most, ``chose`` are hits and number of the votes that chose the class, and ``thresholds`` the probabilities
-    that a rule about radii asks for, rising.
+    that a rule about radii asks for, rising. Of a classifier that took the place of another, ``before`` are bound and votes
+    of that one, and ``lost`` of the n votes in pairs went to the class before and to another one now.
     """
 
     hits: int
@@ -142,6 +143,8 @@ class Ballot:
     cap: int = 0
     chose: tuple[int, int] = (0, 0)
     thresholds: tuple[float, ...] = ()
+    before: tuple[str, Ballot] | None = None
+    lost: int = 0
 
 
 class Bound(ABC):
@@ -254,6 +257,31 @@ class Sequential(Bound):
         return low
 
 
+# Of α, what the votes in pairs have; those before have the rest.
+IN_PAIRS = 0.5
+
+
+class Paired(Bound):
+    """Of a classifier in the place of another: p ≥ (bound on p before) − (bound on what was lost), at α/2 each.
+
+    Under the same noise the class is answered now wherever it was answered before and not lost.
+    """
+
+    name = "paired"
+
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """The bound of the votes before at α/2, less CP_up(lost, n; α/2)."""
+        if votes.before is None or not votes.fixed:
+            return 0.0, None
+        name, ballot = votes.before
+        before, _ = bound_named(name).probabilities(replace(ballot, alpha=(1 - IN_PAIRS) * votes.alpha))
+        return max(0.0, before - upper_bound(votes.lost, votes.n, IN_PAIRS * votes.alpha)), None
+
+    def p_value(self, votes: Ballot, tau: float) -> float:
+        """α where p = 1/2 + τ is rejected at this α, else 1."""
+        return votes.alpha if self.probabilities(votes)[0] > 0.5 + tau else 1.0
+
+
 def ladder(thresholds: tuple[float, ...]) -> list[tuple[float, float]]:
     """Where bettors stand, and up to which p each is responsible: half of the way to the next, in the angle asin √p.
 
@@ -265,7 +293,7 @@ def ladder(thresholds: tuple[float, ...]) -> list[tuple[float, float]]:
     return list(zip(stands, [*ends, 1.0], strict=True))
 
 
-BY_NAME: dict[str, Bound] = {bound.name: bound for bound in (Binary(), TwoClass(), Anytime(), Sequential())}
+BY_NAME: dict[str, Bound] = {bound.name: bound for bound in (Binary(), TwoClass(), Anytime(), Sequential(), Paired())}
 
 
 def bound_named(name: str) -> Bound:

@@ -63,6 +63,14 @@ class Noise:
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """Votes of two classifiers on the same noise: the evidence of the one before, and how many of its votes were lost now."""
+
+    before: Evidence
+    lost: int
+
+
+@dataclass(frozen=True)
 class Evidence:
     """How a claim was arrived at: everything needed to check it or to draw it again.
 
@@ -74,7 +82,8 @@ class Evidence:
     (then ``seed`` is None). ``model`` is what the classifier is known by (``ucan.fingerprint.identity``). ``data_hash``:
     the seed was derived, and these are the data that it was derived from. ``copy``: the precision was asked for in a
     call, so this is about a copy of the classifier. ``thresholds`` are the probabilities that the rule asked for, rising,
-    where the bound goes by them (``ucan.bounds.Sequential``). ``held``: the columns that
+    where the bound goes by them (``ucan.bounds.Sequential``). ``pairs``: the claim follows from that of another classifier,
+    and the votes are of this one on noise that both were shown (``ucan.recertify``). ``held``: the columns that
     had no noise, with their values; the claim covers no change of them.
     """
 
@@ -108,6 +117,7 @@ class Evidence:
     copy: bool = False
     held: Held | None = None
     thresholds: tuple[float, ...] = ()
+    pairs: Pairs | None = None
 
     def __post_init__(self) -> None:
         if type(self.family) is not int or self.family < 1:
@@ -122,6 +132,22 @@ class Evidence:
         if any(type(vote) is not int or vote < 0 for vote in votes) or sum(votes) != self.n:
             raise InvalidInput(
                 f"the votes {votes} do not add up to n = {self.n!r}: this evidence was changed or is damaged."
+            )
+
+        if self.pairs is not None:
+            self._check_pairs(self.pairs)
+
+    def _check_pairs(self, pairs: Pairs) -> None:
+        """Refuse pairs whose first part is about something else."""
+        before = pairs.before
+        if type(pairs.lost) is not int or not 0 <= pairs.lost <= self.n:
+            raise InvalidInput(f"of {self.n} votes in pairs {pairs.lost!r} cannot be lost.")
+        alike = (before.input_hash, before.law, before.arithmetic, len(before.counts))
+        if alike != (self.input_hash, self.law, self.arithmetic, len(self.counts)) or before.noise.differences(
+            self.noise
+        ):
+            raise InvalidInput(
+                "the votes before are of another input, law, noise or number of classes than those in pairs."
             )
 
     @property
@@ -140,13 +166,22 @@ class Evidence:
         fixed = self.stop is None and self.cap in (None, self.n)
         chose = (0, 0) if self.selection is None else (self.selection[answer], self.n0)
         return Ballot(
-            self.counts[answer], others, self.n, self.alpha, fixed, self.cap or self.n, chose, self.thresholds
+            self.counts[answer],
+            others,
+            self.n,
+            self.alpha,
+            fixed,
+            self.cap or self.n,
+            chose,
+            self.thresholds,
+            None if self.pairs is None else (self.pairs.before.bound, self.pairs.before.ballot(answer)),
+            0 if self.pairs is None else self.pairs.lost,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        thresholds, held = plain.pop("thresholds"), plain.pop("held")
+        thresholds, held, pairs = plain.pop("thresholds"), plain.pop("held"), plain.pop("pairs")
         return {
             **plain,
             **({} if held is None else {"held": held.to_dict()}),
@@ -157,6 +192,7 @@ class Evidence:
             "versions": dict(self.versions),
             "streams": dict(self.streams),
             **({"thresholds": list(thresholds)} if thresholds else {}),
+            **({} if pairs is None else {"pairs": {"before": pairs.before.to_dict(), "lost": pairs.lost}}),
         }
 
     @classmethod
@@ -164,13 +200,14 @@ class Evidence:
         """The inverse of ``to_dict``; also reads what version 0.1 wrote, where noise was one line of text."""
         plain = dict(record)
         noise = Noise(line=plain.pop("generator")) if "generator" in plain else Noise.from_dict(plain["noise"])
-        selection = plain.get("selection")
+        selection, pairs = plain.get("selection"), plain.get("pairs")
         return cls(
             **{
                 **plain,
                 "counts": tuple(plain["counts"]),
                 "selection": None if selection is None else tuple(selection),
                 "thresholds": tuple(plain.get("thresholds", ())),
+                "pairs": None if pairs is None else Pairs(cls.from_dict(pairs["before"]), pairs["lost"]),
                 "law": law_from_json(plain["law"]),
                 "noise": noise,
                 "held": None if plain.get("held") is None else Held.from_dict(plain["held"]),

@@ -72,8 +72,10 @@ class CertifyPlan:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_choice("bound", self.bound, BOUNDS)
-        if self.stop is not None and self.bound != "binary":
-            raise InvalidInput("stopping early needs the binary bound: leave bound= out, or stop=.")
+        if self.stop is not None and self.bound == "two-class":
+            raise InvalidInput("stopping early needs the binary bound, or the anytime one: leave bound= out, or stop=.")
+        if self.stop is not None and self.bound == "anytime":
+            object.__setattr__(self, "stop", self.stop.anytime())
         _plain(self)
 
     @property

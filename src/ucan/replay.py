@@ -46,6 +46,8 @@ def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, dat
     ``data_hash`` is that of the data set that x is from, against which a derived seed is checked.
     """
     evidence = certificate.evidence
+    if evidence.pairs is not None:
+        return Replay("not replayable here", "votes in pairs are of two classifiers, and only one of them is given")
     (x,) = g.check_inputs(x)
     keys = _keys(certificate)
     if (wrong := _misstated(certificate, keys)) is not None:

@@ -115,8 +115,9 @@ class SmoothedClassifier:
 
         ``stop`` ends sampling before n: a radius or several ("is the radius at least r?"; stop when each is decided), or
         "5%" (stop when the radius is within 5% of what n samples could still give). The bound is then one that holds at
-        every stopping time, at the same α. ``precision`` ("fp32", "tf32", "bf16") asks a copy of the classifier in that
-        precision; the certificate is then about the copy, and says so.
+        every stopping time, at the same α (docs/stopping.md); with ``bound="anytime"`` it also allows to go on past n.
+        ``precision`` ("fp32", "tf32", "bf16") asks a copy of the classifier in that precision; the certificate is then about
+        the copy, and says so.
 
         ``seed`` None is drawn from the system's entropy and kept out of the certificates; "derived" is made from model,
         noise and inputs, so that nobody chose it. With ``family`` = N, α is for N certificates together, a
@@ -209,9 +210,9 @@ class SmoothedClassifier:
         tau = self.arithmetic_error(M, x)
         p_A, p_B = max(0.0, p_A - tau), None if p_B is None else min(1.0, p_B + tau)
         evidence = self.engine.evidence(setup, x, votes, counts_select, plan.n0, n, plan, plan.bound)
-        return self._conclude(M, x, c_A, p_A, p_B, evidence, plan)
+        return self.conclude(M, x, c_A, p_A, p_B, evidence, plan)
 
-    def _conclude(
+    def conclude(
         self,
         M: Generator,
         x: torch.Tensor,
@@ -262,7 +263,7 @@ class SmoothedClassifier:
             evidence = self._stopped(setup, candidate, plan, rule.bound, rule.thresholds(candidate.radius))
             p_A, _ = bound_named(rule.bound).probabilities(evidence.ballot(candidate.c_A))
             p_A = max(0.0, p_A - self.arithmetic_error(M, x))
-            return self._conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
+            return self.conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
 
     def _stopped(
         self, setup: Setup, candidate: Candidate, plan: AnyPlan, bound: str, thresholds: tuple[float, ...] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +13,14 @@ from ucan.app.session import Attacked, Session
 from ucan.arithmetic import REAL, ROUNDED, step_name
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.laws import norm_name
-from ucan.report.markup import templates
+from ucan.report.markup import Macros
 from ucan.report.pictures import as_delta, as_map, as_map_around_0, as_picture
 from ucan.rounding import ceil_digits, floor_digits, floor_percent
 from ucan.scales import Scalar
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Votes
 
-_PANELS: Any = templates("ucan.app").get_template("panels.html").module
+_PANELS = Macros("ucan.app", "panels.html")
 # Classes that a bar chart shows; the rest share one bar.
 MOST_BARS = 10
 # What a scope means, for readers who do not know the term.

@@ -18,6 +18,7 @@ from ucan.cli.explore import explore
 from ucan.cli.predict import predict
 from ucan.cli.report import report
 from ucan.cli.train import train
+from ucan.cli.tune import tune
 from ucan.cli.verify import verify
 from ucan.errors import UcanError
 from ucan.version import __version__
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, certify, predict, verify, audit, compare, report, explore, bench):
+for command in (demo, train, tune, certify, predict, verify, audit, compare, report, explore, bench):
     app.command()(command)
 app.command("export")(export_run)
 app.command("import")(import_results)

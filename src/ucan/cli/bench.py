@@ -54,7 +54,7 @@ def bench(
     """
     from ucan.bench import Bench, machine
     from ucan.choices import BACKENDS
-    from ucan.runs.build import device_of
+    from ucan.runs.jobs import device_of
 
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out takes a file in a folder that is there, got {out}.")

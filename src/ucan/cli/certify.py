@@ -46,8 +46,8 @@ def certify(
     n: Annotated[
         int,
         typer.Option(
-            help="Samples that bound its probability. A run with `--bound anytime` or --stop goes on with a larger N, from the "
-            "samples that it has."
+            help="Samples that bound its probability. A run with `--bound anytime`, or a --stop in percent, goes on with a "
+            "larger N, from the samples that it has."
         ),
     ] = 100_000,
     alpha: words.AlphaOption = 0.001,
@@ -192,7 +192,9 @@ def in_words(done: Certified) -> str:
     if not done.inputs:
         return "No input was certified."
     radius = done.median_correct_radius
-    claim = f"with an {norm_name(done.norm)} radius of" if done.budget is None else f"under {done.budget.words()}, ε ="
+    claim = f"with an {norm_name(done.norm)} radius of"
+    if done.budget is not None:
+        claim = f"under ε times {done.budget.name}, ε =" if done.rows else f"under {done.budget.words()}, ε ="
     # A ball over columns of different units says nothing: tables are told column by column.
     middle = f", half of them {claim} {floor_significant(radius, 4)} or more" if radius is not None else ""
     middle = "" if done.rows and done.budget is None else middle

@@ -40,7 +40,7 @@ def explore(
     Example: `ucan explore runs/mine`
     """
     from ucan.app.session import Session
-    from ucan.runs.build import device_of
+    from ucan.runs.jobs import device_of
 
     session = Session.open(run, model, source, weights, device_of(device))
     with tempfile.TemporaryDirectory(prefix="ucan-explore-") as uploads:

@@ -100,7 +100,7 @@ def train(
     if settings == "show" and preset is None and shown is not None:
         typer.echo(preset_text(shown), nl=False)
         return
-    from ucan.runs.build import device_of
+    from ucan.runs.jobs import device_of
     from ucan.runs.train import TrainJob, trainer_of
 
     job = TrainJob(

@@ -16,6 +16,7 @@ from ucan.data.images import UNKNOWN, Labelled, sort_key
 from ucan.errors import InvalidInput
 from ucan.estimators import label_name
 from ucan.held import Held
+from ucan.rounding import floor_grouped
 
 # Between these quantiles a normal distribution has 2.5631 standard deviations.
 LOW, HIGH, BETWEEN = 0.1, 0.9, 2.5631
@@ -151,7 +152,9 @@ class Table(Labelled):
         """How much each column may change at ε = 1; a percentage is of the column's median size in the training table."""
         amounts = self._checked(given, "budget")
         limits = {n: a.value / 100 * self.median(n) if a.percent else a.value for n, a in amounts.items()}
-        return Budget.of([limits.get(column.name, 0.0) for column in self.varying], self.event_shape, name=name)
+        told = ", ".join(f"{column} ± {floor_grouped(limit, 6)}" for column, limit in limits.items())
+        values = [limits.get(column.name, 0.0) for column in self.varying]
+        return Budget.of(values, self.event_shape, name=name or told)
 
     def spread(self, name: str) -> float:
         """The spread of a column in the training table: a standard deviation's worth between two quantiles."""

@@ -33,7 +33,7 @@ def load_estimator(path: Path, trust: bool = False) -> Estimator:
             "--trust (trust=True in Python); skops files and the boosters' own formats need no trust."
         )
     readers: dict[str, Callable[[Path], Any]] = {
-        ".skops": _read_skops,
+        ".skops": lambda file: _read_skops(file, trust),
         ".ubj": _read_xgboost,
         ".json": _read_xgboost,
         ".txt": _read_lightgbm,
@@ -59,15 +59,15 @@ def _read_pickle(path: Path) -> Any:
         return pickle.load(file)
 
 
-def _read_skops(path: Path) -> Any:
+def _read_skops(path: Path, trust: bool) -> Any:
     io = _package("skops.io", path)
     unknown = io.get_untrusted_types(file=path)
-    if unknown:
+    if unknown and not trust:
         raise ModelError(
-            f"{path} holds types that skops does not know to be safe ({', '.join(map(str, unknown[:3]))}): load it in Python "
-            "with skops.io.load(…, trusted=…), and give the object."
+            f"{path} holds types that skops does not know to be safe ({', '.join(map(str, unknown[:3]))}). If you made it, or "
+            "trust who did, say so with --trust (trust=True in Python)."
         )
-    return io.load(path, trusted=[])
+    return io.load(path, trusted=unknown)
 
 
 def _read_xgboost(path: Path) -> Any:

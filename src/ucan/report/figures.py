@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from ucan.report.markup import templates
+from ucan.report.markup import Macros
 from ucan.report.paint import DASHES, FONT, PAPER, Paint
 from ucan.report.slices import Slice
 from ucan.results.curves import Curve
 
-_DRAW: Any = templates("ucan.report").get_template("figures.svg").module
+_DRAW = Macros("ucan.report", "figures.svg")
 
 
 @dataclass(frozen=True)

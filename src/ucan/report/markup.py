@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -32,6 +33,17 @@ def templates(package: str) -> Environment:
 def render(template: str, **values: Any) -> Markup:
     """A template of the report, filled in."""
     return Markup(templates("ucan.report").get_template(template).render(values))
+
+
+class Macros:
+    """The macros of a template as functions that return markup."""
+
+    def __init__(self, package: str, template: str) -> None:
+        self._module = templates(package).get_template(template).module
+
+    def __getattr__(self, name: str) -> Callable[..., Markup]:
+        macro: Callable[..., Markup] = getattr(self._module, name)
+        return macro
 
 
 def unbroken(words: str) -> str:

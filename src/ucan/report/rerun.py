@@ -78,8 +78,9 @@ SPELLED: dict[tuple[str, ...], Callable[[RunConfig], Any]] = {
 
 def _audit(run: Run) -> str:
     """The audit as it was run; where it was not, how to."""
+    trusted = ["--trust"] if run.config.model.trust else []
     if not run.attempts:
-        return _line("audit", run.folder)
+        return _line("audit", run.folder, *trusted)
     path = run.folder / AUDIT / CONFIG
     try:
         config = from_table(AuditConfig, read_config(path), str(path))
@@ -89,7 +90,7 @@ def _audit(run: Run) -> str:
     both = len(modes) == 2 or run.scope == "pipeline"
     factors = ",".join(f"{f:g}" for f in sorted({a.factor for a in run.attempts}))
     chosen = ["--max", len({a.idx for a in run.attempts}), *([] if both else ["--mode", modes[0]])]
-    return _line("audit", run.folder, *chosen, "--factors", factors, *_options(config))
+    return _line("audit", run.folder, *chosen, "--factors", factors, *_options(config), *trusted)
 
 
 def _trained(folder: str) -> list[str]:

@@ -19,9 +19,9 @@ from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.registry import Registry
 from ucan.results.lock import LOCK, WriterLock
-from ucan.runs.build import device_of
 from ucan.runs.config import AuditConfig
 from ucan.runs.fields import to_table
+from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import AUDIT, Run
 from ucan.runs.rebuild import data_of, pipeline_of

@@ -1,10 +1,10 @@
-"""Certify a data set into a run's folder: everything is checked first, and every result is kept as it comes."""
+"""Certify a data set into a run's folder: every result is kept as it comes."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,63 +18,26 @@ from ucan.arithmetic import arithmetic_of
 from ucan.budget import Budget
 from ucan.certificate import SCOPES, Abstention, Certificate, save_json
 from ucan.cluster import spread
-from ucan.config import CONFIG
 from ucan.continuing import can_go_on, certify_more
 from ucan.data.tables import Table, by_held
 from ucan.errors import InvalidInput
 from ucan.evidence import Evidence
-from ucan.plan import Bound, CertifyPlan, Seed
+from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.results.formats import write
 from ucan.results.metrics import NO_LABEL, labelled
-from ucan.results.store import RESULTS, Store
+from ucan.results.store import Store
 from ucan.rounding import floor_percent
-from ucan.runs.build import (
-    Inputs,
-    Pipeline,
-    Selection,
-    budget_of,
-    data_ref,
-    model_ref,
-    noise_ref,
-    norm_of,
-    settle,
-    settle_backend,
-    step_for,
-)
-from ucan.runs.config import ClaimRef, LawRef, RunConfig, Sampling, begun_seed, changes, read_run_config
+from ucan.runs.config import Sampling
+from ucan.runs.prepare import CertifyJob as CertifyJob
+from ucan.runs.prepare import Prepared, compared, config_of, grows, prepared
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.sheet import SHEET, has_sheet, row_answers, write_sheet
 from ucan.smoothed import SmoothedClassifier
-from ucan.stopping import parse_stop
 from ucan.tabular import RowAnswer
-from ucan.version import __version__
 
 # Answers of a table that a summary tells in words.
 SHOWN = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class CertifyJob(Pipeline, Inputs):
-    """What `ucan certify` is asked for; each field is the option of that name.
-
-    ``norm`` None is 2, or the norm for which composed noise was made. ``seed`` None is a random one, which stays with the run.
-    """
-
-    norm: float | None = None
-    budget: Any = None
-    n0: int = 100
-    n: int = 100_000
-    alpha: float = 0.001
-    bound: Bound = "binary"
-    stop: Any = None
-    seed: Seed = 0
-    family: int | None = None
-    batch_size: int | None = None
-    certificates: bool = False
-    registry: str | Path | None = None
-    cluster: str | None = None
-    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -135,41 +98,19 @@ def _row_to_dict(row: RowAnswer) -> dict[str, Any]:
     return {"idx": row.index, "name": row.name, "label": row.label, **told, "words": row.words()}
 
 
-@dataclass(frozen=True, eq=False)
-class _Prepared:
-    """A job that was checked: what is certified, how, and where it goes."""
-
-    job: CertifyJob
-    g: SmoothedClassifier
-    plan: CertifyPlan
-    selection: Selection
-    first: torch.Tensor
-    folder: Path
-    tsv: Path
-    scope: str
-    known: RunConfig | None
-    class_names: tuple[str, ...] | None
-    sigma: Mapping[str, float]
-
-    @property
-    def here(self) -> SmoothedClassifier:
-        """The classifier at the first input, with its held columns as they are."""
-        return self.g.holding(self.selection.held())
-
-
 def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress = SILENT) -> Certified:
     """Certify the inputs that a job names, into the folder ``out``, or beside it into a ``.tsv``; then say what is there.
 
     A run with the same config goes on where it stopped; another config is refused, with each difference. Each result is
     kept, with all of its evidence, before the next is begun, so the work may be stopped at any time.
     """
-    work = _prepared(job, out, progress)
-    config = _config(work)
+    work = prepared(job, out, progress)
+    config = config_of(work)
     with (
         _memory(job.registry, work.g, work.first, work.plan) as memory,
-        Store.create(work.folder, config.to_table(), _compared) as store,
+        Store.create(work.folder, config.to_table(), compared) as store,
     ):
-        if work.known is not None and _grows(work.known, config):
+        if work.known is not None and grows(work.known, config):
             if job.cluster is not None:
                 raise InvalidInput("going on with more votes is done in one process: leave --cluster out.")
             store.adopt(replace(work.known, sampling=replace(work.known.sampling, n=job.n)).to_table())
@@ -181,111 +122,6 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
                 if has_sheet(work.selection.dataset):
                     write_sheet(store, work.selection.dataset, work.class_names, work.folder)
         return _summary(store, work)
-
-
-def _prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> _Prepared:
-    """Everything that can be refused before any work is."""
-    if job.workers is not None and job.cluster is None:
-        raise InvalidInput("--workers are those of a cluster: add --cluster local, or a cluster's address.")
-    where = job.place()
-    settled = settle(job, job.selection(), where)
-    g, selection = settled.g, settled.selection
-    for remark in settled.remarks:
-        progress.warn(remark)
-    first = selection.first().to(where)
-    _check_held(job, selection)
-    # Where the run is depends on the norm, and that on the noise; in which arithmetic, on what was begun there.
-    budget = budget_of(job.budget, selection.dataset, job.model)
-    norm = g.norm_for(None, budget) if job.norm is None and budget is not None else norm_of(job.norm, g.M)
-    folder, tsv = _places(out, job, f"l{norm:g}" if budget is None else "budget")
-    known = read_run_config(folder)
-    g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic))
-    stop, family = parse_stop(job.stop), job.family or 1
-    plan = CertifyPlan(job.n0, job.n, job.alpha, norm, 0, job.batch_size, job.bound, stop, family=family, budget=budget)
-    g.holding(selection.held()).check_inputs(first, plan.norm)
-    selection.check(g.f.num_classes)
-    if selection.lopsided:
-        progress.remark(selection.lopsided)
-    if tsv.exists() and not (folder / CONFIG).exists():
-        raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
-    plan = g.seeded(
-        plan, begun_seed(job.seed, None if known is None else known.sampling), selection.dataset.fingerprint()
-    )
-    if job.family is not None and len(selection.indices) > job.family:
-        raise InvalidInput(
-            f"--family {job.family} is for fewer certificates than the {len(selection.indices)} inputs chosen."
-        )
-    if known is not None and g.engine.identity() is None:
-        raise InvalidInput(
-            f"{folder} holds a run, and nothing tells this model from others, so that going on with it could mix two: name "
-            "the model with --model-id, in a new folder."
-        )
-    scope = g.M.scope if job.registry is None else "registry"
-    return _Prepared(job, g, plan, selection, first, folder, tsv, scope, known, settled.class_names, settled.sigma)
-
-
-def _check_held(job: CertifyJob, selection: Selection) -> None:
-    """Refuse what works with one classifier for all inputs, where every row has its own: its held columns are part of it."""
-    if selection.held() is None:
-        return
-    option = "--cluster" if job.cluster is not None else "--registry" if job.registry is not None else None
-    if option is not None:
-        raise InvalidInput(f"{option} does not go with held columns yet: leave it out, or let every column vary.")
-
-
-def _begun_block(folder: Path) -> int | None:
-    """The size of the blocks of noise of the run in this folder, if it has results; an older version may have chosen others."""
-    if not (folder / RESULTS).is_file():
-        return None
-    with Store.open(folder) as store:
-        return next((store.outcome(index).evidence.block for index in sorted(store.done())[:1]), None)
-
-
-def _config(work: _Prepared) -> RunConfig:
-    """What the run is frozen with; its backend is settled here."""
-    job, g, plan, data = work.job, work.g, work.plan, work.selection.dataset
-    known = work.known
-    # The backend of another model's run does not matter: that the model is another is said when configs are compared.
-    begun = known.sampling.backend if known is not None and known.model.spec == job.spec else None
-    backend = settle_backend(work.here, job.backend, plan, work.first, len(work.selection.indices), begun)
-    noise = job.noise if isinstance(job.noise, str) else None
-    registry = None if job.registry is None else str(job.registry)
-    key = None if plan.budget is None else plan.budget.key
-    return RunConfig(
-        ucan=__version__,
-        model=model_ref(job, g, given=True, class_names=work.class_names),
-        data=data_ref(job, data),
-        law=replace(LawRef.of(g.law), given=job.law if isinstance(job.law, str) else None),
-        noise=replace(noise_ref(g), given=noise, sigma_given=_sigma_word(job.sigma), sigma=work.sigma),
-        claim=ClaimRef(work.scope, plan.norm, g.alm_cap, _budget_word(job.budget), key, registry),
-        sampling=Sampling.of(plan, arithmetic_of(g.grid), backend, g.engine.precision),
-    )
-
-
-def _compared(begun: dict[str, Any], asked: dict[str, Any]) -> list[str]:
-    old, new = RunConfig.of(begun), RunConfig.of(asked)
-    return changes(replace(old, sampling=replace(old.sampling, n=new.sampling.n)) if _grows(old, new) else old, new)
-
-
-def _grows(old: RunConfig, new: RunConfig) -> bool:
-    """Whether a run is asked to go on with more votes, and may: a registry has given its answers already."""
-    fewer = (old.sampling.n or 0) < (new.sampling.n or 0)
-    return fewer and old.sampling.can_grow and old.claim.registry is None
-
-
-def _sigma_word(sigma: Any) -> str | None:
-    """The columns' noise as it was given, if that was a text."""
-    return sigma if isinstance(sigma, str) else None
-
-
-def _budget_word(budget: Any) -> float | str | None:
-    """A budget as it was given, if that was a word or a number."""
-    if not isinstance(budget, str):
-        return float(budget) if isinstance(budget, int | float) else None
-    try:
-        return float(budget)
-    except ValueError:
-        return budget
 
 
 @contextmanager
@@ -301,7 +137,7 @@ def _memory(
         yield registry
 
 
-def _certify_all(work: _Prepared, memory: Registry | None, store: Store, progress: Progress) -> None:
+def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress: Progress) -> None:
     """Every input that has no result yet, and those that may have more votes."""
     done, plan = store.done(), work.plan
     todo = [index for index in work.selection.indices if index not in done]
@@ -332,7 +168,7 @@ def _certify_all(work: _Prepared, memory: Registry | None, store: Store, progres
 
 
 def _outcomes(
-    g: SmoothedClassifier, work: _Prepared, memory: Registry | None, todo: list[int], more: dict[int, Evidence]
+    g: SmoothedClassifier, work: Prepared, memory: Registry | None, todo: list[int], more: dict[int, Evidence]
 ) -> Iterator[tuple[int, Certificate | Abstention]]:
     """Each input's outcome as it is there, by its number in the data: of new inputs, then of those that have votes.
 
@@ -350,7 +186,7 @@ def _outcomes(
             yield group[number], outcome
 
 
-def _unfinished(work: _Prepared, store: Store, done: set[int]) -> dict[int, Evidence]:
+def _unfinished(work: Prepared, store: Store, done: set[int]) -> dict[int, Evidence]:
     """The results that were made with a smaller n in mind, with their votes; none unless the bound allows to go on."""
     sampling = Sampling.of(work.plan, "", None, None)
     if not done or not sampling.can_grow or work.scope == "registry":
@@ -390,7 +226,7 @@ class _Tally:
 
 
 @contextmanager
-def _placed(work: _Prepared, progress: Progress) -> Iterator[SmoothedClassifier]:
+def _placed(work: Prepared, progress: Progress) -> Iterator[SmoothedClassifier]:
     """Where the votes are counted: in this process, or by the workers of a cluster."""
     device = work.first.device.type
     if work.job.cluster is None:
@@ -414,22 +250,7 @@ def _certificate_path(store: Store, index: int) -> Path:
     return store.folder / "certificates" / f"{index}.json"
 
 
-def _places(out: str | Path | None, job: CertifyJob, claim: str) -> tuple[Path, Path]:
-    """The run's folder and its TSV."""
-    if out is None:
-        stem = Path(job.spec or type(job.model).__name__).name.removesuffix(".onnx").removesuffix(".pt2")
-        out = Path("runs") / f"{''.join(c if c.isalnum() else '-' for c in stem)}-{claim}"
-    out = Path(out)
-    if out.suffix in (".csv", ".json", ".parquet"):
-        raise InvalidInput(
-            f"{out} is no name for a run's folder: give a folder or a .tsv, then `ucan export FOLDER -o {out}`."
-        )
-    if out.suffix == ".tsv":
-        return out.with_suffix(""), out
-    return out, out / "results.tsv"
-
-
-def _summary(store: Store, work: _Prepared) -> Certified:
+def _summary(store: Store, work: Prepared) -> Certified:
     """Of the inputs asked for; an earlier, longer call may have left more."""
     columns = {name: column[: len(work.selection.indices)] for name, column in store.gapless()[0].items()}
     count, known = len(columns["idx"]), labelled(columns)

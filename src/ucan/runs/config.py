@@ -139,7 +139,8 @@ class Sampling:
     @property
     def can_grow(self) -> bool:
         """Whether a run may go on with a larger n: its bound holds at every number of votes."""
-        return self.stop is not None or self.bound == "anytime"
+        rule = self.rule
+        return self.bound == "anytime" or (rule is not None and rule.bound == "anytime")
 
     @property
     def rule(self) -> Stop | None:

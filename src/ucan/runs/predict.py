@@ -21,18 +21,9 @@ from ucan.plan import PredictPlan, Seed
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
 from ucan.runs.answers import Answer, Answers
-from ucan.runs.build import (
-    Inputs,
-    Pipeline,
-    Selection,
-    data_ref,
-    model_ref,
-    noise_ref,
-    settle,
-    settle_backend,
-    step_for,
-)
+from ucan.runs.build import data_ref, model_ref, noise_ref, settle, settle_backend, step_for
 from ucan.runs.config import LawRef, PredictConfig, begun_seed, kept_seed
+from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.progress import SILENT, Progress
 from ucan.smoothed import SmoothedClassifier
 from ucan.version import __version__

@@ -7,11 +7,11 @@ import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ucan.config import write_whole
 from ucan.data import Labelled
 from ucan.data.tables import Table
 from ucan.results.store import Store
 from ucan.rounding import floor_significant
+from ucan.storage import write_whole
 from ucan.tabular import RowAnswer, row_answer
 
 SHEET = "answers.csv"

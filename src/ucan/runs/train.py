@@ -12,7 +12,7 @@ import torch
 
 from ucan.data import Labelled, load
 from ucan.errors import InvalidInput
-from ucan.runs.build import device_of
+from ucan.runs.jobs import device_of
 from ucan.training import Trainer, TrainSettings, build_classifier, for_claim, read_settings
 
 # Told after some steps: epoch, step, steps per epoch, mean metrics.

@@ -22,7 +22,8 @@ from ucan.models import load_model
 from ucan.models.rows import TableModel
 from ucan.registry import Registry
 from ucan.replay import Replay, replay
-from ucan.runs.build import Pipeline, Selection, TableOptions, dataset_of, loaded, settle, smoothed_of
+from ucan.runs.build import loaded, settle, smoothed_of
+from ucan.runs.jobs import Pipeline, Selection, TableOptions, dataset_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run

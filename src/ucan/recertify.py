@@ -1,0 +1,120 @@
+"""A classifier takes the place of another (quantised, compiled, fine-tuned): its certificate from few votes in pairs.
+
+Both classifiers vote on the same noise. The new one answers c wherever the old one did and this vote was not lost:
+
+    p_new ≥ p_old − P(the old one says c, the new one does not).
+
+The first is bounded from below by the votes of the old certificate at α/2, the second from above by the votes in pairs at
+α/2 (Clopper–Pearson), so the difference is a bound at α. Where few votes are lost, few pairs do.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from ucan.bounds import BY_NAME, bound_named
+from ucan.certificate import Abstention, Certificate
+from ucan.errors import InvalidInput
+from ucan.evidence import Pairs
+from ucan.plan import CertifyPlan, Seed, check_count, given_seed, random_seed
+from ucan.sidecar import input_hash
+from ucan.smoothed import SmoothedClassifier
+from ucan.votes import Job, Stream, VoteCounter, Votes, blocks
+
+# Above this p_lower what pairs cannot exclude is more than what there is to lose, and as many fresh votes are as good.
+PAIRS_PAY = 0.99
+# Votes in pairs for each vote of the old certificate, if no number is given.
+SHARE = 0.1
+
+
+def recertify(
+    certificate: Certificate,
+    old: SmoothedClassifier,
+    new: SmoothedClassifier,
+    x: torch.Tensor,
+    m: int | None = None,
+    seed: Seed = None,
+) -> Certificate | Abstention:
+    """A certificate of ``new`` at the input x (1, *event), at the level of ``certificate``, which is about ``old`` there.
+
+    ``m`` votes are drawn, by default a tenth of the old certificate's. Up to p_lower = 0.99 they are cast by both
+    classifiers, in pairs; above, by the new one alone, whose class is then chosen anew. Which of the two it is follows
+    from the old certificate, before any vote. ``seed`` as for ``certify``, by default one that nobody knows; it must not
+    be the old certificate's. Law, noise, classes and arithmetic of both classifiers are the same.
+    """
+    evidence = certificate.evidence
+    m = max(100, math.ceil(SHARE * evidence.n)) if m is None else m
+    check_count("m", m)
+    (x,) = new.check_inputs(x, certificate.norm)
+    _check_same(certificate, old, new, x)
+    number = random_seed() if seed is None else given_seed(seed)
+    if evidence.seed is not None and number == evidence.seed:
+        raise InvalidInput(f"seed {number} is the certificate's own: votes in pairs need another one.")
+    norm = certificate.region.norm if certificate.norm is None else certificate.norm
+    plan = CertifyPlan(
+        n0=max(1, evidence.n0),
+        n=m,
+        alpha=evidence.alpha * evidence.family,
+        norm=norm,
+        seed=number,
+        family=evidence.family,
+        budget=certificate.budget,
+    )
+    if certificate.p_lower > PAIRS_PAY:
+        ((_, fresh),) = new.certify_each([x], plan)
+        return fresh
+    return _paired(certificate, old, new, x, plan)
+
+
+def _check_same(certificate: Certificate, old: SmoothedClassifier, new: SmoothedClassifier, x: torch.Tensor) -> None:
+    """Refuse a certificate that is not the old classifier's at x, and classifiers that differ in more than the model."""
+    evidence = certificate.evidence
+    differing = {
+        "the certificate is about another input": input_hash(x) != evidence.input_hash,
+        "the certificate is not of the old classifier": old.engine.identity() != evidence.identity,
+        "the certificate is about another law or another noise": old.law != evidence.law
+        or bool(evidence.noise.differences(old.M.record())),
+        "its scope is registry: certify in the registry itself": certificate.scope == "registry",
+        f"its bound, {evidence.bound}, is unknown": evidence.bound not in BY_NAME,
+        "the classifiers have different laws": old.law != new.law,
+        "the classifiers have different noise": bool(old.M.record().differences(new.M.record())),
+        "the classifiers have different numbers of classes": not (
+            old.f.num_classes == new.f.num_classes == len(evidence.counts)
+        ),
+        "the classifiers have different arithmetics": old.step is not new.step and old.step != new.step,
+        "the certificate is about a copy of the old classifier in another precision": evidence.copy,
+    }
+    for what, found in differing.items():
+        if found:
+            raise InvalidInput(f"recertify: {what}.")
+
+
+def _paired(
+    certificate: Certificate, old: SmoothedClassifier, new: SmoothedClassifier, x: torch.Tensor, plan: CertifyPlan
+) -> Certificate | Abstention:
+    """The claim of the new classifier from votes of both on the same noise."""
+    c_A, M, stream = certificate.prediction, new.held_at(x), Stream(plan.seed, input_hash(x), "pairs")
+    setup = new.engine.setup(x, plan)
+    before, now = (
+        _in_order(g.engine.setup(x, plan).counter, Job(g.held_at(x), x, stream, 0, 0), plan.n) for g in (old, new)
+    )
+    lost = int(((before == c_A) & (now != c_A)).sum())
+    votes = Votes.of(torch.bincount(now, minlength=new.f.num_classes + 1))
+    made = new.engine.evidence(setup, x, votes, None, 0, plan.n, plan, "paired")
+    evidence = replace(
+        made, phase=stream.phase, streams={stream.phase: stream.key}, pairs=Pairs(certificate.evidence, lost)
+    )
+    p_A, _ = bound_named("paired").probabilities(evidence.ballot(c_A))
+    p_A = max(0.0, p_A - new.arithmetic_error(M, x))
+    return new.conclude(M, x, c_A, p_A, None, evidence, plan)
+
+
+def _in_order(counter: VoteCounter, first: Job, n: int) -> torch.Tensor:
+    """The n votes of a stream in their order, on the host; ``first`` says of what."""
+    jobs = [replace(first, number=number, take=take) for number, take in blocks(n, counter.block)]
+    turns = (jobs[i : i + counter.slots] for i in range(0, len(jobs), counter.slots))
+    rows = torch.cat([counter.answers(turn).cpu() for turn in turns])
+    return rows.flatten()[:n]

@@ -1,0 +1,189 @@
+"""A certification before its first vote: what is asked for is built, checked, and frozen as the run's config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ucan.arithmetic import arithmetic_of
+from ucan.config import CONFIG
+from ucan.errors import InvalidInput
+from ucan.plan import Bound, CertifyPlan, Seed
+from ucan.results.store import RESULTS, Store
+from ucan.runs.build import budget_of, data_ref, model_ref, noise_ref, norm_of, settle, settle_backend, step_for
+from ucan.runs.config import ClaimRef, LawRef, RunConfig, Sampling, begun_seed, changes, read_run_config
+from ucan.runs.jobs import Inputs, Pipeline, Selection
+from ucan.runs.progress import Progress
+from ucan.smoothed import SmoothedClassifier
+from ucan.stopping import parse_stop
+from ucan.version import __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifyJob(Pipeline, Inputs):
+    """What `ucan certify` is asked for; each field is the option of that name.
+
+    ``norm`` None is 2, or the norm for which composed noise was made. ``seed`` None is a random one, which stays with the run.
+    """
+
+    norm: float | None = None
+    budget: Any = None
+    n0: int = 100
+    n: int = 100_000
+    alpha: float = 0.001
+    bound: Bound = "binary"
+    stop: Any = None
+    seed: Seed = 0
+    family: int | None = None
+    batch_size: int | None = None
+    certificates: bool = False
+    registry: str | Path | None = None
+    cluster: str | None = None
+    workers: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A job that was checked: what is certified, how, and where it goes."""
+
+    job: CertifyJob
+    g: SmoothedClassifier
+    plan: CertifyPlan
+    selection: Selection
+    first: torch.Tensor
+    folder: Path
+    tsv: Path
+    scope: str
+    known: RunConfig | None
+    class_names: tuple[str, ...] | None
+    sigma: Mapping[str, float]
+
+    @property
+    def here(self) -> SmoothedClassifier:
+        """The classifier at the first input, with its held columns as they are."""
+        return self.g.holding(self.selection.held())
+
+
+def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Prepared:
+    """Everything that can be refused before any work is."""
+    if job.workers is not None and job.cluster is None:
+        raise InvalidInput("--workers are those of a cluster: add --cluster local, or a cluster's address.")
+    where = job.place()
+    settled = settle(job, job.selection(), where)
+    g, selection = settled.g, settled.selection
+    for remark in settled.remarks:
+        progress.warn(remark)
+    first = selection.first().to(where)
+    _check_held(job, selection)
+    # Where the run is depends on the norm, and that on the noise; in which arithmetic, on what was begun there.
+    budget = budget_of(job.budget, selection.dataset, job.model)
+    norm = g.norm_for(None, budget) if job.norm is None and budget is not None else norm_of(job.norm, g.M)
+    folder, tsv = _places(out, job, f"l{norm:g}" if budget is None else "budget")
+    known = read_run_config(folder)
+    g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic))
+    stop, family = parse_stop(job.stop), job.family or 1
+    plan = CertifyPlan(job.n0, job.n, job.alpha, norm, 0, job.batch_size, job.bound, stop, family=family, budget=budget)
+    g.holding(selection.held()).check_inputs(first, plan.norm)
+    selection.check(g.f.num_classes)
+    if selection.lopsided:
+        progress.remark(selection.lopsided)
+    if tsv.exists() and not (folder / CONFIG).exists():
+        raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
+    plan = g.seeded(
+        plan, begun_seed(job.seed, None if known is None else known.sampling), selection.dataset.fingerprint()
+    )
+    if job.family is not None and len(selection.indices) > job.family:
+        raise InvalidInput(
+            f"--family {job.family} is for fewer certificates than the {len(selection.indices)} inputs chosen."
+        )
+    if known is not None and g.engine.identity() is None:
+        raise InvalidInput(
+            f"{folder} holds a run, and nothing tells this model from others, so that going on with it could mix two: name "
+            "the model with --model-id, in a new folder."
+        )
+    scope = g.M.scope if job.registry is None else "registry"
+    return Prepared(job, g, plan, selection, first, folder, tsv, scope, known, settled.class_names, settled.sigma)
+
+
+def _check_held(job: CertifyJob, selection: Selection) -> None:
+    """Refuse what works with one classifier for all inputs, where every row has its own: its held columns are part of it."""
+    if selection.held() is None:
+        return
+    option = "--cluster" if job.cluster is not None else "--registry" if job.registry is not None else None
+    if option is not None:
+        raise InvalidInput(f"{option} does not go with held columns yet: leave it out, or let every column vary.")
+
+
+def _begun_block(folder: Path) -> int | None:
+    """The size of the blocks of noise of the run in this folder, if it has results; an older version may have chosen others."""
+    if not (folder / RESULTS).is_file():
+        return None
+    with Store.open(folder) as store:
+        return next((store.outcome(index).evidence.block for index in sorted(store.done())[:1]), None)
+
+
+def config_of(work: Prepared) -> RunConfig:
+    """What the run is frozen with; its backend is settled here."""
+    job, g, plan, data = work.job, work.g, work.plan, work.selection.dataset
+    known = work.known
+    # The backend of another model's run does not matter: that the model is another is said when configs are compared.
+    begun = known.sampling.backend if known is not None and known.model.spec == job.spec else None
+    backend = settle_backend(work.here, job.backend, plan, work.first, len(work.selection.indices), begun)
+    noise = job.noise if isinstance(job.noise, str) else None
+    registry = None if job.registry is None else str(job.registry)
+    key = None if plan.budget is None else plan.budget.key
+    return RunConfig(
+        ucan=__version__,
+        model=model_ref(job, g, given=True, class_names=work.class_names),
+        data=data_ref(job, data),
+        law=replace(LawRef.of(g.law), given=job.law if isinstance(job.law, str) else None),
+        noise=replace(noise_ref(g), given=noise, sigma_given=_sigma_word(job.sigma), sigma=work.sigma),
+        claim=ClaimRef(work.scope, plan.norm, g.alm_cap, _budget_word(job.budget), key, registry),
+        sampling=Sampling.of(plan, arithmetic_of(g.grid), backend, g.engine.precision),
+    )
+
+
+def compared(begun: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """In what the config asked for differs from that of the run; not in n, where more votes are asked for and allowed."""
+    old, new = RunConfig.of(begun), RunConfig.of(asked)
+    return changes(replace(old, sampling=replace(old.sampling, n=new.sampling.n)) if grows(old, new) else old, new)
+
+
+def grows(old: RunConfig, new: RunConfig) -> bool:
+    """Whether a run is asked to go on with more votes, and may: a registry has given its answers already."""
+    fewer = (old.sampling.n or 0) < (new.sampling.n or 0)
+    return fewer and old.sampling.can_grow and old.claim.registry is None
+
+
+def _sigma_word(sigma: Any) -> str | None:
+    """The columns' noise as it was given, if that was a text."""
+    return sigma if isinstance(sigma, str) else None
+
+
+def _budget_word(budget: Any) -> float | str | None:
+    """A budget as it was given, if that was a word or a number."""
+    if not isinstance(budget, str):
+        return float(budget) if isinstance(budget, int | float) else None
+    try:
+        return float(budget)
+    except ValueError:
+        return budget
+
+
+def _places(out: str | Path | None, job: CertifyJob, claim: str) -> tuple[Path, Path]:
+    """The run's folder and its TSV."""
+    if out is None:
+        stem = Path(job.spec or type(job.model).__name__).name.removesuffix(".onnx").removesuffix(".pt2")
+        out = Path("runs") / f"{''.join(c if c.isalnum() else '-' for c in stem)}-{claim}"
+    out = Path(out)
+    if out.suffix in (".csv", ".json", ".parquet"):
+        raise InvalidInput(
+            f"{out} is no name for a run's folder: give a folder or a .tsv, then `ucan export FOLDER -o {out}`."
+        )
+    if out.suffix == ".tsv":
+        return out.with_suffix(""), out
+    return out, out / "results.tsv"

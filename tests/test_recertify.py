@@ -1,0 +1,116 @@
+"""Certificates that survive a change of the model: never above the truth, and cheap where little is lost."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from ucan import Abstention, Certificate, Gaussian, InvalidInput, Laplace, SmoothedClassifier
+from ucan.bounds import IN_PAIRS, lower_bound, upper_bound
+from ucan.certificate import from_dict
+from ucan.recertify import recertify
+from ucan.replay import replay
+from ucan.verify import verify
+
+LAW = Gaussian(1.0)
+
+
+class Planted(nn.Module):
+    """Class 1 where the first coordinate is above 0, but for a share of the second one's values, where it is class 0."""
+
+    def __init__(self, share=0.0):
+        super().__init__()
+        self.edge = nn.Parameter(torch.tensor(math.inf if share == 0 else float(stats.norm.isf(share))))
+
+    def forward(self, batch):
+        return ((batch[:, 0] > 0) & (batch[:, 1] <= self.edge)).long()
+
+
+def smoothed(share=0.0, law=LAW, **more):
+    return SmoothedClassifier(Planted(share).eval(), law, num_classes=2, **more)
+
+
+def at(p):
+    return torch.tensor([[float(stats.norm.ppf(p)), 0.0, 0.0]])
+
+
+@pytest.mark.parametrize("share", (0.0, 0.01, 0.1))
+@pytest.mark.parametrize("stop", (None, 0.2))
+def test_recertified_probabilities_are_never_above_the_truth_more_often_than_alpha(share, stop):
+    alpha, wrong, runs, p = 0.05, 0, 120, 0.9
+    old, new = smoothed(), smoothed(share)
+    for seed in range(runs):
+        (c,) = old.certify(at(p), n=500, alpha=alpha, seed=seed, stop=stop)
+        if c.abstained:
+            continue
+        again = recertify(c, old, new, at(p), m=100, seed=1000 + seed)
+        wrong += again.p_lower > p * (1 - share)
+    assert wrong / runs <= alpha + 4 * math.sqrt(alpha / runs)
+
+
+def test_a_tenth_of_the_votes_keeps_the_radius():
+    old, new = smoothed(), smoothed(1e-5)
+    for p in (0.7, 0.9, 0.98):
+        (c,) = old.certify(at(p), n=100_000)
+        again = recertify(c, old, new, at(p), seed=5)
+        assert again.evidence.n == 10_000 and again.evidence.bound == "paired"
+        assert 0.98 * c.radius <= again.radius <= c.radius
+
+
+def test_the_bound_is_the_difference_of_both():
+    old, new = smoothed(), smoothed(0.02)
+    (c,) = old.certify(at(0.9), n=2000)
+    again = recertify(c, old, new, at(0.9), m=1000, seed=5)
+    hits, lost = c.evidence.counts[1], again.evidence.pairs.lost
+    assert 0 < lost < 60 and again.evidence.pairs.before == c.evidence and again.prediction == 1
+    low = lower_bound(hits, 2000, (1 - IN_PAIRS) * 0.001)
+    assert again.p_lower == low - upper_bound(lost, 1000, IN_PAIRS * 0.001)
+
+
+def test_above_099_fresh_votes_are_drawn():
+    old, new = smoothed(), smoothed()
+    (c,) = old.certify(at(0.9999), n=20_000)
+    again = recertify(c, old, new, at(0.9999), seed=5)
+    assert again.evidence.bound == "binary" and again.evidence.n == 2000 and again.evidence.pairs is None
+
+
+def test_a_class_that_is_lost_is_not_certified():
+    old, new = smoothed(), smoothed(0.6)
+    (c,) = old.certify(at(0.9), n=2000)
+    assert isinstance(recertify(c, old, new, at(0.9), seed=5), Abstention)
+
+
+def test_the_record_goes_to_json_and_back_and_through_verify():
+    old, new = smoothed(), smoothed(0.01)
+    (c,) = old.certify(at(0.9), n=2000)
+    again = recertify(c, old, new, at(0.9), seed=5)
+    read = from_dict(again.to_dict())
+    assert read.evidence == again.evidence and isinstance(read, Certificate)
+    assert verify(read, new, at(0.9), n=2000).stands
+    assert not verify(read, old, at(0.9), n=2000).stands  # it is about the new one
+    assert replay(read, new, at(0.9)).outcome == "not replayable here"
+    better = replace(read, evidence=replace(read.evidence, pairs=replace(read.evidence.pairs, lost=150)))
+    assert not verify(better, new, at(0.9), n=200).stands  # with more votes lost the claim does not follow
+    with pytest.raises(InvalidInput, match="cannot be lost"):
+        replace(read.evidence, pairs=replace(read.evidence.pairs, lost=-1))
+
+
+def test_what_is_not_the_same_is_refused():
+    old, new = smoothed(), smoothed(0.01)
+    (c,) = old.certify(at(0.9), n=500)
+    for wrong, what in (
+        ((c, new, old, at(0.9)), "not of the old classifier"),
+        ((c, old, new, at(0.8)), "another input"),
+        ((c, old, smoothed(0.01, Gaussian(2.0)), at(0.9)), "different laws"),
+        ((c, old, smoothed(0.01, step=1 / 255), at(0.9)), "different arithmetics"),
+    ):
+        with pytest.raises(InvalidInput, match=what):
+            recertify(*wrong, seed=5)
+    with pytest.raises(InvalidInput, match="the certificate's own"):
+        recertify(c, old, new, at(0.9), seed=0)
+    (laplace,) = smoothed(law=Laplace(1.0)).certify(at(0.9), n=500, norm=1)
+    with pytest.raises(InvalidInput, match="another law"):
+        recertify(laplace, old, new, at(0.9), seed=5)
