@@ -267,7 +267,7 @@ def test_train_for_a_budget_and_certify_it(place: Path) -> None:
     ucan_says("certify", "--model", "model", "--budget", "trained", "-o", "own", *words)
     ucan_says("certify", "--model", "model", "--budget", "1", "-o", "one", *words)
     assert "by ε of the budget" in ucan_says("compare", "own", "one")  # the same budget, however it was named
-    assert "no run that was trained for a budget" in certify("x", "--budget", "trained", code=2)
+    assert "not a run that was trained for a budget" in certify("x", "--budget", "trained", code=2)
     config = tomllib.loads(Path("model/config.toml").read_text())["training"]
     assert config["budget"] == {"limit": 1.0}
 
