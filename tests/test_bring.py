@@ -206,7 +206,7 @@ WRONG = {
     "normalise": ((*MODEL, *TABLE, "--normalise", "imagenet"), "--normalise"),
     "no file": (("--model", "gone.pkl", "--trust", *TABLE), "gone.pkl"),
     "no table": ((*MODEL, "--data", "gone.csv", "--target", "decision"), "gone.csv"),
-    "weights": ((*MODEL, *TABLE, "--weights", "w.pt"), "carries its own weights"),
+    "weights": ((*MODEL, *TABLE, "--weights", "w.pt"), "contains its own weights"),
     "size": ((*MODEL, *TABLE, "--size", "8"), "--size"),
     "target of pictures": (("--model", "credit.pkl", "--trust", "--data", "digits", "--target", "x"), "--target"),
     "sigma of pictures": (("--model", "credit.pkl", "--trust", "--data", "digits", "--sigma", "x=1"), "--sigma"),
@@ -292,7 +292,7 @@ def test_a_maker_with_arguments_and_one_that_is_random(tmp_path, capsys, monkeyp
     assert code == 0 and "different weights each time" in err
     for wrong in ("makers:make(open('x'))", "makers:make(width=", "makers:make(**{})", "makers:make(3).eval()"):
         code, _, err = ran(capsys, monkeypatch, *words, "--model", wrong, "-o", "c")
-        assert code == 2 and "plain values" in err
+        assert code == 2 and "literal values" in err
 
 
 def test_one_logit_heads_and_torchscript(tmp_path, capsys, monkeypatch):
@@ -309,7 +309,7 @@ def test_one_logit_heads_and_torchscript(tmp_path, capsys, monkeypatch):
     code, out, err = ran(capsys, monkeypatch, *words, "--model", "heads:net", "-o", "a")
     assert code == 0 and json.loads(out)["accuracy"] == 1.0, err
     code, _, err = ran(capsys, monkeypatch, *words, "--model", "heads:sure", "-o", "b")
-    assert code == 2 and "a probability as it seems" in err
+    assert code == 2 and "seems to be a probability" in err
     monkeypatch.syspath_prepend(tmp_path)
     import heads
 

@@ -121,10 +121,10 @@ def test_a_file_with_no_groups_that_fit_is_refused(place: Path) -> None:
     cases: dict[str, dict[str, np.ndarray]] = {
         "must hold `limits`, and may hold `groups`; it holds groups, width": {"groups": groups, "width": np.ones(1)},
         "do not fit inputs of": {"limits": np.ones(1), "groups": groups[0]},
-        "numbered by whole numbers from 0": {"limits": np.ones(1), "groups": groups.astype(np.float64)},
+        "must be whole numbers from 0": {"limits": np.ones(1), "groups": groups.astype(np.float64)},
         "one limit each": {"limits": np.ones(2), "groups": groups - 1},
         "numbers from 2 to 2": {"limits": np.ones(2), "groups": groups + 2},
-        "finite numbers, each 0 or more": {"limits": np.array([-1.0]), "groups": groups},
+        "finite numbers from 0": {"limits": np.array([-1.0]), "groups": groups},
         "limits must be numbers": {"limits": np.array(["much"]), "groups": groups},
     }
     for said, arrays in cases.items():

@@ -288,7 +288,7 @@ def test_two_packages_with_one_name_are_both_named(tmp_path: Path, monkeypatch: 
 def test_what_is_no_part_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = "".join(f"[ucan.{group}]\nnone = nothing:make\n" for group in ("laws", "recipes", "stops", "scales"))
     add(tmp_path, monkeypatch, "nothing", "def make(scale=1): return 3\n", points)
-    with pytest.raises(InvalidInput, match=r"'none' made a int, which is no ucan.Law"):
+    with pytest.raises(InvalidInput, match=r"'none' returned a int, which is not a ucan.Law"):
         make_law("none", {})
     with pytest.raises(InvalidInput, match=r"no ucan.training.recipes.Recipe"):
         TrainSettings(recipe={"kind": "none"}).build_recipe()

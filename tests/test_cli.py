@@ -305,7 +305,7 @@ def test_an_own_tsv_is_not_overwritten(
 ) -> None:
     (place / "mine.tsv").write_text("precious")
     said = refused(capsys, monkeypatch, "certify", "--model", "tiny:net", "--data", "data.npz", "-o", "mine.tsv")
-    assert "mine.tsv exists already" in said
+    assert "mine.tsv already exists" in said
     assert (place / "mine.tsv").read_text() == "precious"
 
 
@@ -628,7 +628,7 @@ WRONG = {
     "module": (("--model", "nowhere:net"), "no module 'nowhere'"),
     "attribute": (("--model", "tiny:other"), "tiny has no 'other'; it has net, index"),
     "not callable": (("--model", "tiny:number"), "cannot be called on a batch"),
-    "no model": (("--model", "tiny"), "names no model"),
+    "no model": (("--model", "tiny"), "is not a model"),
     "alpha": (("--alpha", "1.5"), "alpha must lie strictly between 0 and 1"),
     "alpha nan": (("--alpha", "nan"), "alpha must lie strictly between 0 and 1"),
     "n": (("--n", "0"), "n must be a whole number of at least 1"),
@@ -647,7 +647,7 @@ WRONG = {
     "noise singular": (("--noise", "zero.npy"), "regularised"),
     "bound": (("--bound", "ternary"), 'bound must be "binary", "two-class" or "anytime"'),
     "stop": (("--stop", "soon"), "stop takes radii such as 0.5,1.0 or a percentage"),
-    "stop and bound": (("--stop", "0.5", "--bound", "two-class"), "stopping early needs the binary bound"),
+    "stop and bound": (("--stop", "0.5", "--bound", "two-class"), 'stopping early needs bound="binary"'),
     "backend": (("--backend", "quick"), "quick"),
     "backend of a function": (("--backend", "compile"), "for PyTorch modules"),
     "precision": (("--precision", "fp8"), "fp8"),
@@ -657,7 +657,7 @@ WRONG = {
     "shape": (
         ("--data", "colour.npz", "--model", "tiny:grey"),
         "the model fails on an input of shape (3, 4, 4): RuntimeError: shape '[1, 1, 4, 4]' is invalid for input of size "
-        "48. Is that the shape it takes? (On the command line --size and --channels",
+        "48. Check that the model takes this shape. (On the command line, --size and --channels",
     ),
     "untrained": (("--model", "cnn"), "cnn has no trained weights: give them with --weights, or train it"),
     "ending": (("-o", "run.csv"), "then `ucan export FOLDER -o run.csv`"),
@@ -669,9 +669,9 @@ WRONG = {
     "nan": (("--data", "nan.npz"), "nan"),
     "empty folder": (("--data", "empty"), "holds no pictures"),
     "unreadable picture": (("--data", "broken"), "0.png cannot be decoded"),
-    "no npz": (("--data", "tiny.py"), "tiny.py is neither .npz, .npy, a table nor a folder"),
+    "no npz": (("--data", "tiny.py"), "tiny.py is not an .npz or .npy file, a table or a folder"),
     "damaged npz": (("--data", "damaged.npz"), "damaged.npz cannot be read"),
-    "weights": (("--weights", "w.pt"), "cannot be put into it"),
+    "weights": (("--weights", "w.pt"), "cannot be loaded into it"),
     "folder in use": (("-o", "empty-not"), "empty-not is not empty and is not a run folder"),
 }
 
@@ -772,7 +772,11 @@ def test_what_cannot_be_verified_is_said(
         (folder / "0.json", "--index", 0, "--seed", 0): "fresh samples need another one",
         ("nowhere.json", "--index", 0): "cannot be read as a certificate",
         ("data.npz", "--index", 0): "cannot be read as a certificate",
-        ("run/results.tsv.json", "--index", 0): "run/results.tsv.json is no certificate: `ucan certify --certificates`",
+        (
+            "run/results.tsv.json",
+            "--index",
+            0,
+        ): "run/results.tsv.json is not a certificate: `ucan certify --certificates`",
     }
     for words, message in cases.items():
         assert message in refused(capsys, monkeypatch, "verify", *words, *tail)
@@ -795,10 +799,10 @@ def test_predict_writes_a_table(place: Path) -> None:
     [
         (("--test", "coin"), 'test must be "majority" or "top-two"'),
         (("--n", 0), "n must be a whole number of at least 1"),
-        (("--stop", "--test", "top-two"), "stopping early needs the majority test"),
+        (("--stop", "--test", "top-two"), 'stopping early needs test="majority"'),
         (("--precision", "bf16"), "for PyTorch modules"),
         (("--alpha", 0), "alpha must lie strictly between 0 and 1"),
-        (("-o", "taken.tsv"), "taken.tsv exists already"),
+        (("-o", "taken.tsv"), "taken.tsv already exists"),
         (("-o", "nowhere/answers.tsv"), "there is no folder nowhere"),
     ],
 )
@@ -1119,7 +1123,9 @@ def test_predict_goes_on_after_a_signal(place: Path, name: str) -> None:
     process = start(*words)
     out, err = process.communicate(timeout=120)
     assert process.returncode == (130 if name == "SIGINT" else -signal.SIGKILL) and out == "" and "Traceback" not in err
-    assert name == "SIGKILL" or re.search(r"Stopped; [1-4] answers are kept. Run the same command again to resume.", err)
+    assert name == "SIGKILL" or re.search(
+        r"Stopped; [1-4] answers are kept. Run the same command again to resume.", err
+    )
     assert not (place / "answers.tsv").exists() and 2 <= len((place / "answers.tsv.part").read_text().splitlines()) <= 5
     (place / "hold").unlink()
     assert "6 inputs: 66.6 % answered correctly, 1 abstained." in ok(*words)

@@ -1216,7 +1216,7 @@ def test_imagenet_is_sought_where_the_data_are(tmp_path, monkeypatch):
     from PIL import Image
 
     monkeypatch.setenv("UCAN_DATA_DIR", str(tmp_path))
-    with pytest.raises(InvalidInput, match=f"Sought: {tmp_path}/imagenet/train, .*UCAN_DATA_DIR"):
+    with pytest.raises(InvalidInput, match=f"It should be in {tmp_path}/imagenet/train, .*UCAN_DATA_DIR"):
         data.load(read_settings("imagenet-isotropic").data, "train")
     for split in ("train", "val"):
         for label in ("n01440764", "n01443537"):
