@@ -471,7 +471,7 @@ def test_alpha_for_many_certificates_at_once(tmp_path: Path) -> None:
     (single,), (one,) = g.certify(X, n=1000, alpha=0.00001), g.certify(X, n=1000, alpha=0.001, family=100)
     assert one.evidence.alpha == pytest.approx(0.00001) and one.evidence.family == 100
     assert one.p_lower == pytest.approx(single.p_lower, rel=1e-9) and "one of 100" in str(one)
-    with pytest.raises(InvalidInput, match="the family is of 2 certificates"):
+    with pytest.raises(InvalidInput, match="family is 2, but"):
         g.certify(torch.cat([X, X, X]), n=100, family=2)
     with Registry(tmp_path / "r") as registry:
         registry.certify(g, torch.cat([X, X + 10]), n=500, family=2)

@@ -661,7 +661,7 @@ WRONG = {
     ),
     "untrained": (("--model", "cnn"), "cnn has no trained weights: give them with --weights, or train it"),
     "ending": (("-o", "run.csv"), "then `ucan export FOLDER -o run.csv`"),
-    "file in the way": (("-o", "tiny.py"), "tiny.py is a file, and a run is a folder"),
+    "file in the way": (("-o", "tiny.py"), "tiny.py is a file, but a run needs a folder"),
     "skip": (("--skip", "0"), "'--skip'"),
     "max": (("--max", "0"), "'--max'"),
     "split": (("--data", "digits", "--split", "middle"), "split must be train or test"),
@@ -1074,7 +1074,9 @@ def test_an_export_of_no_known_kind_is_refused(
     name: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certify("run")
-    assert "none of .tsv, .csv, .parquet, .json" in refused(capsys, monkeypatch, "export", "run", "-o", name)
+    assert "none of the extensions .tsv, .csv, .parquet, .json" in refused(
+        capsys, monkeypatch, "export", "run", "-o", name
+    )
     assert not (place / name).exists()
     ok("export", "run", "-o", name, "--format", "csv")
     assert (place / name).read_text().startswith("idx,")

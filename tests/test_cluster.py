@@ -322,7 +322,7 @@ def test_losses_and_returns_are_told(fake):
     with spread(smoothed(), tell=told.append) as h:
         assert outcomes(h.certify(XS, **OPTIONS)) == ONE_PROCESS["fixed"]
     assert told[0] == "2 workers, a CPU core each, are being started."
-    assert "was lost; its work is being done again" in told[1] and told[2].endswith("is back.")
+    assert "was lost; its work is repeated" in told[1] and told[2].endswith("is back.")
     assert len(told) == 3
 
 
@@ -331,7 +331,7 @@ def test_a_worker_that_is_gone_for_good_leaves_its_work_to_the_others(fake):
     fake(faults=lambda actor, name: next(fate, None) if name == "count" else None, cpus=2)
     with spread(smoothed(), tell=told.append) as h:
         assert outcomes(h.certify(XS, **OPTIONS)) == ONE_PROCESS["fixed"]
-    assert "gone for good (killed by signal 9); the others go on" in told[1]
+    assert "lost for good (killed by signal 9); the others continue" in told[1]
 
 
 def test_when_none_is_left_it_is_an_error(fake):
@@ -343,7 +343,7 @@ def test_when_none_is_left_it_is_an_error(fake):
 @pytest.mark.parametrize("deadly", ("prepare", "count"))
 def test_a_classifier_that_ends_every_worker_ends_the_run(deadly, fake):
     fake(faults=lambda actor, name: "lose" if name == deadly else None)
-    with spread(smoothed()) as h, pytest.raises(ClusterError, match="without one answer in between"):
+    with spread(smoothed()) as h, pytest.raises(ClusterError, match="times in a row"):
         h.certify(XS, **OPTIONS)
 
 
@@ -357,7 +357,7 @@ def test_waiting_for_a_cluster_is_told(fake):
 
     with spread(smoothed(), tell=tell) as h:
         h.certify(XS[:1], **OPTIONS)
-    assert told[1] == told[2] == "no worker is ready yet: the cluster is to give room to 3."
+    assert told[1] == told[2] == "no worker is ready yet: waiting for room for 3 on the cluster."
 
 
 def test_waiting_for_a_classifier_that_takes_long_to_load_is_told(fake):
@@ -373,7 +373,7 @@ def test_waiting_for_a_classifier_that_takes_long_to_load_is_told(fake):
     ray = fake(faults=slow)
     with spread(smoothed(), tell=tell) as h:
         h.certify(XS[:1], **OPTIONS)
-    assert told[1:] == ["no worker is ready yet: they load the classifier."]
+    assert told[1:] == ["no worker is ready yet: they are loading the classifier."]
 
 
 def test_a_worker_that_is_lost_while_it_waits_for_another_classifier_joins_once(fake):
@@ -411,7 +411,7 @@ def test_workers_that_run_other_classifiers_are_refused(fake, monkeypatch):
     fake(cpus=2, faults=lambda actor, name: "lose" if name == "count" else None)
     model = lambda batch: batch.flatten(1)[:, 0].long()  # noqa: E731
     monkeypatch.setattr("ucan.cluster.parcel.Package.pack", lambda self: b"")
-    with spread(smoothed(model=model)) as h, pytest.raises(ClusterError, match=r"another classifier.*bf16"):
+    with spread(smoothed(model=model)) as h, pytest.raises(ClusterError, match=r"a different classifier.*bf16"):
         h.certify(XS, **OPTIONS)
 
 

@@ -80,7 +80,7 @@ def test_rows_are_those_of_one_process_and_a_killed_worker_is_made_up_for():
         noticed = False
         for _ in range(1000):  # a busy machine takes a while to tell
             h.certify(XS, **OPTIONS)
-            noticed = any("was lost; its work is being done again" in line for line in told)
+            noticed = any("was lost; its work is repeated" in line for line in told)
             if noticed:
                 break
             time.sleep(0.1)
@@ -157,7 +157,7 @@ def kill_at_random(place: Path, kills: int, seed: int, *more: str) -> list[str]:
 def test_workers_and_drivers_killed_at_random_leave_the_rows_as_they_are(tmp_path, more):
     hit = kill_at_random(tmp_path, 20, 0, *more)
     assert {"driver", "worker"} <= set(hit)
-    assert "was lost; its work is being done again." in "".join(log.read_text() for log in tmp_path.glob("run*.log"))
+    assert "was lost; its work is repeated." in "".join(log.read_text() for log in tmp_path.glob("run*.log"))
 
 
 @pytest.mark.slow

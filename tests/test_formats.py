@@ -143,7 +143,7 @@ def test_nothing_is_overwritten_unasked(run: Path, tmp_path: Path, existing: str
 def test_a_path_that_cannot_be_written(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"no folder .*nowhere to write ours.tsv to"):
         export(run, tmp_path / "nowhere" / "ours.tsv", "tsv")
-    with pytest.raises(InvalidInput, match="the formats are"):
+    with pytest.raises(InvalidInput, match="the format must be"):
         export(run, tmp_path / "ours.xls", "xls")
     assert not list(tmp_path.iterdir())
 
@@ -195,7 +195,7 @@ def test_tables_of_other_codebases(tmp_path: Path, kind: str) -> None:
     assert table.rows[0].values == (0.5, 0.5, 0.25) and table.rows[0].scope == "unknown"
     with Store.open(tmp_path / "run") as store:
         assert store.config["kind"] == "imported" and store.config["source"].endswith("log.txt")
-        with pytest.raises(InvalidInput, match="carries no evidence"):
+        with pytest.raises(InvalidInput, match="has no evidence"):
             store.outcome(0)
 
 
@@ -315,8 +315,8 @@ COHEN = TEXTS["Cohen et al."]
         ),
         *((COHEN.replace(f"{name}\t", "", 1), f"lacks the column {name}") for name in ("idx", "label", "predict")),
         (COHEN.replace("correct\t", "", 1), "lacks the column correct"),
-        ("", "no tab-separated table"),
-        ("idx,label,predict,radius,correct,time\n0,1,1,0.5,1,3\n", "no tab-separated table"),
+        ("", "not a tab-separated table"),
+        ("idx,label,predict,radius,correct,time\n0,1,1,0.5,1,3\n", "not a tab-separated table"),
         (COHEN.splitlines()[0] + "\n", "no rows"),
         (COHEN + "80\t1\t1", "line 6 has 3 fields"),
         (COHEN.replace("0.82", "much"), "line 2: radius is 'much', not a finite number"),
@@ -324,7 +324,7 @@ COHEN = TEXTS["Cohen et al."]
         (COHEN.replace("\t1.9\t1\t", "\t1.9\t2\t"), "line 3: correct is '2', not 0 or 1"),
         (COHEN.replace("20\t8", "0\t8"), "more than one row for idx 0"),
         *((COHEN.replace("20\t8\t", f"20\t{label}\t"), "line 3: correct is 1, but predict") for label in (7, -1)),
-        (COHEN.replace("label", "idx"), "names a column twice"),
+        (COHEN.replace("label", "idx"), "has a repeated column name"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path: Path, text: str, words: str) -> None:
@@ -353,5 +353,5 @@ def test_sources_that_are_not_results(tmp_path: Path) -> None:
     for name in ("image.png", "x_results_pA.npy"):
         with pytest.raises(UcanError, match="cannot be read"):
             read(tmp_path / name)
-    with pytest.raises(InvalidInput, match="scope is one of"):
+    with pytest.raises(InvalidInput, match="scope must be one of"):
         import_run(tmp_path / "image.png", tmp_path / "run", scope="certain")

@@ -104,7 +104,7 @@ def test_holding_gives_the_classifier_at_these_values_under_the_same_noise():
     (one,) = g.holding(held).certify(x, n0=50, n=500)
     assert one.evidence.held == held and one.prediction == 1
     assert g.holding(None) is g
-    with pytest.raises(InvalidInput, match="no classifier of rows"):
+    with pytest.raises(InvalidInput, match="not a classifier of rows"):
         SmoothedClassifier(rule, Gaussian(scale=1.0), num_classes=2).holding(held)
 
 

@@ -826,7 +826,7 @@ def test_what_cannot_be_reported_is_refused_and_nothing_is_overwritten(place, tm
     Store.create(empty, {"kind": "certify"}).close()
     (tmp_path / "mine.html").write_text("my own page")
     for words, message in (
-        ((tmp_path / "nowhere",), "is no folder"),
+        ((tmp_path / "nowhere",), "is not a folder"),
         ((tmp_path,), "is not a run folder"),
         ((empty,), "has no certificates yet"),
         ((place / "plain", "-o", tmp_path / "no" / "r.html"), "create it"),

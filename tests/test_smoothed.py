@@ -828,3 +828,12 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert c.radius == same.radius and json.dumps(c.to_dict()) == json.dumps(same.to_dict())
     with pytest.raises(InvalidInput, match="n must be a whole number"):
         g.certify(x, n=np.float64(200.5))
+
+
+def test_repr_shows_the_call_that_makes_a_classifier() -> None:
+    model = nn.Linear(2, 3).eval()
+    plain = SmoothedClassifier(model, Gaussian(scale=0.5), num_classes=3)
+    assert repr(plain) == "SmoothedClassifier(Linear(...), Gaussian(scale=0.5), Isotropic(), num_classes=3)"
+    given = SmoothedClassifier(model, Gaussian(scale=0.5), Fixed(2.0), 3, backend="compile", precision="bf16", step=0.5)
+    shown = "Fixed(scale=2.0), num_classes=3, backend='compile', precision='bf16', step=0.5)"
+    assert repr(given) == f"SmoothedClassifier(Linear(...), Gaussian(scale=0.5), {shown}"

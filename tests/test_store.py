@@ -127,12 +127,12 @@ def test_predictions_are_not_certificates(tmp_path: Path) -> None:
     assert {type(a).__name__ for a in answers} == {"Prediction", "Abstention"}
     with Store.create(tmp_path / "run", {}) as store:
         for answer in answers:
-            with pytest.raises(InvalidInput, match="not what predict does"):
+            with pytest.raises(InvalidInput, match="not of predict"):
                 store.add(0, 0, answer, 0.1)  # type: ignore[arg-type]
 
 
 def test_a_reader_cannot_write(tmp_path: Path) -> None:
-    with Store.open(filled(tmp_path / "run")) as store, pytest.raises(InvalidInput, match="opened to look"):
+    with Store.open(filled(tmp_path / "run")) as store, pytest.raises(InvalidInput, match="opened read-only"):
         store.add(99, 0, outcomes(1)[0], 0.1)
 
 
@@ -226,7 +226,7 @@ def test_a_half_created_folder_recovers(tmp_path: Path, left: str) -> None:
 
 
 def test_a_missing_run_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"nowhere is no folder. Name the folder of a `ucan certify` run"):
+    with pytest.raises(StoreError, match=r"nowhere is not a folder. Give the folder of a `ucan certify` run"):
         Store.open(tmp_path / "nowhere")
     with pytest.raises(StoreError, match="is not a run folder"):
         Store.open(tmp_path)
@@ -286,7 +286,7 @@ def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(StoreError, match="cannot be read or written"):
         Store.create(tmp_path / "file" / "run", CONFIG)
-    with pytest.raises(InvalidInput, match="file is a file, and a run is a folder"):
+    with pytest.raises(InvalidInput, match="file is a file, but a run needs a folder"):
         Store.create(tmp_path / "file", CONFIG)
     with pytest.raises(StoreError, match="cannot be read or written"):
         Store.create("/proc/ucan-run", CONFIG)
@@ -315,7 +315,7 @@ def fill_up(store: Store, first: int) -> int:
         try:
             store.add(i, 0, outcome, 0.1)
         except StoreError as error:
-            assert "no space left" in str(error) and "run again" in str(error)
+            assert "no space left" in str(error) and "run the same command again" in str(error)
             return i
     raise AssertionError("the disk never filled up")
 

@@ -397,7 +397,7 @@ def test_compare_command(ours: Path, cohen: Path, wide: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("words", [("--radii", "0;1"), ("--envelope", "nonsense"), ("--envelope", "=a,b")])
 def test_compare_command_says_what_it_wants(cohen: Path, words: tuple[str, str]) -> None:
-    with pytest.raises(InvalidInput, match=f"{words[0]} wants"):
+    with pytest.raises(InvalidInput, match=f"{words[0]} takes"):
         invoke("compare", cohen, *words)
 
 

@@ -1002,13 +1002,13 @@ def test_a_users_own_model_is_trained_saved_and_loaded(place):
     assert all(torch.equal(kept[f"classifier.{k}"], v) for k, v in state.items())
     assert int(state["layers.2.num_batches_tracked"]) > 0
     result = CliRunner().invoke(app, ["train", "digits-isotropic", "--set", "model=own_net:function", "-o", "other"])
-    assert isinstance(result.exception, TrainingError) and "nothing to train" in str(result.exception)
+    assert isinstance(result.exception, TrainingError) and "cannot be trained" in str(result.exception)
 
 
 UNFIT = {
     "too few outputs": (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), "has only 4 outputs"),
     "another input shape": (nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), "mat1 and mat2"),
-    "pictures instead of logits": (nn.Conv2d(1, 10, 3), r"\(2, 10, 6, 6\), and must with logits"),
+    "pictures instead of logits": (nn.Conv2d(1, 10, 3), r"\(2, 10, 6, 6\) instead of logits"),
     "a tuple": (nn.LSTM(8, 10), "Expected|expected|tuple"),
 }
 
@@ -1142,7 +1142,7 @@ def test_a_folder_with_other_things_is_left_alone(place):
     (place / "full").mkdir()
     (place / "full" / "thesis.txt").write_text("precious")
     result = CliRunner().invoke(app, ["train", "digits-isotropic", "-o", "full", "-q"])
-    assert isinstance(result.exception, TrainingError) and "other things" in str(result.exception)
+    assert isinstance(result.exception, TrainingError) and "files that are not a run" in str(result.exception)
     assert [p.name for p in (place / "full").iterdir()] == ["thesis.txt"]
 
 

@@ -1,6 +1,6 @@
-"""The kinds of parts that go by a name: ours, and those that installed packages add by entry points.
+"""Catalogues of named parts: UCAN's own, and those that installed packages add by entry points.
 
-Nothing is imported before it is used: names can be listed without PyTorch, and without running anybody's code.
+Nothing is imported before it is used: names can be listed without PyTorch, and without running code of other packages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Made:
 
 
 class Catalogue:
-    """The kinds of one sort of part by name.
+    """The named kinds of one sort of part.
 
     Args:
         group: the entry points' group, such as ``ucan.laws``.
@@ -55,7 +55,7 @@ class Catalogue:
         [project.entry-points."ucan.laws"]
         cauchy = "my_package:Cauchy"
 
-    Our names cannot be taken: an entry point with one of them is left out, with a warning when it would have been used.
+    Our names are reserved: an entry point with one of them is ignored, with a warning when it would have been used.
     """
 
     def __init__(self, group: str, what: str, own: Mapping[str, str]) -> None:
@@ -74,7 +74,7 @@ class Catalogue:
         return next((_package(entry) for entry in self._entries() if entry.name == name), None)
 
     def check(self, name: Any, where: str | None = None) -> None:
-        """Refuse a name that nobody here knows, without importing anything; ``where`` as for ``load``."""
+        """Refuse an unknown name, without importing anything; ``where`` as for ``load``."""
         if name not in self.names():
             raise self._unknown(name, where, None)
 
@@ -90,7 +90,8 @@ class Catalogue:
         if name in self.own:
             if found:
                 warnings.warn(
-                    f"the package {_package(found[0])} adds {self.what} {name!r}, a name of UCAN's own: it is not used.",
+                    f"the package {_package(found[0])} adds {self.what} {name!r}, a name that UCAN uses itself: it is "
+                    f"ignored.",
                     stacklevel=2,
                 )
             return _resolved(self.own[name])
@@ -103,14 +104,14 @@ class Catalogue:
             )
         try:
             return found[0].load()
-        except Exception as error:  # whatever the package raises while it is imported
+        except Exception as error:  # any error of the package's import
             raise InvalidInput(
                 f"{self.what} {name!r} of the package {_package(found[0])} cannot be loaded from {found[0].value}: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
     def name_of(self, kind: Any) -> str | None:
-        """The name of a class or function; None where it has none."""
+        """The name of a class or function; None if it has none."""
         target = f"{kind.__module__}:{kind.__qualname__}"
         for name, known in self.own.items():
             if known == target:
@@ -134,8 +135,8 @@ class Catalogue:
     def _unknown(self, name: Any, where: str | None, package: str | None) -> InvalidInput:
         if package is not None:
             return InvalidInput(
-                f"this record's {self.what} is {name!r} of the package {package}, which is not installed here or no longer "
-                f"adds it (entry points of the group {self.group}): install {package}."
+                f"this record's {self.what} is {name!r} of the package {package}, which is not installed or no longer "
+                f"provides it (entry points of the group {self.group}): install {package}."
             )
         return InvalidInput(
             f"{where or 'the ' + self.what} must be one of {', '.join(self.names())}, got {name!r}. Other names come with "
@@ -163,7 +164,7 @@ def parsed(text: str) -> tuple[str, dict[str, Any]]:
 def call(what: str, kind: Any, parameters: Mapping[str, Any], **offered: Any) -> Any:
     """Make a part: its parameters, and of what is offered (``shape``, ``channels``) the arguments that it names.
 
-    The text "inf" stands for infinity. A parameter that it does not have, or that is missing, is an error in words.
+    The text "inf" stands for infinity. An unknown or a missing parameter raises InvalidInput.
     """
     given = {name: math.inf if value == "inf" else value for name, value in parameters.items()}
     try:

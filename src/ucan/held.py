@@ -35,7 +35,7 @@ class Held:
 
     def __post_init__(self) -> None:
         if len(self.columns) != len(self.values) or len(set(self.columns)) != len(self.columns) or not self.columns:
-            raise InvalidInput("held columns are named once each, and have one value each.")
+            raise InvalidInput("held columns must have distinct names and one value each.")
         for column, value in zip(self.columns, self.values, strict=True):
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not isinstance(column, str) or not (isinstance(value, str) or number):
@@ -49,7 +49,7 @@ class Held:
     def from_dict(cls, record: Mapping[str, Value]) -> Held:
         """The inverse of ``to_dict``."""
         if not isinstance(record, Mapping):
-            raise InvalidInput(f"held columns are recorded by name, got {record!r}.")
+            raise InvalidInput(f"held columns must be a mapping of names to values, got {record!r}.")
         return cls(tuple(record), tuple(record.values()))
 
     def words(self) -> str:
@@ -76,7 +76,7 @@ class Rows(ABC):
     @property
     @abstractmethod
     def base(self) -> str | None:
-        """What the model is known by; None where nothing tells it from others."""
+        """The model's identity; None if it has none."""
 
     @abstractmethod
     def answer(self, varying: torch.Tensor, held: Held | None) -> Any:
@@ -96,7 +96,7 @@ class Rows(ABC):
     def at(self, held: Held) -> AtHeld:
         """The classifier at these held values."""
         if held.columns != self.held_columns:
-            raise InvalidInput(f"the held columns are {', '.join(held.columns)}, others than this classifier's.")
+            raise InvalidInput(f"the held columns {', '.join(held.columns)} are not this classifier's.")
         return AtHeld(self, held)
 
 
@@ -137,10 +137,12 @@ class Coordinates(Rows):
         dim = math.prod(self.event)
         self.names = tuple(names) if names is not None else tuple(map(str, range(dim)))
         if len(self.names) != dim:
-            raise InvalidInput(f"{len(self.names)} names were given for {dim} coordinates: give one each.")
+            raise InvalidInput(
+                f"{len(self.names)} names were given for {dim} coordinates: give one name per coordinate."
+            )
         self.places = tuple(sorted(set(held)))
         if not self.places or self.places[0] < 0 or self.places[-1] >= dim or len(self.places) == dim:
-            raise InvalidInput(f"hold some, and not all, of the coordinates 0 to {dim - 1}, got {list(held)}.")
+            raise InvalidInput(f"held must be some, but not all, of the coordinates 0 to {dim - 1}, got {list(held)}.")
         self.held_columns = tuple(self.names[i] for i in self.places)
         self.varying = tuple(i for i in range(dim) if i not in set(self.places))
 
@@ -151,14 +153,14 @@ class Coordinates(Rows):
 
     @property
     def base(self) -> str | None:
-        """As of any model."""
+        """The model's own identity."""
         return identity(self.model, self.model_id)
 
     def split(self, x: torch.Tensor) -> tuple[torch.Tensor, Held]:
         """One input (1, *event) as the coordinates that vary (1, m), and the held ones."""
         if tuple(x.shape) != (1, *self.event):
             raise InvalidInput(
-                f"one input of shape (1, {', '.join(map(str, self.event))}) is split, got {tuple(x.shape)}."
+                f"one input of shape (1, {', '.join(map(str, self.event))}) is needed, got {tuple(x.shape)}."
             )
         flat = x.reshape(1, -1)
         values = tuple(float(flat[0, i]) for i in self.places)

@@ -35,30 +35,34 @@ from ucan.stopping import AnytimeRadii, Case, Radius, Stop, parse_stop
 from ucan.votes import Classifier, Stream, Votes
 
 AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
-# Votes that name the class of a prediction that may stop early.
+# Number of votes that name the class of a prediction that may stop early.
 NAMING = 100
 
 
 def _majority(tau: float) -> Radius:
-    """What a prediction asks: more than half of the votes, whatever the radius; τ of them may be due to the arithmetic."""
+    """The target of a prediction: more than half of the votes; a share τ of them may be due to the arithmetic."""
     return Radius(of=lambda p: p - 0.5 - tau, probability=lambda r: 0.5 + tau + r)
 
 
 class SmoothedClassifier:
     """g(x) = the most probable answer of the classifier f under noise, argmax_c P(f(x + μ + Σε) = c).
 
-    ``model`` is f: any callable that maps a batch (n, *event) to logits (n, num_classes) or to class indices (n,), or a
-    fitted estimator with ``predict`` (scikit-learn, XGBoost, …). ``num_classes`` is asked of a model that tells it, else 10.
-    ``law`` draws ε; ``generator`` is the paper's M, which chooses μ and Σ (None: isotropic). ``backend``
-    is how f is run: "eager", "compile" (torch.compile), or "auto", the faster of the two; ``precision`` ("fp32", "tf32",
-    "bf16") is what it computes in, its own if not given. Both are part of the classifier, so what is certified is what
-    predicts. ``model_id`` names a model that has no PyTorch weights (a scikit-learn estimator, a function): evidence, runs
-    and registries know it by that name; without one they know it by its code and what it holds.
-
-    ``step`` makes the guarantee sound in floating point (docs/arithmetic.md): inputs are whole multiples of it (1/255 for
-    8-bit pictures; a tensor of the event's shape has one per entry), noise is rounded to whole steps, and both are added
-    exactly. Certificates then hold for changes by whole steps; an input off the grid is rounded first, and its
-    radius pays for that. None computes in the inputs' precision, and guarantees hold in real arithmetic.
+    Args:
+        model: f, a callable from a batch (n, *event) to logits (n, num_classes) or to class indices (n,), or a fitted
+            estimator with ``predict`` (scikit-learn, XGBoost, …).
+        law: the noise law, which draws ε.
+        generator: the paper's M, which gives μ and Σ; isotropic noise if None.
+        num_classes: the number of classes; if None, that of the model if it states one, else 10.
+        backend: how f is run: "eager", "compile" (torch.compile), or "auto", the faster of the two.
+        precision: what f computes in: "fp32", "tf32" or "bf16"; its own if None. Backend and precision are part of the
+            classifier, so that the certified classifier is the one that predicts.
+        model_id: a name for a model without PyTorch weights (a scikit-learn estimator, a function). Evidence, runs and
+            registries identify the model by it; if None, by its code and the data it holds.
+        step: makes the guarantee sound in floating point (docs/arithmetic.md). Inputs are whole multiples of it (1/255
+            for 8-bit pictures; a tensor of the event's shape has one step per entry), noise is rounded to whole steps,
+            and both are added exactly. Certificates then hold for changes by whole steps; an input off the grid is
+            rounded first, which reduces its radius. If None, sums are computed in the inputs' precision, and guarantees
+            hold in real arithmetic.
     """
 
     def __init__(
@@ -85,11 +89,22 @@ class SmoothedClassifier:
         if precision is not None:
             check_choice("precision", precision, PRECISIONS)
         if model_id is not None and has_weights(model):
-            raise InvalidInput("this model has weights, which tell it from others: leave model_id out.")
+            raise InvalidInput("this model is identified by its weights: leave model_id out.")
         self.grid = Grid.of(step)
         self.engine = Engine(self.f, self.M, law, backend, precision, model_id, self.grid)
         self.sizes = Sizes(law, self.grid)
         self.readiness = Readiness(self.f, self.M, self.sizes)
+
+    def __repr__(self) -> str:
+        """The call that makes it, with the arguments that are not the defaults; a module is shown by its class."""
+        engine, model = self.engine, self.f.model
+        name = getattr(model, "__qualname__", f"{type(model).__name__}(...)")
+        given = [name, repr(self.law), repr(self.M), f"num_classes={self.f.num_classes}"]
+        given += [f"backend={engine.backend!r}"] if engine.backend != "eager" else []
+        given += [f"precision={engine.precision!r}"] if engine.precision is not None else []
+        given += [f"model_id={engine.model_id!r}"] if engine.model_id is not None else []
+        given += [f"step={self.step!r}"] if self.step is not None else []
+        return f"{type(self).__name__}({', '.join(given)})"
 
     def certify(
         self,
@@ -109,23 +124,34 @@ class SmoothedClassifier:
         """Algorithm 1, UCAN-Certification, for each of a batch of inputs (batch, *event).
 
         With probability at least 1 − α, independently for each input, a certificate is true: the answer is its
-        prediction at every x + δ with ‖Σ⁻¹δ‖ₚ < R. Whose answer, its scope says. ``bound="two-class"`` bounds the top
-        class and its runner-up at α/2 each, instead of giving all the rest to the runner-up. ``bound="anytime"`` is a little
-        lower than the binary one and holds for every n at once: with it one may look, and ask again with more votes.
+        prediction at every x + δ with ‖Σ⁻¹δ‖ₚ < R. Its scope says which classifier this is about.
 
-        ``stop`` ends sampling before n: a radius or several ("is the radius at least r?"; stop when each is decided), or
-        "5%" (stop when the radius is within 5% of what n samples could still give). The bound is then one that holds at
-        every stopping time, at the same α (docs/stopping.md); with ``bound="anytime"`` it also allows to go on past n.
-        ``precision`` ("fp32", "tf32", "bf16") asks a copy of the classifier in that precision; the certificate is then about
-        the copy, and says so.
+        Args:
+            x: the inputs (batch, *event), in floating point.
+            n0: the number of samples that choose the class.
+            n: the number of samples that bound its probability.
+            alpha: α, the probability with which a certificate may be false.
+            norm: the norm of the radius: 1, 2 or math.inf. With a budget, noise without an ℓ2 radius uses its own norm
+                unless another than 2 is given.
+            seed: the seed of the noise. None draws a random one and keeps it out of the certificates; "derived" computes
+                it from model, noise and inputs, so that nobody can choose it.
+            batch_size: noisy copies per forward pass; by the input's size if None.
+            bound: "binary" bounds the top class and gives all other probability to the runner-up. "two-class" bounds the
+                top class and the runner-up at α/2 each. "anytime" is a little lower than "binary" and holds for every n
+                at once, so that an input may be certified again with more votes.
+            stop: ends sampling before n: a radius or several (stop when it is decided for each whether the radius
+                reaches it), or "5%" (stop when the radius is within 5% of what n samples could still give). The bound
+                then holds at every stopping time, at the same α (docs/stopping.md); with bound="anytime", sampling can
+                also be continued beyond n. With a budget, it is about ε instead of the radius.
+            precision: "fp32", "tf32" or "bf16" uses a copy of the classifier in that precision; the certificate is then
+                about the copy, and says so. None: the classifier itself.
+            family: N, a number fixed in advance: α is shared by N certificates. Each is made at α/N, and all are true at
+                once with probability at least 1 − α.
+            budget: a number, a map of the input's shape or a ``ucan.Budget``. The certificate then also states the ε
+                below which no change within ε·budget changes the answer (``budget_factor``; docs/shape.md).
 
-        ``seed`` None is drawn from the system's entropy and kept out of the certificates; "derived" is made from model,
-        noise and inputs, so that nobody chose it. With ``family`` = N, α is for N certificates together, a
-        number stated beforehand: each is made at α/N, and all are true at once with probability at least 1 − α.
-
-        A ``budget`` is a number, a map of the input's shape or a ``ucan.Budget``: the certificate then also says for which ε
-        no change within ε·budget changes the answer (``budget_factor``; docs/shape.md), and ``stop`` is about ε instead of
-        the radius. Beside it noise without an ℓ2 radius has the radius of its own norm, unless ``norm`` names another.
+        Returns:
+            A certificate or an abstention for each input, in order.
         """
         asked = self.budget_of(budget, x)
         plan = CertifyPlan(
@@ -143,12 +169,12 @@ class SmoothedClassifier:
         )
         inputs = self.check_inputs(x, plan.norm)
         if 1 < plan.family < len(inputs):
-            raise InvalidInput(f"the family is of {plan.family} certificates, but there are {len(inputs)} inputs.")
+            raise InvalidInput(f"family is {plan.family}, but there are {len(inputs)} inputs: give at least that many.")
         outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
         return [outcomes[i] for i in range(len(outcomes))]
 
     def budget_of(self, value: Any, x: torch.Tensor) -> Budget | None:
-        """What ``certify`` takes as a budget, for inputs like x (batch, *event)."""
+        """The budget that ``certify`` is given, for inputs like x (batch, *event)."""
         if value is None:
             return None
         if not isinstance(x, torch.Tensor) or x.ndim < 2:
@@ -156,28 +182,30 @@ class SmoothedClassifier:
         return Budget.of(value, x.shape[1:])
 
     def norm_for(self, norm: float | None, budget: Budget | None) -> Any:
-        """The norm of the radius: the one asked for; beside a budget, where the noise has no ℓ2 radius, its own."""
+        """The norm of the radius: the given one; with a budget, the noise's own norm if it has no ℓ2 radius."""
         if budget is None or norm not in (None, 2):
             return norm
         norms = self.M.norms(self.law)
         return 2 if 2 in norms else norms[-1]
 
     def seeded(self, plan: AnyPlan, seed: Seed, data_hash: str) -> AnyPlan:
-        """The plan with its seed: the one given; for None one from the system's entropy; for "derived" one that follows
-        from model, noise and the data with this hash.
+        """The plan with its seed: the given one; for None a random one; for "derived" one computed from model, noise and
+        the data with this hash.
         """
         if seed is None:
             return replace(plan, seed=random_seed())
         if seed != "derived":
             return replace(plan, seed=given_seed(seed))
         if self.engine.identity() is None:
-            raise InvalidInput("nothing tells this model from others, so no seed follows from it: give it a model_id.")
+            raise InvalidInput(
+                "this model cannot be identified, so no seed can be derived from it: give it a model_id."
+            )
         return replace(plan, seed=DerivedSeed(self.engine.derived_seed(data_hash), data_hash))
 
     def certify_each(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
-        """(number, outcome) for inputs (1, *event) as each is finished; they share forward passes where that helps."""
+        """Yield (number, outcome) for inputs (1, *event) as each is finished; inputs may share forward passes."""
         if plan.stop is None:
             yield from self._certify_fixed(inputs, plan)
         else:
@@ -257,7 +285,7 @@ class SmoothedClassifier:
             yield candidate.index, self.concluded(setup, candidate, plan)
 
     def concluded(self, setup: Setup, candidate: Candidate, plan: CertifyPlan) -> Certificate | Abstention:
-        """What the votes of a candidate certify, by the bound of the rule that ended them."""
+        """The outcome for a candidate's votes, by the bound of its stopping rule."""
         M, x, rule = candidate.M, candidate.x, plan.stop or AllVotes()
         with self.engine.beside(x.device):
             evidence = self._stopped(setup, candidate, plan, rule.bound, rule.thresholds(candidate.radius))
@@ -276,10 +304,10 @@ class SmoothedClassifier:
         return self.engine.evidence(setup, candidate.x, votes, selection, n0, n, plan, bound, thresholds)
 
     def certify_watched(self, x: torch.Tensor, plan: CertifyPlan) -> Iterator[Votes | Certificate | Abstention]:
-        """Algorithm 1 for one input (1, *event) before one's eyes: its votes so far, pass by pass, then its outcome.
+        """Algorithm 1 for one input (1, *event), step by step: its votes so far after each pass, then its outcome.
 
-        The outcome is what ``certify`` gives. The votes on the way certify nothing: the bound is about n votes, a number
-        fixed before the first of them, and does not hold for whenever one happens to look.
+        The outcome is that of ``certify``. The votes before the end certify nothing: the bound is for n votes, a number
+        fixed in advance, and does not hold at other numbers of votes.
         """
         if plan.stop is not None:
             raise InvalidInput("sampling that stops early cannot be watched: leave stop= out.")
@@ -302,10 +330,22 @@ class SmoothedClassifier:
     ) -> list[Prediction | Abstention]:
         """Algorithm 2, UCAN-Prediction, for each of a batch of inputs: g(x), or an abstention.
 
-        An answer differs from g(x) with probability at most α. ``test="majority"`` is the paper's (one-sided, so that
-        it holds for any number of classes); ``test="top-two"`` also answers where no class has a majority. With ``stop``
-        100 votes name the class, and others test it, up to n votes or until it is clear, or clear that n will not do.
-        ``seed`` and ``precision`` are those of ``certify``.
+        An answer differs from g(x) with probability at most α.
+
+        Args:
+            x: the inputs (batch, *event), in floating point.
+            n: the number of samples.
+            alpha: α, the probability with which an answer may be wrong.
+            seed: the seed of the noise, as for ``certify``.
+            test: "majority" is the paper's test (one-sided, so that it holds for any number of classes); "top-two" also
+                answers where no class has a majority.
+            batch_size: noisy copies per forward pass; by the input's size if None.
+            stop: if True, 100 votes name the class and others test it, until it is decided, or cannot be decided with n
+                votes; at most n votes.
+            precision: as for ``certify``.
+
+        Returns:
+            A prediction or an abstention for each input, in order.
         """
         plan, inputs = PredictPlan(n, alpha, given_seed(seed), test, batch_size, stop, precision), self.check_inputs(x)
         outcomes = dict(self.predict_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
@@ -314,7 +354,7 @@ class SmoothedClassifier:
     def predict_each(
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan
     ) -> Iterator[tuple[int, Prediction | Abstention]]:
-        """(number, outcome) for inputs (1, *event) as each is finished; they share forward passes where that helps."""
+        """Yield (number, outcome) for inputs (1, *event) as each is finished; inputs may share forward passes."""
         if plan.stop:
             yield from self._predict_stopping(inputs, plan)
         else:
@@ -324,14 +364,14 @@ class SmoothedClassifier:
     def _test(
         self, setup: Setup, M: Generator, x: torch.Tensor, votes: Votes, plan: PredictPlan
     ) -> Prediction | Abstention:
-        """The end of Algorithm 2, in the paper's symbols: whether the leading class is ahead beyond doubt."""
+        """The end of Algorithm 2, in the paper's symbols: test whether the leading class is ahead."""
         n, alpha = plan.n, plan.alpha
         c_A = int(votes.counts.argmax())
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
         tau = self.arithmetic_error(M, x)
         if plan.test == "majority":
             p_value = majority_p_value(n_A, n, 0.5 + tau)
-        else:  # each of the votes is another than the ideal one with probability τ at most
+        else:  # each vote differs from the ideal one with probability at most τ
             p_value = min(1.0, top_two_p_value(n_A, n_B) + n * tau)
 
         with self.engine.beside(x.device):
@@ -362,20 +402,20 @@ class SmoothedClassifier:
                 yield candidate.index, Abstention(None, candidate.M.scope, evidence, reason)
 
     def votes(self, x: torch.Tensor, n: int, seed: int, phase: str, precision: str | None = None) -> Votes:
-        """n votes on one input (1, *event), from a stream of noise of their own (``phase`` names it)."""
+        """n votes on one input (1, *event), from their own stream of noise, named by ``phase``."""
         (x1,) = self.check_inputs(x)
         setup = self.engine.setup(x1, PredictPlan(n=n, seed=seed, precision=precision))
         return setup.classify_samples(self.held_at(x1), x1, n, seed, phase)
 
     def held_at(self, x: torch.Tensor) -> Generator:
-        """μ, Σ ← M at one input (1, *event); refused where the noise would be lost beside it."""
+        """μ, Σ ← M at one input (1, *event); refused if the noise would be lost in rounding."""
         held = self.M.at(x)
         if self.grid is None:
             check_lost(held, x, self.law)
         return held
 
     def backend_for(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> str:
-        """The name of the backend that will run f on inputs like x (1, *event): what ``auto`` comes to."""
+        """The name of the backend that will run f on inputs like x (1, *event): what ``auto`` chooses."""
         return self.engine.setup(x, plan).backend.name
 
     def on_grid(self, step: Any) -> SmoothedClassifier:
@@ -386,17 +426,15 @@ class SmoothedClassifier:
         )
 
     def holding(self, held: Held | None) -> SmoothedClassifier:
-        """The classifier at an input with these held values, under the same noise; itself where nothing is held.
+        """The classifier at an input with these held values, under the same noise; itself if nothing is held.
 
-        Its model is then one of rows, which has ``at`` (``ucan.held``).
+        Its model must be a classifier of rows, which has ``at`` (``ucan.held``).
         """
         if held is None:
             return self
         at = getattr(self.f.model, "at", None)
         if at is None:
-            raise InvalidInput(
-                f"{type(self.f.model).__name__} is no classifier of rows, so that nothing of it can be held."
-            )
+            raise InvalidInput(f"{type(self.f.model).__name__} is not a classifier of rows, so no columns can be held.")
         engine = self.engine
         made = SmoothedClassifier(
             at(held), self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, self.step
@@ -411,7 +449,7 @@ class SmoothedClassifier:
 
     @property
     def alm_cap(self) -> float | None:
-        """The largest scale that any direction of the noise can have, λ included: what ALM is compared under."""
+        """The largest scale that any direction of the noise can have, including λ; ALM is compared under this cap."""
         largest = self.M.cap()
         return None if largest is None else self.law.scale * largest
 
@@ -457,7 +495,7 @@ class SmoothedClassifier:
         return Candidate(i, x, M, Stream(plan.seed, name, phase), 0, radius, selecting)
 
     def decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
-        """How what a rule decides follows from p at x, and back."""
+        """The map from p to what a stopping rule decides at x, and its inverse."""
         with self.engine.beside(x.device):
             return self.sizes.decided(M, x, plan)
 
@@ -467,7 +505,7 @@ class SmoothedClassifier:
             return self.sizes.error(M, x)
 
     def check_inputs(self, x: torch.Tensor, norm: float | None = None) -> list[torch.Tensor]:
-        """The inputs one by one, each (1, *event) and on the model's device, or an error before any work."""
+        """The inputs as a list, each (1, *event) on the model's device; raises an error before any work."""
         return self.readiness.inputs(x, norm)
 
 

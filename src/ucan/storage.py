@@ -1,8 +1,8 @@
-"""What is kept on disk, and how: files that are whole or absent, lines that are added one by one, databases of ours.
+"""Writing to disk: atomic files, append-only journals, and SQLite databases.
 
-Three rules hold for everything that UCAN writes. A file is written whole or not at all (``whole``, ``write_whole``).
-Work that may be interrupted adds each result when it is finished and goes on from there (``Journal``, and transactions of
-a database). Work goes on only under the config it was begun with (`config.settle`).
+Three rules hold for everything that UCAN writes. A file is written atomically (``whole``, ``write_whole``). Work that may be
+interrupted stores each finished result and resumes from there (``Journal``, and transactions of a database). Work is resumed
+only under the config it was started with (`config.settle`).
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def _sync(path: Path, mode: int) -> None:
 
 
 class Journal:
-    """A file of lines that grows while work goes on; one process writes it, others may read it meanwhile.
+    """An append-only file of lines; one process writes it, others may read it at the same time.
 
-    Each line is added in one write and is then on the disk. A last line that a crash cut short does not count: it is not
-    among ``lines``, and the next line takes its place.
+    Each line is added in one write and is then on the disk. An incomplete last line, after a crash, is ignored: it is not in
+    ``lines``, and the next line replaces it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,7 +131,7 @@ def recognise(db: sqlite3.Connection, path: Path, application_id: int, version: 
     schema = db.execute("PRAGMA user_version").fetchone()[0]
     if application == application_id:
         if schema != version:
-            raise StoreError(f"{path} has schema version {schema}; this version of UCAN knows {version}.")
+            raise StoreError(f"{path} has schema version {schema}, but this version of UCAN supports {version}.")
         return True
     if application or schema or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise StoreError(f"{path} is a SQLite file of another program, or of another kind; nothing was changed.")
@@ -170,7 +170,10 @@ def storage(folder: Path) -> Iterator[None]:
 
 def _advice(folder: Path, problem: str) -> str:
     if "disk is full" in problem:
-        return f"no space left for {folder}: what was stored before is safe. Free some space and run again to go on."
+        return (
+            f"no space left for {folder}: stored results are safe. Free some space and run the same command again to "
+        )
+        "resume."
     if "not a database" in problem or "malformed" in problem:
         return f"the database of {folder} is damaged or is not a SQLite file ({problem}); nothing was changed."
     return f"{folder} cannot be read or written: {problem}."

@@ -1,4 +1,4 @@
-"""Adversaries against the deployed pipeline: does a claimed guarantee survive one?"""
+"""Attacks on the deployed pipeline, to test a claimed guarantee."""
 
 from ucan.audit.auditor import FACTORS, attack, audit, audit_all, modes_of, replay
 from ucan.audit.decide import Decision, allowed_breaks, decide

@@ -1,7 +1,7 @@
-"""Adversaries against a smoothed classifier, inside the exact region of a certificate.
+"""Attacks on a smoothed classifier, inside the exact region of a certificate.
 
-No attack library serves here (foolbox was looked at): none searches a linear image of an ℓp ball, and none averages over
-the noise that a generator shapes anew from the attacker's own input.
+No attack library fits (foolbox was considered): none searches a linear image of an ℓp ball, and none averages over noise that
+a generator computes from the attacked input.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from ucan.certificate import Certificate
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import as_answer, forward_size
 
-# Step sizes of the gradient attack as shares of the ball's radius; they fall to nothing over the attack.
+# Step sizes of the gradient attack relative to the ball's radius; they decrease to 0 over the attack.
 STEPS = (0.5, 0.1)
-# Coordinates that a chain moves at once in an ℓ1 ball, as shares of d (at least one).
+# Coordinates that a chain changes at once in an ℓ1 ball, as fractions of d (at least one).
 SPREADS = (0.0, 0.01, 0.1)
-# A chain looks finished when at most this share of its draws still votes for the certified class.
+# A chain is considered finished when at most this share of its draws votes for the certified class.
 FOOLED = 1 / 8
 # Logits are scaled so that the class's margin spreads by this much over the draws: the gradient is then nearly that of the
 # probability of a vote, and not that of the classifier's confidence.
 SHARPNESS = 6.0
-# How much of the mean of a chain's gradients is kept from one step to the next.
+# Decay of the running mean of a chain's gradients.
 MEMORY = 0.8
-# A point that rounding carried outside is drawn in by these shares of its size, the smallest that helps.
+# A point that rounding moved outside is shrunk by the smallest of these fractions that brings it inside.
 SHRINKS = (0.0, 1e-7, 3e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-# How often a point of a grid is pulled in before it is left out.
+# How many times a grid point is pulled in before it is dropped.
 PULLS = 64
 
 
 @dataclass(frozen=True)
 class Aim:
-    """What is attacked: the votes of g for class ``c_A`` near x (1, *event), inside ``ball``.
+    """The target of an attack: the votes of g for class ``c_A`` near x (1, *event), inside ``ball``.
 
     With ``pair`` the class has to lose against one rival (a two-class certificate), else against all others together.
-    ``enough`` is asked about perturbations (batch, *event) that look finished; the attack ends when it says yes.
+    ``enough`` is called with perturbations (batch, *event) that seem finished; the attack ends when it returns True.
     """
 
     g: SmoothedClassifier
@@ -53,7 +53,7 @@ class Aim:
 
 
 def covered_step(g: SmoothedClassifier, certificate: Certificate) -> float | torch.Tensor | None:
-    """The step of the changes for which a certificate of g holds; None where it holds for changes of any kind."""
+    """The step of the changes for which a certificate of g holds; None if it holds for any change."""
     return None if certificate.evidence.arithmetic.endswith(ROUNDED) else g.step
 
 
@@ -64,7 +64,7 @@ def reachable(
 
     x + δ is rounded to the input's precision; what counts is fl(x + δ) − x, and only where its size is below the limit; in a
     region that is ‖Σ⁻¹(fl(x + δ) − x)‖ₚ.
-    A δ that rounding carried outside is drawn in by up to a thousandth; one that stays outside is left out.
+    A δ that rounding moved outside is shrunk by up to a thousandth; one that stays outside is dropped.
 
     With ``step`` (a number, or a tensor of the event's shape) inputs are whole multiples of it: x + δ is rounded to the
     nearest, and where that leads outside, single coordinates are pulled back towards x, a step at a time.
@@ -85,7 +85,7 @@ def reachable(
 def _seen(
     x: torch.Tensor, z: torch.Tensor, region: Sized, limit: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Perturbed inputs, the perturbations that they really are, and which of them lie strictly inside."""
+    """Perturbed inputs, their actual perturbations, and which of them are strictly inside."""
     actual = z.double() - x.double()
     return z, actual, torch.isfinite(z).flatten(1).all(1) & (region.size(actual) < limit).to(z.device)
 
@@ -109,7 +109,7 @@ def _on_grid(
 
 
 def _at(x: torch.Tensor, home: torch.Tensor, moved: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """The inputs so many steps away from x; a coordinate that does not move keeps its digits."""
+    """The inputs at this many steps from x; a coordinate that does not move keeps its exact value."""
     return torch.where(moved == 0, x, ((home + moved) * step).to(x.dtype))
 
 
@@ -122,9 +122,9 @@ def _pulled(
     region: Sized,
     limit: float,
 ) -> torch.Tensor:
-    """The same point with as few coordinates pulled by one step as it takes to be inside; with all, if none will do.
+    """The same point with as few coordinates as possible pulled by one step to be inside; all of them if that is not enough.
 
-    The first to be pulled are those which rounding carried furthest out.
+    Coordinates that rounding moved furthest out are pulled first.
     """
     excess = torch.where(moved == 0, -torch.inf, (moved * step).abs() - wanted.abs()).flatten()
     order, most = excess.argsort(descending=True), int((moved != 0).sum())
@@ -143,17 +143,17 @@ def _pulled(
 
 
 def _answers(g: SmoothedClassifier, noisy: torch.Tensor) -> torch.Tensor:
-    """What f answers to noisy copies (draws, batch, *event): (draws, batch, …), differentiable if f is."""
+    """The outputs of f on noisy copies (draws, batch, *event): (draws, batch, …), differentiable if f is."""
     shown = g.M.view(noisy.flatten(0, 1))
     answer = as_answer(g.f.model(shown if g.f.dtype is None else shown.to(g.f.dtype)))
     return answer.reshape(*noisy.shape[:2], *answer.shape[1:])
 
 
 def has_gradient(g: SmoothedClassifier, x: torch.Tensor, rng: torch.Generator) -> bool:
-    """Whether f's answers near x (1, *event) tell how they would change: logits with a gradient that is not 0 throughout.
+    """Whether f returns logits near x (1, *event) with a gradient that is not 0 everywhere.
 
-    A classifier that rounds its input has a gradient for autograd's sake, and it says nothing. One that does not take
-    tensors under autograd (it calls ``.numpy()``, say) has none.
+    A classifier that rounds its input has a gradient of 0 for autograd. One that does not support autograd (it calls
+    ``.numpy()``, for example) has none.
     """
     x = x.detach().clone().requires_grad_()
     with torch.enable_grad():
@@ -162,7 +162,7 @@ def has_gradient(g: SmoothedClassifier, x: torch.Tensor, rng: torch.Generator) -
             answer = _answers(g, noisy)
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # whatever is wrong with it beside autograd, its votes will say
+        except Exception:  # other errors of the classifier show up in its votes
             return False
         if not (answer.ndim == 3 and answer.is_floating_point() and answer.requires_grad):
             return False
@@ -176,8 +176,8 @@ def gradient_attack(aims: Sequence[Aim], steps: int, draws: int, restarts: int) 
     """Projected gradient ascent through generator, noise and classifier; for each aim perturbations (candidates, *event).
 
     Chains start at 0 and at random points, with several step sizes, and run side by side, those of all aims in the same
-    passes through the classifier. Every step draws fresh noise. The candidates are the last point of every chain, the best
-    of its way, and the edge of the ball along the mean of its last gradients.
+    passes through the classifier. Every step draws fresh noise. The candidates are the last and the best point of every
+    chain, and the edge of the ball along the mean of its last gradients.
     """
     searches = [_Search(aim, restarts) for aim in aims]
     for step in range(steps):
@@ -204,7 +204,7 @@ class _Search:
         self.spread = torch.tensor([max(1, round(SPREADS[i % len(SPREADS)] * d)) for i in range(count)]).to(aim.x)
         self.u = ball.random(count, aim.x, aim.rng)
         self.u[: len(STEPS)] = 0
-        # Of more than two classes, some chains go against all others together and some for one rival to overtake.
+        # With more than two classes, some chains attack the class against all others and some against one rival.
         self.rival = torch.tensor([aim.pair or i % len(STEPS) > 0 for i in range(count)], device=self.u.device)
         self.mean = torch.zeros_like(self.u)
         self.best = self.u.clone()
@@ -212,7 +212,7 @@ class _Search:
         self.found: torch.Tensor | None = None
 
     def step(self, gain: torch.Tensor, gradient: torch.Tensor, share: torch.Tensor, left: float) -> None:
-        """One step upwards, unless a chain has arrived."""
+        """One ascent step for each chain that is not finished."""
         better = gain > self.best_gain
         self.best = torch.where(better[:, None], self.u, self.best)
         self.best_gain = torch.where(better, gain, self.best_gain)
@@ -225,7 +225,7 @@ class _Search:
         self.u = ball.project(self.u + left * self.size * ball.ascent(gradient, self.spread))
 
     def candidates(self) -> torch.Tensor:
-        """What is worth a look."""
+        """The points to test."""
         ball = self.aim.ball
         if self.found is not None:
             return self.found
@@ -272,10 +272,10 @@ def _sharpened(output: torch.Tensor, c_A: torch.Tensor) -> torch.Tensor:
 
 
 def black_box_attack(aim: Aim, steps: int, draws: int) -> torch.Tensor:
-    """An evolution strategy on vote shares, for classifiers that only answer; perturbations (candidates, *event).
+    """An evolution strategy on vote shares, for classifiers without gradients; perturbations (candidates, *event).
 
-    Each generation tries random steps from the parent, and steps towards the noise that fooled the classifier: where the
-    noise of the votes against the class differs from that of the votes for it, there the class is weak.
+    Each generation tries random steps from the parent, and steps towards the noise that fooled the classifier: the mean noise
+    of the votes against the class minus that of the votes for it.
     """
     ball, wide = aim.ball, aim.x.new_ones(1)
     u = torch.cat([torch.zeros_like(aim.x).reshape(1, -1), ball.random(15, aim.x, aim.rng)])

@@ -1,4 +1,4 @@
-"""The auditor: attack each certificate inside its own region, and judge what is found."""
+"""The auditor: attack each certificate inside its region, and test what is found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FACTORS = (0.5, 0.9, 0.999)
 
 
 def modes_of(scope: str, asked: str) -> tuple[Mode, ...]:
-    """The modes to audit. Noise that does not look at its input is the same in both, so ``both`` then means live."""
+    """The modes to audit. Noise that does not depend on the input is the same in both modes, so ``both`` then means live."""
     if asked not in (*MODES, "both"):
         raise InvalidInput(f"mode must be live, frozen or both, got {asked!r}.")
     if asked == "both":
@@ -45,7 +45,7 @@ def audit(
 ) -> Iterator[tuple[Attempt, torch.Tensor | None]]:
     """Attack one certificate of g about x (1, *event); an attempt for each factor, smallest first, with the δ tested.
 
-    ``live`` attacks the deployed pipeline, whose generator sees x + δ; ``frozen`` holds μ and Σ as they are at x. Every δ
+    ``live`` attacks the deployed pipeline, whose generator sees x + δ; ``frozen`` keeps μ and Σ as computed at x. Every δ
     lies strictly inside the factor's share of the exact region, after rounding to the input's precision. A certificate
     that is broken at one factor is broken by the same δ at every larger one.
 
@@ -78,7 +78,7 @@ def attack(
 ) -> tuple[Attempt, torch.Tensor | None]:
     """One attack within ``factor`` of the region, with the δ tested; above 1 it may leave the region.
 
-    Out there nothing is promised: a change of the answer is then no break of the certificate, and not ``covered``.
+    Outside the region nothing is guaranteed: a changed answer is then not a break of the certificate, and not ``covered``.
     """
     if not (math.isfinite(factor) and factor > 0):
         raise InvalidInput(f"a factor must be a finite number above 0, got {factor}.")
@@ -97,12 +97,12 @@ def audit_all(
     on_attempt: Callable[[Attempt], None] | None = None,
     registry: Registry | None = None,
 ) -> list[Attempt]:
-    """Attack many certificates (number, input, certificate); what the ledger has already is not done again.
+    """Attack many certificates (number, input, certificate); attempts in the ledger are not repeated.
 
-    Except for breaks of an older ledger that were not tested a second time: these are attacked anew.
+    Exception: breaks of an older ledger that were not tested a second time are attacked again.
 
-    Certificates are attacked side by side, as many as fill the device, at the smallest factor first; every attempt is in
-    the ledger before the next ones begin, a break with its input, its δ, and the registry as it was.
+    Certificates are attacked side by side, as many as fill the device, at the smallest factor first; every attempt is in the
+    ledger before the next ones start, a break with its input, its δ, and the state of the registry.
     """
     factors, budget, attempts = sorted(factors), budget or Budget(), list[Attempt]()
     waiting = iter(cases)
@@ -119,7 +119,7 @@ def audit_all(
 
 
 def _side_by_side(dim: int, device: torch.device, budget: Budget) -> int:
-    """How many certificates it takes for the copies of an attack to fill the device."""
+    """How many certificates to attack at once so that their copies fill the device."""
     return max(1, forward_size(dim, device) // (chains(budget.restarts) * budget.draws))
 
 
@@ -150,7 +150,7 @@ def _audit_group(
     for idx, *_ in members:
         mine = known[idx]
         smallest = _smallest_broken(mine)
-        for f in factors:  # whatever was found there before, the smaller break holds there as well
+        for f in factors:  # a break at a smaller factor is also a break here
             if f > smallest and (f not in mine or mine[f].same_as != smallest):
                 _finish(inherited(mine[smallest], f), mine, ledger, None if f in mine else on_attempt)
         yield from (mine[f] for f in factors)
@@ -159,12 +159,12 @@ def _audit_group(
 def _known(
     ledger: Ledger, idx: int, factors: Iterable[float], mode: Mode, certificate: Certificate
 ) -> dict[float, Attempt]:
-    """The attempts on this certificate that need not be made again; those on another one are not mistaken for them."""
+    """The finished attempts on this certificate; attempts on another certificate are refused."""
     known = {f: Attempt(**record) for f in factors if (record := ledger.get(idx, f, mode)) is not None}
     claim = certificate.prediction, certificate.size, certificate.scope, certificate.evidence.input_hash
     if any((a.prediction, a.radius, a.scope, a.claim) != claim for a in known.values()):
         raise InvalidInput(
-            f"{ledger.folder} holds attacks on another certificate of input {idx}: name another folder with --out."
+            f"{ledger.folder} holds attacks on another certificate of input {idx}: give another folder with --out."
         )
     return {factor: attempt for factor, attempt in known.items() if not attempt.tested_once}
 
@@ -191,14 +191,14 @@ def replay(
     budget: Budget | None = None,
     registry: Registry | None = None,
 ) -> Decision:
-    """Put one δ (1, *event) to the test again: is it strictly inside the region, and what do fresh votes there say?
+    """Test one δ (1, *event) again: whether it is strictly inside the region, and what fresh votes there decide.
 
-    With the budget and the ``votes_seed`` of a kept break as its seed, the votes are those that broke it, one by one.
+    With the budget and the ``votes_seed`` of a stored break as the seed, the votes are exactly those that broke it.
     """
     budget = budget or Budget()
     x = x.to(g.f.device or x.device)
     if not bool(certificate.region.contains(delta)[0]) and not share(certificate, delta) < 1:
-        raise InvalidInput("this δ does not lie in the certificate's region: it refutes nothing.")
+        raise InvalidInput("this δ is not inside the certificate's region, so it refutes nothing.")
     with copied(registry) as memory:
         origin = case_of(g, 0, x, certificate, memory).origin
         if mode == "live" and memory is not None:
@@ -211,6 +211,6 @@ def replay(
 
 
 def inherited(attempt: Attempt, factor: float) -> Attempt:
-    """The same break, seen from a larger factor."""
+    """The same break, recorded at a larger factor."""
     same = attempt.factor if attempt.same_as is None else attempt.same_as
     return Attempt(**{**attempt.to_dict(), "factor": factor, "same_as": same})

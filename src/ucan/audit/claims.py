@@ -1,4 +1,4 @@
-"""What a certificate claims, as one set to be inside of: its region, and with a budget the changes within it as well."""
+"""The set of changes that a certificate covers: its region, and the changes within its budget."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ucan.certificate import Certificate
 
 
 class Sized(Protocol):
-    """A set around 0 that is told by a size: a change is inside where that is below a limit."""
+    """A set around 0 given by a size function: a change is inside if its size is below a limit."""
 
     def size(self, delta: torch.Tensor) -> torch.Tensor:
         """The size of each change of a batch (batch, *event), in float64."""
 
 
 class Both:
-    """A region and a budget together; sizes are shares of what is claimed, the smaller of the two."""
+    """The union of a region and a budget; a size is the smaller of the two fractions of what is claimed."""
 
     def __init__(self, certificate: Certificate) -> None:
         assert certificate.budget is not None and certificate.budget_factor, "there is a claim about the budget"
@@ -30,13 +30,13 @@ class Both:
 
 
 def claimed(certificate: Certificate) -> tuple[Sized, float]:
-    """The set that a certificate is about, and the size at which it ends."""
+    """The set that a certificate covers, and its limit."""
     if certificate.budget is None or not certificate.budget_factor:
         return certificate.region, certificate.region.radius
     return Both(certificate), 1.0
 
 
 def share(certificate: Certificate, delta: torch.Tensor) -> float:
-    """How far out a change (1, *event) lies, as a share of what is claimed: inside below 1."""
+    """The size of a change (1, *event) as a fraction of what is claimed; inside if below 1."""
     inside, limit = claimed(certificate)
     return float(inside.size(delta)[0]) / limit

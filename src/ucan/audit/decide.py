@@ -1,4 +1,4 @@
-"""When a certificate counts as broken: only beyond sampling doubt, at a stated level."""
+"""When a certificate counts as broken: by a statistical test at a stated level."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from scipy.special import bdtrc
 
 from ucan.bounds import at_most_p_value, check_alpha
 
-# The level of the second test of a break, and the α of certifying it again. It is the same however many certificates are
-# attacked in however many sittings: up to 2.5 million tests raise a false alarm with probability at most 2 · 10⁻¹⁰ each,
-# 0.0005 together. The count of breaks has another 0.0005.
+# The level of the second test of a break, and the α of certifying it again. It does not depend on the number of certificates
+# # attacked or of interruptions: up to 2.5 million tests raise a false alarm with probability at most 2 · 10⁻¹⁰ each, 0.0005
+# together. The count of breaks has another 0.0005.
 SURE, COUNT = 1e-10, 0.0005
 
 
 @dataclass(frozen=True)
 class Decision:
-    """``hits`` of ``total`` fresh votes were for the certified class; ``answer`` led. ``p_value`` is how likely so few
-    would be if the certificate were true at this point.
+    """``hits`` of ``total`` fresh votes were for the certified class; ``answer`` had the most. ``p_value`` is the probability
+    of so few if the certificate were true at this point.
     """
 
     broken: bool
@@ -29,7 +29,7 @@ class Decision:
 
 
 def rival_of(counts: Sequence[int], c_A: int) -> int:
-    """The class with most votes besides c_A. To be chosen from other votes than those that then test it."""
+    """The class with the most votes besides c_A. Choose it on other votes than those that test it."""
     return max((c for c in range(len(counts)) if c != c_A), key=lambda c: counts[c])
 
 
@@ -47,16 +47,16 @@ def decide(
     hits = counts[c_A]
     total = sum(counts) + invalid if rival is None else hits + counts[rival]
     p_value = at_most_p_value(hits, total, 0.5) if total else 1.0
-    # Where none leads, the answer has not changed.
+    # A tie does not count as a changed answer.
     answer = max(range(len(counts)), key=lambda c: (counts[c], c == c_A))
     return Decision(p_value <= level and (answer != c_A or not changed), answer, hits, total, p_value)
 
 
 def allowed_breaks(inputs: int, chance: float) -> int:
-    """How many of so many inputs may have a broken claim by accident, each with probability at most ``chance``.
+    """How many of ``inputs`` inputs may have a broken claim by chance, each with probability at most ``chance``.
 
     The least k with P(Bin(inputs, chance) > k) ≤ 0.0005/((k + 1)(k + 2)). These sum to 0.0005, so with that probability at
-    most the count is ever above it as inputs are added: an audit may stop where it likes, be looked at, and go on.
+    most the count is ever above it as inputs are added: an audit may be stopped at any time, inspected, and continued.
     """
     check_alpha(chance)
     return next(k for k in range(inputs + 1) if bdtrc(k, inputs, chance) <= COUNT / ((k + 1) * (k + 2)))

@@ -10,17 +10,17 @@ import torch
 from ucan.audit.ledger import Ledger, load_break
 from ucan.audit.trials import Attempt
 
-SIDE = 160  # pixels that the smaller side of a panel has at least
+SIDE = 160  # the least number of pixels of a panel's smaller side
 
 
 def worst(attempts: Sequence[Attempt], count: int) -> list[Attempt]:
-    """The breaks that say most: inside the smallest share of the region first, then by the fewest votes left."""
+    """The strongest breaks: inside the smallest fraction of the region first, then by the fewest votes left."""
     own = [a for a in attempts if a.broken and a.same_as is None]
     return sorted(own, key=lambda a: (a.factor, a.hits / max(1, a.total), a.idx))[:count]
 
 
 def save_images(ledger: Ledger, attempts: Sequence[Attempt], count: int = 8) -> list[Path]:
-    """Write the worst breaks as PNG files beside their δ; inputs that are no pictures give none."""
+    """Write the worst breaks as PNG files next to their δ; inputs that are not pictures are skipped."""
     paths = []
     for attempt in worst(attempts, count):
         source = ledger.path_of(attempt.to_dict())

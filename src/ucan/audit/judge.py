@@ -1,4 +1,4 @@
-"""Which of an attack's points is put to the test, and the test: votes that the attack never saw."""
+"""Choose which point of an attack to test, and test it with votes that the attack never saw."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
 from ucan.smoothed import SmoothedClassifier
 
-# Candidates are screened in rounds of so many votes each; after a round so many of the best go on to the next.
+# Candidates are screened in rounds: votes per round, and how many of the best remain after each round.
 ROUNDS, KEPT = (256, 1024, 4096), (4, 2)
-# A share of votes is believed within so many standard deviations: to give a point up, and to call it clearly lost.
+# Number of standard deviations to give a point up, and to call it clearly lost.
 GIVE_UP, CLEAR = 3.0, 2.0
 # A search may end at a point where the class's share is below this.
 LOST = 0.4
@@ -35,8 +35,8 @@ AGAIN, MOST = 10, 100
 class Budget:
     """How hard to attack: steps, noise draws a step and restarts; ``check`` fresh votes or more decide at ``level``.
 
-    A test goes on, up to a hundred times ``check``, while the class's share is too close to one half to tell. ``attack`` is
-    the name of an attack in the catalogue; None: by gradients where the classifier has one, else by its answers alone.
+    A test draws more votes, up to a hundred times ``check``, while the class's share is too close to one half to decide.
+    ``attack`` is the name of an attack in the catalogue; None: by gradients if the classifier has them, else black-box.
     """
 
     steps: int = 40
@@ -62,7 +62,7 @@ class Budget:
         return MOST * self.check
 
     def looks(self, first: int) -> list[int]:
-        """The numbers of votes after which a test looks: each twice the last, from ``first`` to the most."""
+        """The numbers of votes at which a test is evaluated: each twice the last, from ``first`` to the most."""
         doubled = itertools.takewhile(lambda n: n < self.most, (first * 2**i for i in itertools.count()))
         return [*doubled, self.most]
 
@@ -74,7 +74,7 @@ def derived_seed(seed: int, *purpose: Any) -> int:
 
 
 def precision_of(certificate: Certificate) -> str | None:
-    """The precision to ask for, so that the classifier is run as it was certified; None where that is its own."""
+    """The precision to request so that the classifier runs as certified; None for its own."""
     own = certificate.evidence.precision
     return own if own in PRECISIONS else None
 
@@ -106,7 +106,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Share:
-    """``hits`` of the ``votes`` that matter, which are some of ``total``; what is asked is whether that is half of them."""
+    """``hits`` of the ``votes`` that matter, out of ``total``; the question is whether this is at least half."""
 
     hits: int
     votes: int
@@ -114,7 +114,7 @@ class Share:
 
     @property
     def value(self) -> float:
-        """The share; 1 where no vote matters."""
+        """The share; 1 if no vote matters."""
         return self.hits / self.votes if self.votes else 1.0
 
     @property
@@ -127,7 +127,7 @@ class Share:
         return self.value + CLEAR * self.deviation < 0.5
 
     def hopeless(self, level: float, most: int) -> bool:
-        """Whether a test on ``most`` votes at this level would not reject, believing the votes as far as one may."""
+        """Whether a test on ``most`` votes at this level is not expected to reject, within the error of the votes so far."""
         fewest = 0.5 - (_quantile(level) + 1) * 0.5 / math.sqrt(most * max(self.votes, 1) / max(self.total, 1))
         return self.value - GIVE_UP * self.deviation > fewest
 
@@ -147,10 +147,10 @@ class Point:
 
 
 class Judge:
-    """Keeps the best points seen so far, by votes of its own, and in the end puts one of them to the test.
+    """Keeps the best points so far, by its own votes, and finally tests one of them.
 
-    ``promised``: the certificate covers what is attacked. Then a class that has lost its majority breaks a binary claim,
-    whether or not another one leads; otherwise only another answer counts.
+    ``promised``: the certificate covers what is attacked. Then a class without a majority breaks a binary claim, whether or
+    not another class leads; otherwise only another answer counts.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Judge:
     def verdict(self) -> tuple[Decision, torch.Tensor | None]:
         """The decision on the best point, by fresh votes; hopeless points are decided by the screening alone."""
         c_A = self.c.prediction
-        if not self.points:  # a region too thin for the input's precision: nothing but x itself is inside
+        if not self.points:  # the region is too thin for the input's precision: only x itself is inside
             return Decision(False, c_A, 0, 0, 1.0), None
         point = self._chosen()
         if self._hopeless(point.seen):
@@ -193,25 +193,25 @@ class Judge:
         return self._check(point), point.delta
 
     def at(self, delta: torch.Tensor) -> Decision:
-        """The decision on one perturbation (1, *event) whatever the screening says of it."""
+        """The decision on one perturbation (1, *event), independent of the screening."""
         points = self._screened(delta)
         return self._check(points[0]) if points else Decision(False, self.c.prediction, 0, 0, 1.0)
 
     def again(self) -> Decision:
-        """The decision on the same point by at least ten times as many votes of another stream, beyond all doubt."""
+        """The decision on the same point by at least ten times as many votes of another stream, at a much smaller level."""
         assert self.tested is not None, "there was a verdict to test again"
         looks = self.budget.looks(AGAIN * self.budget.check)
         return self._test(self.tested, looks, min(self.budget.level, SURE), "again")
 
     def _screened(self, delta: torch.Tensor) -> list[Point]:
-        """Those of some perturbations that are inside, with the votes of the first round."""
+        """The perturbations that are inside, with the votes of the first round."""
         inputs, deltas = reachable(self.x, delta, self.inside, self.limit, covered_step(self.g, self.c))
         tallies = self._votes(inputs, ROUNDS[0], "screen")  # all at once: they share forward passes
         found = zip(inputs.split(1), deltas.split(1), tallies, strict=False)
         return [Point(z, actual, tally, tally) for z, actual, tally in found]
 
     def _chosen(self) -> Point:
-        """The point to test: of the candidates ever fewer get ever more votes, while the best of them is not hopeless."""
+        """The point to test: fewer and fewer candidates get more and more votes, until the best one is hopeless."""
         points = self.points
         for size, kept in zip(ROUNDS[1:], KEPT, strict=True):
             points = self._leading(points, kept)
@@ -225,7 +225,7 @@ class Judge:
         return self._share(tally).hopeless(self.strictest, self.budget.most)
 
     def _share(self, tally: Tally) -> Share:
-        """The share of votes that has to fall below one half."""
+        """The share of votes that must fall below one half for a break."""
         return tally.own(self.c.prediction) if self.majority else tally.duel(self.c.prediction)
 
     def _leading(self, points: list[Point], count: int) -> list[Point]:
@@ -247,10 +247,10 @@ class Judge:
         return self._test(point, self.budget.looks(self.budget.check), self.budget.level, "check")
 
     def _test(self, point: Point, looks: Sequence[int], level: float, purpose: str) -> Decision:
-        """The claim's test on fresh votes, which looks several times and stops when it rejects or is not going to.
+        """Test the claim on fresh votes at several numbers of votes; stop when it rejects or will not reject.
 
-        Each look rejects a true claim with probability at most level/looks, so that all of them together keep to the
-        level; the p-value is multiplied by their number. Stopping without a rejection costs nothing but a rejection.
+        Each look rejects a true claim with probability at most level/looks, so all of them together keep the level; the
+        p-value is multiplied by their number. Stopping without a rejection only loses power.
         """
         rival = self._rival(point)
         seen: Tally | None = None
@@ -267,7 +267,7 @@ class Judge:
         return None if self.c.p_upper is None else rival_of(point.first.counts, self.c.prediction)
 
     def _votes(self, z: torch.Tensor, n: int, purpose: str, number: int = 0) -> list[Tally]:
-        """n votes at each of some points; those of each purpose and number are another stream."""
+        """n votes at each point; each purpose and number has its own stream."""
         if not len(z):
             return []
         name = (purpose, number) if number else (purpose,)

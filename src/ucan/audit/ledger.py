@@ -1,4 +1,4 @@
-"""What an audit leaves on disk: one line per finished attempt, and every break with all that replays it."""
+"""The files of an audit: one line per finished attempt, and every break with everything needed to replay it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ATTEMPTS, BREAKS = "attempts.jsonl", "breaks"
 class Ledger:
     """The folder of one audit: ``config.toml`` (how it attacks), ``attempts.jsonl``, ``breaks/``.
 
-    An attempt is one line of a journal. One whose line a crash cut short is made again.
+    An attempt is one line of a journal. An attempt with an incomplete line, after a crash, is repeated.
     """
 
     def __init__(self, folder: str | Path, config: dict[str, Any]) -> None:
@@ -32,7 +32,9 @@ class Ledger:
         try:
             records = [json.loads(line) for line in self._journal.lines()]
         except ValueError as error:
-            raise StoreError(f"{self._journal.path} is damaged: {error}. Remove it to begin the audit anew.") from error
+            raise StoreError(
+                f"{self._journal.path} is damaged: {error}. Remove it to start the audit again."
+            ) from error
         self._records = {(r["idx"], r["factor"], r["mode"]): r for r in records}
 
     def __len__(self) -> int:
@@ -43,13 +45,13 @@ class Ledger:
         return self._records.get((idx, factor, mode))
 
     def add(self, record: dict[str, Any]) -> None:
-        """Append one attempt: afterwards it is on the disk."""
+        """Append one attempt; it is on disk when this returns."""
         with storage(self.folder):
             self._journal.append(json.dumps(record, allow_nan=False))
         self._records[record["idx"], record["factor"], record["mode"]] = record
 
     def keep(self, record: dict[str, Any], x: torch.Tensor, delta: torch.Tensor) -> Path:
-        """Write a break, whole or not at all: the input, δ in float64, and the attempt's record."""
+        """Write a break atomically: the input, δ in float64, and the attempt's record."""
         path = self.path_of(record)
         tensors = {"x": x.detach().cpu().contiguous().clone(), "delta": delta.detach().cpu().contiguous().clone()}
         with storage(self.folder):
@@ -62,15 +64,15 @@ class Ledger:
 
 
 def break_path(folder: Path, record: dict[str, Any]) -> Path:
-    """Where the audit in a folder keeps a break; one inherited from a smaller factor lies under that."""
+    """The path of a break in an audit's folder; an inherited break is stored under the smaller factor."""
     factor = record["factor"] if record.get("same_as") is None else record["same_as"]
     return folder / BREAKS / f"{record['idx']}-{record['mode']}-{factor:g}.safetensors"
 
 
 def load_break(path: str | Path) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
-    """(attempt, x, δ) of a break that a ledger kept."""
+    """Read (attempt, x, δ) of a stored break."""
     try:
         with safe_open(str(path), framework="pt") as file:
             return json.loads(file.metadata()["attempt"]), file.get_tensor("x"), file.get_tensor("delta")
     except Exception as error:  # safetensors raises its own, OSError and KeyError
-        raise InvalidInput(f"{path} is no break that `ucan audit` kept: {error}.") from error
+        raise InvalidInput(f"{path} is not a break stored by `ucan audit`: {error}.") from error

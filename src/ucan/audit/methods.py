@@ -1,4 +1,4 @@
-"""The attacks of an audit by name. What they propose is checked by the judge: an attack can miss, and never lie."""
+"""The attacks of an audit by name. The judge tests every proposal, so an attack can miss a break but never invent one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from ucan.audit.attacks import Aim, black_box_attack, gradient_attack
 from ucan.audit.judge import Budget
 
-# An attack: for each aim the perturbations (candidates, *event) that it came to.
+# An attack returns perturbations (candidates, *event) for each aim.
 Attack = Callable[[Sequence[Aim], Budget], Sequence[torch.Tensor]]
 
 
@@ -19,5 +19,5 @@ def gradient(aims: Sequence[Aim], budget: Budget) -> list[torch.Tensor]:
 
 
 def black_box(aims: Sequence[Aim], budget: Budget) -> list[torch.Tensor]:
-    """An evolution strategy on vote shares, for classifiers that only answer."""
+    """An evolution strategy on vote shares, for classifiers without gradients."""
     return [black_box_attack(aim, budget.steps, budget.draws) for aim in aims]

@@ -1,4 +1,4 @@
-"""Attacks on a classifier with a memory: its answers come from a copy of its registry, which the attacker may fill."""
+"""Attacks on a classifier with a registry: a copy of the registry is attacked, and the attacker may enrol inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ucan.errors import InvalidInput
 from ucan.registry import Registry
 from ucan.smoothed import SmoothedClassifier
 
-# Where an attacker has inputs of his own enrolled, as shares of the region: just outside it, and further out.
+# Where the attacker enrols inputs, relative to the region: just outside it, and further out.
 OUTSIDE = (1.01, 1.3)
 RIVALS = 8  # stored regions of another answer towards which points are tried
 
@@ -36,17 +36,19 @@ def copied(registry: Registry | None) -> Iterator[Registry | None]:
 def enrolled(registry: Registry | None, x: torch.Tensor, certificate: Certificate) -> torch.Tensor:
     """The enrolled input (1, *event) that a certificate about x came from."""
     if registry is None:
-        raise InvalidInput("a guarantee of scope registry is about a classifier with its memory: give its registry.")
+        raise InvalidInput("a guarantee of scope registry is about a classifier with its registry: give the registry.")
     found = registry.issuer(x, certificate)
     if found is None:
-        raise InvalidInput("this registry did not issue that certificate: is it the one that the run was made with?")
+        raise InvalidInput(
+            "this registry did not issue that certificate: give the registry that the run was made with."
+        )
     return found.centre[None].to(x)
 
 
 class Witness:
-    """Asks the classifier with its memory, and keeps a point where it answers otherwise, or else the outermost one.
+    """Queries the classifier with its registry, and keeps a point with a different answer, or else the outermost point.
 
-    Unlike votes, what a memory says is no matter of chance.
+    Unlike votes, a registry's answers are not random.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Witness:
         self.tried: torch.Tensor | None = None
 
     def look(self, delta: torch.Tensor) -> None:
-        """Ask at x + δ for perturbations (batch, *event); those that are not strictly inside do not count."""
+        """Query x + δ for perturbations (batch, *event); those that are not strictly inside do not count."""
         inputs, deltas = reachable(self.x, delta, self.c.region, self.limit, covered_step(self.g, self.c))
         for z, actual in zip(inputs.split(1), deltas.split(1), strict=True):
             answer = self._answer(z)
@@ -73,7 +75,7 @@ class Witness:
         return self.best is not None and self.best[0]
 
     def crowd(self) -> None:
-        """Have inputs around the region enrolled, where the search went, then try points towards all others' regions."""
+        """Enrol inputs around the region, where the search went, then try points towards the regions of other answers."""
         region = self.c.region
         for delta in () if self.tried is None else self.tried[: self.budget.restarts].split(1):
             size = float(region.size(delta)[0])
@@ -99,7 +101,7 @@ class Witness:
         return self._ask(z) if found is None else found.answer
 
     def _ask(self, z: torch.Tensor) -> int | None:
-        """What the classifier answers, which it then remembers."""
+        """The classifier's answer, which the registry then stores."""
         evidence = self.c.evidence
         (outcome,) = self.registry.certify(
             self.g,

@@ -1,4 +1,4 @@
-"""What an audit found: counts, the rule that tells a bug from bad luck, and the words for both."""
+"""The summary of an audit: counts, the rule that distinguishes a bug from chance, and the text for both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Summary:
 
     ``covered_breaks`` are those in a mode that the guarantee covers, twice tested; chance allows ``allowed`` of them.
     Certificates on the same evidence, as a registry gives them, count once. ``bugs`` are breaks that were certified again,
-    and answers that a memory did not keep to.
+    and registry answers that changed.
     """
 
     scope: str
@@ -65,12 +65,12 @@ class Summary:
 
 
 def read_attempts(folder: str | Path) -> list[Attempt]:
-    """The finished attempts of the audit in a folder, also while it goes on; none where there is no audit."""
+    """The finished attempts of the audit in a folder, also while it runs; empty if there is no audit."""
     path = Path(folder) / ATTEMPTS
     try:
         made = [Attempt(**json.loads(line)) for line in Journal(path).lines()]
     except (OSError, ValueError, TypeError) as error:
-        raise StoreError(f"{path} cannot be read as an audit: {error}. Remove the folder to audit anew.") from error
+        raise StoreError(f"{path} cannot be read as an audit: {error}. Remove the folder to audit again.") from error
     return list({(a.idx, a.factor, a.mode): a for a in made}.values())  # the last line of an attempt counts
 
 
@@ -78,11 +78,11 @@ def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:
     """Counts over all attempts of one run, which certified every ``skip``-th input.
 
     A claim is false with probability at most α for each input that was certified, abstentions included. Among
-    certificates chosen by their radius the share of false ones may be larger; their number is not. So the number that
-    chance allows is reckoned over all inputs up to the last one attacked.
+    certificates chosen by their radius the share of false ones may be larger; their number is not. So the number that chance
+    allows is computed over all inputs up to the last one attacked.
     """
     covered = [a for a in attempts if a.covered]
-    tests = Counter(a.claim or a.idx for a in covered)  # certificates on one piece of evidence stand or fall together
+    tests = Counter(a.claim or a.idx for a in covered)  # certificates with the same evidence are true or false together
     breaks = {a.claim or a.idx for a in covered if a.refuted}
     inputs = max(len(tests), max((a.idx for a in covered), default=0) // skip + 1)
     alpha = max((a.alpha for a in covered), default=0.001)
@@ -105,12 +105,12 @@ def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:
 
 
 def _unchanged(count: int) -> str:
-    """What is to be said of breaks at which the class still led."""
+    """A note on breaks at which the class still leads."""
     return f" ({count} of them by the loss of the majority alone: the class still leads)" if count else ""
 
 
 def in_words(summary: Summary) -> list[str]:
-    """What the counts mean, a sentence or two a line."""
+    """Explain the counts, one or two sentences per line."""
     memory = summary.scope == "registry"
     names = {
         "live": "on the classifier with its memory" if memory else "on the live pipeline",
@@ -123,15 +123,15 @@ def in_words(summary: Summary) -> list[str]:
     lines = [f"{summary.attacked} certificate{'s' if summary.attacked != 1 else ''} attacked: {counts}."]
     if memory and "live" in summary.broken:
         lines.append(
-            "Scope registry: the guarantee is about the classifier that answers from its registry, and a copy of that was "
-            "attacked, also by enrolling inputs around each region; nothing was enrolled in the registry itself. Without "
+            "Scope registry: the guarantee is about the classifier with its registry, and a copy of it was attacked, also by "
+            "enrolling inputs around each region; nothing was enrolled in the registry itself. Without "
             "the registry the pipeline has no such guarantee (docs/registry.md)."
         )
     elif summary.scope == "frozen" and "live" in summary.broken:
         lines.append(
-            "Scope frozen: each certificate speaks of the classifier whose noise was computed at its input and held "
-            "there. Breaks on the live pipeline, which computes the noise anew from the attacked input, are no bug: the "
-            "guarantee never covered it. Do not rely on these radii for a deployed pipeline (docs/scopes.md)."
+            "Scope frozen: each certificate is about the classifier whose noise was computed at its input and frozen. Breaks "
+            "on the live pipeline, which recomputes the noise from the attacked input, are not a bug: the guarantee does not "
+            "cover it. Do not rely on these radii for a deployed pipeline (docs/scopes.md)."
         )
     if summary.is_bug:
         kept = sum(a.recertified is None for a in summary.bugs)
@@ -139,7 +139,7 @@ def in_words(summary: Summary) -> list[str]:
         why += f"; {kept} answers changed inside a stored region" if kept else ""
         lines.append(
             f"BUG: {why}; {summary.covered_breaks} claims broke where the guarantee covers them, and chance explains at "
-            f"most {summary.allowed}. Either the radius, the noise, the votes or the memory are wrong (docs/audit.md)."
+            f"most {summary.allowed}. The radius, the noise, the votes or the registry is wrong (docs/audit.md)."
         )
     elif summary.covered_breaks:
         lines.append(

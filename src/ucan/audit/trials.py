@@ -1,4 +1,4 @@
-"""One attempt on one certificate: who is attacked, who judges, and what came of it."""
+"""One attempt on one certificate: the target, the judge, and the result."""
 
 from __future__ import annotations
 
@@ -29,23 +29,22 @@ from ucan.votes import Stream
 
 Mode = Literal["live", "frozen"]
 MODES: tuple[Mode, ...] = ("live", "frozen")
-RECERTIFY = 10  # a break is certified again with so many times the samples
-STATEFUL = "stateful "  # what the name of an attack on a classifier with a memory begins with
+RECERTIFY = 10  # a break is certified again with this many times the samples
+STATEFUL = "stateful "  # prefix of the name of an attack on a classifier with a registry
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One certificate attacked inside ``factor`` of its region, in one mode, and what came of it.
+    """One certificate attacked inside ``factor`` of its region, in one mode, and the result.
 
     ``size`` is ‖Σ⁻¹δ‖ₚ/R of the point that was tested (or its share of the budget's factor, where that is smaller), and
-    ``answer`` the class that led there. ``covered``: the guarantee speaks of this mode and of this point, so a
-    break matters: it is ``broken`` only if a second test, in which ``again_hits`` of ``again_total`` votes were for the
-    class, says so too. A binary claim is also broken where the class
-    has lost its majority and still leads (not ``changed``). ``bug``: certified again with a fresh seed and ten times the
-    samples it still claims that point. ``same_as`` names the smaller factor whose δ broke this one as well. Seeds are those
-    of the attack and of the votes. ``claim`` is the hash of the input that the evidence is about: certificates that share
-    one stand or fall together. For a live attack on scope ``registry`` there are no votes: ``hits`` of ``total`` is 0 or 1
-    of 1, what its memory says.
+    ``answer`` the class that led there. ``covered``: the guarantee covers this mode and this point, so a break matters: it is
+    ``broken`` only if a second test, in which ``again_hits`` of ``again_total`` votes were for the class, confirms it. A
+    binary claim is also broken where the class has lost its majority and still leads (not ``changed``). ``bug``: certified
+    again with a fresh seed and ten times the samples it still claims that point. ``same_as`` names the smaller factor whose δ
+    broke this one as well. Seeds are those of the attack and of the votes. ``claim`` is the hash of the input that the
+    evidence is about: certificates that share one are true or false together. For a live attack on scope ``registry`` there
+    are no votes: ``hits`` of ``total`` is 0 or 1 of 1, by its registry.
     """
 
     idx: int
@@ -74,12 +73,12 @@ class Attempt:
 
     @property
     def tested_once(self) -> bool:
-        """A break that the guarantee covers, of an older ledger, which knew no second test."""
+        """A break that the guarantee covers, from an older ledger without a second test."""
         return self.broken and self.covered and not self.again_total and not self.attack.startswith(STATEFUL)
 
     @property
     def refuted(self) -> bool:
-        """Whether this is a break by the auditor's rule: where the guarantee holds, and beyond all doubt."""
+        """Whether this is a break by the auditor's rule: covered by the guarantee, and confirmed by the second test."""
         return self.broken and self.covered and (not self.tested_once or self.p_value <= SURE)
 
     @property
@@ -94,7 +93,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Case:
-    """One certificate to attack. ``origin`` is the input its evidence is about: x, or the enrolled one whose region has x."""
+    """One certificate to attack. ``origin`` is the input its evidence is about: x, or the enrolled input whose region
+    contains x.
+    """
 
     idx: int
     x: torch.Tensor
@@ -103,7 +104,7 @@ class Case:
 
 
 class _Trial:
-    """One attempt on one case: who is attacked, who judges, and the search's own randomness."""
+    """One attempt on one case: the target, the judge, and the random generator of the search."""
 
     def __init__(
         self, g: SmoothedClassifier, case: Case, mode: Mode, factor: float, budget: Budget, memory: Registry | None
@@ -123,7 +124,7 @@ class _Trial:
         self.rng = Stream(self.seed, input_hash(case.x), "attack").block(0, case.x.device)
 
     def aims(self) -> list[Aim]:
-        """The whole region, all changes within the budget, and the ball of the requested norm where that is another one."""
+        """The whole region, all changes within the budget, and the ball of the requested norm if that differs."""
         x, certificate, region = self.case.x, self.case.certificate, self.case.certificate.region
         balls = [Ball(_on(region.scale, x.device), region.norm, self.factor * region.radius, region.shape)]
         if certificate.budget is not None and certificate.budget_factor:
@@ -167,7 +168,7 @@ class _Trial:
             seed=self.seed,
             votes_seed=self.votes_seed,
             recertified=None if again is None else again.size,
-            # A memory is not a matter of chance: if it does not keep to its answer, α is no excuse.
+            # A registry is not random: if its answer changes, that is a bug, whatever α is.
             bug=(stays and again is not None and again.prediction == certificate.prediction)
             or (self.stateful and covered and decision.broken),
             claim=certificate.evidence.input_hash,
@@ -180,7 +181,7 @@ class _Trial:
 def attempts_on(
     g: SmoothedClassifier, cases: Sequence[Case], mode: Mode, factor: float, budget: Budget, memory: Registry | None
 ) -> list[tuple[Attempt, torch.Tensor | None]]:
-    """An attempt on each of the cases, side by side; every judge is shown all its candidates."""
+    """Attempt all cases side by side; every judge gets all its candidates."""
     trials = [_Trial(g, case, mode, factor, budget, memory) for case in cases]
     names = [_attack_on(trial, budget) for trial in trials]
     aims = [trial.aims() for trial in trials]
@@ -200,14 +201,14 @@ def attempts_on(
 
 
 def _attack_on(trial: _Trial, budget: Budget) -> str:
-    """The attack that was asked for; if none was, by gradients where the classifier has one at this very input."""
+    """The requested attack; by default gradients if the classifier has them at this input."""
     if budget.attack is not None:
         return budget.attack
     return "gradient" if has_gradient(trial.attacked, trial.case.x, torch.Generator(trial.rng.device)) else "black-box"
 
 
 def _aimed(trial: _Trial, aims: Sequence[Aim], name: str) -> int:
-    """How many of the aims are attacked: without gradients each is dear, and only the first ones are."""
+    """How many of the aims are attacked: without gradients each is expensive, and only the first ones are."""
     if name != "black-box":
         return len(aims)
     return min(len(aims), 1 if trial.case.certificate.budget is None else 2)
@@ -218,7 +219,7 @@ def _recertify(
 ) -> Certificate | None:
     """The certificate of the same input with a fresh seed and ten times the samples; None if it abstains.
 
-    Its α is so small that a claim which was false by chance does not come back by chance, in an audit of any size.
+    Its α is so small that a claim that was false by chance is not certified again by chance, in an audit of any size.
     """
     evidence = certificate.evidence
     (again,) = g.certify(
@@ -236,12 +237,12 @@ def _recertify(
 
 
 def promises(certificate: Certificate, mode: Mode) -> bool:
-    """Whether the guarantee speaks of what this mode attacks."""
+    """Whether the guarantee covers what this mode attacks."""
     return certificate.scope != "frozen" or mode == "frozen"
 
 
 def frozen_at(g: SmoothedClassifier, x: torch.Tensor) -> SmoothedClassifier:
-    """The classifier that a frozen certificate speaks of: g with its noise computed at x and held there."""
+    """The classifier that a frozen certificate is about: g with its noise computed at x and frozen."""
     engine = g.engine
     return SmoothedClassifier(
         g.f.model, g.law, g.M.at(x), g.f.num_classes, precision=engine.precision, model_id=engine.model_id, step=g.step
@@ -256,7 +257,7 @@ def _on(scale: Scale, device: torch.device) -> Scale:
 def case_of(
     g: SmoothedClassifier, idx: int, x: torch.Tensor, certificate: Certificate, memory: Registry | None
 ) -> Case:
-    """What is to be attacked; a certificate that is about another input, weights, law or noise is refused."""
+    """The case to attack; a certificate about another input, weights, law or noise is refused."""
     x = x.to(g.f.device or x.device)
     evidence = certificate.evidence
     g.check_inputs(x)
@@ -264,7 +265,7 @@ def case_of(
     if evidence.identity is not None and mine != evidence.identity:
         raise InvalidInput("this certificate is about other weights: give the model that was certified.")
     if g.law != evidence.law:
-        raise InvalidInput(f"this certificate is about {evidence.law} noise, the classifier has {g.law}.")
+        raise InvalidInput(f"this certificate is about {evidence.law} noise, but the classifier has {g.law}.")
     if evidence.arithmetic.removesuffix(ROUNDED) != arithmetic_of(g.grid):
         raise InvalidInput(
             f"this certificate's arithmetic is {evidence.arithmetic}: give the classifier the same step."
@@ -274,7 +275,7 @@ def case_of(
     else:
         origin = x
         if input_hash(x) != evidence.input_hash:
-            raise InvalidInput("this certificate is about another input: are these the data that were certified?")
+            raise InvalidInput("this certificate is about another input: give the data that were certified.")
     if not same_noise(certificate, g, origin, tolerance=1e-2):
-        raise InvalidInput("this certificate is about other noise: the generator's μ or Σ at its input is another one.")
+        raise InvalidInput("this certificate is about other noise: the generator's μ or Σ at its input differs.")
     return Case(idx, x, origin, certificate)

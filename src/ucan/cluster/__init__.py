@@ -1,4 +1,4 @@
-"""Votes counted on many machines: Ray places the workers, the votes are those of one process."""
+"""Count votes on many machines with Ray; the votes are the same as those of one process."""
 
 from ucan.cluster.spread import spread
 

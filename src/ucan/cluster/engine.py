@@ -23,7 +23,8 @@ from ucan.sequential import Candidate
 from ucan.stopping import Case, Stop
 from ucan.votes import Job, Request, Stream, VoteCounter, Votes
 
-# Seconds of work in a unit: long beside what asking costs (a millisecond), short beside what a lost worker costs.
+# Seconds of work in a unit: long compared with the cost of a request (a millisecond), short compared with that of a lost
+# worker.
 UNIT_SECONDS = 0.5
 # Units that the driver asks for in a second, at most: with very many workers units grow longer instead.
 UNITS_PER_SECOND = 200
@@ -65,7 +66,9 @@ class RemoteCounter(VoteCounter):
         return torch.from_numpy(answer[0]).to(jobs[0].x.device)
 
     def ask(self, runs: Sequence[Run], then: Any, in_order: bool = False, urgent: bool = False) -> None:
-        """Have blocks counted as one unit: ``then`` gets the counts of each run, or the votes of each block in their order."""
+        """Have blocks counted as one unit: ``then`` gets the counts of each run, or the votes of each block in their
+        order.
+        """
         pieces = tuple(Piece(*self._sent(run), run.stream, run.first, run.count, run.take) for run in runs)
         unit = Unit(pieces, in_order)
 
@@ -132,7 +135,7 @@ class ClusterEngine(Engine):
             report = self.pool.prepare(package.pack())
             if report.weights != weights:
                 raise ClusterError(
-                    "the workers have other weights than this process: do they read the same model file?"
+                    "the workers have other weights than this process: make sure that they read the same model file."
                 )
             counter = RemoteCounter(self.pool, self.M, self.f.num_classes, self.law, report.block, report.size)
             backend = Backend(_elsewhere, report.backend, report.precision)
@@ -174,8 +177,8 @@ class ClusterEngine(Engine):
     ) -> Iterator[Candidate]:
         """Each candidate when its votes satisfy the rule, or when it has used all n; in the order in which they finish.
 
-        A rule sees a candidate's blocks in their order, whoever counted them and whenever they came. While there are
-        inputs enough, no candidate has more than one block under way, so that none is counted in vain.
+        A rule sees a candidate's blocks in order, whichever worker counted them and whenever they arrived. While there are
+        enough inputs, each candidate has at most one block in progress, so that no block is wasted.
         """
         counter: Any = setup.counter
         table = _Table(iter(candidates), counter, plan.n)
@@ -264,7 +267,9 @@ class _Table:
     def _look(
         self, candidate: Candidate, early: dict[tuple[Stream, int], torch.Tensor], stop: Stop, alpha: float
     ) -> bool:
-        """Whether its next blocks, as far as they are here, settle a candidate; those of a class already chosen are in vain."""
+        """Whether its next blocks, as far as they are here, settle a candidate; those of a class already chosen are in
+        vain.
+        """
         block, case = self.counter.block, Case(self.cap, alpha, candidate.radius, self.counter.block)
         while (votes := early.pop((candidate.source, candidate.seen // block), None)) is not None:
             take = min(block, candidate.end(self.cap) - candidate.seen)
@@ -274,7 +279,9 @@ class _Table:
 
 
 def _units(requests: Iterator[Request], counter: RemoteCounter, order: deque[_Open]) -> Iterator[list[Run]]:
-    """The blocks of all requests, cut into units of as many forward passes as the counter thinks right; urgent ones of one."""
+    """The blocks of all requests, cut into units of as many forward passes as the counter thinks right; urgent ones of
+    one.
+    """
     runs, room = list[Run](), 0
     for request in requests:
         totals = [math.ceil(n / counter.block) for _, n in request.streams]

@@ -1,7 +1,7 @@
-"""The workers of a run, each kept a little ahead of its work; what a lost worker had is given to the others.
+"""The workers of a run. Each has one unit queued ahead; the work of a lost worker is given to the others.
 
-Ray starts the workers, places them, and starts a lost one again where there is room. Here it is only remembered who was
-asked what: every unit is answered exactly once, by whichever worker.
+Ray starts the workers, places them, and starts a lost one again where there is room. This module only tracks which worker has
+which unit: every unit is answered exactly once, by any worker.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Asked:
 
 
 class Pool:
-    """``workers`` actors on a Ray cluster, on a GPU or a CPU core each. ``tell`` hears what happens to them, in words."""
+    """``workers`` actors on a Ray cluster, on a GPU or a CPU core each. ``tell`` receives messages about them."""
 
     def __init__(self, workers: int, device: str, tell: Callable[[str], None]) -> None:
         import ray
@@ -64,7 +64,7 @@ class Pool:
         self.tell = tell
         self.device = device
         self.asked_for = workers
-        # Not retried by Ray: what a worker had is done by the others at once, not by its successor in a while.
+        # Not retried by Ray: the other workers take over a lost worker's units at once.
         options: dict[str, Any] = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": 0}
         kind: Any = ray.remote(**options, num_gpus=1 if device == "cuda" else 0)(Worker)
         self.members = [_Member(kind.remote(), i + 1) for i in range(workers)]
@@ -93,7 +93,7 @@ class Pool:
 
     @property
     def hungry(self) -> bool:
-        """Whether more should be queued, so that no worker ever waits for the one who asks."""
+        """Whether more units should be queued, so that no worker is idle."""
         return len(self.queue) < len(self.members)
 
     def step(self) -> None:
@@ -101,7 +101,10 @@ class Pool:
         done, _ = self.ray.wait(list(self.flying), num_returns=1, timeout=PATIENCE)
         if not done and not any(member.ready for member in self.members):
             loading = any(member.awake for member in self.members)
-            waits = "they load the classifier" if loading else f"the cluster is to give room to {len(self.members)}"
+            waits = (
+                "they are loading the classifier" if loading else f"waiting for room for {len(self.members)} on the "
+            )
+            "cluster"
             self.tell(f"no worker is ready yet: {waits}.")
         if done:
             done, _ = self.ray.wait(list(self.flying), num_returns=len(self.flying), timeout=0)
@@ -114,7 +117,7 @@ class Pool:
         self.queue.clear()
 
     def close(self) -> None:
-        """Send the workers home."""
+        """Stop the workers."""
         for member in self.members:
             self.ray.kill(member.actor)
 
@@ -172,17 +175,17 @@ class Pool:
         self.lost_in_a_row += 1
         if self.lost_in_a_row > 3 * len(self.members) + 3:
             raise ClusterError(
-                f"workers were lost {self.lost_in_a_row} times without one answer in between: the classifier ends its "
-                "process, or the machine does (is there memory enough?). Ray's own log has more."
+                f"workers were lost {self.lost_in_a_row} times in a row: the classifier ends its process, or the machine "
+                f"stops it, perhaps for lack of memory. See Ray's log."
             )
         if isinstance(error, self.ray.exceptions.ActorDiedError):  # for good: Ray will not start it again
             member.ready = False
             self.members.remove(member)
             if not self.members:
                 raise ClusterError(f"no worker is left: {_reason(error)}") from error
-            self.tell(f"worker {member.number} is gone for good ({_reason(error)}); the others go on.")
+            self.tell(f"worker {member.number} is lost for good ({_reason(error)}); the others continue.")
             return
-        self.tell(f"worker {member.number} of {self.asked_for} was lost; its work is being done again.")
+        self.tell(f"worker {member.number} of {self.asked_for} was lost; its work is repeated.")
         self._start(member)
 
     def _joined(self, member: _Member, report: Report) -> None:
@@ -190,7 +193,8 @@ class Pool:
             self.report = report
         elif replace(report, device=self.report.device) != self.report:
             raise ClusterError(
-                f"worker {member.number} runs another classifier than the first: {report} instead of {self.report}. "
+                f"worker {member.number} runs a different classifier than the first worker: {report} instead of "
+                f"{self.report}. "
                 "All machines need the same model files and the same versions of PyTorch."
             )
         elif report.device != self.report.device:
@@ -204,6 +208,6 @@ class Pool:
 
 
 def _reason(error: Exception) -> str:
-    """The last line of what Ray says, which is the cause."""
+    """The last line of Ray's message, which names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

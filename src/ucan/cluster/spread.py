@@ -1,4 +1,4 @@
-"""A smoothed classifier on a Ray cluster: connecting, asking for workers, and leaving as one came."""
+"""A smoothed classifier on a Ray cluster: connect, request workers, and disconnect."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ def spread(
     tell: Callable[[str], None] | None = None,
     device: str | None = None,
 ) -> Iterator[SmoothedClassifier]:
-    """g with its votes counted by workers of a Ray cluster, for as long as the context lasts.
+    """g with its votes counted by workers of a Ray cluster, while the context is open.
 
-    The outcomes are those of g itself with the same seed, whatever the number of workers and whatever happens to them.
+    The outcomes are the same as those of g with the same seed, for any number of workers, even if workers are lost.
     ``address`` is a running cluster's ("auto": the one of this machine), or "local", which starts one here and ends it
     afterwards. A worker is a GPU or a core of a CPU, as ``device`` says ("cuda", "cpu"; by default where g's classifier
-    is), and by default there are as many as the cluster has. ``tell`` hears, in words, of workers that are lost and
-    that come back; by default it is a logger. A process that is connected to Ray already uses that connection, whatever
-    the address, and keeps it.
+    is), and by default there are as many as the cluster has. ``tell`` receives messages about lost and restarted workers; by
+    default a logger. A process that is already connected to Ray uses that connection, whatever the address, and keeps it.
     """
     tell = tell or logging.getLogger("ucan.cluster").info
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
@@ -57,7 +56,7 @@ def _number(workers: int | None, have: int, device: str) -> int:
     """As many as were asked for, also if the cluster is yet to grow to them; else all that it has."""
     if workers is None and not have:
         raise ClusterError(
-            f"the cluster has no {'GPU' if device == 'cuda' else 'CPU'}: say how many workers to wait for."
+            f"the cluster has no {'GPU' if device == 'cuda' else 'CPU'}: give the number of workers to wait for."
         )
     return workers or have
 
@@ -81,7 +80,7 @@ def _connected(address: str, cores: int | None) -> Iterator[Any]:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ClusterError(
-            f"no Ray cluster can be used at {address!r}: {error} `ray start --head` starts one; local needs none."
+            f"cannot connect to a Ray cluster at {address!r}: {error} Start one with `ray start --head`, or use local."
         ) from error
     try:
         yield ray
@@ -90,7 +89,7 @@ def _connected(address: str, cores: int | None) -> Iterator[Any]:
 
 
 def _check_address(address: str) -> None:
-    """Refuse host:port where nobody listens: Ray itself would go on trying for minutes."""
+    """Refuse host:port if nothing listens there; Ray itself would retry for minutes."""
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if not colon:
         return

@@ -1,4 +1,4 @@
-"""What runs on a worker: the classifier, prepared once, counting the blocks of votes that it is asked for."""
+"""The code of a worker: it prepares the classifier once, and counts the requested blocks of votes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ REMEMBERED = 2**28
 
 @dataclass(frozen=True)
 class Report:
-    """How a worker runs the classifier. All must report the same, or their votes would be of different classifiers."""
+    """How a worker runs the classifier. All workers must report the same, or their votes would belong to different
+    classifiers.
+    """
 
     device: str
     backend: str
@@ -62,8 +64,8 @@ class Worker:
             package: Package = pickle.loads(data)
         except Exception as error:  # most often a module that is not installed here
             raise ModelError(
-                f"a worker cannot load the classifier ({type(error).__name__}: {error}): workers need the same packages "
-                "and the same model files as the machine that asks them."
+                f"a worker cannot load the classifier ({type(error).__name__}: {error}): workers need the same packages and "
+                f"the same model files as the driver."
             ) from error
         model = package.model.to(self.device) if isinstance(package.model, nn.Module) else package.model
         f = Classifier(model, package.num_classes)
@@ -90,8 +92,8 @@ class Worker:
         found = torch.cat([asked(jobs[i : i + counter.slots]) for i in parts])
         if counter.size != self.report.size:
             raise ModelError(
-                f"a forward pass of {self.report.size} does not fit into a worker's memory, and all workers must run the "
-                f"same: say --batch-size {counter.size} (batch_size=) or less, in a new run."
+                f"a forward pass of {self.report.size} does not fit into a worker's memory, and all workers must use the "
+                f"same size: use --batch-size {counter.size} (batch_size=) or less, in a new run."
             )
         if not unit.in_order:
             found = torch.stack([part.sum(0) for part in found.split([piece.count for piece in unit.pieces])])

@@ -1,4 +1,4 @@
-"""Per-input noise made sound by memory: a classifier that keeps to the answers and regions it has given."""
+"""Registries: make per-input noise sound by storing each answer with its region."""
 
 from ucan.registry.identity import region_norm
 from ucan.registry.memory import Entry, Registry

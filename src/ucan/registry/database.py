@@ -1,4 +1,4 @@
-"""The SQLite file of a registry: told from any other, shared by several processes, durable when it says so."""
+"""The SQLite file of a registry: identified by its header, shared by several processes, durable after each commit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ APPLICATION_ID = 0x55435247  # "UCRG"
 SCHEMA_VERSION = 2
 PATIENCE = 60  # seconds to wait for another process's transaction
 ABSTAINED = -1
-# What the filter needs lies apart from the regions themselves, so that opening a registry reads megabytes.
+# The filter's data are stored apart from the regions, so that opening a registry reads only megabytes.
 SCHEMA = """
 CREATE TABLE registry (norm TEXT, shape TEXT, classifier TEXT);
 CREATE TABLE sketches (
@@ -79,7 +79,7 @@ class Database:
                 raise
 
     def storage(self) -> AbstractContextManager[None]:
-        """What SQLite and the system say about this file, in words."""
+        """Turn errors of SQLite and the system about this file into messages."""
         return storage(self.path)
 
     def copy(self, path: Path) -> None:
@@ -91,60 +91,60 @@ class Database:
             target.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Alone among all processes; afterwards everything is on disk, or nothing is."""
+        """An exclusive transaction among all processes; afterwards either everything is on disk, or nothing."""
         return transaction(self._db)
 
     def norm(self) -> float | None:
-        """The norm of the regions, once there is one."""
+        """The norm of the regions; None until it is set."""
         text = self._db.execute("SELECT norm FROM registry").fetchone()[0]
         return None if text is None else math.inf if text == "inf" else int(text)
 
     def settle_norm(self, norm: float) -> None:
-        """Whoever opens a new registry may fix its norm, or else its first region does; another is refused."""
+        """Set the norm of a new registry, when it is opened or with its first region; another norm is refused."""
         known = self.norm()
         if known is None:
             self._db.execute("UPDATE registry SET norm = ?", ("inf" if norm == math.inf else str(int(norm)),))
         elif known != norm:
             raise InvalidInput(
-                f"{self.path} is a registry of {norm_name(known)} regions; a registry has one norm, so {norm_name(norm)} "
-                "needs another file."
+                f"{self.path} is a registry of {norm_name(known)} regions; a registry has one norm, so use another file for "
+                f"{norm_name(norm)}."
             )
 
     def settle_classifier(self, classifier: dict[str, Any]) -> None:
-        """The first enrolment fixes whose answers these are; another classifier's are refused."""
+        """The first enrolment fixes the classifier; another classifier is refused."""
         self.check_classifier(classifier)
         known = self._classifier()
         if any(known.get(key) is None for key in classifier):
             self._db.execute("UPDATE registry SET classifier = ?", (json.dumps({**known, **classifier}),))
 
     def check_classifier(self, classifier: dict[str, Any]) -> None:
-        """Refuse a classifier that is told by anything from the one enrolled."""
+        """Refuse a classifier that differs in anything from the registry's."""
         known = self._classifier()
-        # What an older file does not say is not held against anyone; the first enrolment from now on fixes it.
+        # What an older file does not state is not compared; the next enrolment fixes it.
         differing = [key for key in classifier if known.get(key) is not None and known[key] != classifier[key]]
         if differing:
             lines = (f"{key} {known[key]!r}, this one {classifier[key]!r}" for key in sorted(differing))
             raise InvalidInput(
-                f"{self.path} holds the answers of another classifier ({'; '.join(lines)}). Its memory is part of a "
-                f"classifier: begin another file for this one{_or_real(differing, known)}."
+                f"{self.path} holds the answers of another classifier ({'; '.join(lines)}). A registry belongs to one "
+                f"classifier: use another file for this one{_or_real(differing, known)}."
             )
 
     def knows_noise(self) -> bool:
-        """Whether the file says all about the noise of its enrolments; one of version 0.1 does not."""
+        """Whether the file states the noise of its enrolments completely; a file of version 0.1 does not."""
         known = self._classifier()
         return not known or "noise state" in known
 
     def _classifier(self) -> dict[str, Any]:
         text = self._db.execute("SELECT classifier FROM registry").fetchone()[0]
-        # A registry from before there was another arithmetic, or a family, does not speak of them.
+        # An older registry does not state the arithmetic and the family.
         return {} if text is None else {"arithmetic": REAL, "family": 1, **json.loads(text)}
 
     def shape(self) -> tuple[int, ...] | None:
-        """The shape of the inputs, once there is one."""
+        """The shape of the inputs; None until it is set."""
         text = self._db.execute("SELECT shape FROM registry").fetchone()[0]
         return None if text is None else tuple(json.loads(text))
 
@@ -159,7 +159,7 @@ class Database:
         """Refuse inputs of another shape than those enrolled."""
         known = self.shape()
         if known is not None and known != tuple(shape):
-            raise InvalidInput(f"{self.path} holds inputs of shape {known}, this one has {tuple(shape)}.")
+            raise InvalidInput(f"{self.path} holds inputs of shape {known}, but this one has shape {tuple(shape)}.")
 
     def scale_id(self, scale: Scale) -> int:
         """The number of this Σ; the same Σ is stored once. Within a transaction."""
@@ -208,8 +208,8 @@ class Database:
             raise self._damaged(f"enrolment {number}") from error
 
     def sketches(self, after: int) -> list[tuple[int, int, float, bytes]]:
-        """(id, answer, reach, sketch) of the enrolments after this one, in order; none is ever taken out."""
-        last = self._db.execute("SELECT max(id) FROM regions").fetchone()[0] or 0  # first: others may be enrolling
+        """(id, answer, reach, sketch) of the enrolments after this one, in order; none is ever removed."""
+        last = self._db.execute("SELECT max(id) FROM regions").fetchone()[0] or 0  # first: others may enrol
         query = "SELECT id, answer, reach, sketch, checksum FROM sketches WHERE id > ? ORDER BY id"
         rows = self._db.execute(query, (after,)).fetchall()
         for expected, (number, *values, checksum) in enumerate(rows, after + 1):
@@ -223,13 +223,13 @@ class Database:
         return StoreError(f"{self.path} is damaged: {what} is missing or was changed. Restore it from a copy.")
 
     def _settle(self) -> None:
-        """Recognise the file before anything is written to it; an empty one becomes a registry in one transaction."""
+        """Check the file before anything is written to it; an empty file becomes a registry in one transaction."""
         claim(self._db, self.path, APPLICATION_ID, SCHEMA_VERSION, SCHEMA)
         self._use_wal()
         self._db.execute("PRAGMA synchronous = FULL")
 
     def _use_wal(self) -> None:
-        """Changing the journal does not wait for other processes as transactions do, so it is tried again."""
+        """Changing the journal mode does not wait for other processes, so it is retried."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -253,6 +253,6 @@ def _sketch_checksum(answer: int, reach: float, sketch: bytes) -> int:
 
 
 def _or_real(differing: list[str], known: dict[str, Any]) -> str:
-    """What else to do where all that differs is that the file was begun in real arithmetic."""
+    """Advice if the only difference is that the file was started in real arithmetic."""
     begun = differing == ["arithmetic"] and known["arithmetic"] == "real"
     return ", or go on in real arithmetic (--arithmetic real, or no step=)" if begun else ""

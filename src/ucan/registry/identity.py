@@ -1,4 +1,4 @@
-"""Which classifier a registry's answers are: what a smoothed classifier, or evidence of one, is known by."""
+"""The identity of a registry's classifier, from a smoothed classifier or from evidence."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from ucan.smoothed import SmoothedClassifier
 
 
 def region_norm(g: SmoothedClassifier, x: torch.Tensor, norm: float) -> float:
-    """The norm of the regions that g makes against ``norm`` at inputs like x (1, *event); refuses what cannot be kept."""
+    """The norm of the regions that g makes against ``norm`` at inputs like x (1, *event); refuses regions that cannot be
+    stored.
+    """
     region = g.M.at(x).region(g.law, 0.75, norm, x)
     check_kind(region.scale, region.norm)
     return region.norm
 
 
 def known_by(g: SmoothedClassifier, x: torch.Tensor, plan: CertifyPlan) -> dict[str, Any]:
-    """What tells g, as it is run on inputs like x (1, *event) at this α, from other classifiers."""
+    """The identity of g, as it is run on inputs like x (1, *event) at this α."""
     setup = g.engine.setup(x, plan)
     return {
         "weights": setup.weights,
@@ -39,7 +41,7 @@ def known_by(g: SmoothedClassifier, x: torch.Tensor, plan: CertifyPlan) -> dict[
 
 
 def told_by(evidence: Evidence) -> dict[str, Any]:
-    """What evidence tells of the classifier that it is about."""
+    """The identity of the classifier that evidence is about."""
     return {
         "weights": evidence.weights_hash,
         "model": evidence.model,
@@ -54,6 +56,6 @@ def told_by(evidence: Evidence) -> dict[str, Any]:
 
 
 def _noise(noise: Noise) -> dict[str, Any]:
-    """Plain JSON values. Settings and state belong to it: a line of text does not tell Σ = 0.25 from Σ = 4."""
+    """Plain JSON values. Settings and state are included, since a line of text does not distinguish Σ = 0.25 from Σ = 4."""
     settings = {"noise settings": dict(noise.settings), "noise state": noise.state} if noise.complete else {}
     return {"noise": noise.line, **settings}

@@ -1,4 +1,4 @@
-"""The registry: certify with memory, so that no two regions of different answer ever overlap."""
+"""The registry: certify with stored answers, so that no two regions with different answers ever overlap."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ucan.sidecar import batch_hash, input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import parse_stop
 
-KEPT = 2**30  # bytes of Σs kept in memory: a dozen full ones of 3,072 dimensions, in double precision
+KEPT = 2**30  # bytes of Σ matrices cached in memory: a dozen full ones of 3,072 dimensions, in double precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,16 +52,16 @@ class Entry:
 
 
 class Registry:
-    """Certificates whose guarantee holds for the deployed classifier, whatever noise they are made with.
+    """Certificates whose guarantee holds for the deployed classifier, with any noise.
 
-    A registry is a classifier with a memory. An input inside a stored region gets that region's answer. Any other is
-    certified by g, its region is shrunk until it meets no stored region of another answer, and it is stored *before* it
-    is answered; an abstention is stored as an answer of its own, for its input alone. So every answer given is kept on
-    all of its region, whatever is asked afterwards: scope ``registry``. That it is also the most probable answer under
-    its noise holds for each enrolment with probability at least 1 − α.
+    A registry makes a classifier with a memory. An input inside a stored region gets that region's answer. Any other input is
+    certified by g, its region is shrunk until it overlaps no stored region with another answer, and it is stored *before* the
+    answer is returned; an abstention is stored as an answer for its input alone. So every answer stays valid on its whole
+    region, whatever inputs follow: scope ``registry``. That it is also the most probable answer under its noise holds for
+    each enrolment with probability at least 1 − α.
 
     ``path`` is a file that several processes may use at once; all replicas of a deployment must share it. ``norm`` is
-    the norm of its regions; without it, what the file says, and the first region enrolled decides for a new one. A
+    the norm of its regions; without it, the norm in the file; for a new file, the first region decides. A
     registry belongs to one classifier (weights, noise, law, precision) at one α, those of its first enrolment. See
     docs/registry.md for what this does and does not give.
     """
@@ -71,12 +71,12 @@ class Registry:
         self._norm: float | None = None
         self._cells: Cells | None = None
         self._index: Index | None = None
-        self._scales: OrderedDict[int, Scale] = OrderedDict()  # the last used at the end
+        self._scales: OrderedDict[int, Scale] = OrderedDict()  # most recently used last
         self._kept = 0
 
     @property
     def norm(self) -> float | None:
-        """The norm of its regions; None as long as there is none and nobody has said."""
+        """The norm of its regions; None if not set yet."""
         if self._norm is None:
             with self._store.storage():
                 self._norm = self._store.norm()
@@ -85,7 +85,7 @@ class Registry:
     def certify(self, g: SmoothedClassifier, x: torch.Tensor, **options: Any) -> list[Certificate | Abstention]:
         """The registry's answer for each of a batch (batch, *event), in order; ``options`` are those of ``g.certify``.
 
-        The norm asked for is the registry's unless ``norm`` says otherwise (ℓ2 where it has none yet).
+        The norm is the registry's unless ``norm`` is given (ℓ2 if the registry has none yet).
 
         A certificate's region is around its input. For an input inside a stored region it is the stored Σ with the
         radius that is left, Rᵢ − ‖Σᵢ⁻¹(x − xᵢ)‖, and the evidence is that of the enrolled input.
@@ -101,8 +101,8 @@ class Registry:
     ) -> list[Prediction | Abstention]:
         """The registry's answer alone, for each of a batch (batch, *event); ``options`` are those of ``certify``.
 
-        Inside a stored region it is that region's answer. Any other input is certified with n samples and enrolled, so
-        that the answer is kept, and agrees with what ``certify`` says of this input from now on.
+        Inside a stored region it is that region's answer. Any other input is certified with n samples and enrolled, so that
+        the answer is stored, and agrees with what ``certify`` returns for this input from now on.
         """
         outcomes = self.certify(g, x, n=n, alpha=alpha, **options)
         inputs = g.check_inputs(x)
@@ -111,7 +111,7 @@ class Registry:
     def certify_each(
         self, g: SmoothedClassifier, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
-        """(number, answer) for inputs (1, *event), in order, each on disk before it is given."""
+        """(number, answer) for inputs (1, *event), in order, each on disk before it is returned."""
         classifier: dict[str, Any] = {}
         for i, x in enumerate(one.to(g.f.device or one.device) for one in inputs):
             classifier = classifier or self.check(g, x, plan)
@@ -126,22 +126,22 @@ class Registry:
                 yield i, answer
 
     def check(self, g: SmoothedClassifier, x: torch.Tensor, plan: CertifyPlan) -> dict[str, Any]:
-        """Refuse, before any vote, what does not belong here: other regions, another classifier or another α.
+        """Refuse, before any vote, other regions, another classifier or another α.
 
-        Returns what the classifier is known by, for inputs like x (1, *event).
+        Returns the classifier's identity, for inputs like x (1, *event).
         """
         if plan.budget is not None:
-            raise InvalidInput("a registry keeps regions around its inputs, and no budgets: leave the budget out.")
+            raise InvalidInput("a registry stores regions and supports no budgets: leave the budget out.")
         made = region_norm(g, x, plan.norm)
         if self.norm not in (None, made):
             raise UnsupportedNorm(
                 f"this registry holds {norm_name(self._metric)} regions; {type(g.law).__name__} noise against "
-                f"{norm_name(plan.norm)} makes {norm_name(made)} ones. Use another file: Registry(path, norm=…)."
+                f"{norm_name(plan.norm)} gives {norm_name(made)} regions. Use another file: Registry(path, norm=…)."
             )
         classifier = known_by(g, x, plan)
         if classifier["model"] is None:
             raise InvalidInput(
-                "a registry belongs to one classifier, and nothing tells this model from others: give it a name, "
+                "a registry belongs to one classifier, and this model cannot be identified: give it a name, "
                 "SmoothedClassifier(…, model_id=…)."
             )
         with self._store.storage():
@@ -156,12 +156,12 @@ class Registry:
         """Refuse more enrolments than α was shared over."""
         if family > 1 and len(self) >= family:
             raise InvalidInput(
-                f"this registry's α is shared by {family} enrolments, a number stated beforehand, and all of them are used: "
-                "begin another file. Inputs inside stored regions are still answered by lookup."
+                f"this registry's α is shared by {family} enrolments, a number fixed in advance, and all of them are used: "
+                f"start another file. Inputs inside stored regions are still answered by lookup."
             )
 
     def _check_stored_noise(self, g: SmoothedClassifier) -> None:
-        """For a file that does not tell its noise: refuse g if it makes other noise at the last enrolled input."""
+        """For a file that does not state its noise: refuse g if its noise at the last enrolled input differs."""
         entry = next(
             (self._entry(number) for number in range(len(self), 0, -1) if self._entry(number).radius > 0), None
         )
@@ -170,14 +170,14 @@ class Registry:
         x = entry.centre[None].to(g.f.device or entry.centre.device)
         if not same_map(as_scale(g.M.at(x)(x)[1]), entry.scale, x.shape[1:], 1e-3):
             raise InvalidInput(
-                "this registry holds the answers of another classifier: at an input that it enrolled, Σ is another one now. "
-                "Begin another file for this one."
+                "this registry holds the answers of another classifier: at an enrolled input, Σ differs now. Start another "
+                "file for this classifier."
             )
 
     def enrol(self, x: torch.Tensor, outcome: Certificate | Abstention) -> Certificate | Abstention:
-        """Store what ``g.certify`` said of one input (1, *event), shrunk as needed; return what the registry answers.
+        """Store the result of ``g.certify`` for one input (1, *event), shrunk as needed; return the registry's answer.
 
-        If x lies inside a stored region, that one's answer stands and nothing is stored. When this returns, the answer
+        If x is inside a stored region, that region's answer is returned and nothing is stored. When this returns, the answer
         is on disk.
         """
         return self._enrol(x, outcome, told_by(outcome.evidence))
@@ -187,11 +187,9 @@ class Registry:
     ) -> Certificate | Abstention:
         point, about = _flat(x), outcome.evidence.input_hash
         if len(about) == 64 and about != input_hash(x):  # a hash, and that of another input
-            raise InvalidInput(
-                "this outcome is about another input: a registry enrols what certify returned for this one."
-            )
+            raise InvalidInput("this outcome is about another input: give what certify returned for this input.")
         if outcome.norm is None or (isinstance(outcome, Certificate) and outcome.region.dim != len(point)):
-            raise InvalidInput("a registry enrols what certify returned for this input.")
+            raise InvalidInput("a registry takes what certify returned for this input.")
         with self._store.storage():
             try:
                 with self._store.transaction():
@@ -206,9 +204,9 @@ class Registry:
                         answer, scale = self._fitted(point, outcome)
                         self._keep(x, point, answer, scale)
             except BaseException:
-                self._scales.clear()  # one of them may not have been stored after all,
+                self._scales.clear()  # one of them may not have been stored,
                 self._kept = 0
-                self._norm = None  # nor the norm settled
+                self._norm = None  # nor the norm set
                 raise
             return self._given(found, x, outcome.norm) if found is not None else answer
 
@@ -221,7 +219,7 @@ class Registry:
             return self._containing(point)
 
     def issuer(self, x: torch.Tensor, certificate: Certificate) -> Entry | None:
-        """The enrolment that stands behind a certificate about x (1, *event); None if this registry did not issue it."""
+        """The enrolment that a certificate about x (1, *event) comes from; None if this registry did not issue it."""
         found = self.lookup(x)
         if found is None or found.answer != certificate.prediction or not _same(found.scale, certificate.region.scale):
             return None
@@ -232,7 +230,7 @@ class Registry:
         return found if kept and input_hash(found.centre[None]) == certificate.evidence.input_hash else None
 
     def rivals(self, x: torch.Tensor, answer: int | None, count: int) -> list[Entry]:
-        """Enrolments of another answer, those first whose regions look nearest to this input (1, *event)."""
+        """Enrolments with another answer, ordered by the distance of their regions to this input (1, *event)."""
         point = _flat(x)
         with self._store.storage():
             self._store.check_shape(x.shape[1:])
@@ -244,9 +242,9 @@ class Registry:
             return [self._entry(int(number)) for number in ids[:count]]
 
     def copy(self, path: str | Path) -> Registry:
-        """A registry of its own at another place that knows what this one knows now."""
+        """Copy the registry to another file."""
         if Path(path).exists():
-            raise InvalidInput(f"{path} exists already: name a new file for the copy.")
+            raise InvalidInput(f"{path} already exists: give a new file for the copy.")
         with self._store.storage():
             self._store.copy(Path(path))
         return Registry(path)
@@ -258,13 +256,13 @@ class Registry:
 
     def __iter__(self) -> Iterator[Entry]:
         """All enrolments, in order."""
-        for number in range(1, len(self) + 1):  # none is ever taken out
+        for number in range(1, len(self) + 1):  # none is ever removed
             with self._store.storage():
                 entry = self._entry(number)
             yield entry
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._store.close()
 
     def __enter__(self) -> Registry:
@@ -277,7 +275,7 @@ class Registry:
 
     @property
     def _metric(self) -> float:
-        """The norm to measure in. Where there is none yet all that is stored are points, the same in every norm."""
+        """The norm to measure in. If there is none yet, only points are stored, and any norm will do."""
         return 2 if self.norm is None else self.norm
 
     def _refresh(self) -> None:
@@ -292,7 +290,7 @@ class Registry:
             self._index.extend(rows)
 
     def _containing(self, point: Vector) -> Entry | None:
-        """The first enrolment that contains the point: in doubt, which is a matter of the last digits, it does."""
+        """The first enrolment that contains the point; if rounding makes it uncertain, it counts as contained."""
         if self._cells is None or self._index is None:
             return None
         ids, _, reaches = self._index.near(self._cells.sketch(point), 0.0)
@@ -346,7 +344,7 @@ class Registry:
             return replace(outcome, scope="registry"), self._store.scale_id(Scalar(1.0))
         region = outcome.region
         if not math.isfinite(region.radius):
-            raise InvalidInput("a registry keeps regions of finite radius only.")
+            raise InvalidInput("a registry stores only regions of finite radius.")
         check_kind(region.scale, region.norm)
         number = self._store.scale_id(region.scale)
         radius = self._room(point, self._scale(number), number, region.radius, outcome.prediction)
@@ -373,7 +371,7 @@ class Registry:
         self._store.add(row, reach, sketch.astype("<f4").tobytes())
 
     def _given(self, entry: Entry, x: torch.Tensor, norm: float) -> Certificate | Abstention:
-        """What an enrolment says of an input that it contains."""
+        """The answer of an enrolment for an input that it contains."""
         row = self._store.read(entry.number)
         evidence, record = Evidence.from_dict(row.record["evidence"]), row.record
         if entry.answer is None:
@@ -417,7 +415,7 @@ def _resized(certificate: Certificate, radius: float) -> Certificate:
 
 
 def _same(a: Scale, b: Scale) -> bool:
-    """Whether two Σ are one, whatever precision they are kept in."""
+    """Whether two Σ are equal, whatever their precision."""
     return a.same_as(b.to("cpu"), lambda mine, theirs: torch.equal(mine.double(), theirs.double()))
 
 
@@ -428,7 +426,7 @@ def _bytes(scale: Scale) -> int:
 def _flat(x: torch.Tensor) -> Vector:
     """An input (1, *event) as a float64 vector."""
     if x.ndim < 2 or len(x) != 1:
-        raise InvalidInput(f"one input at a time, of shape (1, *event), got {tuple(x.shape)}.")
+        raise InvalidInput(f"give one input at a time, of shape (1, *event), got {tuple(x.shape)}.")
     point = np.asarray(x.detach().double().cpu().flatten().numpy())
     if not (np.abs(point) <= LARGEST).all():
         raise InvalidInput(f"x holds a value that is not finite, or above {LARGEST:g}.")

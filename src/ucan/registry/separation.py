@@ -1,4 +1,4 @@
-"""How far a new region may reach before it meets a stored one: exact up to rounding, and never too far.
+"""The largest radius of a new region that is disjoint from a stored one: exact up to rounding, and never too large.
 
 The stored region is {x + Δ + δ : ‖Σᵢ⁻¹δ‖ₚ < Rᵢ}, the new one {x + δ : ‖Σⱼ⁻¹δ‖ₚ < r}. Any vector u proves a bound: on the
 stored region ⟨u, ·⟩ exceeds ⟨u, Δ⟩ − Rᵢ‖Σᵢᵀu‖_q, on the new one it stays below r‖Σⱼᵀu‖_q (q dual to p), so they are
@@ -6,8 +6,8 @@ disjoint for
 
     r ≤ (⟨u, Δ⟩ − Rᵢ‖Σᵢᵀu‖_q) / ‖Σⱼᵀu‖_q.
 
-The best u is found from the optimality conditions of each norm, and only this inequality is trusted: a u that is slightly
-off gives a smaller r, never a larger one. Its own rounding is bounded and taken off.
+The best u is found from the optimality conditions of each norm, and only this inequality is trusted: a slightly wrong u gives
+a smaller r, never a larger one. Its rounding error is bounded and subtracted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_kind(scale: Scale, norm: float) -> None:
     """Refuse a Σ for which no rule is known: a full one, against ℓ1 or ℓ∞."""
     if not scale.elementwise and norm != 2:
         raise UnsupportedNorm(
-            f"a registry keeps regions of a {type(scale).__name__} Σ apart in ℓ2 only, not in {norm_name(norm)}: use a "
+            f"a registry supports a {type(scale).__name__} Σ in ℓ2 only, not in {norm_name(norm)}: use a "
             "scalar or a diagonal Σ, or an ℓ2 registry."
         )
 
@@ -80,7 +80,7 @@ def size_bounds(scale: Scale, norm: float, offset: Vector) -> tuple[float, float
 
 
 def may_contain(scale: Scale, norm: float, radius: float, offset: Vector) -> bool:
-    """Whether Δ lies in {‖Σ⁻¹δ‖ₚ < R}; in doubt, which is a matter of the last digits, it does."""
+    """Whether Δ lies in {‖Σ⁻¹δ‖ₚ < R}; True if rounding makes it uncertain."""
     if isinstance(scale, Basis):  # one product decides all but close cases: ‖QᵀΔ − Q⁻¹Δ‖₂ ≤ ‖QᵀQ − I‖₂‖Q⁻¹Δ‖₂
         z = (torch.from_numpy(offset) @ exact(scale.basis)) / exact(scale.s)
         size = float(torch.linalg.vector_norm(z))

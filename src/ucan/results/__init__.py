@@ -1,4 +1,4 @@
-"""Results: the store of a run, the metrics, and the field's file formats."""
+"""Results: the store of a run, the metrics, and common file formats."""
 
 from ucan.results.store import Store
 

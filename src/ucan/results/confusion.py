@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-# So many answers at least, or nothing is said; so large a share must be right under the other order.
+# The least number of answers for a warning, and the share that must be correct under the other order.
 ENOUGH, HIGH = 20, 0.7
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ucan.results.metrics import Columns, Measure, certified_count, clopper_pearson, labelled
 
-MOST = 300  # points of a curve: about as many as a chart has pixels to tell apart
+MOST = 300  # points of a curve: about the resolution of a chart
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,15 +30,15 @@ class Curve:
         return float(self.at[-2])
 
     def __call__(self, size: float) -> float:
-        """What the curve shows at this radius or ALM."""
+        """The value of the curve at this radius or ALM."""
         return float(self.percent[np.searchsorted(self.at, size, side="left")])
 
 
 def certified_curve(columns: Columns, by: Measure = "radius", most: int = MOST) -> Curve | None:
-    """The certified accuracy in percent with its 95 % band; None where a file tells no sizes or no labels.
+    """The certified accuracy in percent with its 95 % band; None if there are no sizes or no labels.
 
-    With fewer than ``most`` different sizes every step is there. With more, some are left out: each stretch between two
-    kept ones then shows the lowest value in it, and the widest band.
+    With fewer than ``most`` different sizes, every step is kept. With more, some are dropped: each interval between two kept
+    steps then shows its lowest value and its widest band.
     """
     right = columns["correct"] & ~columns["abstained"]
     sizes = np.unique(columns[by][right])

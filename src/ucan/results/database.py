@@ -1,4 +1,4 @@
-"""The SQLite file of a run: opened for its one writer, or to look."""
+"""The SQLite file of a run, opened by its only writer, or read-only."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from ucan.errors import StoreError
 from ucan.storage import claim, recognise
 
-APPLICATION_ID = 0x5543414E  # "UCAN": how a file of ours is told from any other SQLite file
+APPLICATION_ID = 0x5543414E  # "UCAN": identifies our SQLite files
 SCHEMA_VERSION = 1
-# The numbers lie apart from the evidence, so that metrics over a million rows read a few megabytes, not gigabytes.
+# Numbers and evidence are in separate tables, so that metrics over a million rows read megabytes, not gigabytes.
 SCHEMA = """
 CREATE TABLE outcomes (
     idx INTEGER PRIMARY KEY, label INTEGER NOT NULL, prediction INTEGER NOT NULL, abstained INTEGER NOT NULL,
@@ -22,7 +22,7 @@ CREATE TABLE records (idx INTEGER PRIMARY KEY, record TEXT NOT NULL);
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
-    """Recognise the file before anything is written to it; an empty one becomes ours in one transaction."""
+    """Check the file before anything is written to it; an empty file is initialised in one transaction."""
     db = sqlite3.connect(path, timeout=30, isolation_level=None)
     try:
         if not recognise(db, path, APPLICATION_ID, SCHEMA_VERSION):
@@ -36,7 +36,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write; it sees each finished transaction, also while the writer goes on."""
+    """A connection that cannot write; it sees each finished transaction, also while the writer is active."""
     uri = f"{path.resolve().as_uri()}?mode=ro"
     if not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists():
         uri += "&immutable=1"  # an archive on read-only storage: no one can write, so no lock is needed

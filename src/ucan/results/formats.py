@@ -1,8 +1,8 @@
-"""Results as files for others: the field's TSV, CSV, Parquet and JSON, with the scope never left behind.
+"""Write results as TSV, CSV, Parquet and JSON, always with their scope.
 
-A table of numbers cannot say whose guarantee they are. So beside a TSV or a CSV stands ``NAME.json`` with the scope in
-words, the norm, the ALM cap and the config; Parquet and JSON carry the same inside. Of an interrupted run the rows end before
-the first unfinished input (``Store.gapless``), and ``left_out`` says how many more the run has.
+A table of numbers does not state the scope of its guarantee. So ``NAME.json`` is written next to a TSV or a CSV, with the
+scope as text, the norm, the ALM cap and the config; Parquet and JSON contain the same. For an interrupted run, the rows end
+before the first unfinished input (``Store.gapless``), and ``left_out`` is the number of further rows.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ucan.storage import storage, whole
 Format = Literal["tsv", "csv", "parquet", "json"]
 COHEN = ("idx", "label", "predict", "radius", "correct", "time")
 EXPORT_FORMAT = 1
-# What the column radius holds where a run was about a budget.
+# The meaning of the column radius for a run with a budget.
 BUDGET_MEASURE = "the factor ε: no change within less than ε times the budget changes the answer"
 UNKNOWN_SCOPE = "whose guarantee this is was not stated: do not read it as one for a deployed pipeline"
 
 
 def guarantee(scope: str) -> str:
-    """A scope in words; anything but a known scope is unknown."""
+    """The text of a scope; anything but a known scope is unknown."""
     return SCOPES.get(scope, UNKNOWN_SCOPE)
 
 
 def description(store: Store) -> dict[str, Any]:
-    """What a reader must know beside the numbers, as plain JSON values."""
+    """What a reader must know besides the numbers, as plain JSON values."""
     about: dict[str, Any] = _strict(
         {
             "ucan_export": EXPORT_FORMAT,
@@ -54,9 +54,9 @@ def description(store: Store) -> dict[str, Any]:
 
 
 def write(store: Store, path: str | Path, kind: Format = "tsv", overwrite: bool = False) -> list[Path]:
-    """Write a run's results in one of the formats; what is written, the file and perhaps its sidecar.
+    """Write a run's results in one of the formats; returns the paths of the file and of its sidecar, if any.
 
-    Each file is complete or not there. Existing files are refused unless ``overwrite``.
+    Files are written atomically. Existing files are refused unless ``overwrite`` is true.
     """
     writers: dict[str, Callable[[Store, IO[bytes]], None]] = {
         "tsv": _tsv,
@@ -65,17 +65,17 @@ def write(store: Store, path: str | Path, kind: Format = "tsv", overwrite: bool 
         "json": _json,
     }
     if kind not in writers:
-        raise InvalidInput(f"the formats are {', '.join(writers)}, got {kind!r}.")
+        raise InvalidInput(f"the format must be one of {', '.join(writers)}, got {kind!r}.")
     path = Path(path)
     sidecar = path.with_name(f"{path.name}.json")
     targets = [path, sidecar] if kind in ("tsv", "csv") else [path]
     existing = [str(p) for p in targets if p.exists()]
     if existing and not overwrite:
         verb = "exists" if len(existing) == 1 else "exist"
-        raise InvalidInput(f"{' and '.join(existing)} {verb} already; nothing was written. --force overwrites.")
+        raise InvalidInput(f"{' and '.join(existing)} {verb} already; nothing was written. Use --force to overwrite.")
     if not path.parent.is_dir():
-        raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: make it first.")
-    # The sidecar takes its place first: at no moment does a new table lie there without its scope.
+        raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: create it first.")
+    # The sidecar is written first, so that a table never exists without its scope.
     with storage(path), whole(*reversed(targets)) as parts:
         for part, fill in zip(reversed(parts), (writers[kind], _describe), strict=False):
             with open(part, "wb") as out:
@@ -125,7 +125,7 @@ def _parquet(store: Store, out: IO[bytes]) -> None:
 
 
 def _json(store: Store, out: IO[bytes]) -> None:
-    """The description, then every row with its evidence. Row by row: a million of them need not fit in memory."""
+    """The description, then every row with its evidence. Rows are written one by one, so that they need not fit in memory."""
     head = json.dumps(description(store), indent=1, ensure_ascii=False, allow_nan=False)
     out.write(head[: head.rindex("}")].rstrip().encode() + b',\n "rows": [')
     separator = "\n  "

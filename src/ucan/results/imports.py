@@ -1,7 +1,7 @@
-"""Other codebases' result files, each recognised by its header or its file names, as a run of the same store.
+"""Import result files of other codebases, recognised by their headers or file names, as runs.
 
-A file of numbers does not say whose guarantee they are. An imported run's scope is what the user states or what our own
-sidecar says, else "unknown"; it is never guessed.
+A file of numbers does not state its scope. The scope of an imported run is what the user or our own sidecar states, else
+"unknown"; it is never guessed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROUNDED = "its radii have three significant digits and may have been rounded up"
 
 @dataclass(frozen=True)
 class Imported:
-    """What a file told: its columns (those of ``Store.columns``), and what is known of them."""
+    """The content of a file: its columns (those of ``Store.columns``), and what is known about them."""
 
     format: str
     columns: dict[str, np.ndarray]
@@ -46,7 +46,7 @@ class Imported:
 
 @dataclass(frozen=True)
 class Layout:
-    """A tab-separated format: which header is its own, and what its columns are called."""
+    """A tab-separated format: its header, and the names of its columns."""
 
     format: str
     marks: tuple[str, ...]
@@ -74,7 +74,7 @@ def read(
 
     ``norm`` is the norm of its radii (it also picks one of rs4a's). ``isotropic`` states that Σ was a multiple of the
     identity, so that ALM equals the radius. ``certified_at`` is the one radius that smoothing-ensembles' adaptive
-    certification was asked to prove, which its file does not tell.
+    certification tested, which its file does not state.
     """
     if norm is not None:
         check_norm(norm)
@@ -98,9 +98,9 @@ def import_run(
     isotropic: bool = False,
     certified_at: float | None = None,
 ) -> Imported:
-    """Make a run folder of somebody's result file; nothing is written unless all of it could be read."""
+    """Make a run folder from a result file; nothing is written unless the whole file could be read."""
     if scope is not None and scope not in SCOPE_NAMES:
-        raise InvalidInput(f"scope is one of {', '.join(SCOPE_NAMES)}, got {scope!r}.")
+        raise InvalidInput(f"scope must be one of {', '.join(SCOPE_NAMES)}, got {scope!r}.")
     found = read(path, norm, isotropic, certified_at)
     if scope is not None and found.scope not in ("unknown", scope):
         raise InvalidInput(f"the sidecar of {path} says that its scope is {found.scope}, not {scope}.")
@@ -163,7 +163,7 @@ def _read_text(path: Path, norm: float | None, certified_at: float | None) -> Im
     )
     _check_repeats(table, columns["idx"])
     found = _with_sidecar(Imported(layout.format, columns, (path,), layout.norm, notes=notes))
-    told = found.scope != "unknown" and found.norm is not None  # only our own sidecar tells a scope
+    told = found.scope != "unknown" and found.norm is not None  # only our own sidecar states a scope
     if told and norm not in (None, found.norm):
         raise InvalidInput(f"the sidecar of {path} says that its radii are in another norm: leave out --norm.")
     return found
@@ -175,26 +175,26 @@ def _digits(number: str) -> int:
 
 
 def _proved(flags: np.ndarray, certified_at: float | None) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The adaptive mode answers one question: 1, this radius was proved; −1, it was not. Which radius, is not there."""
+    """The adaptive mode stores 1 if a radius was proved, −1 if not; the radius itself is not stored."""
     if not np.isin(flags, (1.0, -1.0)).all():
         return flags, ()
     if certified_at is None:
         told = "it says only whether one radius was proved, not which: give certified_at (--certified-at) to compare it"
         return np.where(flags < 0, -1.0, np.nan), (told,)
     if not (math.isfinite(certified_at) and certified_at > 0):
-        raise InvalidInput(f"certified_at is the radius that was asked for, a number above 0, got {certified_at!r}.")
+        raise InvalidInput(f"certified_at must be a number above 0, the radius that was tested, got {certified_at!r}.")
     return np.where(flags < 0, -1.0, certified_at), ()
 
 
 def _with_sidecar(found: Imported) -> Imported:
-    """What our own export wrote beside the file, if it did: then the scope comes back with the numbers."""
+    """Read the sidecar of our own export, if there is one; it states the scope."""
     sidecar = found.files[0].with_name(f"{found.files[0].name}.json")
     try:
         about = json.loads(sidecar.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return found
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{sidecar}, which should say whose guarantee this is, cannot be read: {error}.") from error
+        raise InvalidInput(f"{sidecar}, which should state the scope, cannot be read: {error}.") from error
     if not isinstance(about, dict) or "ucan_export" not in about or about.get("scope") not in SCOPE_NAMES:
         return found
     norm = math.inf if about.get("norm") == "inf" else about.get("norm")
@@ -218,8 +218,10 @@ def _read_arrays(path: Path, norm: float | None) -> Imported:
     if len(prefixes) == 1:
         return _paper(folder, prefixes[0])
     if prefixes:
-        raise InvalidInput(f"{path} holds {len(prefixes)} results: name one, as {folder / prefixes[0]}pA.npy.")
-    raise InvalidInput(f"{path} is none of the known results: neither rs4a's folder nor a *_results_pA.npy.")
+        raise InvalidInput(
+            f"{path} holds {len(prefixes)} results: give one of them, such as {folder / prefixes[0]}pA.npy."
+        )
+    raise InvalidInput(f"{path} is not a known result: it is neither rs4a's folder nor a *_results_pA.npy file.")
 
 
 def _rs4a(folder: Path, norm: float | None) -> Imported:
@@ -233,7 +235,9 @@ def _rs4a(folder: Path, norm: float | None) -> Imported:
         raise InvalidInput(f"the arrays in {folder} do not fit together: rs4a's have one row per input.")
     abstained = ~((radius > 0) & (p_lower > 0.5))
     if not np.isfinite(radius[~abstained]).all():
-        raise InvalidInput(f"{files[3]} has radii that are not numbers: this noise has none in that norm? Give --norm.")
+        raise InvalidInput(
+            f"{files[3]} has radii that are not numbers, perhaps because this noise has none in that norm: give --norm."
+        )
     prediction = np.where(abstained, ABSTAINED, answers.astype(np.int64))
     columns = complete(
         idx=np.arange(rows),
@@ -248,7 +252,7 @@ def _rs4a(folder: Path, norm: float | None) -> Imported:
 
 
 def _paper(folder: Path, prefix: str) -> Imported:
-    """The paper's own: pA = −1 marks a wrong answer (whose radius is positive all the same).
+    """The format of the paper's code: pA = −1 marks a wrong answer (whose radius is still positive).
 
     With IsoMeasure it saves the ℓp radius and no variance term; else, by default, "radius" is ALM.
     """
@@ -279,7 +283,7 @@ def _paper(folder: Path, prefix: str) -> Imported:
 
 
 def complete(**known: np.ndarray | None) -> dict[str, np.ndarray]:
-    """All columns of a store, the unknown ones NaN; the number of samples, which no file tells, 0."""
+    """All columns of a store, unknown ones NaN; the number of samples, which no file states, 0."""
     idx = known["idx"]
     assert idx is not None, "every reader knows its rows"
     unknown = np.full(len(idx), np.nan)
@@ -289,11 +293,11 @@ def complete(**known: np.ndarray | None) -> dict[str, np.ndarray]:
 
 
 def _check_correct(table: Table, mistaken: np.ndarray) -> None:
-    """Refuse a file that calls an answer correct which is not its label, or has no label: every share would be wrong."""
+    """Refuse a file with an answer marked as correct that differs from its label, or has none: every share would be wrong."""
     if mistaken.any():
         line, _ = table.rows[int(np.argmax(mistaken))]
         raise InvalidInput(
-            f"{table.path}, line {line}: correct is 1, but predict is not label: which of them is wrong?"
+            f"{table.path}, line {line}: correct is 1, but predict differs from label: correct the file."
         )
 
 

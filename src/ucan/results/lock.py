@@ -1,4 +1,4 @@
-"""One writer at a time: a lock that the system lets go of when its process ends, however it ends."""
+"""A writer lock that the system releases when its process ends, for any reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO
 from ucan.errors import StoreError
 
 LOCK = ".lock"  # the file in a run's folder
-# A process's own POSIX locks never stand in its way, so those that it holds are remembered here.
+# POSIX locks do not exclude their own process, so the locks of this process are recorded here.
 _HELD: set[str] = set()
 
 
@@ -36,7 +36,7 @@ class WriterLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Let the next writer in; once is enough, twice does no harm."""
+        """Release the lock; calling it twice is allowed."""
         if not self._file.closed:
             self._file.close()
             _HELD.discard(self._key)
@@ -63,6 +63,6 @@ def _acquire(file: IO[str]) -> bool:
 
 def _message(path: Path, holder: str) -> str:
     return (
-        f"{path.parent} is being written by {holder}. One run has one writer: wait for it, or look at it meanwhile "
-        "with `ucan compare` or ucan.results.Store.open."
+        f"{path.parent} is being written by {holder}. A run has one writer at a time: wait for it. To read the run, use "
+        f"`ucan compare` or ucan.results.Store.open."
     )

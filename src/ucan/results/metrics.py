@@ -1,8 +1,8 @@
-"""What a run's columns say, as pure functions of arrays. The definitions are those of docs/metrics.md.
+"""The metrics of a run as pure functions of its columns. docs/metrics.md defines them.
 
 Columns are those of ``Store.columns``. A row is *certified at r* if its prediction is the label, it did not abstain,
 and its radius (or ALM) is at least r. Shares are over the rows whose label is known: an abstention counts as a failure.
-A share that needs a number which an imported file does not tell is NaN, never a guess.
+A share that needs a number missing from an imported file is NaN, never a guess.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ucan.results.store import UNKNOWN
 
 Columns = dict[str, np.ndarray]
 Measure = Literal["radius", "alm"]
-# In the column label. An import's −2 is another thing: no label either, but its file tells which rows are right.
+# In the column label. −2 in an imported run means: no label, but the file states which rows are correct.
 NO_LABEL = -1
 
 
@@ -38,17 +38,17 @@ class Summary:
 
 
 def labelled(columns: Columns) -> np.ndarray:
-    """The rows of which it is known whether they are right: a mask."""
+    """A mask of the rows that are known to be correct or wrong."""
     return np.not_equal(columns["label"], NO_LABEL)
 
 
 def certified_count(columns: Columns, at: Any, by: Measure = "radius") -> np.ndarray:
-    """How many rows are certified at each threshold; NaN where the file does not tell.
+    """How many rows are certified at each threshold; NaN if unknown.
 
     At 0 only ``correct`` and ``abstained`` matter, so that is known even if the radii are not.
     """
     if by not in ("radius", "alm"):
-        raise InvalidInput(f'certified accuracy goes by "radius" or "alm", got {by!r}.')
+        raise InvalidInput(f'by must be "radius" or "alm", got {by!r}.')
     thresholds = np.asarray(at, dtype=np.float64)
     if not (np.isfinite(thresholds) & (thresholds >= 0)).all():
         raise InvalidInput(f"a radius to certify at must be a finite number of at least 0, got {at!r}.")
@@ -68,7 +68,7 @@ def certified_accuracy(columns: Columns, at: Any, by: Measure = "radius") -> np.
 def certified_band(columns: Columns, at: Any, by: Measure = "radius", alpha: float = 0.05) -> tuple[Any, Any]:
     """Two-sided Clopper–Pearson limits of the certified accuracy, at level 1 − ``alpha`` for each r on its own.
 
-    They speak of the inputs as a sample from their distribution, not of the randomness of the noise.
+    They describe the sampling of the inputs from their distribution, not the randomness of the noise.
     """
     return clopper_pearson(certified_count(columns, at, by), int(labelled(columns).sum()), alpha)
 
@@ -84,12 +84,14 @@ def clopper_pearson(count: Any, rows: int, alpha: float = 0.05) -> tuple[np.ndar
 
 
 def clean_accuracy(columns: Columns) -> float:
-    """The share of labelled rows answered so; an abstention is no answer. Equals the certified accuracy at 0."""
+    """The share of labelled rows with the correct answer; an abstention is not correct. Equals the certified accuracy at
+    0.
+    """
     return float(certified_accuracy(columns, 0.0))
 
 
 def abstention_rate(columns: Columns) -> float:
-    """The share of rows without a claim; it needs no labels. NaN where a file does not tell them from wrong answers."""
+    """The share of rows without a claim; it needs no labels. NaN if a file does not distinguish them from wrong answers."""
     return math.nan if (columns["prediction"] == UNKNOWN).any() else _mean(columns["abstained"])
 
 

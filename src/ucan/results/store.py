@@ -43,12 +43,12 @@ COLUMNS: dict[str, type] = {
     "seconds": np.float64,
 }
 ABSTAINED = -1
-UNKNOWN = -2  # the label or the prediction of an imported row whose file does not tell
+UNKNOWN = -2  # an unknown label or prediction of an imported row
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What all rows of a run claim: whose guarantee, in which norm, and for which budget (its key), if for one.
+    """The claim of all rows of a run: the scope, the norm, and the key of the budget, if any.
 
     With a budget, a row's ``radius`` is its factor ε: no change within less than ε times the budget changes the answer.
     """
@@ -59,7 +59,7 @@ class Claims:
 
 
 class Store:
-    """The results of one run. Make one with ``Store.create`` (the one writer) or ``Store.open`` (to look)."""
+    """The results of one run. Make one with ``Store.create`` (the only writer) or ``Store.open`` (read-only)."""
 
     def __init__(self, folder: Path, config: dict[str, Any], db: sqlite3.Connection, lock: WriterLock | None) -> None:
         self.folder = folder
@@ -75,10 +75,10 @@ class Store:
         config: dict[str, Any],
         compare: Callable[[dict[str, Any], dict[str, Any]], list[str]] = differences,
     ) -> Store:
-        """A new run, or the one in this folder again if its config is the same; the only writer until closed.
+        """Create a run, or open the run in this folder for writing if its config is the same; the only writer until closed.
 
-        A changed config is refused, with each difference that ``compare`` (the run's config, the one asked for) finds; so is
-        a folder that holds other things.
+        A different config is refused, with each difference that ``compare`` (the run's config, the requested one) finds; so
+        is a folder that holds other files.
         """
         folder, wanted = Path(folder), frozen(config)
         with storage(folder):
@@ -94,11 +94,11 @@ class Store:
 
     @classmethod
     def open(cls, folder: str | Path) -> Store:
-        """An existing run, read-only; also while another process writes it. It is closed when nobody holds it any more."""
+        """An existing run, read-only; also while another process writes it. It is closed when the object is deleted."""
         folder = Path(folder)
         if not (folder / CONFIG).is_file():
-            found = f"is not a run folder: it has no {CONFIG}" if folder.is_dir() else "is no folder"
-            raise StoreError(f"{folder} {found}. Name the folder of a `ucan certify` run, or of an imported one.")
+            found = f"is not a run folder: it has no {CONFIG}" if folder.is_dir() else "is not a folder"
+            raise StoreError(f"{folder} {found}. Give the folder of a `ucan certify` run, or of an imported one.")
         config = read_config(folder / CONFIG)
         if not (folder / RESULTS).is_file():
             raise StoreError(f"{folder} has no results yet: {RESULTS} is missing. `ucan certify` writes it.")
@@ -109,21 +109,19 @@ class Store:
         return store
 
     def adopt(self, config: dict[str, Any]) -> None:
-        """Put another config in the place of the run's, whole or not at all: for a run that goes on with more votes."""
+        """Replace the run's config atomically, for a run that is continued with more votes."""
         wanted = frozen(config)
-        with storage(self.folder), self._transaction():  # which a reader cannot begin
+        with storage(self.folder), self._transaction():  # refused to a reader
             write_config(self.folder / CONFIG, wanted)
         self.config = wanted
 
     def add(self, idx: int, label: int, outcome: Certificate | Abstention, seconds: float, again: bool = False) -> None:
-        """Store one outcome with its evidence, in one transaction: afterwards it is there, or it is not.
+        """Store one outcome with its evidence, in one transaction.
 
-        ``again``: in place of the one that is there, with the seconds of both.
+        ``again``: replace the stored outcome, and add up the seconds of both.
         """
         if not isinstance(outcome, Certificate | Abstention) or outcome.norm is None:
-            raise InvalidInput(
-                f"a run keeps what certify returns, not what predict does; got {type(outcome).__name__}."
-            )
+            raise InvalidInput(f"a run stores results of certify, not of predict; got {type(outcome).__name__}.")
         claims = Claims(outcome.scope, outcome.norm, None if outcome.budget is None else outcome.budget.key)
         self._check_claims(claims)
         prediction = ABSTAINED if outcome.prediction is None else outcome.prediction
@@ -162,7 +160,7 @@ class Store:
             self._insert(zip(*(np.asarray(columns[name]).tolist() for name in COLUMNS), strict=True))
 
     def done(self) -> set[int]:
-        """The inputs that need no more work."""
+        """The inputs that have a result."""
         with storage(self.folder):  # as one text: three times as fast as a million rows
             text = self._db.execute("SELECT group_concat(idx) FROM outcomes").fetchone()[0]
         return set(np.fromstring(text, np.int64, sep=",").tolist()) if text else set()
@@ -175,7 +173,7 @@ class Store:
         """Columns as arrays, by idx: prediction −1 for an abstention; an imported file's unknowns are NaN, or −2."""
         unknown = [name for name in names if name not in COLUMNS]
         if unknown:
-            raise InvalidInput(f"there is no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}.")
+            raise InvalidInput(f"there is no column {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}.")
         with storage(self.folder):
             cursor = self._db.execute(f"SELECT {', '.join(names)} FROM outcomes ORDER BY idx")
             try:
@@ -185,10 +183,10 @@ class Store:
         return {name: np.ascontiguousarray(table[name]) for name in names}
 
     def gapless(self, names: Sequence[str] = tuple(COLUMNS)) -> tuple[dict[str, np.ndarray], int]:
-        """The columns of which shares are taken: up to the first input that is missing; and how many rows stand behind it.
+        """The columns up to the first missing input, for computing shares; and the number of rows after it.
 
-        Under a stopping rule sure inputs finish early. Of a run that was interrupted, the rows behind a gap would
-        make its classifier look better than it is. A finished run has none, and of an imported one nobody knows.
+        Under a stopping rule, easy inputs finish early. In an interrupted run, the rows after a gap would make the classifier
+        look better than it is. A finished run has no gaps; for an imported run it is unknown.
         """
         columns = self.columns(tuple(dict.fromkeys(("idx", *names))))  # in one query: the run may be growing
         idx, skip = columns["idx"], self.config.get("skip")
@@ -200,7 +198,7 @@ class Store:
         """The full record of one input, as it was certified."""
         record = self.record(idx)
         if record is None:
-            raise InvalidInput(f"input {idx} of {self.folder} carries no evidence: it was imported.")
+            raise InvalidInput(f"input {idx} of {self.folder} has no evidence: it was imported.")
         outcome = from_dict(record, self.folder)
         assert isinstance(outcome, Certificate | Abstention), "add stores nothing else"
         return outcome
@@ -216,12 +214,12 @@ class Store:
 
     @property
     def name(self) -> str:
-        """What tables call this run: its config's name, else the folder's."""
+        """The run's name in tables: its config's name, else the folder's."""
         return str(self.config.get("name") or self.folder.resolve().name)
 
     @property
     def scope(self) -> str:
-        """Whose guarantee these results are; "unknown" until someone says."""
+        """The scope of these results; "unknown" if not stated."""
         return self._known_claims().scope
 
     @property
@@ -231,11 +229,11 @@ class Store:
 
     @property
     def budget(self) -> str | None:
-        """The key of the budget whose factors stand in place of the radii; None for radii."""
+        """The key of the budget, if the sizes are its factors; None for radii."""
         return self._known_claims().budget
 
     def close(self) -> None:
-        """Let go of the files and of the lock."""
+        """Close the files and release the lock."""
         self._db.close()
         if self._lock is not None:
             self._lock.release()
@@ -247,7 +245,7 @@ class Store:
         self.close()
 
     def _read(self, record: str) -> dict[str, Any]:
-        """A stored record; a damaged one is said to be so."""
+        """Parse a stored record; raises an error if it is damaged."""
         try:
             found = json.loads(record)
             if not isinstance(found, dict):
@@ -257,7 +255,7 @@ class Store:
         return found
 
     def _known_claims(self) -> Claims:
-        """Scope, norm and budget as the first record states them; without one, as the config does."""
+        """Scope, norm and budget of the first record; without records, those of the config."""
         if self._claims is None:
             with storage(self.folder):
                 first = self._db.execute("SELECT record FROM records LIMIT 1").fetchone()
@@ -296,22 +294,22 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         if self._lock is None:
-            raise InvalidInput(f"{self.folder} was opened to look; Store.create opens it for writing.")
+            raise InvalidInput(f"{self.folder} was opened read-only: use Store.create to write.")
         with transaction(self._db):
             yield
 
 
 def _damaged(folder: Path, error: Exception) -> str:
     return (
-        f"the results of {folder} are damaged: what is stored of an input cannot be read ({error}); nothing was changed. "
-        "Bring back a copy of results.sqlite, or certify into a new folder."
+        f"the results of {folder} are damaged: the record of an input cannot be read ({error}); nothing was changed. Restore "
+        f"results.sqlite from a copy, or certify into a new folder."
     )
 
 
 def _make_folder(folder: Path) -> None:
-    """The folder, if it is new, is a run, or is a run's first moment; anything else is refused."""
+    """Create the folder; an existing folder must be empty or a run, even one that has just been started."""
     if folder.is_file():
-        raise InvalidInput(f"{folder} is a file, and a run is a folder; nothing was changed. Give a new folder.")
+        raise InvalidInput(f"{folder} is a file, but a run needs a folder; nothing was changed. Give a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
     others = sorted({p.name for p in folder.iterdir()} - {LOCK, f".{CONFIG}.part"})
     if others and not (folder / CONFIG).is_file():

@@ -1,4 +1,4 @@
-"""A tab-separated table as others write it: fields by header name, and an error that names the line."""
+"""Read a tab-separated table: fields by header name, and errors that name the line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Table:
         return np.array(self._parsed(name, _seconds, "a duration"), dtype=np.float64)
 
     def texts(self, name: str) -> list[str]:
-        """A column as it is written."""
+        """A column as text."""
         return self._parsed(name, str, "text")
 
     def _parsed(self, name: str, parse: Callable[[str], Any], kind: str) -> list[Any]:
@@ -64,17 +64,17 @@ def read_table(path: Path) -> Table:
     header = tuple(name.strip() for name in lines[0].split("\t")) if lines else ()
     if len(header) < 2:
         raise InvalidInput(
-            f"{path} is no tab-separated table with a header such as idx, label, predict, radius, correct, time. "
-            "UCAN's own results come back from a TSV: `ucan export RUN -o NAME.tsv`."
+            f"{path} is not a tab-separated table with a header such as idx, label, predict, radius, correct, time. "
+            "To import UCAN's own results, export a TSV first: `ucan export RUN -o NAME.tsv`."
         )
     if len(set(header)) < len(header):
-        raise InvalidInput(f"{path} names a column twice: {', '.join(header)}.")
+        raise InvalidInput(f"{path} has a repeated column name: {', '.join(header)}.")
     rows = [(n, [f.strip() for f in line.split("\t")]) for n, line in enumerate(lines[1:], 2) if line.strip()]
     for number, row in rows:
         if len(row) != len(header):
             raise InvalidInput(
-                f"{path}, line {number} has {len(row)} fields and the header {len(header)}: cut off while it was "
-                "written? Remove that line to import the rest."
+                f"{path}, line {number} has {len(row)} fields, but the header has {len(header)}; the file may be cut off. "
+                f"Remove that line to import the other rows."
             )
     if not rows:
         raise InvalidInput(f"{path} has a header but no rows.")

@@ -1,4 +1,4 @@
-"""Joint training of a classifier and the noise that protects it."""
+"""Joint training of a classifier and its noise."""
 
 from ucan.training.checkpoint import TrainedRun
 from ucan.training.claims import for_claim

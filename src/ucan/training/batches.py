@@ -1,4 +1,4 @@
-"""Batches on the device, in an order that depends on the seed and the epoch alone."""
+"""Batches on the device, in an order that depends only on the seed and the epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ucan.data.images import as_pixels
 from ucan.errors import InvalidInput
 from ucan.training.share import Share
 
-# Batches that are being decoded while one is in use.
+# Number of batches that are decoded ahead.
 AHEAD = 3
 
 
@@ -32,8 +32,8 @@ class Batch(NamedTuple):
 class Batches:
     """All inputs once per epoch, shuffled by (seed, epoch); a shorter last batch is dropped.
 
-    A data set in memory is kept on the device as it is (bytes stay bytes); others are decoded as they are needed. One
-    of several processes gets its share of every batch.
+    A data set in memory is kept on the device unchanged (bytes stay bytes); others are decoded when needed. With several
+    processes, each gets its share of every batch.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Batches:
         yield from self._of(order[first * self.size : len(self) * self.size])
 
     def in_order(self) -> Iterator[Batch]:
-        """All inputs in their own order, of this process's share; the last batch is filled up from the start."""
+        """All inputs in their own order, of this process's share; the last batch is padded from the start."""
         count = -(-len(self.dataset) // self.size) * self.size
         yield from self._of(torch.arange(count) % len(self.dataset))
 
@@ -106,14 +106,14 @@ class Batches:
 
 
 def epoch_seed(seed: int, epoch: int, purpose: str) -> int:
-    """A seed of its own for every epoch and purpose, so that a resumed run needs no saved history."""
+    """A separate seed for every epoch and purpose, so that a resumed run needs no saved random state."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{epoch}/{purpose}".encode()).digest()[:4], "big")
 
 
 def flip_and_crop(x: torch.Tensor, rng: torch.Generator, pad: int = 4, share: Share | None = None) -> torch.Tensor:
     """Every image of a batch (b, c, h, w) flipped at random and cropped at random after zero padding, on its device.
 
-    A share of a larger batch gets what that batch would get in its places.
+    A share of a larger batch gets the same flips and crops as in the whole batch.
     """
     batch, _, height, width = x.shape
     whole, part = (batch, slice(None)) if share is None else (share.batch, share.part)

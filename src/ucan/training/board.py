@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a training run."""
+"""TensorBoard logs of a training run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class Board:
-    """What TensorBoard shows of a run: one file each time it is started or resumed; nothing where TensorBoard is missing."""
+    """TensorBoard logs of a run: one file each time it is started or resumed; none if TensorBoard is not installed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._writer: Any = None
 
     def add(self, epoch: int, means: dict[str, float]) -> None:
-        """The means of one epoch; what an earlier start left of this epoch and later ones no longer counts."""
+        """The means of one epoch; earlier entries of this epoch and later ones are discarded."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:  # metrics.jsonl holds the same numbers
@@ -26,7 +26,7 @@ class Board:
         self._writer.flush()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

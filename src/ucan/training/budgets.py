@@ -1,4 +1,4 @@
-"""The budget that settings describe: what the noise is to protect from."""
+"""The budget in the settings: the changes that the noise should protect against."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ BUDGET_KEYS = ("limit", "limits", "spread")
 
 
 def check_budget(table: dict[str, Any] | None) -> None:
-    """Refuse a budget table that says nothing, or more than one thing."""
+    """Refuse a budget table that does not have exactly one key."""
     if table is not None and (len(table) != 1 or not set(table) <= set(BUDGET_KEYS)):
-        raise InvalidInput(f"the budget is a table with one of {', '.join(BUDGET_KEYS)}, got {table!r}.")
+        raise InvalidInput(f"budget must be a table with one of {', '.join(BUDGET_KEYS)}, got {table!r}.")
 
 
 def build_budget(table: dict[str, Any], shape: Sequence[int], images: torch.Tensor | None) -> Budget:
-    """``limit``, one number for all; ``limits``, nested lists; or ``spread``, so many standard deviations of each coordinate.
+    """``limit``, one number for all; ``limits``, nested lists; or ``spread``, a number of standard deviations of each
+    coordinate.
 
     The last needs the training inputs; without them it is a placeholder of ones.
     """

@@ -1,4 +1,4 @@
-"""What a training run leaves on disk: a checkpoint to go on from, and in the end its weights."""
+"""The files of a training run: a checkpoint to resume from, and the final weights."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ class TrainedRun:
 
 
 def check_settings(folder: Path, config: dict[str, Any]) -> None:
-    """Refuse a folder that holds other things than this run, or a run with other settings or other data."""
+    """Refuse a folder that holds other files, or a run with other settings or other data."""
     path = folder / CONFIG
     if not path.exists():
-        # A run from before its settings were kept has a checkpoint, and goes on.
+        # An older run without stored settings has a checkpoint, and is resumed.
         if folder.exists() and any(folder.iterdir()) and not (folder / CHECKPOINT).exists():
-            raise TrainingError(f"{folder} holds other things than a run; name another folder (--out).")
+            raise TrainingError(f"{folder} holds files that are not a run: give another folder (--out).")
         return
     begun = read_config(path)
     if begun.get("kind") != config.get("kind"):
-        raise TrainingError(f"{folder} holds a run of another kind ({begun.get('kind')}); name another folder (--out).")
-    # A run from before data_hash was kept goes on without it.
+        raise TrainingError(f"{folder} holds a run of another kind ({begun.get('kind')}): give another folder (--out).")
+    # An older run without data_hash is resumed without it.
     asked = {key: value for key, value in config.items() if key != "data_hash" or key in begun}
     refuse_changes(folder, differences(begun, frozen(asked)), TrainingError)
 
 
 def keep_settings(folder: Path, config: dict[str, Any]) -> None:
-    """Keep the settings with the run, if they are not there yet."""
+    """Store the settings with the run, if they are not there yet."""
     if not (folder / CONFIG).exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_config(folder / CONFIG, config)
 
 
 def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Replace the checkpoint, whole or not at all."""
+    """Replace the checkpoint atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     with whole(folder / CHECKPOINT) as (part,):
         torch.save(state, part)
@@ -78,21 +78,21 @@ def read_checkpoint(folder: Path) -> dict[str, Any] | None:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load has no error type of its own
         raise TrainingError(
-            f"{path} cannot be read: it is damaged or no checkpoint. Remove it to start anew."
+            f"{path} cannot be read: it is damaged or not a checkpoint. Remove it to start again."
         ) from error
     if not isinstance(state, dict) or not state.keys() >= CHECKPOINT_KEYS:
-        raise TrainingError(f"{path} is no checkpoint of `ucan train`. Remove it to start anew.")
+        raise TrainingError(f"{path} is not a checkpoint of `ucan train`. Remove it to start again.")
     return state
 
 
 def save_run(folder: Path, state: dict[str, torch.Tensor]) -> None:
-    """Write the final weights, whole or not at all."""
+    """Write the final weights atomically."""
     with whole(folder / WEIGHTS) as (part,):
         save_file({name: t.detach().cpu().contiguous() for name, t in state.items()}, part)
 
 
 def is_trained_run(folder: str | Path) -> bool:
-    """Whether a folder holds the outcome of ``ucan train``."""
+    """Whether a folder holds a finished run of ``ucan train``."""
     return (Path(folder) / WEIGHTS).is_file() and (Path(folder) / CONFIG).is_file()
 
 
@@ -100,17 +100,17 @@ def check_finished(folder: Path) -> None:
     """Refuse a folder that holds no finished training run; say what is missing, and what to do."""
     missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
     if missing == [WEIGHTS] and (folder / CHECKPOINT).is_file():
-        what = "start the same training again, and it goes on from its checkpoint"
+        what = "start the same training again to resume from its checkpoint"
     elif missing == [CONFIG]:
-        what = "run its Trainer again, with the same settings and data, and it keeps them there"
+        what = "run its Trainer again with the same settings and data"
     else:
-        what = "`ucan train` makes one"
+        what = "`ucan train` creates one"
     if missing:
         raise TrainingError(f"{folder} holds no finished training run ({' and '.join(missing)} missing): {what}.")
 
 
 def weights_file(start: str | Path) -> Path:
-    """The file with the weights to start from: as named, or of the finished run in that folder."""
+    """The file with the weights to start from: the given file, or that of the finished run in that folder."""
     path = Path(start)
     if not path.is_dir():
         return path
@@ -121,8 +121,10 @@ def weights_file(start: str | Path) -> Path:
 def load_run(folder: str | Path, classifier: nn.Module | None = None) -> TrainedRun:
     """The classifier, generator and law of a finished training run, in evaluation mode on the CPU.
 
-    ``classifier`` is for a run whose Trainer was given another model than the one that its settings name: a new one
-    of that kind, which gets the weights.
+    Args:
+        folder: the run's folder.
+        classifier: for a run whose Trainer was given a model object: a new model of the same kind, into which the weights are
+            loaded.
     """
     folder = Path(folder)
     check_finished(folder)
@@ -138,7 +140,7 @@ def load_run(folder: str | Path, classifier: nn.Module | None = None) -> Trained
     except (RuntimeError, SafetensorError) as error:
         raise TrainingError(
             f"{folder / WEIGHTS} does not fit {folder / CONFIG}: {' '.join(str(error).split())[:300]} "
-            "If the Trainer was given a model of your own, give one to load_run, too: load_run(folder, model)."
+            "If the Trainer was given your own model, pass one to load_run as well: load_run(folder, model)."
         ) from error
     law = settings.build_law(math.prod(shape))
     budget = Budget(state["budget"]) if "budget" in state else None

@@ -1,4 +1,4 @@
-"""What a training run is for: the term of the loss, and the noise, that belong to the claim which will be certified."""
+"""Adapt a training run to the claim that will be certified: the loss term, and the noise."""
 
 from __future__ import annotations
 
@@ -13,31 +13,34 @@ TERMS = {"linf": "budget", "l2": "min", "l1": "min", "alm": "logmean", "budget":
 
 
 def for_claim(settings: TrainSettings, claim: str, given: str | None = None) -> TrainSettings:
-    """The settings with the term that belongs to the claim: linf, l2, l1, alm, or budget (the settings' own).
+    """The settings with the loss term for the claim: linf, l2, l1, alm, or budget (the settings' own).
 
-    ``given`` is a term that was asked for by name. What contradicts the claim is refused: such a term, noise that is made for
-    another claim, a claim about a budget without one, and ``linf`` beside a budget that is not the same everywhere.
+    ``given`` is a term that the user chose. Contradictions are refused: a term for another claim, noise made for another
+    claim, a claim about a budget without a budget, and ``linf`` with a budget that is not the same everywhere.
     """
     if claim not in TERMS:
-        raise InvalidInput(f"a training is for one of {', '.join(TERMS)}, got {claim!r}.")
+        raise InvalidInput(f"--for must be one of {', '.join(TERMS)}, got {claim!r}.")
     kind, term = GENERATORS.load(settings.generator["kind"]), TERMS[claim]
     purposes = kind.purposes(settings.generator)
     if given is not None and given != term:
         raise InvalidInput(f"the variance term {given!r} is not the one for {claim}, which is {term!r}: leave one out.")
     if term != "budget" and settings.budget is not None:
-        raise InvalidInput(f"this noise is fitted to a budget, and not for {claim}: train for budget, or other noise.")
+        raise InvalidInput(f"this noise is fitted to a budget, not to {claim}: train for budget, or use other noise.")
     if purposes is not None and claim not in purposes:
         raise InvalidInput(
-            f"{settings.generator['kind']} noise with these parameters is made for {' or '.join(purposes)}, and not for "
-            f"{claim}: train for that, or change [generator]."
+            f"{settings.generator['kind']} noise with these parameters is made for {' or '.join(purposes)}, not for {claim}: "
+            f"train for that, or change [generator]."
         )
     if claim == "budget" and settings.budget is None:
         raise InvalidInput(
-            "these settings name no budget: give one, as in --set 'budget={limit=1.0}', or train for linf."
+            "these settings have no budget: give one, as in --set 'budget={limit=1.0}', or train for linf."
         )
     if claim == "linf" and "limit" not in (settings.budget or {"limit": 1.0}):
-        raise InvalidInput("linf is the budget that is the same everywhere, and these settings have another one.")
-    if not kind.learns_size:  # noise of a given size: there is nothing to keep up
+        raise InvalidInput(
+            "linf needs a budget that is the same everywhere, and these settings have another one: leave one "
+            "of them out."
+        )
+    if not kind.learns_size:  # noise of a fixed size needs no variance term
         return settings
     budget = {"limit": 1.0} if claim == "linf" and settings.budget is None else settings.budget
     return replace(settings, variance_term=term, budget=budget)

@@ -1,4 +1,4 @@
-"""The classifier to train: made as the settings say, and checked before the first step."""
+"""Build the classifier to train from the settings, and check it before the first step."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def build_classifier(settings: TrainSettings, shape: tuple[int, ...], num_classe
     """The classifier that the settings name: a built-in one, or a user's ``package.module:name``."""
     if ":" not in settings.model:
         return build_model(settings.model, shape, num_classes, seed=settings.seed)
-    with torch.random.fork_rng(devices=[]):  # a class is made here and now: its first weights follow from the seed
+    with torch.random.fork_rng(devices=[]):  # the initial weights of a class depend on the seed
         torch.manual_seed(settings.seed)
         model = load_model(settings.model)
     if not isinstance(model, nn.Module):
-        raise TrainingError(f"{settings.model} is no torch.nn.Module, so there is nothing to train.")
+        raise TrainingError(f"{settings.model} is not a torch.nn.Module, so it cannot be trained: give a module.")
     return model
 
 
 def count_outputs(settings: TrainSettings, classifier: nn.Module, dataset: Labelled) -> int:
-    """How many classes the classifier tells apart, asked of it; refused if it cannot be trained on these data.
+    """The number of the classifier's outputs, found by calling it; refused if it cannot be trained on these data.
 
-    It may know more classes than the data show.
+    It may have more classes than the data.
     """
     known = ":" in settings.model or isinstance(classifier, BuiltIn)
     name = settings.model if known else type(classifier).__name__
@@ -36,17 +36,17 @@ def count_outputs(settings: TrainSettings, classifier: nn.Module, dataset: Label
         raise InvalidInput(f"{dataset.name} has inputs without a label: leave them out of the training set.")
     weight = next(classifier.parameters(), None)
     if weight is None:
-        raise TrainingError(f"the model {name} has no weights, so there is nothing to train.")
+        raise TrainingError(f"the model {name} has no weights to train.")
     refused = f"the model {name} does not fit data of shape {shape} with {classes} classes"
     try:
         with torch.no_grad():
             logits = classifier.eval()(torch.zeros(2, *shape, dtype=weight.dtype, device=weight.device))
     except Exception as error:  # whatever a user's own model raises
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-        raise TrainingError(f"{refused}: asked about a batch of two, it fails with “{reason}”. Mend it.") from error
+        raise TrainingError(f"{refused}: on a batch of two inputs it fails with “{reason}”. Fix the model.") from error
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != 2:
         what = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise TrainingError(f"{refused}: it answers a batch of two with {what}, and must with logits (2, classes).")
+        raise TrainingError(f"{refused}: on a batch of two inputs it returns {what} instead of logits (2, classes).")
     if logits.shape[1] < classes:
-        raise TrainingError(f"{refused}: it has only {logits.shape[1]} outputs. Give it {classes}, one for each class.")
+        raise TrainingError(f"{refused}: it has only {logits.shape[1]} outputs. Give it {classes}, one per class.")
     return logits.shape[1]

@@ -21,7 +21,7 @@ VARIANCE_TERMS = ("none", "mean", "logmean", "min", "budget")
 def scale_entries(scale: Scale, x: torch.Tensor) -> torch.Tensor | None:
     """The scales of all directions for inputs x, one row per input, or one row for all where Σ is shared.
 
-    None where Σ has no scale of its own for every direction.
+    None if Σ has no separate scale for every direction.
     """
     if isinstance(scale, Diagonal):
         return scale.sigma.flatten(1) if scale.sigma.ndim == x.ndim else scale.sigma.reshape(1, -1)
@@ -33,7 +33,7 @@ def scale_entries(scale: Scale, x: torch.Tensor) -> torch.Tensor | None:
 
 
 def variance_term(entries: torch.Tensor, term: str, budget: torch.Tensor | None = None) -> torch.Tensor:
-    """What training pushes up, each term for its claim.
+    """The term that training maximises, one for each claim.
 
     The mean of σ (as printed); of log σ (what ALM is); each sample's smallest σ (the ℓ2 radius); or for a budget b, 1
     everywhere if none is given, −½ log mean (b/σ)²: for b = 1 the logarithm of the scale of isotropic noise with the same
@@ -48,11 +48,11 @@ def variance_term(entries: torch.Tensor, term: str, budget: torch.Tensor | None 
         return entries.log().mean()
     if term == "min":
         return entries.amin(1).mean()
-    raise InvalidInput(f"the variance term is one of {', '.join(VARIANCE_TERMS)}, not {term!r}.")
+    raise InvalidInput(f"the variance term must be one of {', '.join(VARIANCE_TERMS)}, got {term!r}.")
 
 
 class Joint(nn.Module):
-    """The training step as one module: (x, labels) → loss and what to show of it."""
+    """The training step as one module: (x, labels) → loss and metrics."""
 
     budget: torch.Tensor | None
 
@@ -70,7 +70,7 @@ class Joint(nn.Module):
         super().__init__()
         self.answer: Any
         if term not in VARIANCE_TERMS:
-            raise InvalidInput(f"the variance term is one of {', '.join(VARIANCE_TERMS)}, not {term!r}.")
+            raise InvalidInput(f"the variance term must be one of {', '.join(VARIANCE_TERMS)}, got {term!r}.")
         self.classifier = classifier
         self.generator = generator
         self.share = share
@@ -78,12 +78,12 @@ class Joint(nn.Module):
         self.recipe = recipe
         self.term = term
         self.weight = weight
-        # Kept with the weights, so that the run can say what it was trained for.
+        # Stored with the weights, so that the run states what it was trained for.
         self.register_buffer("budget", None if budget is None else budget.detach().float().clone())
         self.use_for_answers(classifier)
 
     def use_for_answers(self, twin: Any) -> None:
-        """Answer with a (compiled) twin that shares the classifier's weights; it adds no weights of its own."""
+        """Use a (compiled) twin that shares the classifier's weights; it has no weights of its own."""
         object.__setattr__(self, "answer", twin)
 
     def forward(

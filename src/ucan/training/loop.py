@@ -1,4 +1,4 @@
-"""The training loop: one epoch after another, with checkpoints from which a run goes on as if it had never stopped."""
+"""The training loop: epochs with checkpoints, from which an interrupted run resumes with the same result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from ucan.training.step import Progress, Step
 from ucan.training.survey import Survey
 from ucan.version import __version__
 
-# Steps between two looks at the loss: looking makes the device wait.
+# Steps between two checks of the loss, since reading it makes the device wait.
 LOOK_EVERY = 25
 METRICS = "metrics.jsonl"
 
@@ -48,19 +48,19 @@ OnProgress = Callable[[int, int, int, dict[str, float]], None]  # epoch, step, s
 
 
 class Trainer:
-    """Trains a classifier and a generator together, on any device or devices that Fabric can reach.
+    """Trains a classifier and a generator together, on any devices that Fabric supports.
 
     Under torchrun or Slurm each process takes its share of every batch, and together they take the steps that one process
-    would: the same batches, noise, batch statistics and mean loss, so the same curve up to rounding. Only the first
-    writes, and a run may go on with another number of processes.
+    would: the same batches, noise, batch statistics and mean loss, so the same curve up to rounding. Only the first process
+    writes, and a run may be resumed with another number of processes.
 
-    ``dataset`` is what ``ucan.data.load`` gives, or any torch Dataset of (pixels in [0, 1], label) that fits in memory.
+    ``dataset`` is the result of ``ucan.data.load``, or any torch Dataset of (pixels in [0, 1], label) that fits in memory.
 
-    The folder keeps the settings, and what tells the data from others: a run that goes on with others is refused. With
+    The folder stores the settings and a hash of the data: resuming with others is refused. With
     ``finetune`` the classifier starts from the weights in that file, or from those of the run in that folder.
 
-    Everything random follows from (seed, epoch), or is kept in the checkpoint, so an interrupted run that is started
-    again ends with the same weights, bit for bit on a CPU.
+    All randomness depends on (seed, epoch) or is stored in the checkpoint, so an interrupted and resumed run ends with the
+    same weights, bit for bit on a CPU.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Trainer:
         if self.rank == 0:
             check_settings(self.folder, self.config)
         self._resume()
-        if self.rank == 0:  # not before: what belongs to another checkpoint must not be kept beside it
+        if self.rank == 0:  # not earlier: these settings must not be stored next to another run's checkpoint
             keep_settings(self.folder, self.config)
         with self._stoppable(), closing(self.board):
             while self.epoch < self.settings.epochs:
@@ -146,7 +146,7 @@ class Trainer:
         self.fabric.barrier()
 
     def final_state(self) -> dict[str, torch.Tensor]:
-        """The weights to keep: the moving average where there is one."""
+        """The final weights: the moving average if there is one."""
         return self.ema if self.ema is not None else self.joint.state_dict()
 
     def _run_epoch(self) -> None:
@@ -175,7 +175,7 @@ class Trainer:
         return Progress(self.epoch, self.settings.epochs, done / steps)
 
     def _survey(self) -> Survey:
-        """All training inputs, for a recipe that looks at them before an epoch."""
+        """All training inputs, for a recipe that evaluates them before an epoch."""
         now = self._progress()
 
         def steps() -> Iterator[Step]:
@@ -198,8 +198,7 @@ class Trainer:
             optimiser.zero_grad()
         if self.ema is not None:
             steps = self.epoch * len(self.batches) + self.step
-            # A young average forgets faster: one that remembers how training began has batch statistics that fit no
-            # weights, and answers with nonsense.
+            # A new average decays faster: otherwise early weights dominate it, with batch statistics that do not fit.
             _update_average(self.ema, self.joint.state_dict(), min(settings.ema, (1 + steps) / (10 + steps)))
         return {name: value.detach() for name, value in metrics.items()}
 
@@ -212,7 +211,7 @@ class Trainer:
         return found
 
     def _look(self) -> dict[str, float]:
-        """The epoch's means so far; a loss that is not a number ends the run here, before it reaches a checkpoint."""
+        """The epoch's means so far; a loss that is not finite ends the run here, before the next checkpoint."""
         means = {name: float(total) / max(1, self.step) for name, total in self._sums().items()}
         if not math.isfinite(means.get("loss", 0.0)):
             kept = (
@@ -264,16 +263,16 @@ class Trainer:
             self.joint.load_state_dict(state["joint"])
             for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
                 optimiser.load_state_dict(saved)
-            self.recipe.load_state(state.get("recipe", {}))  # not kept before recipes could remember anything
+            self.recipe.load_state(state.get("recipe", {}))  # older checkpoints do not have it
         except (RuntimeError, ValueError, KeyError) as error:
             raise TrainingError(
-                f"the checkpoint in {self.folder} belongs to another model, generator or recipe: {str(error).splitlines()[0]}"
+                f"the checkpoint in {self.folder} is from another model, generator or recipe: {str(error).splitlines()[0]}"
             ) from error
         self.epoch, self.step = state["epoch"], state["step"]
         if self.rank == 0:
             # What was logged after the last checkpoint will be logged again.
             Journal(self.folder / METRICS).keep(self.epoch)
-        own = 1.0 if self.rank == 0 else 0.0  # what was summed up so far is counted once
+        own = 1.0 if self.rank == 0 else 0.0  # the sums so far are counted once
         self.totals = {name: own * total.to(self.fabric.device) for name, total in state["totals"].items()}
         if self.ema is not None:
             self.ema = {k: v.to(self.fabric.device) for k, v in state["ema"].items()}
@@ -283,11 +282,11 @@ class Trainer:
             self._seed_layers(f"layers from step {self.step} on")
 
     def _seed_layers(self, purpose: str) -> None:
-        """For what is random inside the classifier (dropout): a stream of its own for every process."""
+        """Seed the random layers of the classifier (dropout), separately for every process."""
         torch.manual_seed(epoch_seed(self.settings.seed, self.epoch, purpose + f" of {self.rank}" * (self.rank > 0)))
 
     def _all_stop(self) -> bool:
-        """Whether any process was told to stop: then all do, after the same step."""
+        """Whether any process received a stop signal; then all stop, after the same step."""
         if self.share.world == 1:
             return self._stop
         told = torch.tensor(float(self._stop), device=self.fabric.device)
@@ -295,7 +294,7 @@ class Trainer:
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
-        """Ctrl-C and a scheduler's SIGTERM end the run after the step in progress, with a checkpoint."""
+        """On Ctrl-C or SIGTERM, end the run after the current step, with a checkpoint."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -330,7 +329,7 @@ def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optim
         optimisers = [torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay)]
     learned = [p for p in joint.generator.parameters() if p.requires_grad]
     if learned:
-        # No decay: it would pull the scales towards the middle of their range, where only the loss should put them.
+        # No weight decay: it would pull the scales towards the middle of their range.
         lr = settings.lr if settings.generator_lr is None else settings.generator_lr
         optimisers.append(torch.optim.Adam([{"params": learned, "lr": lr, "peak": lr}]))
     return optimisers

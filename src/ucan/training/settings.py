@@ -1,4 +1,4 @@
-"""What a training run is told: one readable TOML file, checked before anything starts."""
+"""The settings of a training run: one TOML file, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIMISERS, SCHEDULES = ("adam", "sgd"), ("constant", "cosine", "one-cycle")
 class TrainSettings:
     """A training run. The tables ``law``, ``generator`` and ``recipe`` hold a ``kind`` and its parameters.
 
-    ``budget`` is what the noise is to protect from: a table with ``limit``, ``limits`` or ``spread``.
+    ``budget`` is the set of changes to protect against: a table with ``limit``, ``limits`` or ``spread``.
     """
 
     data: str = "digits"
@@ -64,7 +64,7 @@ class TrainSettings:
         _one_of("precision", self.precision, PRECISIONS)
         if "std" in self.law and "scale" in self.law:
             raise InvalidInput(
-                "the law has both scale and std, two ways to say how wide it is: give the whole table with one of them, "
+                "the law has both scale and std: give the whole table with one of them, "
                 f"as in --set 'law={{kind=\"{self.law.get('kind')}\", std={self.law['std']}}}'."
             )
         for name, catalogue in PARTS.items():
@@ -97,7 +97,7 @@ class TrainSettings:
         known = {f.name for f in fields(cls)}
         unknown = sorted(values.keys() - known)
         if unknown:
-            raise InvalidInput(f"unknown settings {', '.join(unknown)}; there are {', '.join(sorted(known))}.")
+            raise InvalidInput(f"unknown settings {', '.join(unknown)}; the settings are {', '.join(sorted(known))}.")
         return cls(**values)
 
     def build_law(self, dim: int) -> Law:
@@ -114,7 +114,7 @@ class TrainSettings:
         made = call("recipe", RECIPES.load(kind), parameters)
         if not isinstance(made, Recipe):
             raise InvalidInput(
-                f"[recipe] {kind!r} made a {type(made).__name__}, which is no ucan.training.recipes.Recipe."
+                f"[recipe] {kind!r} returned a {type(made).__name__}, which is not a ucan.training.recipes.Recipe."
             )
         return made
 
@@ -150,7 +150,7 @@ def preset_names() -> list[str]:
 
 
 def preset_text(name: str) -> str:
-    """A preset as it is written: TOML with its comments, to copy and change."""
+    """The text of a preset: TOML with comments, to copy and edit."""
     if name not in preset_names():
         raise InvalidInput(f"there is no preset {name!r}; presets: {', '.join(preset_names())}.")
     return (resources.files("ucan.training") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
@@ -167,15 +167,15 @@ def read_settings(source: str | Path) -> TrainSettings:
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise InvalidInput(f"{source} is no text in UTF-8, as TOML must be: save it so ({error}).") from error
+            raise InvalidInput(f"{source} is not UTF-8 text: save it in UTF-8 ({error}).") from error
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"{source} cannot be read as training settings: {error}.") from error
-    if "run_format" in values:  # what a run keeps: its settings are one table of it
+    if "run_format" in values:  # the config of a run, with its settings as one table
         if not isinstance(values.get("training"), dict):
             raise InvalidInput(
-                f"{source} belongs to a run of another kind ({values.get('kind')}): name a training run's."
+                f"{source} belongs to a run of another kind ({values.get('kind')}): give that of a training run."
             )
         values = values["training"]
     return TrainSettings.from_dict(values)

@@ -1,4 +1,4 @@
-"""Several processes that train as one: each takes its share of every batch, and the steps are those of the whole batch."""
+"""Training with several processes: each takes its share of every batch, and the steps are those of the whole batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ucan.laws import Law
 
 @dataclass(frozen=True)
 class Share:
-    """What the process of a rank takes of a batch: every ``world``-th input, from its rank on."""
+    """The share of one process in a batch: every ``world``-th input, starting at its rank."""
 
     batch: int
     rank: int = 0
@@ -73,7 +73,7 @@ def launched() -> tuple[int, int]:
 
 
 def leave_in_order() -> None:
-    """End the processes' connection before Python ends: its threads, left running, abort the process now and then."""
+    """Close the connection of the processes before Python exits; its threads sometimes abort the process otherwise."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
@@ -96,7 +96,7 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
         """Any number of dimensions after the channels."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """While training, normalised by everybody's statistics; afterwards, plain batch norm."""
+        """In training, normalise by the statistics of all processes; otherwise plain batch norm."""
         if not self.training:
             return super().forward(input)
         x, dims = input.float(), [0, *range(2, input.ndim)]

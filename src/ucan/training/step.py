@@ -1,4 +1,4 @@
-"""What a recipe is given for one training step, and what it gives back."""
+"""The input and the result of one training step of a recipe."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Progress:
 
 
 class Network:
-    """The classifier as a recipe asks it: raw noisy inputs in, logits out.
+    """The classifier as a recipe calls it: raw noisy inputs in, logits out.
 
-    What the generator shows of a noisy input (``view``) and the layout that the device likes are taken care of.
+    The generator's ``view`` and the memory layout are handled here.
     """
 
     def __init__(self, module: nn.Module, generator: Generator, dims: int, answer: Any = None) -> None:
@@ -66,7 +66,7 @@ class Network:
 
     @contextmanager
     def aside(self, statistics: Literal["running", "batch"] = "running") -> Iterator[None]:
-        """Passes that are not part of the training, such as an attack's: they leave no trace in the classifier.
+        """A context for passes that are not part of the training, such as an attack: they do not change the classifier.
 
         Inside, its weights get no gradients. With "running" it is in evaluation mode (batch norm by its running
         statistics, no dropout); with "batch" it stays in training mode, and batch norm normalises by the batch without
@@ -102,8 +102,8 @@ class NoiseSource:
     """The noise of a step: y = x + μ + Σε with ε from the law.
 
     ``mean`` and ``scale`` are μ and Σ at the step's inputs. Copies of other inputs in their places (x + δ under an attack)
-    are made with the same μ and Σ; with ``held=False`` they are computed anew at those inputs, as a deployed pipeline does
-    whose noise follows its input.
+    are made with the same μ and Σ; with ``held=False`` they are recomputed at those inputs, like a deployed pipeline whose
+    noise depends on its input.
     """
 
     generator: Generator
@@ -119,7 +119,7 @@ class NoiseSource:
         return self.generator.perturb(x, self.law, n, self.rng, self._noise(held))
 
     def draw(self, n: int) -> torch.Tensor:
-        """n draws of ε for every input (n, batch, …), to be kept, moved and placed as often as one likes."""
+        """n draws of ε for every input (n, batch, …), which can be kept, changed and placed repeatedly."""
         self._check_placed()
         return self.generator.draw(self.inputs, self.law, n, self.rng)
 
@@ -139,8 +139,8 @@ class NoiseSource:
     def _check_placed(self) -> None:
         if type(self.generator).perturb is not Generator.perturb:
             raise InvalidInput(
-                f"{self.generator.describe()} writes perturb itself, so its draws cannot be kept: "
-                "let it write draw and place instead (docs/extending.md)."
+                f"{self.generator.describe()} implements perturb, so its draws cannot be kept: implement draw and place "
+                f"instead (docs/extending.md)."
             )
 
 
@@ -149,9 +149,9 @@ class Step:
     """One training step as a recipe sees it.
 
     ``inputs`` (batch, *event) are pixels as augmented, ``labels`` (batch,) their classes, ``places`` (batch,) their numbers
-    in the training set. Several processes train as one: each has its share of the batch here, so what is computed
-    input by input needs no care. What goes over the batch goes through ``mean`` and ``together``, random numbers come
-    from ``noise`` and ``uniform``, and all processes must ask the network equally often.
+    in the training set. Several processes train as one: each has its share of the batch here, so computations per input need
+    no change. Means over the batch must use ``mean`` and ``together``, random numbers must come from ``noise`` and
+    ``uniform``, and all processes must call the network equally often.
     """
 
     model: Network
@@ -185,7 +185,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step came to: a scalar loss to go down, the share of noisy copies answered correctly, and more to show."""
+    """The result of a step: a scalar loss, the share of noisy copies answered correctly, and further metrics."""
 
     loss: torch.Tensor
     correct: torch.Tensor

@@ -1,4 +1,4 @@
-"""A look at all training inputs between two epochs."""
+"""Evaluate all training inputs between two epochs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from ucan.training.step import Progress, Step
 
 @dataclass(frozen=True)
 class Survey:
-    """All training inputs, as they are in the data set, for a recipe that sorts them before an epoch.
+    """All training inputs, without augmentation, for a recipe that evaluates them before an epoch.
 
-    ``steps`` gives them in batches of one size, the last one filled up from the start; ``scope`` is entered around the passes.
+    ``steps`` gives them in batches of one size, the last one filled up from the start; ``scope`` is entered around the
+    passes.
     """
 
     progress: Progress
@@ -24,7 +25,7 @@ class Survey:
     scope: Callable[[], AbstractContextManager[object]]
 
     def each(self, answer: Callable[[Step], torch.Tensor]) -> torch.Tensor:
-        """What ``answer`` (batch → (batch, …)) says of every training input: (inputs, …), the same in all processes.
+        """The values of ``answer`` (batch → (batch, …)) for every training input: (inputs, …), the same in all processes.
 
         The classifier is in evaluation mode, and there are no gradients.
         """

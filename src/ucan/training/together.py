@@ -1,4 +1,4 @@
-"""Several trained runs as one classifier: what a list of folders means where a trained run is asked for."""
+"""Several trained runs as one classifier, given as a list of folders."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MIRRORED, CONSENSUS = "mirrored", "consensus="
 
 @dataclass(frozen=True)
 class Together:
-    """Folders of trained runs, and how their networks answer together.
+    """Folders of trained runs, and how their networks are combined.
 
-    As text: the folders with commas, then, if wanted, ``mirrored`` (each network also sees the mirror image) and
-    ``consensus=K`` (the first K are asked first, the others where these disagree).
+    As text: the folders separated by commas, then optionally ``mirrored`` (each network also sees the mirror image) and
+    ``consensus=K`` (the first K are evaluated first, the others only if these disagree).
     """
 
     folders: tuple[str, ...]
@@ -40,7 +40,7 @@ class Together:
             raise InvalidInput(f"{whole!r}: consensus takes one whole number, such as consensus=2.")
         folders = tuple(word for word in words if word not in options and word)
         if len(set(map(_place, folders))) < len(folders):
-            raise InvalidInput(f"{whole!r} names a run twice: an ensemble is of different networks.")
+            raise InvalidInput(f"{whole!r} names a run twice: an ensemble needs different networks.")
         return cls(folders, MIRRORED in options, int(agreeing[0]) if agreeing else None)
 
     @property
@@ -54,16 +54,19 @@ def is_trained_run(named: str | Path) -> bool:
     try:
         folders = Together.of(named).folders
     except InvalidInput:
-        return True  # so that whoever loads it says what is wrong with it
+        return True  # loading it then raises the error
     return bool(folders) and all(checkpoint.is_trained_run(folder) for folder in folders)
 
 
 def load_run(named: str | Path, classifier: nn.Module | None = None) -> TrainedRun:
     """The run in a folder, or several runs as one (``ucan.Ensemble``), in evaluation mode on the CPU.
 
-    Runs that answer together must have been trained for the same noise, on inputs of one shape with the same classes.
-    ``classifier`` is for one run whose Trainer was given another model than the one that its settings name: a new one of
-    that kind, which gets the weights.
+    Runs in an ensemble must have the same noise, input shape and classes.
+
+    Args:
+        named: the run's folder, or several separated by commas (with ``mirrored`` and ``consensus=K``).
+        classifier: for one run whose Trainer was given a model object: a new model of the same kind, into which the weights
+            are loaded.
     """
     asked = Together.of(named)
     if classifier is not None:
@@ -74,15 +77,15 @@ def load_run(named: str | Path, classifier: nn.Module | None = None) -> TrainedR
         return first
     for run in runs[1:]:
         for what, mine, other in (
-            ("inputs", first.shape, run.shape),
-            ("a number of classes", first.num_classes, run.num_classes),
-            ("a noise law", first.law, run.law),
+            ("input shape", first.shape, run.shape),
+            ("number of classes", first.num_classes, run.num_classes),
+            ("noise law", first.law, run.law),
             ("noise", _noise(first), _noise(run)),
         ):
             if mine != other:
                 raise InvalidInput(
-                    f"{run.folder} has {what} other than {first.folder}, so they cannot answer together: train them with the "
-                    "same settings and other seeds."
+                    f"{run.folder} differs from {first.folder} in its {what}, so they cannot be combined: train them with "
+                    f"the same settings and other seeds."
                 )
     networks = Ensemble([run.classifier for run in runs], asked.mirrored, asked.consensus)
     return replace(first, folder=Path(str(named)), classifier=networks)

@@ -1,4 +1,4 @@
-"""Ways to train for smoothing, one a file. Add a file with one class, and its name in ``ucan.catalogue.RECIPES``."""
+"""Training recipes for smoothing, one per file. Add a file with one class, and its name in ``ucan.catalogue.RECIPES``."""
 
 from ucan.training.recipes.acr import Acr
 from ucan.training.recipes.augmentation import Augmentation

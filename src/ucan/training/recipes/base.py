@@ -1,4 +1,4 @@
-"""What a recipe is: one training step of a method, from inputs, labels and noise to a loss."""
+"""The base class of recipes: one training step of a method, from inputs, labels and noise to a loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ucan.training.survey import Survey
 
 @dataclass(frozen=True)
 class Task:
-    """What a recipe is to train for: how many inputs, of which shape, with which noise, on which device."""
+    """The training task of a recipe: number and shape of the inputs, noise, and device."""
 
     inputs: int
     shape: tuple[int, ...]
@@ -31,9 +31,9 @@ class Task:
 class Recipe(ABC):
     """A way to train a classifier for smoothing.
 
-    Write ``step``. It may ask the network as often as it likes, attack it (``step.model.aside``), weigh inputs and drop
-    them, and remember things from step to step: then ``state`` and ``load_state`` keep them with the checkpoint.
-    A recipe is usually a frozen dataclass; its fields are the parameters in ``[recipe]`` of the settings.
+    Implement ``step``. It may call the network any number of times, attack it (``step.model.aside``), weight or drop inputs,
+    and keep state between steps: then implement ``state`` and ``load_state``, which store it in the checkpoint. A recipe is
+    usually a frozen dataclass; its fields are the parameters in ``[recipe]`` of the settings.
     """
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Recipe(ABC):
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take up what ``state`` gave, on whichever device it lies."""
         if state:
-            raise InvalidInput(f"{type(self).__name__} remembers nothing, and cannot load {', '.join(sorted(state))}.")
+            raise InvalidInput(f"{type(self).__name__} has no state, and cannot load {', '.join(sorted(state))}.")
 
 
 class OfLogits(Recipe):

@@ -37,7 +37,7 @@ class Macer(Recipe):
     def prepare(self, task: Task) -> None:
         """Refuse noise whose radius is not Φ⁻¹."""
         if not isinstance(task.law, Gaussian):
-            raise InvalidInput(f"macer is about the radius under Gaussian noise, not {type(task.law).__name__}.")
+            raise InvalidInput(f"macer needs Gaussian noise, got {type(task.law).__name__}.")
 
     def step(self, step: Step) -> Outcome:
         """Both terms from the same copies."""
