@@ -310,7 +310,7 @@ class Mixing(nn.Module):
 
 
 def test_composed_noise_that_mixes_the_looks_of_a_pass_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="in other company"):
+    with pytest.raises(InvalidInput, match="depends on the rest of the batch"):
         SmoothedClassifier(net(), LAW, Composed(net=Mixing().eval()), 3).certify(X, n=200, norm=math.inf)
 
 

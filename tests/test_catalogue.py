@@ -294,7 +294,7 @@ def test_what_is_no_part_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         TrainSettings(recipe={"kind": "none"}).build_recipe()
     with pytest.raises(InvalidInput, match=r"no ucan.stopping.Stop"):
         parse_stop("none")
-    with pytest.raises(InvalidInput, match=r"no ucan.scales.Scale"):
+    with pytest.raises(InvalidInput, match=r"not a ucan.scales.Scale"):
         scales.make_scale("none", SHAPE)
 
 

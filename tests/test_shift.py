@@ -172,7 +172,7 @@ def test_the_ends(law, norm):
 
 def test_what_cannot_be_answered_is_refused():
     for r in (-0.1, math.nan, math.inf):
-        with pytest.raises(InvalidInput, match="finite size"):
+        with pytest.raises(InvalidInput, match="r must be finite"):
             Gaussian(1.0).shifted(0.9, r)
     with pytest.raises(InvalidInput, match="p must lie"):
         Gaussian(1.0).shifted(1.1, 0.1)
@@ -195,5 +195,5 @@ def test_what_cannot_be_answered_is_refused():
             return p_a - p_b
 
     assert Silent(1.0).radius(0.9) == pytest.approx(0.8)
-    with pytest.raises(InvalidInput, match=r"Silent noise does not say .* write _shifted"):
+    with pytest.raises(InvalidInput, match=r"Silent noise has no known bound .* implement _shifted"):
         Silent(1.0).shifted(0.9, 0.1)

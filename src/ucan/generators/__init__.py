@@ -1,4 +1,4 @@
-"""Who chooses μ and Σ. Every generator declares the scope of the guarantee that follows from it."""
+"""Generators give μ and Σ. Every generator declares the scope of its guarantee."""
 
 from ucan.generators.base import Fixed, Generator, Isotropic
 from ucan.generators.basis import BasisWise

@@ -1,4 +1,4 @@
-"""The one contract of everything that chooses μ and Σ."""
+"""The base class of generators, which give μ and Σ."""
 
 from __future__ import annotations
 
@@ -25,35 +25,37 @@ from ucan.laws import Law
 from ucan.region import Region
 from ucan.scales import Scalar, Scale, as_scale, make_scale
 
-# Σ rounded to another precision, as long as it is kept: a matrix is checked and inverted once.
+# Σ rounded to another precision, cached as long as it exists: a matrix is checked and inverted once.
 _SAMPLED: weakref.WeakKeyDictionary[Scale, dict[torch.dtype, Scale]] = weakref.WeakKeyDictionary()
 
 
 class Generator(nn.Module):
-    """Maps inputs to the offset μ and the scale Σ of their noise, y = x + μ + Σε, and declares whose guarantee follows.
+    """Maps inputs to the offset μ and the scale Σ of their noise, y = x + μ + Σε, and declares the scope of its guarantee.
 
-    ``scope`` is ``pipeline`` only if μ and Σ are the same for every input; a generator that looks at its input is
-    ``frozen``: the certificate then speaks of the noise computed at this x and held there, not of a pipeline that
-    would compute it anew from a perturbed input.
+    ``scope`` is ``pipeline`` only if μ and Σ are the same for every input; a generator that depends on its input is
+    ``frozen``: the certificate is then about the noise computed at this x and frozen there, not about a pipeline that
+    recomputes it from a perturbed input.
 
-    Write ``forward``; the rest follows from it. What a kind of noise can do it says itself: ``scope``, ``redrawn``,
-    ``learns_size``, ``norms``, ``looks``, ``tells``.
+    Implement ``forward``; everything else has a default. Properties of a kind of noise are declared by ``scope``,
+    ``redrawn``, ``learns_size``, ``norms``, ``looks`` and ``tells``.
     """
 
     scope: ClassVar[Scope]
     redrawn: ClassVar[bool] = False  # whether every copy draws its own Σ, so that there is none to hold at an input
     learns_size: ClassVar[bool] = False  # whether only a term of the loss keeps Σ from shrinking in training
-    _issued: _Issued | None = None  # what was issued last: constant noise is copied once, for all its certificates
+    _issued: _Issued | None = None  # the last issued noise: constant noise is copied once, for all its certificates
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Generator:
-        """Keep the plain arguments: ``repr`` and records say how this noise was made."""
+        """Store the plain arguments, for ``repr`` and records."""
         self = super().__new__(cls)
         self.__dict__["_arguments"] = arguments_of(cls, args, kwargs)
         return self
 
     @classmethod
     def fitted(cls, context: Context, **parameters: Any) -> Generator:
-        """Made by its name, for these inputs: with the parameters given, and ``shape`` or ``channels`` where it has them."""
+        """Make this kind of noise for these inputs: with the given parameters, and ``shape`` or ``channels`` if it takes
+        them.
+        """
         made: Generator = call("generator", cls, parameters, shape=context.shape, channels=context.shape[0])
         return made
 
@@ -69,13 +71,13 @@ class Generator(nn.Module):
 
     @classmethod
     def tells(cls, settings: Mapping[str, Any]) -> bool:
-        """Whether a certificate's Σ and μ are all of such noise; not where the classifier is shown something else."""
+        """Whether a certificate's Σ and μ determine such noise; False if the classifier gets another view of it."""
         plain_kind = cls.draw is Generator.draw and cls.place is Generator.place and cls.perturb is Generator.perturb
         return plain_kind and cls.view is Generator.view and cls.region is Generator.region
 
     @property
     def own_norm(self) -> float | None:
-        """The only norm that this noise was made for; None where the law decides."""
+        """The only norm that this noise was made for; None if the law decides."""
         return None
 
     def norms(self, law: Law) -> tuple[float, ...]:
@@ -87,7 +89,7 @@ class Generator(nn.Module):
         """(μ, Σ) for inputs (batch, *event). μ broadcasts against x; a diagonal Σ may hold one σ per input."""
 
     def view(self, y: torch.Tensor) -> torch.Tensor:
-        """What the classifier is shown of noisy inputs (…, *event): by default all of it."""
+        """What the classifier gets of noisy inputs (…, *event); by default the inputs themselves."""
         return y
 
     def perturb(
@@ -100,7 +102,7 @@ class Generator(nn.Module):
     ) -> torch.Tensor:
         """n noisy copies of every input: (batch, *event) → (n, batch, *event), before ``view``.
 
-        ``noise`` is what ``forward`` gives for x, where the caller has it already.
+        ``noise`` is the result of ``forward`` for x, if the caller already has it.
         """
         if noise is None:
             noise = self(x)  # before anything is drawn: it may be random itself
@@ -145,12 +147,12 @@ class Generator(nn.Module):
         return grid.error(law, as_scale(scale), mu, x.numel())
 
     def _check_plain(self) -> None:
-        """Refuse noise of another making than x + μ + Σε that does not say how it is put on a grid."""
+        """Refuse noise other than x + μ + Σε that does not implement the grid."""
         own = type(self)
         plain = own.perturb is Generator.perturb and own.place is Generator.place and own.draw is Generator.draw
         if not plain and own.perturb_on_grid is Generator.perturb_on_grid:
             raise InvalidInput(
-                f"{self.describe()} makes its noise in a way of its own: write perturb_on_grid and grid_error for it "
+                f"{self.describe()} does not draw x + μ + Σε: implement perturb_on_grid and grid_error for it "
                 "(docs/arithmetic.md), or leave step= out (on the command line --arithmetic real)."
             )
 
@@ -164,9 +166,9 @@ class Generator(nn.Module):
     def budget_factor(self, law: Law, p: float, budget: Any, x: torch.Tensor, p_b: float | None = None) -> float:
         """The largest known ε such that no change within ε′·budget, ε′ < ε, changes the class certified at x (1, *event).
 
-        ``budget`` is a number, a map of the input's shape or a ``Budget``; p and p_b as for ``region``. The best of the
-        law's regions, and for a box and a Σ entry by entry of what the law itself knows of boxes; never too large. A kind
-        of noise that makes its regions in a way of its own has the best of those, and nothing else.
+        ``budget`` is a number, a map of the input's shape or a ``Budget``; p and p_b as for ``region``. The best of the law's
+        regions, and for a box and an elementwise Σ also the law's own ``box_factor``; never too large. A kind of noise with
+        its own regions uses only those.
         """
         event = tuple(x.shape[1:])
         if type(self).region is not Generator.region:
@@ -180,16 +182,16 @@ class Generator(nn.Module):
         return best
 
     def at(self, x: torch.Tensor) -> Generator:
-        """μ, Σ ← M: this generator with its noise computed at one input (1, *event) and held there."""
+        """μ, Σ ← M: this generator with its noise computed at one input (1, *event) and frozen there."""
         with torch.no_grad():
-            mu, sigma = self(x.clone())  # a network that works in place must not reach the input that is certified
+            mu, sigma = self(x.clone())  # protects the certified input from a network that works in place
         return issued(self, x, mu.detach(), as_sampled(as_scale(sigma).detached(), x.dtype))
 
     def check_claim(self, law: Law, norm: float | None = None) -> None:
         """Refuse, before any work, a law or a norm that this noise has no guarantee for; by default the law decides."""
 
     def cap(self) -> float | None:
-        """The largest scale that any direction can get at any input; None where nobody can say."""
+        """The largest scale that any direction can get at any input; None if unknown."""
         return None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -197,7 +199,7 @@ class Generator(nn.Module):
         return {name: value for name, value in vars(self).items() if name != "_issued"}
 
     def looks(self) -> bool:
-        """Whether μ and Σ could follow the input: True unless the code that makes them is known not to look at it."""
+        """Whether μ and Σ could depend on the input: True unless they are known not to."""
         return True
 
     def settings(self) -> dict[str, Any]:
@@ -217,12 +219,12 @@ class Generator(nn.Module):
         return GENERATORS.made(type(self), as_plain(given)) if plain(given) else None
 
     def __repr__(self) -> str:
-        """The call that makes it; what is no plain value is left out."""
+        """The call that makes it; values that are not plain are left out."""
         given = self.__dict__.get("_arguments", {})
         return f"{type(self).__name__}({', '.join(f'{n}={_shown(v)}' for n, v in given.items())})"
 
     def record(self) -> Noise:
-        """What evidence says of this noise."""
+        """The record of this noise for evidence."""
         kind = type(self)
         return Noise(
             line=self.describe(),
@@ -240,11 +242,11 @@ class Generator(nn.Module):
 
 
 class Fixed(Generator):
-    """Any Σ and μ of one's own, the same for every input. Scope: ``pipeline``.
+    """A given Σ and μ, the same for every input. Scope: ``pipeline``.
 
     ``scale`` is a float, a tensor of the input's shape or one of ``ucan.scales``; ``mean`` a tensor of the input's
-    shape, or None for 0. With ``estimate`` the classifier is shown that linear estimate of the input instead of the noisy
-    copy itself; it is part of the classifier, and the guarantee covers it.
+    shape, or None for 0. With ``estimate`` the classifier gets that linear estimate of the input instead of the noisy copy;
+    it is part of the classifier, and the guarantee covers it.
     """
 
     scope = "pipeline"
@@ -293,22 +295,21 @@ class Fixed(Generator):
     ) -> Fixed:
         """Noise fitted to a budget: σᵢ ∝ √bᵢ·wᵢ^(−1/4), mean (bᵢ/σᵢ)² that of isotropic noise of this ``scale``.
 
-        So at the same p both certify the same box (Gaussian law), and this one has its noise where it does least
-        harm: among all σ with this mean it has the smallest Σ wᵢσᵢ² (docs/shape.md). ``budget`` is a number, a map of the
-        input's shape or a ``Budget``; the harm wᵢ is
+        So at the same p both certify the same box (Gaussian law), and this one has its noise where it costs the least: among
+        all σ with this mean it has the smallest Σ wᵢσᵢ² (docs/shape.md). ``budget`` is a number, a map of the input's shape
+        or a ``Budget``; the harm wᵢ is
 
         - 1 everywhere, without data and harm: σᵢ ∝ √bᵢ, and for an equal budget isotropic noise;
         - the variance of coordinate i over ``data`` (n, *event): σᵢ ∝ √bᵢ/√stdᵢ;
         - ``harm``, where it is given: from ``harm_of``, or the squares of a model's importances.
 
-        ``power`` replaces the 1/2 in σᵢ ∝ √bᵢ·√wᵢ^(−power): 0 ignores the harm, 3/4 served digits better than 1/2, 1 is the
-        most uneven of use. ``floor`` is added to every √wᵢ, as a share of the largest, so that no σ is without end.
-        Coordinates of different units need ``unit``, the size of one step in each (their standard deviations, say):
-        all is then computed in these. Where the budget is 0 nobody changes anything: there σ is a thousandth of the
-        smallest other.
+        ``power`` replaces the 1/2 in σᵢ ∝ √bᵢ·√wᵢ^(−power): 0 ignores the harm, 3/4 was better than 1/2 on digits, and 1 is
+        the largest useful value. ``floor`` is added to every √wᵢ, as a share of the largest, so that every σ stays bounded.
+        Coordinates of different units need ``unit``, the size of one step in each (their standard deviations, say): all is
+        then computed in these. Where the budget is 0 nothing may change: there σ is a thousandth of the smallest other.
 
-        With ``show``, the law that the noise will be drawn from, the classifier is shown the linear estimate of the input,
-        (y − m)·v/(v + σ²) + m with mean and variance from ``data``; ``standard`` shows it as (y − m)·√v/(v + σ²).
+        With ``show``, the law that the noise will be drawn from, the classifier gets the linear estimate of the input, (y −
+        m)·v/(v + σ²) + m with mean and variance from ``data``; ``standard`` shows it as (y − m)·√v/(v + σ²).
         """
         if data is None and harm is None and not isinstance(budget, Budget) and torch.as_tensor(budget).ndim == 0:
             Budget.of(budget, ())
@@ -317,7 +318,7 @@ class Fixed(Generator):
         if show is None:
             return Fixed(sigma)
         if data is None:
-            raise InvalidInput("the linear estimate needs data to take its mean and variance from.")
+            raise InvalidInput("the linear estimate needs data for its mean and variance: give data=.")
         return Fixed(sigma, estimate=Estimate.of(data, sigma * show.std(asked.dim), standard))
 
     def view(self, y: torch.Tensor) -> torch.Tensor:
@@ -356,7 +357,7 @@ class Fixed(Generator):
         return self
 
     def _rebuild(self) -> None:
-        """Σ from copies of its buffers, where they were moved or loaded: what was certified keeps the Σ it had."""
+        """Σ from copies of its buffers, where they were moved or loaded: existing certificates keep their Σ."""
         mine = self.scale.tensors()
         now = {name: getattr(self, _buffer_name(name)) for name in mine}
         if not all(_same(mine[name], tensor) for name, tensor in now.items()):
@@ -375,7 +376,7 @@ class Isotropic(Fixed):
 
 
 class Held(Generator):
-    """Another generator's noise, computed at one input and held there; its scope and its view stay."""
+    """Another generator's noise, computed at one input and frozen there, with the same scope and view."""
 
     def __init__(self, source: Generator, mean: torch.Tensor, scale: Scale) -> None:
         super().__init__()
@@ -394,8 +395,8 @@ class Held(Generator):
     def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
         """Drawn block by block; a scalar or a diagonal Σ shapes them all at once and in place.
 
-        A matrix shapes each block by itself: a product over more rows may round differently, and a block's noise must
-        not depend on its company.
+        A matrix shapes each block by itself: a product over more rows may round differently, and a block's noise must not
+        depend on the other blocks.
         """
         centre = x + self.mean
         drawn = out if out.dtype == x.dtype and out.is_contiguous() else x.new_empty(out.shape)
@@ -445,10 +446,10 @@ class _Issued:
 
 
 def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> Generator:
-    """μ and Σ checked for inputs like x (1, *event) and held, in memory that nobody else has.
+    """μ and Σ checked for inputs like x (1, *event) and copied to their own memory.
 
-    Noise is drawn and regions are made from that copy, so a certificate stays what it was whatever becomes of the
-    generator. As long as μ and Σ stay the same, all inputs share one copy.
+    Noise is drawn and regions are made from that copy, so a certificate does not change if the generator does. As long as μ
+    and Σ stay the same, all inputs share one copy.
     """
     tensors, last = _parts(mean, scale), source._issued
     if last is not None and last.still(tensors, scale):
@@ -478,7 +479,7 @@ def _parts(mean: torch.Tensor, scale: Scale) -> dict[str, torch.Tensor]:
 
 
 def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> None:
-    """Refuse, before any work, μ and Σ that cannot serve inputs like x (1, *event)."""
+    """Refuse, before any work, μ and Σ that do not fit inputs like x (1, *event)."""
     name = generator.describe()
     scale.check_dim(math.prod(x.shape[1:]))
     try:

@@ -1,4 +1,4 @@
-"""A full Σ put to work: noise in a basis of the data, little where the picture is, much where it is not."""
+"""Noise in a basis of the data: little in the directions of the pictures, more in the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ucan.generators.learned import bounded_scale, check_gamma
 from ucan.scales import DCT, Basis, Scale
 from ucan.scales.dct import cosine_matrix
 
-# Above this dimension the d×d matrix of principal components no longer fits a workstation: the cosine basis serves.
+# Above this dimension the d×d matrix of principal components is too large: use the cosine basis.
 MAX_PCA = 4096
 BASES = ("pca", "dct")
 
@@ -34,7 +34,7 @@ class Directions(nn.Module):
 
     @abstractmethod
     def leading(self, y: torch.Tensor, count: int) -> torch.Tensor:
-        """What the leading directions carry of y (…, *event), in image space."""
+        """The projection of y (…, *event) onto the leading directions, in image space."""
 
 
 class PrincipalComponents(Directions):
@@ -113,11 +113,11 @@ class Cosines(Directions):
 
 
 class BasisWise(Generator):
-    """A fixed Σ in a basis of the data, and a classifier that looks at the leading directions only. Scope: ``pipeline``.
+    """A fixed Σ in a basis of the data, and a classifier that gets only the leading directions. Scope: ``pipeline``.
 
     Σ = Q diag(s) and μ = 0 are constants of the deployment. ``view`` gives the classifier the leading directions of a
     noisy input, in image space, so any classifier fits; it is part of the classifier, and the guarantee covers it.
-    In the directions it drops, noise costs no accuracy: they may carry the largest scale that the cap allows.
+    In the dropped directions noise costs no accuracy: they can have the largest scale that the cap allows.
 
     ``scale`` is (scale of the leading directions, scale of the rest), or one scale per direction. With ``bands``,
     the leading directions fall into that many bands of equal size whose scales are learned, none above ``cap``; they

@@ -25,7 +25,7 @@ from ucan.region import Region
 from ucan.scales import Diagonal, Scalar, Scale
 from ucan.scales.base import RowBounds
 
-# The second look gets this much more noise than its budget asks for: rounding in float32 then never overdraws it.
+# The second look gets this much more noise than its budget requires, so that rounding in float32 never exceeds the budget.
 HEADROOM = 1 + 2.0**-18
 # Looks by which a network is tested for mixing them, and how many of them it is also asked about one by one.
 LOOKS, APART = 16, 3
@@ -37,19 +37,19 @@ class Composed(Generator):
     With t = ``share``, σ₁ = σ/√t and σ₂ = σ/√(1−t), every noisy copy is made of two looks at x:
 
         y₁ = x + N(0, σ₁²I)                      the first look, all that the network ever sees
-        y₂ = x + s∘N(0, I),  s = s(y₁) > 0       the second, with noise where the network wants it
-        y  = (y₁/σ₁² + y₂/s²) / (1/σ₁² + 1/s²)   what the classifier is shown
+        y₂ = x + s∘N(0, I),  s = s(y₁) > 0       the second, with noise chosen by the network
+        y  = (y₁/σ₁² + y₂/s²) / (1/σ₁² + 1/s²)   what the classifier gets
 
     **What is guaranteed.** For every value of y₁, moving x by ‖δ‖ < r changes the second look as moving a unit Gaussian
     by at most r/σ₂ (ℓ2: every sᵢ ≥ σ₂) or r√d/σ₂ (ℓ∞: Σ sᵢ⁻² ≤ d/σ₂²). The first look adds r/σ₁ or r√d/σ₁, and the two
     compose to their root of squares, r/σ or r√d/σ, *whatever the network does* (Gaussian differential privacy). So the
-    class of the pipeline that draws both looks anew from the input it is given holds on the ball of radius σΦ⁻¹(p) in
+    class of the pipeline, which draws both looks for each input it is given, holds on the ball of radius σΦ⁻¹(p) in
     ℓ2, σΦ⁻¹(p)/√d in ℓ∞, exactly as for isotropic noise; p is the probability over both looks.
 
     The network gives a shape w = spread^(tanh/2) in [1/√spread, √spread], which is then scaled to the budget of the
-    norm: s = σ₂ w √mean(w⁻²) for ℓ∞, s = σ₂ w / min w for ℓ2. Under ℓ∞ small noise can go where y₁ says that it matters;
-    under ℓ2 a shape gains nothing. ``net`` is any module (n, *event) → (n, *event) of one's own that answers each input
-    by itself; without it, ``channels`` makes the network of certification-wise noise.
+    norm: s = σ₂ w √mean(w⁻²) for ℓ∞, s = σ₂ w / min w for ℓ2. Under ℓ∞ noise can be small where y₁ shows that it matters;
+    under ℓ2 a shape gains nothing. ``net`` is any module (n, *event) → (n, *event) that processes each input independently;
+    without it, ``channels`` makes the network of certification-wise noise.
 
     **A budget in place of ℓ∞.** With ``budget``, a map b > 0 of the input's shape, the second look's budget is
     Σ bᵢ²/sᵢ² ≤ Σ bᵢ²/σ₂², so a change with |δᵢ| ≤ εbᵢ moves the two looks by at most ε‖b‖₂/σ, and the region is the box
@@ -81,19 +81,19 @@ class Composed(Generator):
     ) -> None:
         super().__init__()
         if norm not in (2, math.inf):
-            raise UnsupportedNorm(f"composed noise is made for norm 2 or math.inf, got {norm!r}.")
+            raise UnsupportedNorm(f"composed noise needs norm 2 or math.inf, got {norm!r}.")
         if not 0 < share < 1:
             raise InvalidInput(f"share, the first look's part of the budget, must lie between 0 and 1, got {share!r}.")
         if not 1 <= spread <= 1e6:
             raise InvalidInput(f"spread, the largest s over the smallest, must lie in [1, 1e6], got {spread!r}.")
         if (channels is None) == (net is None):
-            raise InvalidInput("give Composed either the images' channels, or a net of your own.")
+            raise InvalidInput("give Composed either the images' channels, or your own net.")
         self.norm = norm
         self.share = float(share)
         self.spread = float(spread)
         self.net = net or DenseBlock(channels or 0, features, growth)
         if (budget is not None or prior is not None) and norm != math.inf:
-            raise UnsupportedNorm("a budget, and a prior shape, belong to composed noise for norm math.inf.")
+            raise UnsupportedNorm("a budget and a prior shape need norm math.inf.")
         self.register_buffer("budget", None if budget is None else _positive("budget", budget))
         self.register_buffer("prior", None if prior is None else _positive("prior", prior))
         for name, given in zip(("signal_mean", "signal_std"), signal or (None, None), strict=True):
@@ -163,7 +163,10 @@ class Composed(Generator):
         """s for first looks (n, *event), from them alone; it meets the norm's budget, from the sound side."""
         raw = self.net(y1)
         if raw.shape != y1.shape:
-            raise InvalidInput(f"the net answered {tuple(y1.shape)} with {tuple(raw.shape)}; the shapes must agree.")
+            raise InvalidInput(
+                f"the net returned shape {tuple(raw.shape)} for inputs of shape {tuple(y1.shape)}; the shapes "
+                f"must agree."
+            )
         shape = self.spread ** (torch.tanh(raw.to(torch.promote_types(raw.dtype, torch.float32))) / 2)
         sigma_2 = law.scale / math.sqrt(1 - self.share)
         if self.norm == 2:
@@ -270,8 +273,8 @@ class Composed(Generator):
         room = max(1e-3, 16 * torch.finfo(self._dtype(x)).eps)  # a device rounds otherwise in another batch
         if not all(torch.allclose(s, together[:APART], rtol=room, atol=0, equal_nan=True) for s in (apart, among)):
             raise InvalidInput(
-                "composed noise: the network answers a look differently in other company, so the guarantee does not hold. "
-                "Call eval() on it (batch norm, dropout), or use a network that answers each look by itself."
+                "composed noise: the network's output for a look depends on the rest of the batch, so the guarantee does not "
+                "hold. Call eval() on it (batch norm, dropout), or use a network that processes each look independently."
             )
 
     def _dtype(self, x: torch.Tensor) -> torch.dtype:
@@ -291,11 +294,11 @@ class Composed(Generator):
     def check_claim(self, law: Law, norm: float | None = None) -> None:
         """Refuse a law other than the Gaussian, and a norm other than its own."""
         if not isinstance(law, Gaussian):
-            raise InvalidInput(f"composed noise needs Gaussian noise, whose looks compose; got {type(law).__name__}.")
+            raise InvalidInput(f"composed noise needs the Gaussian law, got {type(law).__name__}.")
         if norm is not None and norm != self.norm:
             raise UnsupportedNorm(
                 f"this noise was composed for {norm_name(self.norm)} and has no radius against {norm_name(norm)}: "
-                "make one with Composed(norm=…), or ask for its own norm."
+                "make one with Composed(norm=…), or use its own norm."
             )
 
     def cap(self) -> float:

@@ -1,4 +1,4 @@
-"""Noise that is learned: once for a data set, or anew for every input."""
+"""Learned noise: once for a data set, or computed for every input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLOOR = 1e-3
 
 
 def bounded_scale(raw: torch.Tensor, gamma: float) -> torch.Tensor:
-    """σ in (γ/1000, γ): floor + (γ − floor)(1 + tanh)/2. Unlike |γ·tanh| it has no kink at which learning stalls."""
+    """σ in (γ/1000, γ): floor + (γ − floor)(1 + tanh)/2. Unlike |γ·tanh| it is smooth everywhere."""
     floor = FLOOR * gamma
     return floor + (gamma - floor) * (1 + torch.tanh(raw)) / 2
 
@@ -34,7 +34,7 @@ def bounded_offset(raw: torch.Tensor, gamma: float) -> torch.Tensor:
 
 
 def check_gamma(gamma: float) -> float:
-    """γ, if it can bound anything."""
+    """Return γ if it is valid."""
     if not (math.isfinite(gamma) and gamma > 0):
         raise InvalidInput(f"gamma must be a finite number above 0, got {gamma!r}.")
     return float(gamma)
@@ -115,7 +115,7 @@ class BudgetWise(Generator):
         self.shape = tuple(shape)
         limits = Budget.of(budget, self.shape)
         if limits.groups is not None or not bool((limits.limits > 0).all()):
-            raise InvalidInput("learned noise takes a budget above 0 for every coordinate.")
+            raise InvalidInput("learned noise needs a budget above 0 for every coordinate.")
         if not 1 <= spread <= 1e6:
             raise InvalidInput(
                 f"spread, the largest change of a σ over the smallest, must lie in [1, 1e6], got {spread!r}."

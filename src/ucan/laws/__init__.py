@@ -1,4 +1,4 @@
-"""Isotropic noise laws: what is drawn, how wide it is, and how far a vote under it certifies."""
+"""Isotropic noise laws: sampling, standard deviations and certified radii."""
 
 from ucan.laws.base import CELL, UNIT, DrawError, Law, norm_name
 from ucan.laws.gaussian import Gaussian

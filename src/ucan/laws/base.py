@@ -1,4 +1,4 @@
-"""What every noise law is: a sampler, a calibration to a standard deviation, and its radius functions."""
+"""The base class of noise laws: a sampler, its standard deviation, and its radius functions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DrawError:
 class Law(ABC):
     """Isotropic noise ε with scale λ on R^d, as certificates use it.
 
-    A subclass states the norms it can certify, and writes three hooks (``_draw``, ``_unit_std``, ``_radius``);
+    A subclass declares the norms it can certify, and implements three hooks (``_draw``, ``_unit_std``, ``_radius``);
     ``_probability``, the inverse of ``_radius``, has a default by bisection.
 
     The guarantee behind ``radius``: if a class has probability at least p (and, in the two-class form, every other
@@ -113,12 +113,12 @@ class Law(ABC):
 
         The guarantee: if P(x + ε ∈ A) ≥ p, then P(x + δ + ε ∈ A) ≥ shifted(p, r) for every ‖δ‖ ≤ r in the norm, whatever
         A is. ``p`` and ``r`` are floats or arrays, p in [0, 1] and r of at least 0. By symmetry a set of probability at
-        most p has at most 1 − shifted(1 − p, r) afterwards. A law that does not know its shift (``_shifted``) refuses.
+        most p has at most 1 − shifted(1 − p, r) afterwards. A law without ``_shifted`` raises an error.
         """
         dim = self._checked(norm, dim)
         before, size = np.broadcast_arrays(_probabilities("p", p), np.asarray(r, dtype=np.float64))
         if not ((size >= 0) & np.isfinite(size)).all():
-            raise InvalidInput(f"a move has a finite size of at least 0, got r = {r!r}.")
+            raise InvalidInput(f"r must be finite and at least 0, got {r!r}.")
         with np.errstate(divide="ignore", over="ignore"):
             after = np.asarray(self._shifted(before, size, norm, dim), dtype=np.float64)
         result = np.where(size == 0, before, np.clip(after, 0.0, before))
@@ -161,7 +161,7 @@ class Law(ABC):
             unit = cls(scale=1.0, **parameters)
         except TypeError as error:  # a parameter is missing, or there is no such one
             wanted = ", ".join(f"{f.name}=" for f in fields(cls) if f.name != "scale") or "none"
-            raise InvalidInput(f"{cls.__name__}.from_std: its parameters beside std and dim are {wanted}.") from error
+            raise InvalidInput(f"{cls.__name__}.from_std: its parameters besides std and dim are {wanted}.") from error
         if not (math.isfinite(std) and std > 0):
             raise InvalidInput(f"{cls.__name__}.from_std: std must be a finite number above 0, got {std!r}.")
         return cls(scale=std / unit.std(dim), **parameters)
@@ -183,12 +183,12 @@ class Law(ABC):
         """The largest known ε such that no change with |δᵢ| ≤ ε′bᵢ, for any ε′ < ε, takes the class's lead; never too large.
 
         For the noise σ∘ε; ``scaled_budget`` is b/σ, finite entries of at least 0, not all 0, one a coordinate. ``p`` and
-        ``p_b`` as for ``radius``. By default R/‖b/σ‖ in the norm of the region, the best of the law's regions; a law
-        whose exact region is larger (Uniform) says so in ``_box_factor``.
+        ``p_b`` as for ``radius``. By default R/‖b/σ‖ in the norm of the region, the best of the law's regions; a law whose
+        exact region is larger (Uniform) overrides ``_box_factor``.
         """
         u = np.asarray(scaled_budget, dtype=np.float64).ravel()
         if not (u.size and (u >= 0).all() and np.isfinite(u).all() and u.any()):
-            raise InvalidInput("a scaled budget b/σ holds finite numbers of at least 0, not all of them 0.")
+            raise InvalidInput("a scaled budget b/σ must hold finite numbers of at least 0, not all of them 0.")
         self._check_dim(u.size)
         p_a = float(_probabilities("p", p))
         other = 1.0 - p_a if p_b is None else min(float(_probabilities("p_b", p_b)), 1.0 - p_a)
@@ -215,8 +215,9 @@ class Law(ABC):
 
     def _unbounded(self) -> InvalidInput:
         return InvalidInput(
-            f"{type(self).__name__} has no draws in float64 with a proven error, which a step needs: write uniforms, "
-            "unit_parts and draw_error for it (docs/arithmetic.md), or leave step= out (on the command line --arithmetic real)."
+            f"{type(self).__name__} has no draws in float64 with a proven error, which a step needs: implement uniforms, "
+            "unit_parts and draw_error for it (docs/arithmetic.md), or leave step= out (on the command line --arithmetic "
+            "real)."
         )
 
     # --- the hooks ---
@@ -246,8 +247,8 @@ class Law(ABC):
     def _shifted(self, p: Array, r: Array, norm: float, dim: int) -> Array:
         """``shifted`` before it is clipped to [0, p]. Must never exceed the truth, rounding included."""
         raise InvalidInput(
-            f"{type(self).__name__} noise does not say what probability a set keeps after a move, which is needed here: "
-            "write _shifted for it (docs/laws.md), or use another law."
+            f"{type(self).__name__} noise has no known bound on the probability of a set after a shift, which is needed "
+            f"here: implement _shifted for it (docs/laws.md), or use another law."
         )
 
     def _box_factor(self, p_a: float, p_b: float, scaled_budget: Array) -> float:
@@ -273,7 +274,8 @@ class Law(ABC):
             self._check_dim(2)
             if self._radius(high, low, norm, 1) != self._radius(high, low, norm, 2):
                 raise InvalidInput(
-                    f"the radius of {type(self).__name__} noise against {norm_name(norm)} depends on the dimension: give dim=."
+                    f"the radius of {type(self).__name__} noise against {norm_name(norm)} depends on the dimension: give "
+                    f"dim=."
                 )
             return 1
         self._check_dim(dim)

@@ -167,7 +167,7 @@ class PowerLaw(RadialInf):
         super()._check_dim(dim)
         if self.a <= dim:
             raise InvalidInput(
-                f"PowerLaw with a = {self.a:g} is no distribution in dimension {dim}: its exponent must exceed d. "
+                f"PowerLaw with a = {self.a:g} is not a distribution in dimension {dim}: its exponent must exceed d. "
                 f"Use a > {dim} (a > {dim + 2} for a finite variance)."
             )
 

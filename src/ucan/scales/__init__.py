@@ -33,18 +33,20 @@ OWN: dict[str, type[Scale]] = {
 
 
 def as_scale(value: Any) -> Scale:
-    """A float as a scalar Σ, a tensor or array of the input's shape as a diagonal one; a Σ as it is."""
+    """A float as a scalar Σ, a tensor or array of the input's shape as a diagonal one; a Σ is returned unchanged."""
     if isinstance(value, Scale):
         return value
     if isinstance(value, bool | str) or value is None:
-        raise InvalidInput(f"a scale is a number, a tensor of the input's shape or one of ucan.scales, not {value!r}.")
+        raise InvalidInput(
+            f"a scale must be a number, a tensor of the input's shape or one of ucan.scales, got {value!r}."
+        )
     if isinstance(value, int | float):
         return Scalar(float(value))
     try:
         tensor = torch.as_tensor(value)
     except (RuntimeError, TypeError, ValueError) as error:
         raise InvalidInput(
-            f"a scale is a number, a tensor of the input's shape or one of ucan.scales, not a {type(value).__name__}."
+            f"a scale must be a number, a tensor of the input's shape or one of ucan.scales, got a {type(value).__name__}."
         ) from error
     return Scalar(float(tensor.detach())) if tensor.ndim == 0 else Diagonal(tensor)
 
@@ -57,7 +59,7 @@ def make_scale(given: str | Mapping[str, Any], shape: tuple[int, ...]) -> Scale:
         name, parameters = str(given.get("kind")), {key: value for key, value in given.items() if key != "kind"}
     made = call("scale", SCALES.load(name, "the scale's kind"), parameters, shape=shape, channels=shape[0])
     if not isinstance(made, Scale):
-        raise InvalidInput(f"[scale] {name!r} made a {type(made).__name__}, which is no ucan.scales.Scale.")
+        raise InvalidInput(f"[scale] {name!r} returned a {type(made).__name__}, which is not a ucan.scales.Scale.")
     return made
 
 
@@ -76,7 +78,7 @@ def restored(kind: str, content: Mapping[str, Any]) -> Scale:
         return Scalar(float(content["value"])) if kind == Scalar.__name__ else OWN[kind].of_tensors(dict(content))
     outside = SCALES.load(name, package=package)
     if not (isinstance(outside, type) and issubclass(outside, Scale)):
-        raise InvalidInput(f"{name!r} of the package {package} is no kind of ucan.scales.Scale.")
+        raise InvalidInput(f"{name!r} of the package {package} is not a ucan.scales.Scale.")
     made = outside.__new__(outside)
     for each in fields(outside):
         value = content[each.name]

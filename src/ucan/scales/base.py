@@ -1,4 +1,4 @@
-"""What every Σ is: a linear map on flattened events, with its inverse, its determinant and its inverse's norms."""
+"""The base class of Σ: a linear map on flattened events, with its inverse, its determinant and its inverse's norms."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Scale(ABC):
     """An invertible Σ acting on flattened events; final classes below.
 
     Σ is a factor, not a covariance: noise is Σε, its covariance is ΣΣᵀ times that of ε. It need not be symmetric.
-    Construction checks shapes and finiteness; ``check`` refuses a singular Σ, and is called wherever a guarantee
-    is made, so that ``regularised`` can still be reached on a singular one.
+    Construction checks shapes and finiteness; ``check`` refuses a singular Σ, and is called wherever a guarantee is made, so
+    that ``regularised`` can still be called on a singular one.
     """
 
     elementwise: ClassVar[bool] = False  # whether Σz is a product entry by entry, the same whatever else is in a batch
@@ -63,7 +63,7 @@ class Scale(ABC):
 
     def _unbounded(self) -> InvalidInput:
         return InvalidInput(
-            f"{type(self).__name__} cannot be applied with a proven error, which a step needs: write apply_bounded and "
+            f"{type(self).__name__} cannot be applied with a proven error, which a step needs: implement apply_bounded and "
             "row_bounds for it (docs/arithmetic.md), or leave step= out (on the command line --arithmetic real)."
         )
 
@@ -99,7 +99,7 @@ class Scale(ABC):
         """
         self.check_dim(dim)
         if budget.dim != dim:
-            raise InvalidInput(f"the budget is for {budget.dim} dimensions, the input has {dim}.")
+            raise InvalidInput(f"the budget has {budget.dim} dimensions, but the input has {dim}.")
         if has_few_corners(budget) and dim <= MAX_FORMED:
             return corner_norm(self.solve, budget, p)
         return self._budget_norm(budget, p, dim)
@@ -146,7 +146,7 @@ class Scale(ABC):
     def check_dim(self, dim: int) -> None:
         """Raise unless Σ acts on R^dim."""
         if self.dim is not None and self.dim != dim:
-            raise InvalidInput(f"{type(self).__name__} scale acts on {self.dim} dimensions, the input has {dim}.")
+            raise InvalidInput(f"{type(self).__name__} scale acts on {self.dim} dimensions, but the input has {dim}.")
 
     def content(self) -> dict[str, torch.Tensor]:
         """All that Σ is made of, by name: its tensors, and its plain numbers as tensors in float64."""
@@ -230,9 +230,9 @@ _INTO_FORM = Pass(_into_form, dynamic=(0, 1))
 def same_map(one: Scale, other: Scale, shape: Sequence[int], tolerance: float) -> bool:
     """Whether two Σ are the same map on events of this shape, up to a relative tolerance.
 
-    They are if one undoes the other, and random vectors, which nobody knows beforehand, tell. It is this way round that a
-    direction of little noise counts as much as any other: where Σ and another Σ' are compared by what they make of a
-    vector, the difference between two small scales is lost beside the large ones.
+    One is multiplied by the inverse of the other, and tested on fresh random vectors. In this way, a direction of little
+    noise counts as much as any other: comparing Σv and Σ'v would lose a difference between two small scales next to large
+    ones.
     """
     rng = torch.Generator().manual_seed(secrets.randbits(32))
     z = torch.randn(4, *shape, generator=rng, dtype=torch.float64)
@@ -281,8 +281,8 @@ def check_finite(owner: str, name: str, values: torch.Tensor) -> None:
     if not fine.all():
         index = tuple((~fine).nonzero()[0].tolist())
         raise SingularScale(
-            f"{owner}: {name}{list(index)} is {values[index].item()}; every entry must be finite. Mend it where it "
-            "arose (a lower learning rate?): scale.regularised(eps) only lifts entries that are too small."
+            f"{owner}: {name}{list(index)} is {values[index].item()}; every entry must be finite. Fix its cause, for example "
+            f"with a lower learning rate: scale.regularised(eps) only raises entries that are too small."
         )
 
 

@@ -1,4 +1,4 @@
-"""Σ in an orthonormal basis of one's own."""
+"""Σ in a given orthonormal basis."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Basis(Scale):
         basis = square("Basis", "Q", self.basis)
         s = finite_tensor("Basis", "s", self.s).flatten()
         if len(s) != len(basis):
-            raise InvalidInput(f"Basis: Q has {len(basis)} columns and s {len(s)} entries; give one scale a column.")
+            raise InvalidInput(f"Basis: Q has {len(basis)} columns and s {len(s)} entries; give one scale per column.")
         if not basis.requires_grad:
             check_orthonormal(basis)
         object.__setattr__(self, "basis", basis)
@@ -179,7 +179,8 @@ class Basis(Scale):
         if not self.inverse_error <= INVERSE_ERROR:
             spread = float(exact(self.s).max() / exact(self.s).min())
             raise SingularScale(
-                f"Basis: the columns of Q are orthonormal up to {defect(self.basis):.2g}, which is not enough for scales that "
+                f"Basis: the columns of Q are orthonormal up to {defect(self.basis):.2g}, which is not enough for scales "
+                f"that "
                 f"differ by a factor of {spread:.2g}: regions would be wrong by {self.inverse_error:.2g}. Give Q in float64 "
                 "(torch.linalg.qr makes one), or scales that differ less."
             )
