@@ -331,7 +331,7 @@ class Fixed(Generator):
 
     def at(self, x: torch.Tensor) -> Generator:
         """The same noise as at every input; Σ was checked when this was made."""
-        return issued(self, x, self.mean.to(x), as_sampled(self.scale, x.dtype))
+        return issued(self, x, self.mean.to(x), as_sampled(self.scale, x.dtype), own=True)
 
     def looks(self) -> bool:
         """Not unless a subclass does."""
@@ -435,28 +435,33 @@ class _Issued:
     sources: dict[str, torch.Tensor]
     versions: dict[str, int | None]
 
-    def still(self, tensors: dict[str, torch.Tensor], scale: Scale) -> bool:
-        """Whether these tensors, which μ and Σ are made of now, hold what was copied."""
+    def still(self, tensors: dict[str, torch.Tensor], scale: Scale, own: bool) -> bool:
+        """Whether these tensors, which μ and Σ are made of now, hold what was copied.
+
+        They are compared, since PyTorch does not count a change through ``.data``; but for tensors that are the generator's
+        ``own``: of a large matrix that would take as long as much else that is done for an input.
+        """
         if type(scale) is not type(self.held.scale) or tensors.keys() != self.sources.keys():
             return False
         copies, now = _parts(self.held.mean, self.held.scale), _versions(tensors)
-        # Comparing a large matrix with its copy takes as long as much else that is done for an input.
         return all(
-            (tensor is self.sources[name] and now[name] is not None and now[name] == self.versions[name])
+            (own and tensor is self.sources[name] and now[name] is not None and now[name] == self.versions[name])
             or _same(tensor, copies[name])
             for name, tensor in tensors.items()
         )
 
 
-def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> Generator:
+def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale, own: bool = False) -> Generator:
     """μ and Σ checked for inputs like x (1, *event) and held, in memory that nobody else has.
+
+    ``own``: the generator keeps this Σ in memory of its own, which is not what its state is told by.
 
     Noise is drawn and regions are made from that copy, so a certificate stays what it was whatever becomes of the
     generator. As long as μ and Σ stay the same, all inputs share one copy.
     """
     tensors, last = _parts(mean, scale), source._issued
     # What another thread is still copying on a GPU may look like anything.
-    if last is not None and not source.concurrent and last.still(tensors, scale):
+    if last is not None and not source.concurrent and last.still(tensors, scale, own):
         check_fits(source, x, mean, scale)
         return last.held
     if not torch.isfinite(mean).all():
