@@ -165,6 +165,21 @@ def test_the_report_of_a_table_is_made(here, capsys, monkeypatch):
     assert (here / "page.html").stat().st_size > 1000
 
 
+def test_radii_of_a_table_are_compared_in_units_of_sigma(here, capsys, monkeypatch):
+    certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "4", "-o", "run")
+    run = Run.open("run")
+    assert run.in_units and run.measure == "ℓ2 radius in units of each column's σ"
+    for idx, radius in zip(run.columns["idx"].tolist(), run.columns["radius"].tolist(), strict=True):
+        outcome = run.outcome(idx)
+        assert radius <= getattr(outcome.region, "radius", 0.0) and radius == pytest.approx(
+            getattr(outcome.region, "radius", 0.0)
+        )
+    code, out, _ = ran(capsys, monkeypatch, "compare", "run")
+    assert code == 0 and "in units of each column's σ" in out
+    code, _, err = ran(capsys, monkeypatch, "certify", *MODEL, *TABLE, "--stop", "0.5", "-o", "other")
+    assert code == 2 and "columns of several units" in err
+
+
 def test_predict_answers_rows(here, capsys, monkeypatch):
     words = ("predict", *MODEL, *TABLE, "--max", "5", "--n", "100", "-o", "p.tsv", "-q")
     code, out, err = ran(capsys, monkeypatch, *words)
@@ -230,6 +245,28 @@ def test_names_of_pictures_and_the_order_of_numbered_folders(tmp_path, monkeypat
     assert [row["label"] for row in rows][-2:] == ["10", "10"]
 
 
+def test_a_wrong_order_of_classes_is_said_and_can_be_set_right(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for k, name in enumerate(("dark", "bright", "mean")):  # the alphabet has bright, dark, mean
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(8):
+            Image.fromarray(np.full((4, 4, 3), (20, 230, 120)[k] + i, dtype=np.uint8)).save(f"pictures/{name}/{i}.png")
+    (tmp_path / "shades.py").write_text(
+        "import torch\n"
+        "def net(x):\n"
+        "    m = x.mean((1, 2, 3))\n"
+        "    return torch.where(m < 0.3, 0, torch.where(m > 0.7, 1, 2))\n"
+    )
+    words = ("certify", "--model", "shades:net", "--classes", "3", "--data", "pictures", "--n", "60", "--n0", "20")
+    code, out, err = ran(capsys, monkeypatch, *words, "--scale", "0.05", "-o", "a", "--json")
+    assert code == 0 and json.loads(out)["accuracy"] < 0.4
+    assert "two orders of the same ones" in err and "bright as dark" in err
+    names = ("--class-names", "dark,bright,mean")
+    code, out, err = ran(capsys, monkeypatch, *words, *names, "--scale", "0.05", "-o", "b", "--json")
+    assert code == 0 and json.loads(out)["accuracy"] == 1.0 and "two orders" not in err
+    assert {row["answer"] for row in sheet(tmp_path / "b")} == {"dark", "bright", "mean"}
+
+
 def test_the_ceiling_of_n_is_said(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez("data.npz", x=np.full((3, 1, 2, 2), 255, dtype=np.uint8), y=np.ones(3, dtype=int))
@@ -281,3 +318,70 @@ def test_one_logit_heads_and_torchscript(tmp_path, capsys, monkeypatch):
         torch.jit.trace(heads.net.eval(), torch.zeros(1, 1, 2, 2)).save(str(tmp_path / "net.pt"))
     code, out, err = ran(capsys, monkeypatch, *words, "--model", "net.pt", "-o", "c")
     assert code == 0 and json.loads(out)["accuracy"] == 1.0, err
+
+
+def test_a_dry_run_checks_everything_and_writes_nothing(here, capsys, monkeypatch):
+    words = ("certify", *MODEL, *TABLE, "--max", "5", "--n", "200", "-o", "run", "--dry-run")
+    code, out, err = ran(capsys, monkeypatch, *words)
+    assert code == 0, err
+    assert "5 inputs to go, 300 samples each" in out and "Classes: approved, refused." in out
+    assert "no change of them is covered: job." in out and not (here / "run").exists()
+    code, _, err = ran(capsys, monkeypatch, *words, "--sigma", "job=1")
+    assert code == 2 and "held" in err
+
+
+def test_a_time_ends_the_run_early_and_the_same_command_goes_on(here, capsys, monkeypatch):
+    words = ("certify", *MODEL, *TABLE, "--max", "5", "--n", "200", "--n0", "20", "-o", "run", "-q")
+    code, _, err = ran(capsys, monkeypatch, *words, "--time", "0.000001s")
+    assert code == 0, err
+    assert Run.open("run").inputs < 5
+    assert ran(capsys, monkeypatch, *words)[0] == 0 and Run.open("run").inputs == 5
+    code, _, err = ran(capsys, monkeypatch, *words, "--time", "soon")
+    assert code == 2 and "--time" in err
+
+
+def test_a_model_that_fails_in_the_midst_keeps_what_is_done(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = np.zeros((4, 1, 2, 2), dtype=np.uint8)
+    x[2] = 255
+    np.savez("data.npz", x=x)
+    (tmp_path / "fragile.py").write_text(
+        "import torch\n"
+        "def net(x):\n"
+        "    if bool((x.mean((1, 2, 3)) > 0.9).any()): raise ZeroDivisionError('too bright')\n"
+        "    return torch.ones(len(x), dtype=torch.long)\n"
+    )
+    words = ("certify", "--model", "fragile:net", "--classes", "2", "--data", "data.npz", "--scale", "0.01", "-q")
+    code, _, err = ran(capsys, monkeypatch, *words, "--n", "600", "--n0", "20", "--batch-size", "128", "-o", "run")
+    assert code == 2 and "too bright" in err and "the same command goes on from there" in err
+
+
+def test_tuning_finds_a_scale_for_a_budget_and_for_a_radius(here, capsys, monkeypatch):
+    held_out = ("--data", "test.csv", "--target", "decision", "--train", "train.csv", "--max", "10", "--n", "300", "-q")
+    words = ("tune", *MODEL, *held_out, "--budget", "income=3%,age=1", "--scales", "0.1,0.7")
+    code, out, err = ran(capsys, monkeypatch, *words, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert len(found["candidates"]) == 6 and found["scale"] in (0.1, 0.7) and set(found["sigma"]) == {"income", "age"}
+    assert max(c["share"] for c in found["candidates"]) == next(
+        c["share"] for c in found["candidates"] if (c["scale"], c["shape"]) == (found["scale"], found["shape"])
+    )
+    code, out, _ = ran(capsys, monkeypatch, *words)
+    assert code == 0 and "← best" in out and "Use --scale" in out
+    for wrong in (
+        ("--radius", "1"),
+        (),
+        ("--radius", "1", "--budget", "age=1"),
+        ("--budget", "age=1", "--scales", "0"),
+    ):
+        code, _, err = ran(capsys, monkeypatch, "tune", *MODEL, *held_out, *wrong)
+        assert code == 2 and "--" in err
+
+
+def test_the_demos_about_tables_and_audio_end_in_sentences(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = ran(capsys, monkeypatch, "demo", "audio", "-o", "d", "--n", "100", "-q")
+    assert code == 0 and out.count("The answer stays “low tone” while a hum at 600 Hz") == 2, err
+    code, out, err = ran(capsys, monkeypatch, "demo", "tables", "-o", "d", "--n", "50", "-q")
+    assert code == 0 and "The answer stays malignant while mean radius alone moves by less than" in out, err
+    assert (tmp_path / "d" / "wine" / "answers.csv").is_file()

@@ -469,7 +469,7 @@ def test_missing_and_unknown_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InvalidInput, match="digits, mnist, fashion-mnist, cifar10"):
         load("imagenette")
     (tmp_path / "a.csv").write_text("1")
-    with pytest.raises(InvalidInput, match=r"neither \.npz nor a folder"):
+    with pytest.raises(InvalidInput, match=r"neither \.npz, \.npy, a table nor a folder"):
         load(tmp_path / "a.csv")
     with pytest.raises(InvalidInput, match="train or test"):
         load("digits", "val")

@@ -56,7 +56,10 @@ WHERE = {
     "--factors",
     "--mode",
 }  # told by run and attempts
-FREE = {"certify": {"--backend", "--certificates", "--cluster", "--workers"} | SHOWING, "audit": WHERE | SHOWING}
+FREE = {
+    "certify": {"--backend", "--certificates", "--cluster", "--workers", "--time", "--dry-run"} | SHOWING,
+    "audit": WHERE | SHOWING,
+}
 
 
 @pytest.mark.parametrize(("command", "record"), [("certify", RunConfig), ("audit", AuditConfig)])

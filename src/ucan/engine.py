@@ -7,9 +7,7 @@ import hashlib
 import itertools
 import json
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -49,8 +47,6 @@ from ucan.votes import (
 
 # Ways of running f that are kept for when they are asked for again.
 KEPT = 4
-# Inputs at which a generator is held at the same time, while a GPU counts votes on others.
-AHEAD = 4
 
 
 @dataclass(frozen=True)
@@ -212,70 +208,31 @@ class Engine:
         self, inputs: Iterator[torch.Tensor], device: torch.device, seed: int, phases: dict[str, int]
     ) -> Iterator[Request]:
         """What is to be counted on each input."""
-        elsewhere = None
-        several = device.type == "cuda" and self.M.concurrent
-        for x, M, name in self._held_ahead(inputs, device) if several else self._held(inputs, device):
-            if M.scope == "pipeline" and self.M.looks():  # at every input: noise may follow only some of them
-                with self.beside(device):
-                    if elsewhere is None:
-                        check_elsewhere(self.M, M, x, self.law)
-                    else:
-                        check_constant(M, elsewhere, x, self.law)
-                elsewhere = M
-            yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
-
-    def _held(
-        self, inputs: Iterator[torch.Tensor], device: torch.device
-    ) -> Iterator[tuple[torch.Tensor, Generator, str]]:
-        """Each input on the device, with the generator held at it and its hash."""
+        elsewhere, held = None, None
         while True:
             with self.beside(device):
                 x = next(inputs, None)
                 if x is None:
                     return
-                one = self._hold(x.to(device))
-            yield one
-
-    def _held_ahead(
-        self, inputs: Iterator[torch.Tensor], device: torch.device
-    ) -> Iterator[tuple[torch.Tensor, Generator, str]]:
-        """The same for several inputs at a time, each in a thread and a stream of its own.
-
-        Beside a full GPU each small kernel waits until a large one has ended, and a generator's network has so many of them
-        that one input's would wait for longer than its votes take.
-        """
-        streams = [torch.cuda.Stream(device) for _ in range(AHEAD)]
-        waiting = deque[tuple[Future[tuple[torch.Tensor, Generator, str]], torch.cuda.Stream]]()
-        before = torch.cuda.current_stream(device).record_event()
-
-        def hold(x: torch.Tensor, stream: torch.cuda.Stream) -> tuple[torch.Tensor, Generator, str]:
-            with torch.cuda.stream(stream):
-                return self._hold(x.to(device))
-
-        def first() -> tuple[torch.Tensor, Generator, str]:
-            future, stream = waiting.popleft()
-            one = future.result()
-            torch.cuda.current_stream(device).wait_stream(stream)
-            return one
-
-        with ThreadPoolExecutor(AHEAD) as pool:
-            for stream in itertools.cycle(streams):
-                with torch.cuda.stream(stream):  # what makes the inputs may use the GPU, too
-                    stream.wait_event(before)
-                    x = next(inputs, None)
-                if x is None:
-                    break
-                waiting.append((pool.submit(hold, x, stream), stream))
-                if len(waiting) == AHEAD:
-                    yield first()
-            while waiting:
-                yield first()
-
-    def _hold(self, x: torch.Tensor) -> tuple[torch.Tensor, Generator, str]:
-        M, name = self.M.at(x), input_hash(x)
-        if self.grid is None:
-            check_lost(M, x, self.law)
-        return x, M, name
+                x = x.to(device)
+                kind = (x.shape, x.dtype)
+                if held is not None and held[0] == kind:
+                    M = held[1]
+                else:
+                    M = self.M.at(x)
+                    # Noise that does not look at its input is issued once for all inputs of a call, in the state that their
+                    # evidence names: comparing a large matrix with its copy takes longer than all else done for an input.
+                    held = None if self.M.looks() else (kind, M)
+                name = input_hash(x)
+                if self.grid is None:
+                    check_lost(M, x, self.law)
+                if M.scope == "pipeline" and self.M.looks():  # at every input: noise may follow only some of them
+                    if elsewhere is None:
+                        check_elsewhere(self.M, M, x, self.law)
+                    else:
+                        check_constant(M, elsewhere, x, self.law)
+                    elsewhere = M
+            yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
 
     @contextmanager
     def beside(self, device: torch.device) -> Iterator[None]:

@@ -25,16 +25,21 @@ class Pass:
         """What the function gives."""
         if self._fails:
             return self._function(*arguments)
-        self._compiled = self._compiled or torch.compile(self._function)  # here: that loads the compiler
-        for place in self._dynamic:
-            torch._dynamo.mark_dynamic(arguments[place], 0)
         try:
-            # Shapes, precisions and parameters are constants of what is compiled, and a process may use many.
-            with torch._dynamo.config.patch(recompile_limit=256):
-                return self._compiled(*arguments)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the compiler's own, about itself
+                return self._run(*arguments)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever a compiler raises
             warnings.warn(f"noise is made without a compiler ({type(error).__name__}).", RuntimeWarning, 2)
             self._fails = True
             return self._function(*arguments)
+
+    def _run(self, *arguments: Any) -> Any:
+        self._compiled = self._compiled or torch.compile(self._function)  # here: that loads the compiler
+        for place in self._dynamic:
+            torch._dynamo.mark_dynamic(arguments[place], 0)
+        # Shapes, precisions and parameters are constants of what is compiled, and a process may use many.
+        with torch._dynamo.config.patch(recompile_limit=256):
+            return self._compiled(*arguments)

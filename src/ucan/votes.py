@@ -9,6 +9,7 @@ over workers or resumed; of a tail block only the first votes count.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import math
@@ -62,7 +63,7 @@ class Stream:
     phase: str
     given: str | None = None
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """All that the noise follows from: who has it can draw this stream again, and no other."""
         if self.given is not None:

@@ -16,6 +16,7 @@ from ucan.cli.progress import Shown
 
 if TYPE_CHECKING:
     from ucan.runs.certify import Certified
+    from ucan.runs.forecast import Planned
 
 
 def certify(
@@ -107,6 +108,15 @@ def certify(
         int | None,
         typer.Option(min=1, help="Workers of the cluster, a GPU or a CPU core each; all that it has if not given."),
     ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="30s|10m|2h", help="Begin no further input after this time; the same command goes on from there."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and say what it would take; nothing is written.")
+    ] = False,
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
@@ -174,11 +184,37 @@ def certify(
         registry=registry,
         cluster=cluster,
         workers=workers,
+        time=words.seconds_of(time),
     )
+    if dry_run:
+        from ucan.runs.forecast import forecast
+
+        print(planned_in_words(forecast(job, out, Shown("certifying", quiet))))
+        return
     # Ray itself writes of lost workers to standard output, which belongs to results.
     with nullcontext() if cluster is None else redirect_stdout(sys.stderr):
         done = run(job, out, Shown("certifying", quiet))
     print(json.dumps(done.to_dict()) if as_json else in_words(done))
+
+
+def planned_in_words(planned: Planned) -> str:
+    """What a job would take."""
+    from ucan.cli.progress import duration
+
+    left = planned.inputs - planned.done
+    lines = [
+        f"Everything is fine. {words.counted(left, 'input')} to go, {planned.samples:,} samples each, about "
+        f"{planned.rate:,.0f} samples a second: {duration(planned.seconds)}, less if sampling stops early.",
+        f"Results would go to {planned.run}. Arithmetic {planned.arithmetic}.",
+    ]
+    if planned.class_names:
+        lines.append(f"Classes: {', '.join(planned.class_names[:10])}{', …' if len(planned.class_names) > 10 else ''}.")
+    if planned.varying:
+        noise = ", ".join(f"{name} {value:g}" for name, value in planned.varying.items())
+        lines.append(f"Noise: {noise}.")
+    if planned.held:
+        lines.append(f"Held, so that no change of them is covered: {', '.join(planned.held)}.")
+    return "\n".join(lines)
 
 
 def in_words(done: Certified) -> str:

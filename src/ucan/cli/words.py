@@ -231,6 +231,21 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress an
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 
 
+def seconds_of(text: str | None) -> float | None:
+    """A time such as 30s, 10m or 2h in seconds."""
+    if text is None:
+        return None
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        seconds = float(number) * units[unit]
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise InvalidInput(f"--time takes a number of seconds, or 30s, 10m, 2h, got {text!r}.")
+    return seconds
+
+
 def names_of(text: str | None) -> tuple[str, ...]:
     """Names separated by commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip()) if text is not None else ()

@@ -189,7 +189,6 @@ class CertificationWise(Generator):
     """
 
     scope = "frozen"
-    concurrent = True
     learns_size = True
 
     def __init__(

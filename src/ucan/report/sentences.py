@@ -247,8 +247,11 @@ def _length(run: Run) -> str:
 
 
 def _units(run: Run) -> str:
-    source = run.config.data.source or ".npz"  # the units of an array or of an imported file are unknown
-    units = [] if source.endswith(".npz") else ["pixels run from 0 to 1"]
+    data = run.config.data
+    source = data.source or ".npz"  # the units of an array or of an imported file are unknown
+    pixels = not source.endswith((".npz", ".npy")) and not data.columns and data.unit is None
+    units = ["pixels run from 0 to 1"] if pixels else []
+    units += ["each column in units of its σ"] if run.in_units else [f"in {data.unit}"] if data.unit else []
     units += [f"in steps of {step}"] if (step := step_name(run.config.sampling.arithmetic)) else []
     return f" ({', '.join(units)})" if units else ""
 

@@ -22,7 +22,7 @@ from ucan.report.basis import decided, idle_in_words, inputs_in_words, same_inpu
 from ucan.results.formats import UNKNOWN_SCOPE, guarantee
 from ucan.results.metrics import Measure, certified_accuracy, certified_band
 from ucan.rounding import ceil_percent, floor_percent, floor_significant
-from ucan.runs.read import BUDGET_AXIS, Run, distinct
+from ucan.runs.read import BUDGET_AXIS, IN_UNITS, Run, distinct
 
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
 SCOPE_NOTES = {
@@ -58,6 +58,7 @@ class Row:
     decided: tuple[bool, ...] = ()
     remarks: tuple[str, ...] = ()
     alphas: frozenset[float] = frozenset()
+    in_units: bool = False
 
     def cells(self, digits: int) -> tuple[str, ...]:
         """What is shown: percent, rounded down; a band's upper limit rounded up; "–" for unknown."""
@@ -126,6 +127,7 @@ def comparison(
     for row in shares[len(base) :]:
         rows += [row, _improvement(row, shares[: len(base)], metric)] if base else [row]
     radius = "radius" if norm is None else f"{norm_name(norm)} radius"
+    radius += IN_UNITS if shares[0].in_units else ""
     what = "ALM" if metric == "alm" else radius if shares[0].budget is None else BUDGET_AXIS
     counts = {row.inputs for row in shares}
     of = f", {counts.pop()} inputs" if len(counts) == 1 and counts != {0} else ""  # else the notes say how many
@@ -161,6 +163,7 @@ def _row(run: str | Path | Run, radii: tuple[float, ...], metric: Measure, bands
         decided=tuple(decided(config, r, metric) for r in radii),
         remarks=tuple(filter(None, remarks)),
         alphas=frozenset() if run.alpha is None else frozenset({run.alpha}),
+        in_units=run.in_units,
     )
 
 
@@ -256,6 +259,8 @@ def _one_norm(rows: Sequence[Row]) -> float | None:
     if len({row.budget for row in rows}) > 1:
         kinds = ", ".join(f"{r.name} {'radii' if r.budget is None else f'budget {r.budget[:8]}'}" for r in rows)
         raise InvalidInput(f"factors of a budget compare with those of the same budget alone, not with radii: {kinds}.")
+    if len({row.in_units for row in rows}) > 1:
+        raise InvalidInput("radii of tables are in units of σ, and do not compare with those of other inputs.")
     if rows[0].budget is not None:  # each has a radius besides, which this is not about
         return None
     norms = {row.norm for row in rows} - {None}

@@ -159,9 +159,10 @@ def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settle
     g, own = _smoothed(asked, selection.first().to(where), None, remarks)
     if names is not None and len(names) != g.f.num_classes:
         raise InvalidInput(f"{len(names)} class names were given, and the model has {g.f.num_classes} classes.")
-    if names is None and own is not None and dataset.classes is not None and set(dataset.classes) <= set(own):
-        dataset = dataset.in_order(own)  # a model that knows its own labels wins over the alphabet
-    return Settled(g, replace(selection, dataset=dataset), names or own or dataset.classes, {}, tuple(remarks))
+    order = names or own  # a model that knows its own labels wins over the alphabet
+    if order is not None and dataset.classes is not None and set(dataset.classes) <= set(order):
+        dataset = dataset.in_order(order)
+    return Settled(g, replace(selection, dataset=dataset), order or dataset.classes, {}, tuple(remarks))
 
 
 def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[str]) -> SmoothedTable:

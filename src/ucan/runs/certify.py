@@ -20,10 +20,11 @@ from ucan.certificate import SCOPES, Abstention, Certificate, save_json
 from ucan.cluster import spread
 from ucan.continuing import can_go_on, certify_more
 from ucan.data.tables import Table, by_held
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, ModelError, UcanError
 from ucan.evidence import Evidence
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
+from ucan.results.confusion import other_order
 from ucan.results.formats import write
 from ucan.results.metrics import NO_LABEL, labelled
 from ucan.results.store import Store
@@ -32,7 +33,7 @@ from ucan.runs.config import Sampling
 from ucan.runs.prepare import CertifyJob as CertifyJob
 from ucan.runs.prepare import Prepared, compared, config_of, grows, prepared
 from ucan.runs.progress import SILENT, Progress
-from ucan.runs.sheet import SHEET, has_sheet, row_answers, write_sheet
+from ucan.runs.sheet import SHEET, class_name, has_sheet, row_answers, write_sheet
 from ucan.smoothed import SmoothedClassifier
 from ucan.tabular import RowAnswer
 
@@ -121,7 +122,22 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
                 write(store, work.tsv, overwrite=True)
                 if has_sheet(work.selection.dataset):
                     write_sheet(store, work.selection.dataset, work.class_names, work.folder)
+        _check_order(store, work, progress)
         return _summary(store, work)
+
+
+def _check_order(store: Store, work: Prepared, progress: Progress) -> None:
+    """Say so where the labels look numbered in another order than the model's classes."""
+    columns = store.columns(("label", "prediction"))
+    found = other_order(columns["label"], columns["prediction"])
+    if found is None:
+        return
+    names = work.class_names
+    told = ", ".join(f"{class_name(a, names)} as {class_name(b, names)}" for a, b in list(found.items())[:3])
+    progress.warn(
+        f"the classes of data and model look like two orders of the same ones: most answers are wrong, and in the same way "
+        f"({told}). Give the model's classes in its order (--class-names), or name the folders as the model does."
+    )
 
 
 @contextmanager
@@ -150,8 +166,8 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
             return
         with _placed(work, progress) as g:
             g.engine.on_votes = progress.sampled
-            last = time.perf_counter()
-            for index, outcome in _outcomes(g, work, memory, todo, more):
+            begin = last = time.perf_counter()
+            for index, outcome in _answered(_outcomes(g, work, memory, todo, more), store):
                 label, now = int(work.selection.dataset.labels[index]), time.perf_counter()
                 store.add(index, label, outcome, now - last, again=index in done)
                 last = now
@@ -160,11 +176,29 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
                 tally.add(label, outcome)
                 # Under a stopping rule the sure inputs come first: a share of those would promise too much.
                 progress.finished("" if plan.stop is not None or more else tally.words)
+                if work.job.time is not None and now - begin > work.job.time:
+                    break
     if tally.invalid:
         progress.warn(
             f"{tally.invalid:,} of {tally.votes:,} votes were for no class, since the model answered with NaN or a class "
             "number out of range; they count against every answer."
         )
+
+
+def _answered(
+    outcomes: Iterator[tuple[int, Certificate | Abstention]], store: Store
+) -> Iterator[tuple[int, Certificate | Abstention]]:
+    """The outcomes; where the model fails in the midst of them, what is kept is said."""
+    try:
+        yield from outcomes
+    except (UcanError, OSError):
+        raise
+    except Exception as error:  # whatever the user's model raises
+        said = str(error).strip().splitlines() or ["no message"]
+        raise ModelError(
+            f"the model failed in the midst of the run: {type(error).__name__}: {said[0].rstrip('.')}. {len(store)} results "
+            f"are kept in {store.folder}; the same command goes on from there."
+        ) from error
 
 
 def _outcomes(

@@ -11,6 +11,7 @@ import torch
 
 from ucan.arithmetic import arithmetic_of
 from ucan.config import CONFIG
+from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.plan import Bound, CertifyPlan, Seed
 from ucan.results.store import RESULTS, Store
@@ -19,7 +20,7 @@ from ucan.runs.config import ClaimRef, LawRef, RunConfig, Sampling, begun_seed, 
 from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.progress import Progress
 from ucan.smoothed import SmoothedClassifier
-from ucan.stopping import parse_stop
+from ucan.stopping import AtRadii, parse_stop
 from ucan.version import __version__
 
 
@@ -28,6 +29,7 @@ class CertifyJob(Pipeline, Inputs):
     """What `ucan certify` is asked for; each field is the option of that name.
 
     ``norm`` None is 2, or the norm for which composed noise was made. ``seed`` None is a random one, which stays with the run.
+    ``time``: after so many seconds no further input is begun; the same job goes on from there.
     """
 
     norm: float | None = None
@@ -44,6 +46,7 @@ class CertifyJob(Pipeline, Inputs):
     registry: str | Path | None = None
     cluster: str | None = None
     workers: int | None = None
+    time: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,10 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
     known = read_run_config(folder)
     g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic))
     stop, family = parse_stop(job.stop), job.family or 1
+    if isinstance(selection.dataset, Table) and budget is None and isinstance(stop, AtRadii):
+        raise InvalidInput(
+            "a radius over columns of several units says nothing: stop at a percentage, or give a --budget."
+        )
     plan = CertifyPlan(job.n0, job.n, job.alpha, norm, 0, job.batch_size, job.bound, stop, family=family, budget=budget)
     g.holding(selection.held()).check_inputs(first, plan.norm)
     selection.check(g.f.num_classes)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ucan.audit import Attempt, Summary, read_attempts, summarise
 from ucan.certificate import SCOPES, Abstention, Certificate
@@ -21,6 +24,7 @@ from ucan.results.store import Store
 from ucan.runs.config import RunConfig
 
 BUDGET_AXIS = "ε of the budget"
+IN_UNITS = " in units of each column's σ"
 AUDIT = "audit"  # the folder of a run's audit, inside the run's
 
 
@@ -42,6 +46,7 @@ class Run:
     left_out: int = 0  # results behind an input that the interrupted run has not finished
     certificates_left_out: int = 0  # how many of those are certificates; an audit attacks them as well
     budget: str | None = None  # the key of the budget whose factors ε stand in place of radii
+    in_units: bool = False  # of a table: its radii are in units of σ, since its columns have several units
     store: Store | None = None
     _curves: dict[Measure, Curve | None] = field(init=False, default_factory=dict, repr=False)
 
@@ -52,6 +57,9 @@ class Run:
         store = Store.open(folder)
         config = RunConfig.of(store.config, str(folder / CONFIG))
         columns, left_out = store.gapless()
+        in_units = bool(config.noise.sigma) and store.budget is None
+        if in_units:
+            columns["radius"] = _in_units(columns["alm"], config.noise.sigma)
         behind = _certificates(store.columns(("abstained", "radius"))) - _certificates(columns) if left_out else 0
         return cls(
             store.name,
@@ -65,6 +73,7 @@ class Run:
             left_out,
             behind,
             store.budget,
+            in_units,
             store,
         )
 
@@ -127,6 +136,8 @@ class Run:
     @property
     def kind(self) -> Hashable:
         """What its sizes compare with: radii of the same norm, or factors of the same budget."""
+        if self.in_units:
+            return self.norm, IN_UNITS
         return self.norm if self.budget is None else self.budget
 
     @cached_property
@@ -165,7 +176,8 @@ class Run:
         """The radius with its norm, or the factor of the budget, as axes and sentences call it."""
         if self.budget is not None:
             return BUDGET_AXIS
-        return "radius (norm not stated)" if self.norm is None else f"{norm_name(self.norm)} radius"
+        own = IN_UNITS if self.in_units else ""
+        return "radius (norm not stated)" if self.norm is None else f"{norm_name(self.norm)} radius{own}"
 
     @property
     def unlabelled(self) -> str:
@@ -184,6 +196,12 @@ class Run:
         if self.store is None:
             raise InvalidInput(f"{self.folder} was not opened: Run.open reads it.")
         return self.store
+
+
+def _in_units(alm: np.ndarray, sigma: Mapping[str, float]) -> np.ndarray:
+    """The radius before Σ, |det Σ|^(-1/d) times ALM: the same for every row in every column's own unit; rounded down."""
+    mean = math.exp(sum(math.log(value) for value in sigma.values()) / len(sigma))
+    return alm / (mean * (1 + 1e-12))
 
 
 def read_runs(folders: Sequence[str | Path]) -> list[Run]:

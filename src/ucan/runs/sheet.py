@@ -27,9 +27,7 @@ def write_sheet(store: Store, data: Labelled, class_names: Sequence[str] | None,
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = [column.name for column in data.varying] if isinstance(data, Table) else []
-    of_table = (
-        "radius in units of the noise" if columns else "radius"
-    )  # a ball over columns of several units says nothing
+    of_table = "radius in units of σ" if columns else "radius"  # a ball over columns of several units says nothing
     measure = of_table if store.budget is None else "budget factor"
     writer.writerow(["idx", "name", "label", "answer", "correct", measure, *(f"± {column}" for column in columns)])
     rows = store.columns(("idx", "label", "prediction", "abstained", "correct", "radius"))
