@@ -30,7 +30,7 @@ LARGEST = 4096  # the largest matrix that is inverted; a minute's work
 CORNERS = 12  # up to so many coordinates that change, all corners of a box are looked at
 CLIMBS = 20  # steps of the search for a change that leaves the region
 # Clopper–Pearson bounds are about a number of votes that was fixed beforehand.
-FIXED = ("binary", "two-class", "majority", "top-two")
+FIXED = ("binary", "two-class", "paired", "majority", "top-two")
 # The norms against which each law of noise has a radius.
 NORMS: dict[str, tuple[float, ...]] = {
     "Gaussian": (1, 2, math.inf),
@@ -592,47 +592,71 @@ class Claim:
 
     def chosen(self) -> str:
         """The class is the one that the votes of the selection chose."""
-        prediction, selection = whole(self.record, "prediction"), self.evidence.get("selection")
+        evidence = field(self.evidence["pairs"], "before") if "pairs" in self.evidence else self.evidence
+        prediction, selection = whole(self.record, "prediction"), evidence.get("selection")
         if prediction >= len(self.counts):
             raise Wrong(f"class {prediction} is none of the {len(self.counts)}")
         if selection is None and self.kind == "certificate":
             if self.old:
                 return f"class {prediction}; version 0.1 kept no votes that chose it"
             raise NotChecked("the votes that chose the class are missing")
-        votes = self.counts if selection is None else votes_of(self.evidence, "selection")
+        votes = self.counts if selection is None else votes_of(evidence, "selection")
         if len(votes) != len(self.counts) or votes[prediction] < max(votes):
             raise Wrong(f"class {prediction} is not the one that the votes {votes} chose")
-        if selection is not None and sum(votes) > whole(self.evidence, "n0"):
+        if selection is not None and sum(votes) > whole(evidence, "n0"):
             raise Wrong("more votes chose the class than were drawn for that")
         return f"class {prediction} has most of the votes that chose it"
 
-    def allowed(self, hits: int) -> float:
-        """The bound on p that so many votes allow."""
-        if self.bound not in ("binary", "two-class", "anytime", "sequential", "paired"):
-            raise NotChecked(f"the bound {self.bound!r} is unknown")
-        if self.bound == "anytime":
-            return at_least_anytime(hits, self.n, self.alpha)
-        if self.bound == "sequential":
-            return self.sequential(hits)
-        return at_least(hits, self.n, self.alpha if self.bound == "binary" else self.alpha / 2)
+    def allowed(self, answer: int) -> float:
+        """The bound on the probability of a class that the votes allow."""
+        return self.allowed_by(self.evidence, answer, self.alpha)
 
-    def sequential(self, hits: int) -> float:
+    def allowed_by(self, evidence: Any, answer: int, alpha: float) -> float:
+        """The same of any evidence, at any level."""
+        bound, n, hits = field(evidence, "bound"), whole(evidence, "n", 1), votes_of(evidence, "counts")[answer]
+        if bound in FIXED and (evidence.get("stop") is not None or evidence.get("cap") not in (None, n)):
+            raise Wrong(f"the {bound} bound needs a fixed number of votes")
+        if bound == "anytime":
+            return at_least_anytime(hits, n, alpha)
+        if bound == "sequential":
+            return self.sequential(evidence, hits, n, alpha)
+        if bound == "paired":
+            return self.paired(evidence, answer, n, alpha)
+        if bound not in ("binary", "two-class"):
+            raise NotChecked(f"the bound {bound!r} is unknown")
+        return at_least(hits, n, alpha if bound == "binary" else alpha / 2)
+
+    def paired(self, evidence: Any, answer: int, n: int, alpha: float) -> float:
+        """The bound on p before at α/2, less the bound on what was lost at α/2."""
+        pairs = field(evidence, "pairs")
+        before, lost = field(pairs, "before"), whole(pairs, "lost")
+        if lost > n - votes_of(evidence, "counts")[answer]:
+            raise Wrong(f"{lost} votes in pairs are said to be lost, and fewer went to other classes")
+        if field(before, "input_hash") != field(evidence, "input_hash") or field(before, "law") != field(
+            evidence, "law"
+        ):
+            raise Wrong("the votes before are about another input or another law")
+        if len(votes_of(before, "counts")) != len(votes_of(evidence, "counts")):
+            raise Wrong("the votes before are on another number of classes")
+        return max(0.0, self.allowed_by(before, answer, alpha / 2) - (1 - at_least(n - lost, n, alpha / 2)))
+
+    def sequential(self, evidence: Any, hits: int, n: int, alpha: float) -> float:
         """The bound of votes that ended when given radii were decided."""
-        thresholds = field(self.evidence, "thresholds")
+        thresholds = field(evidence, "thresholds")
         if not isinstance(thresholds, list) or not thresholds or any(type(p) is not float for p in thresholds):
             raise Unreadable("thresholds must be a list of numbers")
         if not all(0 < p < 1 for p in thresholds) or thresholds != sorted(set(thresholds)):
             raise Wrong("thresholds must be probabilities, each above the last")
-        selection, n0 = votes_of(self.evidence, "selection"), whole(self.evidence, "n0")
+        selection, n0 = votes_of(evidence, "selection"), whole(evidence, "n0")
         if sum(selection) > n0:
             raise Wrong("more votes chose the class than were drawn for that")
         chose = (max(selection), n0)  # the class is the one with most of them
-        return at_least_sequential(hits, self.n, whole(self.evidence, "cap", 1), self.alpha, chose, thresholds)
+        return at_least_sequential(hits, n, whole(evidence, "cap", 1), alpha, chose, thresholds)
 
     def bounds(self) -> str:
         """The bounds on the probabilities follow from the votes."""
         prediction = whole(self.record, "prediction")
-        said = follows("p", self.p_a, self.allowed(self.counts[prediction]))
+        said = follows("p", self.p_a, self.allowed(prediction))
         if (self.bound == "two-class") != (self.p_b is not None):
             raise Wrong(f"p_upper belongs to the two-class bound alone, and this one is {self.bound}")
         if self.p_b is None:
@@ -646,11 +670,9 @@ class Claim:
     def abstained(self) -> str:
         """An abstention claims nothing but p_lower, of a class that it need not name."""
         p = number(self.record, "p_lower", 0, 1)
-        hits = max(self.counts)
-        if self.bound == "sequential":
-            selection = votes_of(self.evidence, "selection")
-            hits = self.counts[selection.index(max(selection))]
-        return follows("p", p, self.allowed(hits)) if p else "nothing is claimed"
+        votes = self.counts if self.evidence.get("selection") is None else votes_of(self.evidence, "selection")
+        answer = self.counts.index(max(self.counts)) if self.bound in FIXED[:2] else votes.index(max(votes))
+        return follows("p", p, self.allowed(answer)) if p else "nothing is claimed"
 
     def test(self) -> str:
         """The p-value of a prediction follows, and is at most α."""
@@ -660,6 +682,8 @@ class Claim:
         elif self.bound == "top-two":
             other = sorted(self.counts)[-2] if len(self.counts) > 1 else 0
             least = min(1.0, 2 * float(stats.binom.sf(hits - 1, hits + other, 0.5)))
+        elif self.bound in ("sequential", "paired"):  # of an answer that a registry took from a certificate
+            least = self.alpha if self.allowed(whole(self.record, "prediction")) > 0.5 else 1.0
         elif self.bound in FIXED:
             least = float(stats.binom.sf(hits - 1, self.n, 0.5))
         else:

@@ -411,8 +411,8 @@ def table(out: Path, rows: list[Row]) -> None:
                 print(f"  {key:12}", "  ".join(f"{level} {share}" for level, share in accuracy.items()))
 
 
-def main() -> None:
-    """Choices, or passes over rows, as long as the seconds last."""
+def asked() -> argparse.Namespace:
+    """The words of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "recorded" / "suite")
     parser.add_argument("--runs", type=Path, default=Path("runs/suite"), help="where the trained weights go")
@@ -432,7 +432,36 @@ def main() -> None:
         "--list", action="store_true", help="the rows with the seconds of training and of each pass, estimated"
     )
     parser.add_argument("--close", action="store_true", help="make the records small, for good: see `close`")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def listed(rows: list[Row], passes: list[tuple[int, ...]], out: Path, more: list[str]) -> None:
+    """The rows with the seconds of training and of each pass, estimated."""
+    for row in rows:
+        settings = settings_of(row.preset, [*changes_of(row, out), *more])
+        totals = [estimate(row, settings, 0, min(i, row.inputs), min(n, row.n)) for i, n in passes]
+        training = estimate(row, settings, row.members, 0, 1)
+        further = [max(0.0, after - before) for before, after in itertools.pairwise([0.0, *totals])]
+        print(f"{row.name:42} {row.feeds:40} {training:6.0f} s +", *(f"{cost:6.0f} s" for cost in further))
+
+
+def passed(suite: Suite, rows: list[Row], passes: list[tuple[int, ...]]) -> set[str]:
+    """Every row in each pass, as long as there is time; the names of those that failed."""
+    failed = set()
+    for inputs, cap in passes:
+        for row in rows:
+            if time.monotonic() < suite.deadline and row.name not in failed:
+                try:
+                    suite.row(row, inputs, cap)
+                except (UcanError, RuntimeError) as error:  # the others shall have their time
+                    failed.add(row.name)
+                    print(f"{row.name} FAILED: {type(error).__name__}: {error}", flush=True)
+    return failed
+
+
+def main() -> None:
+    """Choices, or passes over rows, as long as the seconds last."""
+    args = asked()
     if args.close:
         for path in sorted(args.out.glob("*.json")):
             close(path)
@@ -449,26 +478,13 @@ def main() -> None:
         if not args.only:
             return
     if args.list:
-        for row in rows:
-            settings = settings_of(row.preset, [*changes_of(row, args.out), *args.set])
-            totals = [estimate(row, settings, 0, min(i, row.inputs), min(n, row.n)) for i, n in passes]
-            training = estimate(row, settings, row.members, 0, 1)
-            further = [max(0.0, after - before) for before, after in itertools.pairwise([0.0, *totals])]
-            print(f"{row.name:42} {row.feeds:40} {training:6.0f} s +", *(f"{cost:6.0f} s" for cost in further))
+        listed(rows, passes, args.out, args.set)
         return
     if args.network is not None:
         for row in rows:
             suite.network(row, args.network)
         return
-    failed = set()
-    for inputs, cap in passes:
-        for row in rows:
-            if time.monotonic() < suite.deadline and row.name not in failed:
-                try:
-                    suite.row(row, inputs, cap)
-                except (UcanError, RuntimeError) as error:  # the others shall have their time
-                    failed.add(row.name)
-                    print(f"{row.name} FAILED: {type(error).__name__}: {error}", flush=True)
+    failed = passed(suite, rows, passes)
     table(args.out, rows)
     if failed:
         raise SystemExit(f"failed: {', '.join(sorted(failed))}")

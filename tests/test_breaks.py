@@ -103,7 +103,7 @@ def test_a_class_that_is_never_answered_is_not_confirmed(n, alpha):
 def test_a_bound_for_a_fixed_number_of_votes_does_not_follow_where_a_rule_ended_sampling():
     g = smoothed()
     (c,) = g.certify(X, n=20_000, alpha=0.01, stop=0.1)
-    assert c.evidence.n < c.evidence.cap and c.evidence.bound == "anytime"
+    assert c.evidence.n < c.evidence.cap and c.evidence.bound == "sequential"
     p = lower_bound(c.evidence.counts[c.prediction], c.evidence.n, 0.01)
     assert p > c.p_lower + 0.01
     assert not verify(claiming(c, p, bound="binary"), g, X).stands

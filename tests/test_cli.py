@@ -669,7 +669,7 @@ WRONG = {
     "nan": (("--data", "nan.npz"), "nan"),
     "empty folder": (("--data", "empty"), "holds no pictures"),
     "unreadable picture": (("--data", "broken"), "0.png cannot be decoded"),
-    "no npz": (("--data", "tiny.py"), "tiny.py is neither .npz nor a folder"),
+    "no npz": (("--data", "tiny.py"), "tiny.py is neither .npz, .npy, a table nor a folder"),
     "damaged npz": (("--data", "damaged.npz"), "damaged.npz cannot be read"),
     "weights": (("--weights", "w.pt"), "cannot be put into it"),
     "folder in use": (("-o", "empty-not"), "empty-not is not empty and is not a run folder"),

@@ -1,21 +1,35 @@
 """Certificates that survive a change of the model: never above the truth, and cheap where little is lost."""
 
+import importlib.util
+import json
 import math
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from scipy import stats
 from torch import nn
 
 from ucan import Abstention, Certificate, Gaussian, InvalidInput, Laplace, SmoothedClassifier
 from ucan.bounds import IN_PAIRS, lower_bound, upper_bound
-from ucan.certificate import from_dict
+from ucan.certificate import from_dict, save_json
 from ucan.recertify import recertify
 from ucan.replay import replay
 from ucan.verify import verify
 
 LAW = Gaussian(1.0)
+ROOT = Path(__file__).parents[1]
+SCHEMA = Draft202012Validator(
+    json.loads((ROOT / "src" / "ucan" / "certificate.schema.json").read_text(encoding="utf-8"))
+)
+spec = importlib.util.spec_from_file_location("check_certificate", ROOT / "checker" / "check_certificate.py")
+assert spec is not None and spec.loader is not None
+CHECKER = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = CHECKER
+spec.loader.exec_module(CHECKER)
 
 
 class Planted(nn.Module):
@@ -83,7 +97,7 @@ def test_a_class_that_is_lost_is_not_certified():
     assert isinstance(recertify(c, old, new, at(0.9), seed=5), Abstention)
 
 
-def test_the_record_goes_to_json_and_back_and_through_verify():
+def test_the_record_goes_to_json_and_back_through_verify_schema_and_checker(tmp_path):
     old, new = smoothed(), smoothed(0.01)
     (c,) = old.certify(at(0.9), n=2000)
     again = recertify(c, old, new, at(0.9), seed=5)
@@ -92,6 +106,13 @@ def test_the_record_goes_to_json_and_back_and_through_verify():
     assert verify(read, new, at(0.9), n=2000).stands
     assert not verify(read, old, at(0.9), n=2000).stands  # it is about the new one
     assert replay(read, new, at(0.9)).outcome == "not replayable here"
+    save_json(read, tmp_path / "c.json")
+    assert CHECKER.main([str(tmp_path / "c.json")]) == 0
+    SCHEMA.validate(read.to_dict())
+    record = read.to_dict()
+    record["evidence"]["pairs"]["lost"] += 5
+    (tmp_path / "c.json").write_text(json.dumps(record))
+    assert CHECKER.main([str(tmp_path / "c.json")]) == 1  # the claimed p does not follow any more
     better = replace(read, evidence=replace(read.evidence, pairs=replace(read.evidence.pairs, lost=150)))
     assert not verify(better, new, at(0.9), n=200).stands  # with more votes lost the claim does not follow
     with pytest.raises(InvalidInput, match="cannot be lost"):

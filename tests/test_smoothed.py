@@ -369,12 +369,12 @@ def test_progress_hears_of_selection_and_estimation():
 
 
 def test_watched_votes_grow_into_the_outcome_of_certify():
-    g, options = smoothed(), {"n0": 20, "n": 150, "alpha": 0.01, "seed": 3, "batch_size": 32}
+    g, options = smoothed(), {"n0": 20, "n": 400, "alpha": 0.01, "seed": 3, "batch_size": 32}
     for bound in ("binary", "two-class"):
         *votes, outcome = g.certify_watched(XS[:1], CertifyPlan(**options, bound=bound))
         (wanted,) = g.certify(XS[:1], **options, bound=bound)
         assert outcome.to_dict() == wanted.to_dict()
-        assert [int(v.counts.sum()) + v.invalid for v in votes] == [32, 64, 96, 128, 150]
+        assert [int(v.counts.sum()) + v.invalid for v in votes] == [128, 256, 384, 400]
         assert all((b.counts >= a.counts).all() for a, b in pairwise(votes))
         assert votes[-1].counts.tolist() == wanted.counts.tolist()
 

@@ -300,7 +300,7 @@ BAD = {
     "unknown key": ({"epoch": 3}, "epoch"),
     "unknown law": ({"law": {"kind": "cauchy"}}, "law.kind"),
     "unknown generator": ({"generator": {"kind": "whatever"}}, "generator.kind"),
-    "unknown recipe": ({"recipe": {"kind": "macer"}}, "recipe.kind"),
+    "unknown recipe": ({"recipe": {"kind": "mace"}}, "recipe.kind"),
     "unknown optimiser": ({"optimiser": "lion"}, "optimiser"),
     "unknown schedule": ({"schedule": "step"}, "schedule"),
     "no epochs": ({"epochs": 0}, "epochs"),

@@ -208,14 +208,22 @@ class Engine:
         self, inputs: Iterator[torch.Tensor], device: torch.device, seed: int, phases: dict[str, int]
     ) -> Iterator[Request]:
         """What is to be counted on each input."""
-        elsewhere = None
+        elsewhere, held = None, None
         while True:
             with self.beside(device):
                 x = next(inputs, None)
                 if x is None:
                     return
                 x = x.to(device)
-                M, name = self.M.at(x), input_hash(x)
+                kind = (x.shape, x.dtype)
+                if held is not None and held[0] == kind:
+                    M = held[1]
+                else:
+                    M = self.M.at(x)
+                    # Noise that does not look at its input is issued once for all inputs of a call, in the state that their
+                    # evidence names: comparing a large matrix with its copy takes longer than all else done for an input.
+                    held = None if self.M.looks() else (kind, M)
+                name = input_hash(x)
                 if self.grid is None:
                     check_lost(M, x, self.law)
                 if M.scope == "pipeline" and self.M.looks():  # at every input: noise may follow only some of them

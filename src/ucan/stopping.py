@@ -336,7 +336,12 @@ def parse_stop(value: Any) -> Stop | None:
 def _parse_text(text: str) -> Stop:
     if text.strip()[:1].isalpha():  # a rule by its name
         name, parameters = parsed(text)
-        made = call("stop", STOPS.load(name, "stop"), parameters)
+        if name not in STOPS.names():
+            raise InvalidInput(
+                f"stop takes radii such as 0.5,1.0 or a percentage such as 5%, or the name of a rule "
+                f"({', '.join(STOPS.names())}; packages add others in the group {STOPS.group}), got {text!r}."
+            )
+        made = call("stop", STOPS.load(name), parameters)
         if not isinstance(made, Stop):
             raise InvalidInput(f"[stop] {name!r} made a {type(made).__name__}, which is no ucan.stopping.Stop.")
         return made

@@ -254,8 +254,8 @@ class Fixed(Generator):
     def __init__(self, scale: Any, mean: Any = None, estimate: Estimate | None = None) -> None:
         super().__init__()
         given = as_scale(scale)
-        given.known("check", given.check)
         self.scale = given.copied()
+        self.scale.known("check", self.scale.check)
         mu = torch.zeros(()) if mean is None else torch.as_tensor(mean).detach().clone()
         if not torch.isfinite(mu).all():
             raise InvalidInput("Fixed: mean holds a value that is not finite.")
@@ -428,23 +428,20 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class _Issued:
-    """Noise that was issued: the copy, the tensors that it was copied from, and how often those had been changed by then."""
+    """Noise that was issued: the copy, and the tensors that it was copied from."""
 
     held: Held
     sources: dict[str, torch.Tensor]
-    versions: dict[str, int | None]
 
     def still(self, tensors: dict[str, torch.Tensor], scale: Scale) -> bool:
-        """Whether these tensors, which μ and Σ are made of now, hold what was copied."""
+        """Whether these tensors, which μ and Σ are made of now, hold what was copied.
+
+        Their numbers are compared every time: PyTorch does not count a change through ``.data``.
+        """
         if type(scale) is not type(self.held.scale) or tensors.keys() != self.sources.keys():
             return False
-        copies, now = _parts(self.held.mean, self.held.scale), _versions(tensors)
-        # Comparing a large matrix with its copy takes as long as much else that is done for an input.
-        return all(
-            (tensor is self.sources[name] and now[name] is not None and now[name] == self.versions[name])
-            or _same(tensor, copies[name])
-            for name, tensor in tensors.items()
-        )
+        copies = _parts(self.held.mean, self.held.scale)
+        return all(_same(tensor, copies[name]) for name, tensor in tensors.items())
 
 
 def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> Generator:
@@ -459,10 +456,11 @@ def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale)
         return last.held
     if not torch.isfinite(mean).all():
         raise InvalidInput(f"{source.describe()}: μ holds a value that is not finite.")
-    scale.known("check", scale.check)
-    check_fits(source, x, mean, scale)
-    held = Held(source, mean.detach().clone(), scale.copied())
-    source._issued = _Issued(held, tensors, _versions(tensors))
+    own = scale.copied()
+    own.known("check", own.check)
+    check_fits(source, x, mean, own)
+    held = Held(source, mean.detach().clone(), own)
+    source._issued = _Issued(held, tensors)
     return held
 
 
@@ -477,11 +475,6 @@ def copies_issued(source: Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def _parts(mean: torch.Tensor, scale: Scale) -> dict[str, torch.Tensor]:
     return {"μ": mean, **scale.content()}
-
-
-def _versions(tensors: dict[str, torch.Tensor]) -> dict[str, int | None]:
-    """How often each was changed in place; None for a tensor that does not tell."""
-    return {name: None if t.is_inference() else t._version for name, t in tensors.items()}
 
 
 def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> None:
@@ -505,11 +498,12 @@ def as_sampled(scale: Scale, dtype: torch.dtype) -> Scale:
     wide = {n: t for n, t in scale.tensors().items() if torch.promote_types(t.dtype, dtype) != dtype}
     if scale.elementwise or not wide:
         return scale
+    rounded = {n: t.to(dtype) if n in wide else t for n, t in scale.tensors().items()}
     known = _SAMPLED.setdefault(scale, {})
-    if dtype not in known:
-        made = scale.with_tensors({n: t.to(dtype) if n in wide else t for n, t in scale.tensors().items()})
-        made.known("check", made.check)
-        known[dtype] = made
+    if dtype not in known or not all(_same(t, rounded[n]) for n, t in known[dtype].tensors().items()):
+        made = scale.with_tensors(rounded)
+        made.check()
+        known[dtype] = made.copied()
     return known[dtype]
 
 

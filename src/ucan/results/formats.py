@@ -37,7 +37,7 @@ def guarantee(scope: str) -> str:
 
 def description(store: Store) -> dict[str, Any]:
     """What a reader must know beside the numbers, as plain JSON values."""
-    return _strict(
+    about: dict[str, Any] = _strict(
         {
             "ucan_export": EXPORT_FORMAT,
             "run": store.name,
@@ -50,6 +50,7 @@ def description(store: Store) -> dict[str, Any]:
             "config": handed_out(store.config),
         }
     )
+    return about
 
 
 def write(store: Store, path: str | Path, kind: Format = "tsv", overwrite: bool = False) -> list[Path]:

@@ -305,7 +305,8 @@ def _check_repeats(table: Table, idx: np.ndarray) -> None:
 
 def _array(path: Path) -> np.ndarray:
     try:
-        return np.load(path, allow_pickle=False)
+        found: np.ndarray = np.load(path, allow_pickle=False)
+        return found
     except FileNotFoundError as error:
         raise InvalidInput(f"{path} is missing.") from error
     except (OSError, ValueError, EOFError) as error:

@@ -39,7 +39,7 @@ class Summary:
 
 def labelled(columns: Columns) -> np.ndarray:
     """The rows of which it is known whether they are right: a mask."""
-    return columns["label"] != NO_LABEL
+    return np.not_equal(columns["label"], NO_LABEL)
 
 
 def certified_count(columns: Columns, at: Any, by: Measure = "radius") -> np.ndarray:
@@ -95,7 +95,8 @@ def abstention_rate(columns: Columns) -> float:
 
 def credited(columns: Columns, by: Measure = "radius") -> np.ndarray:
     """Each labelled row's radius (or ALM) where it is certified, 0 where it is wrong or abstains."""
-    return np.where(columns["correct"] & ~columns["abstained"], columns[by], 0.0)[labelled(columns)]
+    sizes: np.ndarray = np.where(columns["correct"] & ~columns["abstained"], columns[by], 0.0)[labelled(columns)]
+    return sizes
 
 
 def average_radius(columns: Columns, by: Measure = "radius") -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +83,7 @@ def pipeline_of(
     )
 
 
-def _adapted(
-    model: Any, known: ModelRef, shape: tuple[int, ...] | None, device: torch.device
-) -> Callable[[torch.Tensor], Any]:
+def _adapted(model: Any, known: ModelRef, shape: tuple[int, ...] | None, device: torch.device) -> Any:
     """The model as a run takes it: behind its normalisation, and with logits where it has a record or one logit."""
     if shape is None:
         return model

@@ -17,7 +17,8 @@ from ucan.generators import Fixed, Generator
 from ucan.laws import norm_name
 from ucan.plan import CertifyPlan
 from ucan.rounding import floor_percent
-from ucan.runs.build import Inputs, Pipeline, Selection, Settled, budget_of, norm_of, settle, step_for
+from ucan.runs.build import Settled, budget_of, norm_of, settle, step_for
+from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.progress import SILENT, Progress
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import AtRadii

@@ -186,12 +186,8 @@ class Scale(ABC):
         return None if any(t.is_inference() for t in tensors) else tuple(t._version for t in tensors)
 
     def copied(self) -> Self:
-        """The same Σ as a constant in memory of its own; what is known of this one is known of the copy."""
-        own = self.with_tensors({name: t.detach().clone() for name, t in self.tensors().items()})
-        state = own._now()
-        if state is not None and self._now() is not None and self.__dict__.get("_state") == self._now():
-            own.__dict__.update(_state=state, _known=dict(self.__dict__["_known"]))
-        return own
+        """The same Σ as a constant in memory of its own, of which nothing is known yet: this one may have changed unseen."""
+        return self.with_tensors({name: t.detach().clone() for name, t in self.tensors().items()})
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The defining tensors by field name, for saving."""
