@@ -588,7 +588,16 @@ class Claim:
             constant = KINDS.get(kind, kind == "Composed") if self.old else self.told.get("constant")
             if not constant or KINDS.get(kind) is False:
                 raise Wrong(f"nothing shows that {kind} noise is the same at every input: the scope can only be frozen")
-        return f"{scope}, as the evidence says of its noise"
+        return f"{scope}, as the evidence says of its noise{self.held()}"
+
+    def held(self) -> str:
+        """The columns that had no noise: the claim covers no change of them."""
+        held = self.evidence.get("held")
+        if held is None:
+            return ""
+        if not isinstance(held, dict) or not held or any(not isinstance(v, int | float | str) for v in held.values()):
+            raise Unreadable("held must name columns with their values")
+        return f"; {', '.join(held)} had no noise, and no change of them is covered"
 
     def chosen(self) -> str:
         """The class is the one that the votes of the selection chose."""
