@@ -545,7 +545,7 @@ def test_stopping_early_draws_less_and_is_frozen_with_the_run(
     assert table[:4] == before and [r["predict"] for r in table] == ["0", "1", "-1", "0", "1", "1"]
     assert tomllib.loads((place / "run" / "config.toml").read_text())["stop"] == "0.1,0.3"
     with Store.open("run") as store:
-        assert store.columns()["n"].max() < 20_000 and store.outcome(0).evidence.bound == "anytime"
+        assert store.columns()["n"].max() < 20_000 and store.outcome(0).evidence.bound == "sequential"
     words = ("certify", "--model", "tiny:net", "--data", "data.npz", "-o", "run", *SMALL, "--n", 20_000)
     assert "stop: the run has '0.1,0.3', asked for '5%'" in refused(capsys, monkeypatch, *words, "--stop", "5%")
     assert "stop: the run has '0.1,0.3', asked for none" in refused(capsys, monkeypatch, *words)

@@ -74,10 +74,11 @@ def test_every_option_is_a_field_or_changes_no_result(command: str, record: type
     assert given - FREE[command] == fields
 
 
-@pytest.mark.parametrize("folder", ("cli", "runs"))
-def test_functions_are_short(folder: str) -> None:
-    """Outside their argument lists and docstrings."""
-    for path in (Path(ucan.__file__).parent / folder).glob("*.py"):
+def test_functions_are_short() -> None:
+    """Outside their argument lists and docstrings, in the whole package and in the experiments."""
+    package = Path(ucan.__file__).parent
+    experiments = Path(__file__).parents[1] / "experiments"
+    for path in [*package.rglob("*.py"), *experiments.glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) else node.body

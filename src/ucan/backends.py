@@ -161,7 +161,8 @@ def _network(
 
     def logits(noisy: torch.Tensor) -> torch.Tensor:
         if kind not in RUNTIMES:
-            return network(suited.of(view(noisy)))
+            found: torch.Tensor = network(suited.of(view(noisy)))
+            return found
         if not made:
             made.append(loaded(kind, twin, suited.of(view(noisy)).clone(), precision))
         return made[0](suited.of(view(noisy)))

@@ -176,7 +176,7 @@ def _check_number(name: str, value: Any, most: float) -> None:
 
 def _fits(mean: torch.Tensor, shape: tuple[int, ...]) -> bool:
     try:
-        return torch.broadcast_shapes(mean.shape, (1, *shape)) == (1, *shape)
+        return bool(torch.broadcast_shapes(mean.shape, (1, *shape)) == (1, *shape))
     except RuntimeError:
         return False
 

@@ -138,7 +138,7 @@ class Scoring(Estimator):
             rows = xgboost.DMatrix(rows, feature_names=None if self.features is None else list(self.features))
         scores = np.asarray(self.model.predict(rows))
         if scores.ndim == 2:
-            return scores.argmax(1)
+            return np.asarray(scores.argmax(1))
         return (scores > 0.5).astype(np.int64) if self.num_classes == 2 else scores.astype(np.int64)
 
 

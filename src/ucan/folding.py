@@ -34,8 +34,10 @@ def conv_relu(
 ) -> torch.Tensor:
     """max(0, weight * x + bias)."""
     if x.is_cuda:
-        return A.cudnn_convolution_relu(x, weight, bias, stride, padding, [1, 1], 1)
-    return A.conv2d(x, weight, bias, stride, padding).relu()
+        fused: torch.Tensor = A.cudnn_convolution_relu(x, weight, bias, stride, padding, [1, 1], 1)
+        return fused
+    plain: torch.Tensor = A.conv2d(x, weight, bias, stride, padding).relu()
+    return plain
 
 
 @torch.library.custom_op("ucan::conv_add_relu", mutates_args=())
@@ -49,8 +51,10 @@ def conv_add_relu(
 ) -> torch.Tensor:
     """max(0, weight * x + bias + other)."""
     if x.is_cuda:
-        return A.cudnn_convolution_add_relu(x, weight, other, 1.0, bias, stride, padding, [1, 1], 1)
-    return (A.conv2d(x, weight, bias, stride, padding) + other).relu()
+        fused: torch.Tensor = A.cudnn_convolution_add_relu(x, weight, other, 1.0, bias, stride, padding, [1, 1], 1)
+        return fused
+    plain: torch.Tensor = (A.conv2d(x, weight, bias, stride, padding) + other).relu()
+    return plain
 
 
 @conv_relu.register_fake

@@ -70,7 +70,10 @@ class Region:
 
     def size(self, delta: torch.Tensor) -> torch.Tensor:
         """‖Σ⁻¹δ‖ₚ for each perturbation of a batch, in float64."""
-        return torch.linalg.vector_norm(self.scale.solve(delta.reshape(len(delta), self.dim)), ord=self.norm, dim=1)
+        found: torch.Tensor = torch.linalg.vector_norm(
+            self.scale.solve(delta.reshape(len(delta), self.dim)), ord=self.norm, dim=1
+        )
+        return found
 
     def inscribed_radius(self, norm: float | None = None) -> float:
         """The largest r such that every ‖δ‖_q < r is inside: R/‖Σ⁻¹‖_(q→p). Default q: the region's own norm.

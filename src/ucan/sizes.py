@@ -72,7 +72,7 @@ class Sizes:
 
         def of(p: float) -> float:
             R = own * self.law.radius(min(1.0, max(0.0, p - tau)), sample.norm, x.numel())
-            return factor * max(0.0, R * ROUNDED_DOWN - paid)
+            return float(factor * max(0.0, R * ROUNDED_DOWN - paid))
 
         def probability(r: float) -> float:
             p: float = self.law.probability((r / factor + paid) / ROUNDED_DOWN / own, sample.norm, x.numel())

@@ -48,7 +48,7 @@ def forward_size(dim: int, device: torch.device) -> int:
 
 
 def _power_of_two(bound: int) -> int:
-    return 2 ** int(math.log2(max(1, bound)))
+    return int(2 ** int(math.log2(max(1, bound))))
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ class Form:
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         size = (slots * block, *like.shape[1:])
         batch = torch.empty(size, dtype=self.dtype, device=like.device, memory_format=layout)
-        return batch.unflatten(0, (slots, block))
+        found: torch.Tensor = batch.unflatten(0, (slots, block))
+        return found
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ class Ball:
     def random(self, count: int, like: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
         """Points u (count, d) on the ball's surface, in random directions."""
         u = torch.randn(count, math.prod(self.shape), generator=rng, device=like.device, dtype=like.dtype)
-        return self.radius * u / torch.linalg.vector_norm(u, ord=self.norm, dim=1, keepdim=True)
+        found: torch.Tensor = self.radius * u / torch.linalg.vector_norm(u, ord=self.norm, dim=1, keepdim=True)
+        return found
 
     def ascent(self, gradient: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
         """Directions on the surface of the unit ball along which a function with these gradients rises fast."""
@@ -78,7 +79,8 @@ def project(u: torch.Tensor, norm: float, radius: float) -> torch.Tensor:
         return u.clamp(-radius, radius)
     if norm == 2:
         length = torch.linalg.vector_norm(u, dim=1, keepdim=True)
-        return u * (radius / length.clamp_min(torch.finfo(u.dtype).tiny)).clamp(max=1)
+        found: torch.Tensor = u * (radius / length.clamp_min(torch.finfo(u.dtype).tiny)).clamp(max=1)
+        return found
     size = u.abs()
     falling = size.sort(dim=1, descending=True).values  # soft threshold: the one at which the ℓ1 norm is the radius
     excess = falling.cumsum(1) - radius
@@ -99,6 +101,7 @@ def ascent(gradient: torch.Tensor, norm: float, spread: torch.Tensor) -> torch.T
         return gradient.sign()
     if norm == 2:
         length = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-        return gradient / length.clamp_min(torch.finfo(gradient.dtype).tiny)
+        found: torch.Tensor = gradient / length.clamp_min(torch.finfo(gradient.dtype).tiny)
+        return found
     rank = gradient.abs().argsort(dim=1, descending=True).argsort(dim=1)
     return gradient.sign() * (rank < spread[:, None]) / spread[:, None]

@@ -41,7 +41,8 @@ class Package:
 
         sent = replace(self, model=_on_cpu(self.model), M=_on_cpu(self.M), first=self.first.cpu())
         with _sendable("the classifier"):
-            return cloudpickle.dumps(sent)
+            found: bytes = cloudpickle.dumps(sent)
+            return found
 
 
 @contextmanager

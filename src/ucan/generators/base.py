@@ -263,7 +263,7 @@ class Fixed(Generator):
         for name, tensor in given.tensors().items():
             self.register_buffer(_buffer_name(name), tensor.detach().clone())
         self.register_module("estimate", estimate)
-        self.register_load_state_dict_post_hook(_rebuild)
+        self.register_load_state_dict_post_hook(_rebuild)  # type: ignore[no-untyped-call]
 
     @classmethod
     def fitted(cls, context: Context, **parameters: Any) -> Generator:
@@ -351,7 +351,7 @@ class Fixed(Generator):
         return f"Fixed({type(self.scale).__name__}{'' if self.estimate is None else ', estimate'})"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Fixed:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._rebuild()
         return self
 

@@ -171,7 +171,7 @@ class BasisWise(Generator):
     @classmethod
     def needs_inputs(cls, parameters: Mapping[str, Any]) -> bool:
         """For principal components."""
-        return parameters.get("basis", "pca") == "pca"
+        return bool(parameters.get("basis", "pca") == "pca")
 
     @classmethod
     def pca(

@@ -332,7 +332,8 @@ class _Redrawn(Generator):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """What the source says."""
-        return self.source(x)
+        found: tuple[torch.Tensor, Scale] = self.source(x)
+        return found
 
     def draw(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
         """The source's draws."""

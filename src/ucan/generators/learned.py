@@ -229,4 +229,5 @@ class DenseBlock(nn.Module):
         seen = x
         for convolution in self.convolutions:
             seen = torch.cat([seen, nn.functional.leaky_relu(convolution(seen), 0.2)], dim=1)
-        return self.output(seen)
+        found: torch.Tensor = self.output(seen)
+        return found

@@ -81,7 +81,8 @@ class DataDependent(Generator):
         shown = self.view(x + self.noise_scale * sigma * eps)
         p = torch.softmax(self.model(shown).float(), -1).mean(0).topk(2).values.clamp(LEAST, MOST)
         quantiles = torch.special.ndtri(p)
-        return quantiles[0] - quantiles[1]
+        found: torch.Tensor = quantiles[0] - quantiles[1]
+        return found
 
 
 class Ancer(DataDependent):

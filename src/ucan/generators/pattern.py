@@ -22,7 +22,8 @@ def pattern(shape: Sequence[int], norm: float, kappa: float, iota: float, mean: 
     a = pixel_centres(shape[-2])[:, None].expand(shape[-2], shape[-1])
     b = pixel_centres(shape[-1])[None].expand(shape[-2], shape[-1])
     sigma = kappa * torch.linalg.vector_norm(torch.stack([a, b]), ord=norm, dim=0) ** 2 + iota
-    return (sigma * (mean / sigma.mean())).float().expand(*shape).contiguous()
+    found: torch.Tensor = (sigma * (mean / sigma.mean())).float().expand(*shape).contiguous()
+    return found
 
 
 class Pattern(Fixed):

@@ -253,7 +253,7 @@ class Law(ABC):
     def _box_factor(self, p_a: float, p_b: float, scaled_budget: Array) -> float:
         """``box_factor`` for p_a > p_b, before rounding down."""
         return max(
-            self.radius(p_a, norm, scaled_budget.size, p_b) / float(np.linalg.norm(scaled_budget, ord=norm))
+            float(self.radius(p_a, norm, scaled_budget.size, p_b)) / float(np.linalg.norm(scaled_budget, ord=norm))
             for norm in self.region_norms()
         )
 

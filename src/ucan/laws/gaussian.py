@@ -67,7 +67,8 @@ class Gaussian(Law):
         return 1.0
 
     def _radius(self, p_a: Array, p_b: Array, norm: float, dim: int) -> Array:
-        return self._factor(norm, dim) * (ndtri(p_a) - ndtri(p_b)) / 2
+        found: Array = self._factor(norm, dim) * (ndtri(p_a) - ndtri(p_b)) / 2
+        return found
 
     def _probability(self, radius: Array, norm: float, dim: int) -> Array:
         return np.asarray(ndtr(radius / self._factor(norm, dim)))

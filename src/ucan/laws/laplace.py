@@ -17,7 +17,8 @@ def laplace_quantile(p: Array) -> Array:
     tail = np.minimum(p, 1 - p)
     # log(2·tail); near tail = 1/2 the logarithm is small and needs its argument's distance from 1, which is exact there.
     size = -np.where(tail < 0.25, np.log(2 * tail), np.log1p(2 * tail - 1))
-    return np.where(p < 0.5, -size, size)
+    found: Array = np.where(p < 0.5, -size, size)
+    return found
 
 
 def laplace_probability(radius: Array) -> Array:

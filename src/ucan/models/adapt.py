@@ -38,7 +38,8 @@ class Logits(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The logits alone."""
-        return _logits(self.inner(x))
+        found: torch.Tensor = _logits(self.inner(x))
+        return found
 
 
 class OneLogit(nn.Module):

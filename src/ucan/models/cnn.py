@@ -28,4 +28,5 @@ class CNN(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits (n, num_classes) of a batch (n, in_channels, size, size)."""
         x = self.conv2(self.conv1(x).relu()).relu()
-        return self.linear(x.flatten(1))
+        found: torch.Tensor = self.linear(x.flatten(1))
+        return found

@@ -95,4 +95,5 @@ class DiffusionStep(nn.Module):
         at_step = root * (2 * y - 1)
         noise = self.unet(at_step, torch.full((len(y),), self.step, device=y.device))[:, : y.shape[1]]
         clean = (at_step - (1 - self.alpha_bar.to(y)).sqrt() * noise) / root
-        return ((clean + 1) / 2).clamp(0, 1)
+        found: torch.Tensor = ((clean + 1) / 2).clamp(0, 1)
+        return found

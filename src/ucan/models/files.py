@@ -119,6 +119,7 @@ def load_script(path: Path, device: torch.device) -> nn.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            return torch.jit.load(str(path), map_location=device).eval()
+            found: nn.Module = torch.jit.load(str(path), map_location=device).eval()
+            return found
     except (RuntimeError, ValueError, OSError) as error:
         raise ModelError(f"{path} cannot be read as TorchScript ({str(error).splitlines()[0]}).") from error

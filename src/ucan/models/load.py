@@ -65,7 +65,8 @@ def load_model(
             raise ModelError(
                 f"{spec} is no torch.nn.Module, so {weights} cannot be put into it: leave the weights out."
             )
-        return model
+        function: Model = model
+        return function
     if weights is not None:
         load_weights(model, weights)
     return _ready(model, place)

@@ -39,7 +39,8 @@ class InvertedResidual(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The block's features."""
-        return x + self.conv(x) if self.residual else self.conv(x)
+        found: torch.Tensor = x + self.conv(x) if self.residual else self.conv(x)
+        return found
 
 
 class MobileNetV2(nn.Module):
@@ -62,7 +63,8 @@ class MobileNetV2(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits (n, num_classes) of a batch (n, in_channels, height, width)."""
-        return self.classifier(self.features(x).mean((2, 3)))
+        found: torch.Tensor = self.classifier(self.features(x).mean((2, 3)))
+        return found
 
 
 class Rotate(nn.Module):

@@ -35,7 +35,8 @@ class BasicBlock(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The block's features, of the block's width."""
         out = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        return (out + self.shortcut(x)).relu()
+        found: torch.Tensor = (out + self.shortcut(x)).relu()
+        return found
 
     def shortcut(self, x: torch.Tensor) -> torch.Tensor:
         """The input, brought to the output's shape."""
@@ -73,7 +74,8 @@ class Bottleneck(nn.Module):
         out = self.bn1(self.conv1(x)).relu()
         out = self.bn2(self.conv2(out)).relu()
         out = self.bn3(self.conv3(out))
-        return (out + (x if self.downsample is None else self.downsample(x))).relu()
+        found: torch.Tensor = (out + (x if self.downsample is None else self.downsample(x))).relu()
+        return found
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
@@ -106,7 +108,8 @@ class CifarResNet(nn.Module):
         """Logits (n, num_classes) of a batch (n, in_channels, height, width)."""
         x = self.bn1(self.conv1(x)).relu()
         x = self.layer3(self.layer2(self.layer1(x)))
-        return self.linear(x.mean((2, 3)))
+        found: torch.Tensor = self.linear(x.mean((2, 3)))
+        return found
 
 
 class ResNet(nn.Module):
@@ -139,7 +142,8 @@ class ResNet(nn.Module):
         """Logits (n, num_classes) of a batch (n, in_channels, height, width)."""
         x = self.maxpool(self.bn1(self.conv1(x)).relu())
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(x.mean((2, 3)))
+        found: torch.Tensor = self.fc(x.mean((2, 3)))
+        return found
 
 
 def resnet18_small(in_channels: int = 3, num_classes: int = 10) -> ResNet:

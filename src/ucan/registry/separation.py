@@ -22,8 +22,7 @@ import torch
 from ucan.errors import UnsupportedNorm
 from ucan.laws import norm_name
 from ucan.scales import Basis, Scalar, Scale
-from ucan.scales.base import exact
-from ucan.scales.matrix import MAX_FORMED
+from ucan.scales.base import MAX_FORMED, exact
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -129,7 +128,8 @@ def _direction(norm: float, offset: Vector, own: Vector, other: Vector, radius: 
         if not spent.any():
             return None
         last = order[int(np.argmax(spent))]
-        return np.copysign(np.minimum(1 / own, other[last] / own[last] / other), offset)
+        found: Vector = np.copysign(np.minimum(1 / own, other[last] / own[last] / other), offset)
+        return found
     nu = _multiplier(offset * other / own**2, (other / own) ** 2, radius)
     return None if nu is None else offset * (nu / (nu + (other / own) ** 2)) / own**2
 

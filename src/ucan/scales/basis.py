@@ -32,7 +32,7 @@ def defect(basis: torch.Tensor) -> float:
     version, known = _DEFECTS.get(basis, (None, 0.0))
     if version != basis._version:
         version, known = _DEFECTS[basis] = basis._version, measured_defect(basis)
-    return known
+    return float(known)
 
 
 def measured_defect(basis: torch.Tensor, power: int = 8, vectors: int = 8) -> float:
@@ -159,7 +159,8 @@ class Basis(Scale):
         """The columns of diag(1/s) Q⁻¹; what one Newton step leaves of E, ‖E‖₂²/min s, is added."""
         self.check_dim(dim)
         left = defect(self.basis) ** 2 * self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim)
-        return torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() + left
+        found: torch.Tensor = torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() + left
+        return found
 
     def regularised(self, eps: float) -> Self:
         """max(|sₖ|, eps)."""

@@ -44,4 +44,4 @@ def contract(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 def contract_error(terms: int) -> float:
     """Units of 2^-53 that ``contract`` may lose, relative to ‖x‖₂‖a‖₂ (docs/arithmetic.md)."""
     longest, parts = min(terms, LONGEST), math.ceil(terms / LONGEST)
-    return 3 + 2.1 * longest**1.5 * 2.0 ** -leading_bits(longest) + (parts if parts > 1 else 0)
+    return float(3 + 2.1 * longest**1.5 * 2.0 ** -leading_bits(longest) + (parts if parts > 1 else 0))

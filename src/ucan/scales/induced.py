@@ -24,7 +24,7 @@ MAX_CORNERS = 12
 
 def identity_norm(q: float, p: float, dim: int) -> float:
     """‖I‖_(q→p) in R^dim, exact."""
-    return dim ** max(0.0, 1 / p - 1 / q)
+    return float(dim ** max(0.0, 1 / p - 1 / q))
 
 
 def diagonal_norm(entries: torch.Tensor, q: float, p: float) -> float:

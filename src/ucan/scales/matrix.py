@@ -59,7 +59,10 @@ def clamp_singular_values(matrix: torch.Tensor, eps: float) -> torch.Tensor:
     u, s, vh = torch.linalg.svd(matrix.double())
     raised = (u * at_least(s, eps)) @ vh
     rounded = raised.to(matrix.dtype)
-    return rounded if float(torch.linalg.matrix_norm(exact(rounded) - exact(raised))) <= eps / 1000 else raised
+    found: torch.Tensor = (
+        rounded if float(torch.linalg.matrix_norm(exact(rounded) - exact(raised))) <= eps / 1000 else raised
+    )
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,8 @@ class Dense(Scale):
     @property
     def inverse(self) -> torch.Tensor:
         """A⁻¹ in float64."""
-        return self.known("inverse", lambda: torch.linalg.inv(exact(self.matrix)))
+        found: torch.Tensor = self.known("inverse", lambda: torch.linalg.inv(exact(self.matrix)))
+        return found
 
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Az."""
@@ -98,7 +102,8 @@ class Dense(Scale):
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """A⁻¹y."""
         a = exact(self.matrix).to(y.device)
-        return torch.linalg.solve(a, rows(y.double(), self.dim).T).T.reshape(y.shape)
+        found: torch.Tensor = torch.linalg.solve(a, rows(y.double(), self.dim).T).T.reshape(y.shape)
+        return found
 
     def log_abs_det(self, dim: int) -> float:
         """From a pivoted LU decomposition."""
@@ -121,7 +126,8 @@ class Dense(Scale):
     def axis_norms(self, p: float, dim: int) -> torch.Tensor:
         """The columns of A⁻¹; what inverting A in float64 may have lost is added."""
         self.check_dim(dim)
-        return torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() * (1 + self._lost)
+        found: torch.Tensor = torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() * (1 + self._lost)
+        return found
 
     @property
     def _lost(self) -> float:
@@ -352,7 +358,8 @@ class BlockDiagonal(Scale):
 
     def dense(self, dim: int) -> torch.Tensor:
         """The whole matrix."""
-        return torch.block_diag(*(b.double() for b in self.blocks))
+        found: torch.Tensor = torch.block_diag(*(b.double() for b in self.blocks))
+        return found
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The blocks, numbered."""

@@ -208,7 +208,8 @@ class Trainer:
         if self.share.world == 1:
             return self.totals
         copies = {name: total.clone() for name, total in self.totals.items()}  # summed up in place
-        return self.fabric.all_reduce(copies, reduce_op="sum")
+        found: dict[str, torch.Tensor] = self.fabric.all_reduce(copies, reduce_op="sum")
+        return found
 
     def _look(self) -> dict[str, float]:
         """The epoch's means so far; a loss that is not a number ends the run here, before it reaches a checkpoint."""

@@ -54,7 +54,8 @@ class Share:
                 self, n: int, shape: Sequence[int], rng: torch.Generator, dtype: torch.dtype = torch.float32
             ) -> torch.Tensor:
                 whole = super().sample(n // size * batch, shape, rng, dtype)
-                return whole.reshape(-1, batch, *shape)[:, part].flatten(0, 1)
+                found: torch.Tensor = whole.reshape(-1, batch, *shape)[:, part].flatten(0, 1)
+                return found
 
         return Shared(**vars(law))
 
@@ -80,7 +81,8 @@ def leave_in_order() -> None:
 def share_statistics(model: nn.Module, device: torch.device) -> nn.Module:
     """The model with batch norm over the whole batch instead of each process's share; same weights, same names."""
     if device.type == "cuda":
-        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        found: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        return found
     for module in model.modules():
         if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
             module.__class__ = SharedBatchNorm
@@ -141,4 +143,5 @@ def _sum(tensor: torch.Tensor) -> torch.Tensor:
     """The sum over all processes, through which gradients flow to all of them."""
     from torch.distributed.nn.functional import all_reduce
 
-    return all_reduce(tensor)
+    found: torch.Tensor = all_reduce(tensor)
+    return found

@@ -113,4 +113,5 @@ def weights_of(shares: torch.Tensor, votes: int, alpha: float = 0.1) -> torch.Te
     """Φ⁻¹ of the lower confidence bound from these shares of the votes, none counted as below 3/4."""
     bounds = torch.tensor([lower_bound(k, votes, alpha) if k else 0.0 for k in range(votes + 1)], dtype=torch.float64)
     counted = (shares.clamp(SURE, 1.0) * votes).floor().long().cpu()
-    return torch.special.ndtri(bounds[counted]).clamp_min(0).float().to(shares.device)
+    found: torch.Tensor = torch.special.ndtri(bounds[counted]).clamp_min(0).float().to(shares.device)
+    return found

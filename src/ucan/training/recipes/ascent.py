@@ -31,7 +31,8 @@ def divergences(wanted: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 def lengths(values: torch.Tensor, lead: int) -> torch.Tensor:
     """ℓ2 norms over all but the first ``lead`` dimensions, kept as 1s so that they broadcast; never 0."""
     flat = values.flatten(lead).norm(dim=lead).clamp_min(1e-12)
-    return flat.reshape(*values.shape[:lead], *[1] * (values.ndim - lead))
+    found: torch.Tensor = flat.reshape(*values.shape[:lead], *[1] * (values.ndim - lead))
+    return found
 
 
 def slope(loss: Callable[[torch.Tensor], torch.Tensor], at: torch.Tensor, lead: int) -> torch.Tensor:

@@ -54,7 +54,8 @@ class Macer(Recipe):
         top = p.topk(2, -1)
         first, second = torch.special.ndtri(top.values.clamp(EDGE, 1 - EDGE)).unbind(-1)
         gap = first - second
-        return (self.margin - gap) * ((top.indices[:, 0] == labels) & (gap <= self.margin))
+        found: torch.Tensor = (self.margin - gap) * ((top.indices[:, 0] == labels) & (gap <= self.margin))
+        return found
 
     def cost(self, progress: Progress) -> float:
         """One pass a copy."""
