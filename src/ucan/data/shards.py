@@ -38,7 +38,7 @@ class _File(io.BytesIO):
         self.name = one.name
 
     def __str__(self) -> str:
-        return self.name
+        return str(self.name)
 
 
 class Shards(Labelled):
