@@ -108,7 +108,7 @@ def row_answer(table: Table, index: int, outcome: Certificate | Abstention) -> R
     names = table.classes
     reach = None
     if isinstance(outcome, Certificate):
-        answer = None if names is None else names[outcome.prediction]
+        answer = None if names is None or names[outcome.prediction].isdigit() else names[outcome.prediction]
         reach = Reach.of(outcome, [column.name for column in table.varying], answer)
     known = label >= 0 and names is not None
     return RowAnswer(index, table.name_of(index), names[label] if known and names else None, outcome, reach)
