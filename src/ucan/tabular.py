@@ -109,7 +109,8 @@ def row_answer(table: Table, index: int, outcome: Certificate | Abstention) -> R
     reach = None
     if isinstance(outcome, Certificate):
         answer = None if names is None or names[outcome.prediction].isdigit() else names[outcome.prediction]
-        reach = Reach.of(outcome, [column.name for column in table.varying], answer)
+        columns = table.varying
+        reach = Reach.of(outcome, [c.name for c in columns], answer, steps=[c.step for c in columns])
     known = label >= 0 and names is not None
     return RowAnswer(index, table.name_of(index), names[label] if known and names else None, outcome, reach)
 
