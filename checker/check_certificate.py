@@ -623,8 +623,9 @@ class Claim:
     def allowed_by(self, evidence: Any, answer: int, alpha: float) -> float:
         """The same of any evidence, at any level."""
         bound, n, hits = field(evidence, "bound"), whole(evidence, "n", 1), votes_of(evidence, "counts")[answer]
-        if bound in FIXED and (evidence.get("stop") is not None or evidence.get("cap") not in (None, n)):
-            raise Wrong(f"the {bound} bound needs a fixed number of votes")
+        ended = evidence.get("stop") is not None or evidence.get("cap") not in (None, n)
+        if bound in FIXED and ended and evidence is not self.evidence:  # of its own, "settings" tells
+            raise Wrong(f"the {bound} bound of the votes before needs a fixed number of them")
         if bound == "anytime":
             return at_least_anytime(hits, n, alpha)
         if bound == "sequential":

@@ -1,6 +1,8 @@
 """Runs as a library: the typed config, and the one object to read a run."""
 
 import ast
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -231,6 +233,15 @@ def test_a_run_that_goes_on_is_the_run_that_had_all_votes_at_once(pictures: InMe
     assert (again.votes, again.items) == (0, 0)
     with pytest.raises(InvalidInput, match="n: the run has 1000, asked for 300"):
         certify(job(pictures), tmp_path / "grown")
+
+
+def test_a_run_goes_on_with_blocks_of_the_size_that_it_was_begun_with(pictures: InMemory, tmp_path: Path) -> None:
+    """As of a run of an older version, whose small forward passes drew smaller blocks."""
+    certify(job(pictures, most=2), tmp_path / "run")
+    with closing(sqlite3.connect(tmp_path / "run" / "results.sqlite")) as db, db:
+        db.execute("UPDATE records SET record = json_set(record, '$.evidence.block', 16)")
+    certify(job(pictures, most=4), tmp_path / "run")
+    assert [one.evidence.block for one in outcomes(tmp_path / "run")] == [16] * 4
 
 
 def test_a_stopping_rule_leaves_what_it_has_decided(pictures: InMemory, tmp_path: Path) -> None:

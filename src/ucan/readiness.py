@@ -17,7 +17,7 @@ from ucan.votes import LARGE, Classifier
 COMPANY = 8
 FEW = 4
 # Copies of an input that are held at once at most, by what is checked here and by blocks of one copy, beside the model.
-COPIES = 40
+COPIES = 64
 
 
 class Readiness:
