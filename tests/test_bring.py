@@ -98,6 +98,7 @@ def test_certify_a_csv_with_names_classes_and_columns(here, capsys, monkeypatch)
     config = tomllib.loads((here / "run" / "config.toml").read_text(encoding="utf-8"))
     assert config["class_names"] == ["approved", "refused"] and config["columns"] == ["income", "age", "job"]
     assert set(config["sigma"]) == {"income", "age"} and config["arithmetic"].startswith("grid(")
+    assert config["steps"] == {"income": 1.0, "age": 1.0} and "by whole steps (income 1, age 1)." in out
     record = load_json(here / "run" / "certificates" / "0.json")
     assert record.evidence.held.columns == ("job",)
     for row in rows:

@@ -35,10 +35,10 @@ class _File(io.BytesIO):
 
     def __init__(self, one: Encoded) -> None:
         super().__init__(one.data)
-        self.name = one.name
+        self.called: str = one.name
 
     def __str__(self) -> str:
-        return str(self.name)
+        return self.called
 
 
 class Shards(Labelled):

@@ -85,6 +85,7 @@ class NoiseRef:
     state: str | None = entry("noise_hash", later=True, certify="of the generator")
     sigma_given: str | None = entry("given.sigma", compared=False, certify=Option("--sigma"))
     sigma: Mapping[str, float] = entry("sigma", {}, certify="of the columns' own noise, and of the training table")
+    steps: Mapping[str, float] = entry("steps", {}, certify="of the table's columns that vary")
 
 
 @dataclass(frozen=True)

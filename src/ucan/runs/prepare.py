@@ -149,7 +149,13 @@ def config_of(work: Prepared) -> RunConfig:
         model=model_ref(job, g, given=True, class_names=work.class_names),
         data=data_ref(job, data),
         law=replace(LawRef.of(g.law), given=job.law if isinstance(job.law, str) else None),
-        noise=replace(noise_ref(g), given=noise, sigma_given=_sigma_word(job.sigma), sigma=work.sigma),
+        noise=replace(
+            noise_ref(g),
+            given=noise,
+            sigma_given=_sigma_word(job.sigma),
+            sigma=work.sigma,
+            steps=data.steps if isinstance(data, Table) else {},
+        ),
         claim=ClaimRef(work.scope, plan.norm, g.alm_cap, _budget_word(job.budget), key, registry),
         sampling=Sampling.of(plan, arithmetic_of(g.grid), backend, g.engine.precision),
     )
