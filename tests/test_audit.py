@@ -893,7 +893,7 @@ def test_the_command_refuses_what_cannot_be_audited(
     np.savez(tmp_path / "one.npz", x=np.zeros((1, 1, 8, 8), dtype=np.float32), y=np.zeros(1, dtype=np.int64))
     for words, said in (
         ((tmp_path / "nothing",), "nothing is no folder"),
-        ((digits / "run", "--min-radius", "99"), "no certificate of radius 99"),
+        ((digits / "run", "--min-radius", "99"), "no certificate with radius 99"),
         ((digits / "run", "--factors", "0.5,2"), "--factors"),
         ((digits / "run", "--factors", "many"), "--factors"),
         ((digits / "run", "--model", "collections:Counter", "-o", tmp_path / "a"), "needs its generator"),
@@ -1106,8 +1106,8 @@ def test_the_command_audits_a_run_made_with_a_registry(
     assert memory.read_bytes() == before
     memory.rename(tmp_path / "moved.sqlite")
     for extra, said in (
-        ((), "name it with --registry"),
-        (("--registry", tmp_path / "nothing"), "name it with --registry"),
+        ((), "give its path with --registry"),
+        (("--registry", tmp_path / "nothing"), "give its path with --registry"),
         (("-o", digits / "run" / "audit", "--registry", tmp_path / "moved.sqlite"), "another config:\n  run:"),
     ):
         ucan_says(0, "audit", digits / "run", "--max", 1, *FAST)

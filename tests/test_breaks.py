@@ -84,7 +84,7 @@ def test_the_step_of_a_run_is_not_taken_from_the_certificate(tmp_path):
     np.save(tmp_path / "x.npy", x[0].numpy())
     words = ["verify", tmp_path / "c.json", "--model", OLD / "isotropic", "--input", tmp_path / "x.npy", "--quiet"]
     result = CliRunner().invoke(app, [str(word) for word in words])
-    assert "scope pipeline. That is no proof" not in result.output, result.output
+    assert "scope pipeline. This is not a proof" not in result.output, result.output
 
 
 @pytest.mark.parametrize(("n", "alpha"), [(1, 0.9), (3, 0.5), (5, 0.05)])

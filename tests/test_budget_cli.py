@@ -121,10 +121,10 @@ def test_a_file_with_no_groups_that_fit_is_refused(place: Path) -> None:
     cases: dict[str, dict[str, np.ndarray]] = {
         "must hold `limits`, and may hold `groups`; it holds groups, width": {"groups": groups, "width": np.ones(1)},
         "do not fit inputs of": {"limits": np.ones(1), "groups": groups[0]},
-        "numbered by whole numbers from 0": {"limits": np.ones(1), "groups": groups.astype(np.float64)},
+        "must be whole numbers from 0": {"limits": np.ones(1), "groups": groups.astype(np.float64)},
         "one limit each": {"limits": np.ones(2), "groups": groups - 1},
         "numbers from 2 to 2": {"limits": np.ones(2), "groups": groups + 2},
-        "finite numbers, each 0 or more": {"limits": np.array([-1.0]), "groups": groups},
+        "finite numbers from 0": {"limits": np.array([-1.0]), "groups": groups},
         "limits must be numbers": {"limits": np.array(["much"]), "groups": groups},
     }
     for said, arrays in cases.items():
@@ -267,7 +267,7 @@ def test_train_for_a_budget_and_certify_it(place: Path) -> None:
     ucan_says("certify", "--model", "model", "--budget", "trained", "-o", "own", *words)
     ucan_says("certify", "--model", "model", "--budget", "1", "-o", "one", *words)
     assert "by ε of the budget" in ucan_says("compare", "own", "one")  # the same budget, however it was named
-    assert "no run that was trained for a budget" in certify("x", "--budget", "trained", code=2)
+    assert "not a run that was trained for a budget" in certify("x", "--budget", "trained", code=2)
     config = tomllib.loads(Path("model/config.toml").read_text())["training"]
     assert config["budget"] == {"limit": 1.0}
 

@@ -177,11 +177,11 @@ def test_the_first_inputs_of_sorted_data_are_no_sample(place: Path, capfd: pytes
     for more, warned in ((("--max", 5), True), (("--skip", 4), False), ((), False)):
         result = CliRunner().invoke(app, [*map(str, common), *map(str, more), "-o", f"run{len(more)}{warned}"])
         assert result.exit_code == 0, result.output
-        assert ("the 5 inputs chosen are of 1 of the 2 classes" in result.stderr) == warned
-        assert ("--skip 4 takes inputs from all over" in result.stderr) == warned
+        assert ("the 5 selected inputs cover 1 of the 2 classes" in result.stderr) == warned
+        assert ("Use --skip 4 to select inputs" in result.stderr) == warned
     np.savez("partly.npz", x=np.broadcast_to(level[:, None, None, None], (20, 1, 4, 4)), y=np.repeat([-1, 0, 1, 1], 5))
     result = CliRunner().invoke(app, [*map(str, common), "--data", "partly.npz", "--max", "8", "-o", "partly"])
-    assert "the 8 inputs chosen are of 1 of the 2 classes" in result.stderr
+    assert "the 8 selected inputs cover 1 of the 2 classes" in result.stderr
     np.savez("mixed.npz", x=np.broadcast_to(level[:, None, None, None], (20, 1, 4, 4)), y=np.tile([0, 0, 0, 1], 5))
     result = CliRunner().invoke(app, [*map(str, common), "--data", "mixed.npz", "--max", "3", "-o", "mixed"])
     assert result.exit_code == 0
@@ -191,9 +191,9 @@ def test_the_first_inputs_of_sorted_data_are_no_sample(place: Path, capfd: pytes
 def test_votes_for_no_class_are_told(place: Path) -> None:
     words = ["certify", "--model", "tiny:gone", "--data", "data.npz", "--n", "300", "--max", "2"]
     result = CliRunner().invoke(app, [*words, "-q", "-o", "gone"])
-    assert "warning: 600 of 600 votes were for no class" in result.stderr and "2 abstentions." in result.stdout
+    assert "warning: 600 of 600 votes were invalid" in result.stderr and "2 abstentions." in result.stdout
     words[2] = "tiny:net"
-    assert "for no class" not in CliRunner().invoke(app, [*words, "-o", "net"]).stderr
+    assert "were invalid" not in CliRunner().invoke(app, [*words, "-o", "net"]).stderr
 
 
 def test_a_built_in_model_with_weights_is_made_for_the_data(place: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_run_names_the_file_of_its_weights(
     assert "5 inputs" in certify("run", "--weights", "w.pt", "--max", 5, model="tiny:linear")
     few = ("--max", 1, "--steps", 1, "--check", 50, "-q")
     said = refused(capsys, monkeypatch, "audit", "run", *few, "--weights", "other.pt")
-    assert "run is about other weights" in said and not (place / "run" / "audit").exists()
+    assert "run was made with other weights" in said and not (place / "run" / "audit").exists()
     assert "1 certificate attacked" in ok("audit", "run", *few)
     (place / "w.pt").rename("moved.pt")
     assert "no weights file w.pt" in refused(capsys, monkeypatch, "audit", "run", *few)
@@ -305,7 +305,7 @@ def test_an_own_tsv_is_not_overwritten(
 ) -> None:
     (place / "mine.tsv").write_text("precious")
     said = refused(capsys, monkeypatch, "certify", "--model", "tiny:net", "--data", "data.npz", "-o", "mine.tsv")
-    assert "mine.tsv exists already" in said
+    assert "mine.tsv already exists" in said
     assert (place / "mine.tsv").read_text() == "precious"
 
 
@@ -628,7 +628,7 @@ WRONG = {
     "module": (("--model", "nowhere:net"), "no module 'nowhere'"),
     "attribute": (("--model", "tiny:other"), "tiny has no 'other'; it has net, index"),
     "not callable": (("--model", "tiny:number"), "cannot be called on a batch"),
-    "no model": (("--model", "tiny"), "names no model"),
+    "no model": (("--model", "tiny"), "is not a model"),
     "alpha": (("--alpha", "1.5"), "alpha must lie strictly between 0 and 1"),
     "alpha nan": (("--alpha", "nan"), "alpha must lie strictly between 0 and 1"),
     "n": (("--n", "0"), "n must be a whole number of at least 1"),
@@ -638,7 +638,7 @@ WRONG = {
     "scale inf": (("--scale", "inf"), "scale must be a finite number above 0"),
     "exponent missing": (("--law", "powerlaw", "--norm", "1"), "needs --exponent"),
     "exponent too small": (("--law", "powerlaw", "--norm", "1", "--exponent", "16"), "Use a > 16"),
-    "exponent of another law": (("--exponent", "20"), "--exponent belongs to the power law"),
+    "exponent of another law": (("--exponent", "20"), "--exponent is for the power law"),
     "classes": (("--classes", "3"), "use num_classes=2 (on the command line --classes)"),
     "classes unknown": (("--model", "tiny:index"), "--classes"),
     "noise": (("--noise", "zigzag"), "neither a .npy file nor the name"),
@@ -647,7 +647,7 @@ WRONG = {
     "noise singular": (("--noise", "zero.npy"), "regularised"),
     "bound": (("--bound", "ternary"), 'bound must be "binary", "two-class" or "anytime"'),
     "stop": (("--stop", "soon"), "stop takes radii such as 0.5,1.0 or a percentage"),
-    "stop and bound": (("--stop", "0.5", "--bound", "two-class"), "stopping early needs the binary bound"),
+    "stop and bound": (("--stop", "0.5", "--bound", "two-class"), 'stopping early needs bound="binary"'),
     "backend": (("--backend", "quick"), "quick"),
     "backend of a function": (("--backend", "compile"), "for PyTorch modules"),
     "precision": (("--precision", "fp8"), "fp8"),
@@ -657,9 +657,9 @@ WRONG = {
     "shape": (
         ("--data", "colour.npz", "--model", "tiny:grey"),
         "the model fails on an input of shape (3, 4, 4): RuntimeError: shape '[1, 1, 4, 4]' is invalid for input of size "
-        "48. Is that the shape it takes? (On the command line --size and --channels",
+        "48. Check that the model takes this shape. (On the command line, --size and --channels",
     ),
-    "untrained": (("--model", "cnn"), "cnn has no trained weights: give its --weights, or train one"),
+    "untrained": (("--model", "cnn"), "cnn has no trained weights: give them with --weights, or train it"),
     "ending": (("-o", "run.csv"), "then `ucan export FOLDER -o run.csv`"),
     "file in the way": (("-o", "tiny.py"), "tiny.py is a file, and a run is a folder"),
     "skip": (("--skip", "0"), "'--skip'"),
@@ -669,9 +669,9 @@ WRONG = {
     "nan": (("--data", "nan.npz"), "nan"),
     "empty folder": (("--data", "empty"), "holds no pictures"),
     "unreadable picture": (("--data", "broken"), "0.png cannot be decoded"),
-    "no npz": (("--data", "tiny.py"), "tiny.py is neither .npz, .npy, a table nor a folder"),
+    "no npz": (("--data", "tiny.py"), "tiny.py is not an .npz or .npy file, a table or a folder"),
     "damaged npz": (("--data", "damaged.npz"), "damaged.npz cannot be read"),
-    "weights": (("--weights", "w.pt"), "cannot be put into it"),
+    "weights": (("--weights", "w.pt"), "cannot be loaded into it"),
     "folder in use": (("-o", "empty-not"), "empty-not is not empty and is not a run folder"),
 }
 
@@ -713,9 +713,9 @@ def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
     words = ["verify", str(path), "--model", "tiny:net", "--input", "data.npz"]
     said = ok(*words, "--index", 0)
     assert "The claim stands against 300 fresh votes at level 0.001: class 0 on the whole region" in said
-    assert "the noise as the certificate states it" in said and "not confirmed" in said and "no proof" in said
+    assert "the noise as the certificate states it" in said and "not confirmed" in said and "not a proof" in said
     deployed = ok(*words, "--index", 0, "--scale", 0.25, "--replay")
-    assert "scope pipeline. That is no proof" in deployed and "replay: same: all 300 votes" in deployed
+    assert "scope pipeline. This is not a proof" in deployed and "replay: same: all 300 votes" in deployed
     other = CliRunner().invoke(app, [*words, "--index", "0", "--scale", "0.5"])
     assert other.exit_code == 1 and "FAIL law" in other.stdout
     np.save("zero.npy", np.full((1, 4, 4), 0.1, dtype=np.float32))
@@ -766,13 +766,17 @@ def test_what_cannot_be_verified_is_said(
     folder = place / "run" / "certificates"
     tail = ("--model", "tiny:net", "--input", "data.npz")
     cases = {
-        (folder / "2.json", "--index", 2): "claims no region",
+        (folder / "2.json", "--index", 2): "has no region to verify",
         (folder / "0.json",): "--index",
         (folder / "0.json", "--index", 6): "has inputs 0 to 5",
         (folder / "0.json", "--index", 0, "--seed", 0): "fresh samples need another one",
         ("nowhere.json", "--index", 0): "cannot be read as a certificate",
         ("data.npz", "--index", 0): "cannot be read as a certificate",
-        ("run/results.tsv.json", "--index", 0): "run/results.tsv.json is no certificate: `ucan certify --certificates`",
+        (
+            "run/results.tsv.json",
+            "--index",
+            0,
+        ): "run/results.tsv.json is not a certificate: `ucan certify --certificates`",
     }
     for words, message in cases.items():
         assert message in refused(capsys, monkeypatch, "verify", *words, *tail)
@@ -795,10 +799,10 @@ def test_predict_writes_a_table(place: Path) -> None:
     [
         (("--test", "coin"), 'test must be "majority" or "top-two"'),
         (("--n", 0), "n must be a whole number of at least 1"),
-        (("--stop", "--test", "top-two"), "stopping early needs the majority test"),
+        (("--stop", "--test", "top-two"), 'stopping early needs test="majority"'),
         (("--precision", "bf16"), "for PyTorch modules"),
         (("--alpha", 0), "alpha must lie strictly between 0 and 1"),
-        (("-o", "taken.tsv"), "taken.tsv exists already"),
+        (("-o", "taken.tsv"), "taken.tsv already exists"),
         (("-o", "nowhere/answers.tsv"), "there is no folder nowhere"),
     ],
 )
@@ -857,13 +861,13 @@ def test_predict_goes_on_to_the_answers_of_an_uninterrupted_run(
     with monkeypatch.context() as patched:
         patched.setattr(Answers, "add", thrice)
         stopped = CliRunner().invoke(app, [*words, "-o", "answers.tsv"])
-    assert stopped.exit_code == 130 and "Stopped; 3 answers are kept. The same command goes on" in stopped.stderr
+    assert stopped.exit_code == 130 and "Stopped; 3 answers are kept. Run the same command again" in stopped.stderr
     part = place / "answers.tsv.part"
     assert len(part.read_text().splitlines()) == 4
     with open(part, "a") as file:
         file.write("4\t1\t0\t")  # cut short by a crash
     resumed = CliRunner().invoke(app, [*words, "-o", "answers.tsv"])
-    assert resumed.exit_code == 0 and "3 inputs are done already, 3 to go." in resumed.stderr
+    assert resumed.exit_code == 0 and "3 inputs are already done, 3 left." in resumed.stderr
     assert answers_of(place / "answers.tsv") == answers_of(place / "whole.tsv") and not part.exists()
     assert [row[2] for row in answers_of(place / "whole.tsv")] == ["predict", "0", "1", "-1", "0", "1", "1"]
 
@@ -927,7 +931,7 @@ def test_predict_leaves_a_part_alone_that_is_not_its_own(
 ) -> None:
     (place / "answers.tsv.part").write_text(content)
     words = ("predict", "--model", "tiny:net", "--data", "data.npz", "--n", 300, "-o", "answers.tsv")
-    assert "nothing was changed. Remove it to begin anew" in refused(capsys, monkeypatch, *words)
+    assert "nothing was changed. Remove it to start again" in refused(capsys, monkeypatch, *words)
     assert (place / "answers.tsv.part").read_text() == content
 
 
@@ -957,14 +961,14 @@ def test_predict_stopped_before_its_first_answer_promises_nothing(place: Path, m
     stopped = CliRunner().invoke(
         app, [*["predict", "--model", "tiny:net", "--data", "data.npz", "--n", "300", "-o", "answers.tsv"]]
     )
-    assert stopped.exit_code == 130 and "no input had its answer yet, and nothing was written" in stopped.stderr
+    assert stopped.exit_code == 130 and "no answer was finished, and nothing was written" in stopped.stderr
     assert files(place) == before
 
 
 def test_predict_without_a_file_says_how_to_keep_answers(held: Path) -> None:
     before = files(held)
     stopped = CliRunner().invoke(app, [str(w) for w in HELD_WORDS])
-    assert stopped.exit_code == 130 and stopped.stdout == "" and "with -o FILE answers are kept" in stopped.stderr
+    assert stopped.exit_code == 130 and stopped.stdout == "" and "with -o FILE, answers are kept" in stopped.stderr
     assert files(held) == before
 
 
@@ -980,7 +984,7 @@ def test_predict_sums_up_as_json(
         "abstained": 1,
         "alpha": 0.001,
     }
-    assert "name a file for those with -o" in refused(capsys, monkeypatch, *words)
+    assert "give a file for the answers with -o" in refused(capsys, monkeypatch, *words)
 
 
 # --- train ---
@@ -1040,7 +1044,7 @@ def test_the_live_line_of_training_fits_the_terminal(
     means = {"loss": 1.5, "correct": 0.5, "min_sigma": 1.0, "mean_sigma": 1.0}
     Training(10)(2, 21, 21, means)
     line = capsys.readouterr().err.removeprefix("\r\x1b[K")
-    assert len(line) == 59 and re.match(r"epoch 3/10, step 21/21, \d+ s to go: loss 1.5000, ", line)
+    assert len(line) == 59 and re.match(r"epoch 3/10, step 21/21, \d+ s left: loss 1.5000, ", line)
 
 
 def test_the_accuracy_of_training_rounds_down(capsys: pytest.CaptureFixture[str]) -> None:
@@ -1119,7 +1123,9 @@ def test_predict_goes_on_after_a_signal(place: Path, name: str) -> None:
     process = start(*words)
     out, err = process.communicate(timeout=120)
     assert process.returncode == (130 if name == "SIGINT" else -signal.SIGKILL) and out == "" and "Traceback" not in err
-    assert name == "SIGKILL" or re.search(r"Stopped; [1-4] answers are kept. The same command goes on from there.", err)
+    assert name == "SIGKILL" or re.search(
+        r"Stopped; [1-4] answers are kept. Run the same command again to resume.", err
+    )
     assert not (place / "answers.tsv").exists() and 2 <= len((place / "answers.tsv.part").read_text().splitlines()) <= 5
     (place / "hold").unlink()
     assert "6 inputs: 66.6 % answered correctly, 1 abstained." in ok(*words)
@@ -1162,10 +1168,10 @@ def test_the_time_to_go_counts_samples_within_an_item(monkeypatch: pytest.Monkey
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     progress = Progress("certifying", 10, 1000, quiet=True)
-    assert "? to go" in progress.line()
+    assert "? left" in progress.line()
     now[0] += 10
     progress.sampled(500)
-    assert progress.fraction == 0.05 and progress.line().startswith("certifying 0/10, 3 min 10 s to go, ")
+    assert progress.fraction == 0.05 and progress.line().startswith("certifying 0/10, 3 min 10 s left, ")
     progress.sampled(5000)  # never beyond its item
     assert progress.fraction == 0.1
     progress.finished("fine")
@@ -1190,11 +1196,11 @@ def test_other_data_under_the_same_name_are_refused(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--out", "nowhere/there.json"], "a folder that is there"),
+        (["--out", "nowhere/there.json"], "a file in an existing folder"),
         (["--out", "."], "takes a file"),
         (["--backend", "eager,auto"], "got auto"),
         (["--shape", "3,x"], "--shape takes numbers"),
-        (["--model", "torch:argmax", "--shape", "3"], "measure a module"),
+        (["--model", "torch:argmax", "--shape", "3"], "Give a PyTorch module"),
     ],
 )
 def test_bench_refuses_before_it_measures(words: list[str], said: str) -> None:

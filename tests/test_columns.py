@@ -100,7 +100,7 @@ def test_the_same_table_from_everywhere(kind, loans, tmp_path):
         ("a,b\n1,2\n3,NA\n4,?\n", "row 2, and 1 more rows has no value in column 'b'"),
         ("a,b\n1,2\n3\n", "row 2 has 1 cells"),
         ("a,a\n1,2\n", "two columns named 'a'"),
-        ("1,2\n3,4\n", "the names of the columns"),
+        ("1,2\n3,4\n", "instead of column names"),
         ("a,b\n", "at least one row"),
         ("a,\n1,2\n", "column 2 has no name"),
         ("a\n1\n2\n3\n4\n12k\n", "'12k' in row 5"),

@@ -392,7 +392,7 @@ def test_a_hostile_pickle_is_not_executed(tmp_path: Path) -> None:
         for protocol in (0, 2, 4):
             content = {b"labels": LABELS.tolist(), b"data": _rows(), b"extra": attack}
             (tmp_path / "test_batch").write_bytes(pickle.dumps(content, protocol=protocol))
-            with pytest.raises(InvalidInput, match=r"asks for .*, which is neither array nor container"):
+            with pytest.raises(InvalidInput, match=r"needs .*, which is neither an array nor a container"):
                 load_cifar10(tmp_path)
     assert not trace.exists()
     pickle.loads(pickle.dumps(attacks[1]))  # the same attack does work on an ordinary unpickler
@@ -469,7 +469,7 @@ def test_missing_and_unknown_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InvalidInput, match="digits, mnist, fashion-mnist, cifar10"):
         load("imagenette")
     (tmp_path / "a.csv").write_text("1")
-    with pytest.raises(InvalidInput, match=r"neither \.npz, \.npy, a table nor a folder"):
+    with pytest.raises(InvalidInput, match=r"not an \.npz or \.npy file, a table or a folder"):
         load(tmp_path / "a.csv")
     with pytest.raises(InvalidInput, match="train or test"):
         load("digits", "val")

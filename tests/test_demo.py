@@ -77,7 +77,7 @@ def test_what_is_in_the_way_is_refused_before_any_work(place, capsys, monkeypatc
     (place / "file").write_text("mine")
     (place / "other").mkdir()
     (place / "other" / "report.html").write_text("mine")
-    for out, message in (("file", "cannot be read or written"), ("other", "is no report of ours")):
+    for out, message in (("file", "cannot be read or written"), ("other", "is not a UCAN report")):
         monkeypatch.setattr(sys, "argv", ["ucan", "demo", "--out", out])
         with pytest.raises(SystemExit) as leaving:
             main()
@@ -102,5 +102,5 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "") and "goes on from there" in err and "Traceback" not in err
+    assert (process.returncode, out) == (130, "") and "again to resume" in err and "Traceback" not in err
     assert checkpoint.exists() and not list(tmp_path.rglob("*.part"))

@@ -87,7 +87,7 @@ def test_members_of_other_classes_are_refused() -> None:
 def test_a_denoiser_stands_in_front() -> None:
     net = nets(1)[0]
     torch.testing.assert_close(Denoised(lambda y: y / 2, net)(X), net(X / 2))
-    with pytest.raises(ModelError, match="must give back a batch"):
+    with pytest.raises(ModelError, match="must return a batch"):
         Denoised(lambda y: y[:, :, :2], net)(X)
     clean = DnCNN(1, width=8, depth=4)
     assert Denoised(clean, net)(X).shape == (50, 4)

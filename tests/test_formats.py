@@ -282,7 +282,7 @@ def test_export_says_how_many_results_the_file_holds(tmp_path: Path) -> None:
         for idx in (0, 2, 3):
             store.extend({**found, "idx": np.array([idx])})
     result = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "-o", str(tmp_path / "out.tsv")])
-    assert "out.tsv.json: 1 results (2 more behind an unfinished input are left out)" in result.stdout
+    assert "out.tsv.json: 1 results (2 more after an unfinished input are left out)" in result.stdout
     assert len((tmp_path / "out.tsv").read_text().splitlines()) == 2
 
 

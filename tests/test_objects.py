@@ -91,10 +91,10 @@ def test_another_range_needs_its_unit():
         ([(X[0], torch.tensor([0.0, 1.0]))], r"label.argmax\(\)"),
         ((X, torch.eye(2)[Y]), r"labels.argmax\(1\)"),
         ([(X[0], 0.5)], "whole class number"),
-        ([(X[0], 0), (X[0, :, :1], 1)], "several shapes"),
+        ([(X[0], 0), (X[0, :, :1], 1)], "different shapes"),
         ([], "empty"),
         ([{"sound": 1}], "the input should be one of"),
-        (7, "no data"),
+        (7, "cannot be used as data"),
         ([("text", 1)], "not numbers|must be"),
     ],
 )
@@ -139,7 +139,7 @@ def test_one_logit_is_two_classes_with_the_border_at_zero():
     assert found.num_classes == 2 and torch.equal(found.model(X).argmax(1), expected)
     with pytest.raises(ModelError, match="adapt"):
         SmoothedClassifier(model, Gaussian(scale=0.1), num_classes=2).certify(X[:1], n0=10, n=50)
-    with pytest.raises(ModelError, match="a probability as it seems"):
+    with pytest.raises(ModelError, match="seems to be a probability"):
         adapt(nn.Sequential(model, nn.Sigmoid()).eval(), X[:1])
 
 
@@ -180,7 +180,7 @@ def test_a_timm_model_behind_its_own_normalisation():
 
 def test_normalisation_is_behind_the_noise_and_fits_the_channels():
     model = Answering("plain").eval()
-    with pytest.raises(ModelError, match="does not say"):
+    with pytest.raises(ModelError, match="does not state"):
         normalised(model, "model", 1)
     with pytest.raises(ModelError, match="channels"):
         normalised(model, "imagenet", 1)
@@ -195,7 +195,7 @@ def test_makers_take_plain_values_only():
     assert call.named == {"name": "wide", "sizes": [1, 2], "ratio": -0.5, "on": None}
     assert split_call("pkg:net") == ("pkg:net", None)
     for wrong in ("pkg:make(os.system('x'))", "pkg:make(", "pkg:make(*[1])", "pkg:make(a=b)", "pkg:make()()"):
-        with pytest.raises(ModelError, match="plain values"):
+        with pytest.raises(ModelError, match="literal values"):
             split_call(wrong)
 
 

@@ -389,7 +389,7 @@ def test_another_classifier_or_another_alpha_is_refused_before_any_vote(tmp_path
             for point_ in (x, x + 99):  # also where its memory would answer
                 with pytest.raises(InvalidInput, match=f"another classifier .*{what} ") as refused:
                     registry.certify(other, point_, n=200)
-                assert "begin another file" in str(refused.value)
+                assert "start another file" in str(refused.value)
         with pytest.raises(InvalidInput, match=r"alpha 0\.001, this one 0\.01"):
             registry.certify(g, x, n=200, alpha=0.01)
         with pytest.raises(InvalidInput, match="another classifier"):

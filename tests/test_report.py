@@ -817,7 +817,7 @@ def test_figures_are_written_as_svg_and_png(place, tmp_path, capsys, monkeypatch
     }
     assert (tmp_path / "new" / "figures" / "radius-l2.png").read_bytes().startswith(b"\x89PNG")
     words = ("report", place / "plain", "-o", tmp_path / "r.html", "--figures", tmp_path / "new" / "figures")
-    assert "--force overwrites" in refused(capsys, monkeypatch, *words)
+    assert "Use --force to overwrite" in refused(capsys, monkeypatch, *words)
     ok(*words, "--force")
 
 
@@ -829,9 +829,9 @@ def test_what_cannot_be_reported_is_refused_and_nothing_is_overwritten(place, tm
         ((tmp_path / "nowhere",), "is no folder"),
         ((tmp_path,), "is not a run folder"),
         ((empty,), "has no certificates yet"),
-        ((place / "plain", "-o", tmp_path / "no" / "r.html"), "make it first"),
+        ((place / "plain", "-o", tmp_path / "no" / "r.html"), "create it"),
         ((place / "plain", "-o", tmp_path), "is a folder"),
-        ((place / "plain", "-o", tmp_path / "mine.html"), "is no report of ours"),
+        ((place / "plain", "-o", tmp_path / "mine.html"), "is not a UCAN report"),
         ((place / "plain", "--figures", tmp_path / "mine.html"), "is a file"),
     ):
         given = words if "-o" in words else (*words, "-o", page)

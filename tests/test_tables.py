@@ -389,7 +389,7 @@ def test_compare_command(ours: Path, cohen: Path, wide: Path, tmp_path: Path) ->
         assert f"Wrote {tmp_path / name}" in invoke("compare", ours, "-o", tmp_path / name, "--radii", "0")
         assert (tmp_path / name).read_text().startswith(begins)
     assert "| ours | frozen |" in (tmp_path / "by-ending.md").read_text()
-    with pytest.raises(InvalidInput, match="exists already"):
+    with pytest.raises(InvalidInput, match="already exists"):
         invoke("compare", ours, "-o", file)
     invoke("compare", ours, "--format", "latex", "-o", file, "--force")
     assert file.read_text().startswith(r"\begin{table}")

@@ -186,7 +186,7 @@ def test_a_precision_that_cannot_be_had_gives_no_verdict():
     function = SmoothedClassifier(lambda b: model()(b), LAW, Fixed(SIGMA), 3)
     for precision, g in (("bf16", function), ("float64", smoothed())):
         other = replace(c, evidence=replace(c.evidence, precision=precision))
-        with pytest.raises(InvalidInput, match=f"ran in {precision}.*as it was run"):
+        with pytest.raises(InvalidInput, match=f"ran in {precision}.*in that precision"):
             verify(other, g, X)
 
 

@@ -18,7 +18,7 @@ import torch
 
 from ucan.errors import InvalidInput
 
-# Limits lie between these, or are 0: their squares are then numbers, too. A smaller one is raised, which is sound.
+# Limits are 0 or between these, so that their squares are finite. A smaller limit is raised, which is sound.
 LEAST, MOST = 1e-100, 1e100
 
 
@@ -26,9 +26,9 @@ LEAST, MOST = 1e-100, 1e100
 class Budget:
     """The changes δ of size ε = 1 in a box, |δᵢ| ≤ bᵢ, or in groups of coordinates, ‖δ_g‖₂ ≤ b_g.
 
-    ``limits`` holds b: a map of the input's shape, or with ``groups`` one number a group. ``groups`` is a map of the
+    ``limits`` holds b: a map of the input's shape, or with ``groups`` one number per group. ``groups`` is a map of the
     input's shape with the number of each coordinate's group, counted from 0, so every coordinate is in one group.
-    Limits are finite and at least 0, and not all 0; where one is 0, nothing changes. ``name`` is for people.
+    Limits are finite and at least 0, and not all 0; a limit of 0 allows no change. ``name`` is for display.
 
     A claim "the budget holds at ε" says that no change in ε·budget, the same set with limits ε·b, changes the answer.
     """
@@ -47,7 +47,7 @@ class Budget:
 
     @classmethod
     def of(cls, value: Any, shape: Sequence[int], groups: Any = None, name: str = "") -> Budget:
-        """A budget for inputs of this shape: from a number (the same everywhere), a map or a list, or as it is.
+        """A budget for inputs of this shape: from a number (the same everywhere), a map, a list, or another budget.
 
         With ``groups``, a number is every group's limit.
         """
@@ -78,7 +78,7 @@ class Budget:
 
     @property
     def box(self) -> torch.Tensor:
-        """The most that each coordinate may change by itself, of the input's shape: the smallest box around the set."""
+        """The largest change of each coordinate alone, of the input's shape: the smallest box around the set."""
         return self.limits if self.groups is None else self.limits[self.groups]
 
     @property
@@ -100,7 +100,7 @@ class Budget:
             squares = flat.new_zeros(len(flat), len(self.limits))
             flat = squares.index_add_(1, self.groups.flatten(), flat.square()).sqrt()
         limits = self.limits.flatten()
-        shares = torch.where(flat == 0, 0.0, flat / limits)  # nothing is changed where nothing may be: fine
+        shares = torch.where(flat == 0, 0.0, flat / limits)  # no change where none is allowed
         return shares.amax(1)
 
     def times(self, factor: float) -> Budget:
@@ -109,12 +109,12 @@ class Budget:
 
     @cached_property
     def key(self) -> str:
-        """A SHA-256 of the limits and the groups, not of the name: what tells this budget from others."""
+        """A SHA-256 of the limits and the groups, not of the name; it identifies the budget."""
         plain = {name: value for name, value in self.to_dict().items() if name != "name"}
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def words(self) -> str:
-        """What a claim at ε says, in words."""
+        """A claim at ε, as text."""
         if self.groups is not None:
             return f"every change of at most ε·b in the ℓ2 norm of each of {len(self.limits)} groups of coordinates"
         if self.uniform:
@@ -146,14 +146,14 @@ class Budget:
                 return cls(limits.expand(record["count"]), torch.as_tensor(record["groups"]).reshape(shape), name)
             return cls(limits.expand(shape) if limits.ndim == 0 else limits.reshape(shape), None, name)
         except (KeyError, TypeError, RuntimeError) as error:
-            raise InvalidInput(f"this is no record of a budget: {error}.") from error
+            raise InvalidInput(f"this is not a budget record: {error}.") from error
 
 
 def read_budget(path: str | Path, shape: Sequence[int]) -> Budget:
     """The budget in a file, for inputs of this shape.
 
-    A `.npy` file holds a map of the input's shape. An `.npz` file holds `limits`, one number a group, and `groups`, a map of
-    the input's shape with the number of each coordinate's group, counted from 0; without `groups` the limits are a map.
+    A `.npy` file holds a map of the input's shape. An `.npz` file holds `limits`, one number per group, and `groups`, a map
+    of the input's shape with the number of each coordinate's group, counted from 0; without `groups` the limits are a map.
     """
     path = Path(path)
     try:
@@ -179,22 +179,22 @@ def read_budget(path: str | Path, shape: Sequence[int]) -> Budget:
 def as_limits(what: str, value: Any) -> torch.Tensor:
     """``value`` as finite numbers of at least 0, in float64 on the CPU; a copy."""
     if isinstance(value, bool | str) or value is None:
-        raise InvalidInput(f"{what} is a number or a map of the input's shape, not {value!r}.")
+        raise InvalidInput(f"{what} must be a number or a map of the input's shape, got {value!r}.")
     try:
         limits = torch.as_tensor(value).detach().to("cpu", torch.float64, copy=True)
     except (RuntimeError, TypeError, ValueError) as error:
         raise InvalidInput(
-            f"{what} is a number or a map of the input's shape, not a {type(value).__name__}."
+            f"{what} must be a number or a map of the input's shape, got a {type(value).__name__}."
         ) from error
     if limits.numel() == 0 or not bool(((limits >= 0) & (limits <= MOST)).all()):
-        raise InvalidInput(f"{what} holds finite numbers, each 0 or more, none above {MOST:g}.")
+        raise InvalidInput(f"{what} must hold finite numbers from 0 to {MOST:g}.")
     return torch.where(limits > 0, limits.clamp_min(LEAST), 0.0)
 
 
 def _as_groups(groups: Any, limits: torch.Tensor) -> torch.Tensor:
     made = torch.as_tensor(groups).detach().to("cpu", copy=True)
     if made.is_floating_point() or made.is_complex() or made.dtype == torch.bool:
-        raise InvalidInput(f"groups are numbered by whole numbers from 0, got {made.dtype}.")
+        raise InvalidInput(f"groups must be whole numbers from 0, got {made.dtype}.")
     if limits.ndim != 1 or made.numel() == 0 or int(made.min()) < 0 or int(made.max()) >= len(limits):
         raise InvalidInput(
             f"groups are numbered from 0 to {max(0, limits.numel() - 1)}, one limit each: got limits of shape "

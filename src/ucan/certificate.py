@@ -1,4 +1,4 @@
-"""What certify and predict return: frozen records with their scope and their evidence."""
+"""The results of certify and predict: frozen records with their scope and their evidence."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ucan.sidecar import INLINE, is_small, tensors_from_json, tensors_to_json
 from ucan.storage import storage, write_whole
 
 FORMAT = 2
-READABLE = (1, 2)  # 1: version 0.1, whose evidence tells less
+READABLE = (1, 2)  # 1: version 0.1, with less evidence
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What every answer carries."""
+    """The common part of all results."""
 
     norm: float | None
     scope: Scope
@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def _claim(self) -> str:
-        """Whose claim this is, at which level."""
+        """The scope and the level of the claim."""
         evidence = self.evidence
         family = (
             f", one of {evidence.family:,} at {evidence.alpha * evidence.family:g} together"
@@ -71,10 +71,10 @@ class Outcome:
 class Certificate(Outcome):
     """With probability at least 1 − α over the noise drawn, the answer is ``prediction`` on the whole ``region``.
 
-    Whose answer that is, ``scope`` says (``ucan.choices.SCOPES``). ``radius`` is the largest ball of the requested
+    ``scope`` says which classifier this is about (``ucan.choices.SCOPES``). ``radius`` is the largest ball of the requested
     ``norm`` inside the region. ``mean`` is the offset μ of the noise, None for 0.
 
-    Where a ``budget`` was asked for, no change within ε·budget changes the answer either, for every ε strictly below
+    With a ``budget``, no change within ε·budget changes the answer either, for every ε strictly below
     ``budget_factor``. That set can be larger than what fits into the region (Uniform noise, docs/shape.md).
     """
 
@@ -105,7 +105,7 @@ class Certificate(Outcome):
         object.__setattr__(self, "log_volume", self.region.log_volume)
 
     def __str__(self) -> str:
-        """The claim in one line, its radius or its factor rounded down."""
+        """The claim in one line; its radius or its factor is rounded down."""
         changes = changes_in_words(self.evidence.arithmetic)
         about = f"{self._claim}, {changes}" if changes else self._claim
         if self.budget is not None and self.budget_factor is not None:
@@ -117,7 +117,7 @@ class Certificate(Outcome):
 
     @property
     def size(self) -> float:
-        """What a run's rows go by: the factor of the budget where one was asked for, else the radius."""
+        """The factor of the budget if there is one, else the radius."""
         return self.radius if self.budget_factor is None else self.budget_factor
 
     @property
@@ -126,7 +126,7 @@ class Certificate(Outcome):
         if self.budget is None:
             return 0.0
         law, region, best = self.evidence.law, self.region, self.region.budget_factor(self.budget)
-        if region.norm not in law.region_norms():  # composed noise: a region of its own making
+        if region.norm not in law.region_norms():  # composed noise has its own kind of region
             return best
         for norm in law.region_norms():
             radius = law.radius(self.p_lower, norm, region.dim, self.p_upper)
@@ -138,7 +138,7 @@ class Certificate(Outcome):
         return best
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
-        """Plain JSON values. A large Σ or μ is referred to by file name; ``folder`` says where to write that file."""
+        """Plain JSON values. A large Σ or μ is stored as a file in ``folder`` and referred to by name."""
         where = Path(folder) if folder is not None else None
         region, scale = self.region, self.region.scale
         return {
@@ -167,7 +167,7 @@ class Certificate(Outcome):
 
 
 def _check_number(name: str, value: Any, most: float) -> None:
-    """Refuse anything but a number from 0 on."""
+    """Refuse anything but a number from 0 to ``most``."""
     if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) <= most):
         raise InvalidInput(
             f"a certificate's {name} must be a number of at least 0, and at most {most:g}, got {value!r}."
@@ -183,7 +183,7 @@ def _fits(mean: torch.Tensor, shape: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Abstention(Outcome):
-    """No claim is made, for the stated ``reason``: radius 0 and no region; of a budget, if one was asked for, 0."""
+    """No claim is made, for the stated ``reason``: radius 0, no region, and budget factor 0."""
 
     reason: str
     p_lower: float = 0.0
@@ -198,7 +198,7 @@ class Abstention(Outcome):
     log_volume: ClassVar[float] = -math.inf
 
     def __str__(self) -> str:
-        """That there is no claim, and why."""
+        """The reason in one line."""
         return f"abstained: {self.reason}"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class Prediction(Outcome):
 
 
 def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certificate | Abstention | Prediction:
-    """Any outcome from its ``to_dict``, without loss; ``folder`` is where a large Σ was written."""
+    """Rebuild a result from its ``to_dict``, without loss; ``folder`` holds the file of a large Σ."""
     if record.get("format") not in READABLE:
         known = " and ".join(map(str, READABLE))
         raise InvalidInput(f"this record has format {record.get('format')!r}; this version reads formats {known}.")
@@ -294,17 +294,17 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
 
 
 def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) -> None:
-    """Write an outcome as JSON, whole or not at all; large tensors go beside it."""
+    """Write a result as JSON, atomically; large tensors are written to files next to it."""
     path = Path(path)
     if not path.parent.is_dir():
-        raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: make it first.")
+        raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: create it first.")
     with storage(path):
         text = json.dumps(outcome.to_dict(path.parent), indent=1, ensure_ascii=False, allow_nan=False)
         write_whole(path, text.encode())
 
 
 def load_json(path: str | Path) -> Certificate | Abstention | Prediction:
-    """Read an outcome that ``save_json`` wrote."""
+    """Read a result that ``save_json`` wrote."""
     path = Path(path)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -314,7 +314,7 @@ def load_json(path: str | Path) -> Certificate | Abstention | Prediction:
         raise InvalidInput(f"{path} cannot be read as a certificate: it holds no JSON object.")
     if "format" not in record:
         raise InvalidInput(
-            f"{path} is no certificate: `ucan certify --certificates` writes them into RUN/certificates."
+            f"{path} is not a certificate: `ucan certify --certificates` writes them into RUN/certificates."
         )
     return from_dict(record, path.parent)
 
@@ -331,7 +331,7 @@ def _check_budget_factor(certificate: Certificate) -> None:
 
 
 def budget_to_json(budget: Budget | None, folder: Path | None) -> dict[str, Any]:
-    """The entry of a budget, if there is one; large maps go to a file, as a large Σ does."""
+    """The JSON entry of a budget, if there is one; large maps are written to a file, like a large Σ."""
     if budget is None:
         return {}
     record = budget.to_dict()
@@ -354,7 +354,7 @@ def _scale_to_json(scale: scales.Scale, folder: Path | None) -> dict[str, Any]:
     if isinstance(scale, scales.Scalar):
         return {"kind": "Scalar", "value": scale.value}
     kind, tensors = scales.kind_name(scale), scale.tensors()
-    if "@" in kind:  # a kind from outside may have plain numbers beside its tensors
+    if "@" in kind:  # a kind from another package may have plain numbers besides tensors
         tensors = scale.content()
     if is_small(tensors):
         return {"kind": kind, "tensors": tensors_to_json(tensors, folder)}

@@ -30,8 +30,8 @@ class StoreError(UcanError, OSError):
 
 
 class TrainingError(UcanError, RuntimeError):
-    """Training cannot start, go on or be loaded; the last good checkpoint is kept."""
+    """Training cannot start, continue or be loaded; the last good checkpoint is kept."""
 
 
 class ClusterError(UcanError, RuntimeError):
-    """The cluster cannot be reached, or its workers cannot do the work; what is stored stays."""
+    """The cluster cannot be reached, or its workers cannot do the work; stored results are kept."""

@@ -1,4 +1,4 @@
-"""How a claim was arrived at: the record from which anyone can check it, or draw its votes again."""
+"""The evidence of a claim: a record from which it can be checked, or its votes drawn again."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Noise:
 
     ``kind`` and ``module`` name the generator's class, ``settings`` are the plain values that it was made with, ``state``
     is a SHA-256 of its weights, buffers and plain attributes. ``constant``: μ and Σ are the same for every input, or the
-    guarantee covers the pipeline for another reason (composed noise). ``line`` is for people and is never compared.
-    ``made`` says how to make it again: its name in the catalogue of generators, the package that adds it, its parameters;
-    None where it has no name, or was made from other things. A record of version 0.1 has nothing but the line.
+    guarantee covers the pipeline for another reason (composed noise). ``line`` is for display and is never compared.
+    ``made`` says how to rebuild it: its name in the catalogue of generators, its package, and its parameters; None if it has
+    no name, or was made from objects. A record of version 0.1 has only the line.
     """
 
     line: str
@@ -41,11 +41,11 @@ class Noise:
 
     @property
     def complete(self) -> bool:
-        """Whether the record tells all; one of version 0.1 tells only its line."""
+        """Whether the record is complete; a record of version 0.1 has only its line."""
         return self.kind is not None
 
     def differences(self, other: Noise) -> list[str]:
-        """What tells this noise from another, in words; nothing if they are the same."""
+        """The differences from another noise, as text; empty if they are the same."""
         if not (self.complete and other.complete):
             return [] if self.line == other.line else [f"the noise is {self.line}, not {other.line}"]
         found = [
@@ -58,13 +58,15 @@ class Noise:
             if mine != theirs:
                 found.append(f"its {name} is {mine!r}, not {theirs!r}")
         if self.state != other.state:
-            found.append("its weights or parameters are others")
+            found.append("its weights or parameters differ")
         return found
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Votes of two classifiers on the same noise: the evidence of the one before, and how many of its votes were lost now."""
+    """Votes of two classifiers on the same noise: the evidence of the earlier one, and how many of its votes the new one
+    lost.
+    """
 
     before: Evidence
     lost: int
@@ -72,19 +74,19 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Evidence:
-    """How a claim was arrived at: everything needed to check it or to draw it again.
+    """The evidence of a claim: everything needed to check it or to draw its votes again.
 
-    ``alpha`` is the level of this one claim; with ``family`` = N it is one of N, stated beforehand, which are all true at
-    once with probability at least 1 − N·alpha. ``input_hash`` is of the input's float32 bytes, from which its noise follows;
-    ``exact_hash`` of its numbers in float64. ``cap`` is the number of votes that were planned: n is smaller where a
-    rule, ``stop``, ended sampling. ``selection`` are the votes that chose the class. ``streams`` holds the key of the noise
-    of each phase: with it the votes can be drawn again, and it tells nothing about other inputs if the seed is secret
-    (then ``seed`` is None). ``model`` is what the classifier is known by (``ucan.fingerprint.identity``). ``data_hash``:
-    the seed was derived, and these are the data that it was derived from. ``copy``: the precision was asked for in a
-    call, so this is about a copy of the classifier. ``thresholds`` are the probabilities that the rule asked for, rising,
-    where the bound goes by them (``ucan.bounds.Sequential``). ``pairs``: the claim follows from that of another classifier,
-    and the votes are of this one on noise that both were shown (``ucan.recertify``). ``held``: the columns that
-    had no noise, with their values; the claim covers no change of them.
+    ``alpha`` is the level of this one claim; with ``family`` = N it is one of N claims, a number fixed in advance, which are
+    all true at once with probability at least 1 − N·alpha. ``input_hash`` is of the input's float32 bytes, from which its
+    noise follows; ``exact_hash`` of its numbers in float64. ``cap`` is the number of votes that were planned: n is smaller
+    where a rule, ``stop``, ended sampling. ``selection`` are the votes that chose the class. ``streams`` holds the key of the
+    noise of each phase: with it the votes can be drawn again, and it reveals nothing about other inputs if the seed is secret
+    (then ``seed`` is None). ``model`` is the classifier's identity (``ucan.fingerprint.identity``). ``data_hash``: the seed
+    was derived, and these are the data that it was derived from. ``copy``: the precision was requested in the call, so this
+    is about a copy of the classifier. ``thresholds`` are the probabilities of the stopping rule, increasing, if the bound
+    depends on them (``ucan.bounds.Sequential``). ``pairs``: the claim follows from that of another classifier, and the votes
+    are of this one on noise that both were shown (``ucan.recertify``). ``held``: the columns that had no noise, with their
+    values; the claim covers no change of them.
     """
 
     counts: tuple[int, ...]
@@ -141,18 +143,18 @@ class Evidence:
         """Refuse pairs whose first part is about something else."""
         before = pairs.before
         if type(pairs.lost) is not int or not 0 <= pairs.lost <= self.n:
-            raise InvalidInput(f"of {self.n} votes in pairs {pairs.lost!r} cannot be lost.")
+            raise InvalidInput(f"{pairs.lost!r} of {self.n} paired votes cannot be lost.")
         alike = (before.input_hash, before.law, before.arithmetic, len(before.counts))
         if alike != (self.input_hash, self.law, self.arithmetic, len(self.counts)) or before.noise.differences(
             self.noise
         ):
             raise InvalidInput(
-                "the votes before are of another input, law, noise or number of classes than those in pairs."
+                "the earlier votes have another input, law, noise or number of classes than the paired votes."
             )
 
     @property
     def identity(self) -> str | None:
-        """What the classifier is known by; None where the evidence does not tell."""
+        """The classifier's identity; None if the evidence does not state it."""
         return self.model or self.weights_hash
 
     @property
@@ -161,7 +163,7 @@ class Evidence:
         return self.noise.line
 
     def ballot(self, answer: int) -> Ballot:
-        """The votes as the bound on this class's probability goes by them."""
+        """The votes in the form that the bound on this class's probability needs."""
         others = max((count for c, count in enumerate(self.counts) if c != answer), default=0)
         fixed = self.stop is None and self.cap in (None, self.n)
         chose = (0, 0) if self.selection is None else (self.selection[answer], self.n0)
@@ -216,7 +218,7 @@ class Evidence:
 
 
 def law_to_json(law: Law) -> dict[str, Any]:
-    """A law by its name and parameters; one that does not come with UCAN also by its module, and by the package that adds it.
+    """A law as its name and parameters; for a law from another package, also its module and its package.
 
     ``kind`` is then its name in the catalogue of laws.
     """
@@ -229,9 +231,9 @@ def law_to_json(law: Law) -> dict[str, Any]:
 
 
 def law_from_json(entry: Mapping[str, Any]) -> Law:
-    """The law again: ours, or of an installed package that adds it by name.
+    """Rebuild a law: one of UCAN's, or one that an installed package adds by name.
 
-    A record never gets any other module imported, since that would run its code: the user does that.
+    A record never causes another module to be imported, since that would run its code; the user must import it.
     """
     parameters = dict(entry)
     name, module = parameters.pop("name"), parameters.pop("module", None)
@@ -253,7 +255,7 @@ def make_law(name: str, parameters: Mapping[str, Any], where: str | None = None)
     """The law of this name in the catalogue, with these parameters."""
     made = call("law", LAWS.load(name, where), parameters)
     if not isinstance(made, Law):
-        raise InvalidInput(f"[law] {name!r} made a {type(made).__name__}, which is no ucan.Law.")
+        raise InvalidInput(f"[law] {name!r} returned a {type(made).__name__}, which is not a ucan.Law.")
     return made
 
 

@@ -1,4 +1,4 @@
-"""What is refused at every input, since no theorem covers it: noise lost in rounding, noise that follows its input."""
+"""Cases that no theorem covers, refused at every input: noise lost in rounding, and noise that depends on the input."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from ucan.laws import Law
 from ucan.region import Region
 from ucan.scales import Scale, as_scale
 
-# How far, relative to itself, Σ may differ from place to place and count as the same: the rounding of a device.
+# Relative difference up to which two Σ count as the same: the rounding of a device.
 SAME = 1e-5
-# The same for μ, as a share of the noise.
+# The same for μ, relative to the noise.
 SAME_OFFSET = 1e-4
-# Draws from which the size of noise is guessed.
+# Number of draws from which the size of the noise is estimated.
 DRAWS = 16
-# The spacing of floating-point numbers at x + μ, as a share of the noise there, above which noise counts as lost. A radius
-# is then off by less than half of that.
+# The spacing of floating-point numbers at x + μ, relative to the noise, above which the noise counts as lost. Below it, a #
+# radius is off by less than half of that.
 LOST = 1 / 128
-# Points inside a certified region at which noise that may look at its input is made again.
+# Number of points inside a certified region at which noise that may depend on its input is computed again.
 PROBES = 4
-# ‖Σ⁻¹‖₂ of matrices, as long as they are kept.
+# ‖Σ⁻¹‖₂ of matrices, cached as long as they exist.
 _LEAST: weakref.WeakKeyDictionary[Scale, float] = weakref.WeakKeyDictionary()
 _SIZES: weakref.WeakKeyDictionary[Generator, tuple[Law, torch.Tensor]] = weakref.WeakKeyDictionary()
 
 
 def fresh(device: torch.device) -> torch.Generator:
-    """A source of randomness that cannot be known beforehand: a check against fixed points can be passed on purpose."""
+    """An unpredictable random generator: code could be written to pass a check at fixed points."""
     return torch.Generator(device).manual_seed(secrets.randbits(32))
 
 
 def unlike(x: torch.Tensor) -> torch.Tensor:
-    """An input of x's kind (1, *event) that has nothing to do with it."""
+    """A random input of x's shape (1, *event), unrelated to x."""
     return torch.randn(x.shape, generator=fresh(x.device), dtype=x.dtype, device=x.device)
 
 
 @torch.no_grad()
 def noise_size(held: Generator, x: torch.Tensor, law: Law) -> torch.Tensor:
-    """The mean size of the noise in each entry of inputs like x (1, *event), guessed from a few draws; shape (*event)."""
+    """The mean size of the noise in each entry of inputs like x (1, *event), estimated from a few draws; shape (*event)."""
     known = _SIZES.get(held)
     if known is None or known[0] != law or known[1].shape != x.shape[1:]:
         mu, _ = held(x)
-        centre = torch.zeros_like(x) - mu  # where x + μ is 0, so that nothing is lost
+        centre = torch.zeros_like(x) - mu  # x + μ is 0 here, so that nothing is lost in rounding
         rng = torch.Generator(x.device).manual_seed(0)
         known = _SIZES[held] = (law, held.perturb(centre, law, DRAWS, rng)[:, 0].abs().mean(0))
     return known[1]
@@ -56,9 +56,9 @@ def noise_size(held: Generator, x: torch.Tensor, law: Law) -> torch.Tensor:
 
 @torch.no_grad()
 def check_lost(held: Generator, x: torch.Tensor, law: Law) -> None:
-    """Refuse an x (1, *event) or a μ beside which the noise is lost in the arithmetic used.
+    """Refuse an x (1, *event) or a μ so large that the noise is lost in rounding.
 
-    Then inputs that differ by more than their noise look alike, and others that differ by less look different.
+    Then inputs that differ by more than the noise can look alike, and inputs that differ by less can look different.
     """
     mu, sigma = held(x)
     size = noise_size(held, x, law)
@@ -71,22 +71,26 @@ def check_lost(held: Generator, x: torch.Tensor, law: Law) -> None:
         where = tuple(lost.nonzero()[0].tolist())
         what = "x" if x[0].abs()[where] >= mu.abs().expand_as(x)[0][where] else "μ"
         raise InvalidInput(
-            f"{held.describe()}: {what} is so large beside the noise that the noise is lost in rounding: at entry "
+            f"{held.describe()}: {what} is so large that the noise is lost in rounding: at entry "
             f"{list(where)} {what} is {float(beside[where]):.3g} and the noise {float(size[where]):.3g}, in "
             f"{str(x.dtype).removeprefix('torch.')}. {_cure(x.dtype, what)}"
         )
 
 
 def _check_least(held: Generator, centre: torch.Tensor, size: torch.Tensor, scale: Scale, law: Law) -> None:
-    """Of noise that mixes entries: refuse it where rounding a noisy copy moves it by a good part of the least direction's."""
+    """For noise that mixes entries: refuse it if rounding a noisy copy is not small compared with the noise in its weakest
+    direction.
+    """
     if scale not in _LEAST:
         _LEAST[scale] = scale.inverse_norm(2, 2, centre[0].numel())
     reach = float(torch.linalg.vector_norm((centre[0].abs() + 3 * size).double()))
     lost = torch.finfo(centre.dtype).eps * reach * _LEAST[scale] / _unit_size(law, centre[0].numel())
     if lost > LOST:
         raise InvalidInput(
-            f"{held.describe()}: the noise in some direction is lost in rounding beside the input and the noise in others: "
-            f"rounding to {str(centre.dtype).removeprefix('torch.')} moves a copy by {lost:.2g} of it. Use float64 inputs, or "
+            f"{held.describe()}: the noise in some direction is lost in rounding, compared with the input and the noise in "
+            f"other directions: "
+            f"rounding to {str(centre.dtype).removeprefix('torch.')} moves a copy by {lost:.2g} of it. Use float64 inputs, "
+            f"or "
             "scales that differ less."
         )
 
@@ -98,15 +102,15 @@ def _unit_size(law: Law, dim: int) -> float:
 
 
 def _cure(dtype: torch.dtype, what: str) -> str:
-    offset = "a smaller μ" if what == "μ" else "inputs with an offset taken off (a timestamp as days since the first)"
+    offset = "a smaller μ" if what == "μ" else "inputs with an offset subtracted (a timestamp as days since the first)"
     return f"Use {offset}, or a larger scale." if dtype == torch.float64 else f"Use float64 inputs, or {offset}."
 
 
 @torch.no_grad()
 def check_constant(here: Generator, elsewhere: Generator, x: torch.Tensor, law: Law) -> None:
-    """Refuse a claim of the pipeline where the noise held at x (1, *event) is another than that held elsewhere.
+    """Refuse scope pipeline if the noise frozen at x (1, *event) differs from the noise frozen at another input.
 
-    The best that can be done from outside: code that wants to hide that it looks at its input always can.
+    This cannot detect code that hides its dependence on the input on purpose.
     """
     if here is elsewhere:
         return
@@ -114,24 +118,24 @@ def check_constant(here: Generator, elsewhere: Generator, x: torch.Tensor, law: 
     apart = (mu.expand_as(x) - other_mu.expand_as(x))[0].abs()
     if not (bool((apart <= SAME_OFFSET * noise_size(here, x, law)).all()) and (scale is other or _alike(scale, other))):
         raise InvalidInput(
-            f"{here.describe()} declares the scope pipeline, but its μ or Σ depends on the input: its certificates "
-            "hold for noise that is frozen at each input. Declare the scope frozen (docs/scopes.md)."
+            f"{here.describe()} declares the scope pipeline, but its μ or Σ depends on the input: its certificates hold only "
+            f"for noise frozen at each input. Declare the scope frozen (docs/scopes.md)."
         )
 
 
 def check_elsewhere(M: Generator, held: Generator, x: torch.Tensor, law: Law) -> None:
-    """Refuse a claim of the pipeline where noise is another than that held at x (1, *event) at inputs unlike it."""
+    """Refuse scope pipeline if the noise at unrelated inputs differs from that frozen at x (1, *event)."""
     for point in (unlike(x), 10 * unlike(x), torch.zeros_like(x), torch.ones_like(x)):
         check_constant(held, M.at(point), x, law)
 
 
 def check_from_the_start(M: Generator, x: torch.Tensor, law: Law) -> Generator:
-    """The noise held at x (1, *event); refused if it is remembered from the first input that the generator is shown."""
+    """The noise frozen at x (1, *event); refused if the generator stores it from the first input that it sees."""
     twin = None
     if M.scope == "pipeline" and M.looks():
         try:
             twin = copy.deepcopy(M)
-        except Exception:  # whatever a generator of the user's holds: then there is nothing to compare with
+        except Exception:  # a user's generator may not support this: then there is nothing to compare with
             twin = None
     held = M.at(x)
     if twin is not None:
@@ -141,7 +145,7 @@ def check_from_the_start(M: Generator, x: torch.Tensor, law: Law) -> Generator:
 
 @torch.no_grad()
 def check_inside(M: Generator, held: Generator, x: torch.Tensor, region: Region, law: Law) -> None:
-    """Make the noise again at points inside a certified region: noise that is constant only near x is no pipeline's."""
+    """Compute the noise again at points inside a certified region: scope pipeline needs noise that is constant there, too."""
     if M.scope != "pipeline" or not M.looks() or not isinstance(held, Held):
         return
     u = torch.randn(PROBES, *x.shape[1:], generator=fresh(x.device), dtype=x.dtype, device=x.device)
@@ -152,7 +156,7 @@ def check_inside(M: Generator, held: Generator, x: torch.Tensor, region: Region,
 
 
 def _alike(scale: Scale, other: Scale) -> bool:
-    """Whether two Σ of one generator are made of the same numbers, each up to the rounding of a device."""
+    """Whether two Σ of one generator have the same numbers, up to the rounding of a device."""
 
     def alike(a: torch.Tensor, b: torch.Tensor) -> bool:
         return a is b or (a.shape == b.shape and torch.allclose(a, b, rtol=SAME, atol=0))

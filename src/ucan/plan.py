@@ -1,4 +1,4 @@
-"""What a certification or a prediction is asked to do: checked once, before any work."""
+"""The settings of a certification or a prediction, checked once, before any work."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ucan.choices import Bound as Bound
 from ucan.errors import InvalidInput
 from ucan.stopping import Stop
 
-# What certify and predict take as a seed: a number; None for one from the system's entropy, which stays secret; "derived"
-# for one that nobody chose, made from model, noise and data.
+# A seed for certify and predict: a number; None for a secret one from the system; "derived" for one that is computed from #
+# model, noise and data, so that nobody can choose it.
 Seed = int | None | Literal["derived"]
 RANDOM_BITS = 128
 
 
 class SecretSeed(int):
-    """A seed from the system's entropy: it stays with the run and is not handed out."""
+    """A random seed from the system: it is stored with the run and not published."""
 
 
 class DerivedSeed(int):
-    """A seed that nobody chose: it follows from what is certified, and from data with this hash."""
+    """A seed that nobody can choose: it is computed from what is certified, and from the data with this hash."""
 
     data_hash: str
 
@@ -36,16 +36,16 @@ class DerivedSeed(int):
         return made
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        """For copies in other processes."""
+        """For pickling."""
         return int(self), self.data_hash
 
 
 @dataclass(frozen=True)
 class CertifyPlan:
-    """The settings of Algorithm 1. ``alpha`` is for all of a ``family`` of so many certificates together.
+    """The settings of Algorithm 1. ``alpha`` is shared by a ``family`` of this many certificates.
 
-    With a ``budget``, ``stop`` is about its factor ε instead of the radius. ``block`` is how many copies of an input are
-    drawn together, as the records that are gone on with or drawn again say; None: as their dimension has it.
+    With a ``budget``, ``stop`` is about its factor ε instead of the radius. ``block`` is the number of copies of an input
+    that are drawn together, taken from the record when a run is continued or replayed; None: by the dimension.
     """
 
     n0: int = 100
@@ -73,14 +73,14 @@ class CertifyPlan:
                 check_count(name, getattr(self, name))
         check_choice("bound", self.bound, BOUNDS)
         if self.stop is not None and self.bound == "two-class":
-            raise InvalidInput("stopping early needs the binary bound, or the anytime one: leave bound= out, or stop=.")
+            raise InvalidInput('stopping early needs bound="binary" or bound="anytime": leave out bound= or stop=.')
         if self.stop is not None and self.bound == "anytime":
             object.__setattr__(self, "stop", self.stop.anytime())
         _plain(self)
 
     @property
     def level(self) -> float:
-        """The α of each certificate: Bonferroni's share of the family's."""
+        """The α of each certificate: the family's α divided by its size (Bonferroni)."""
         return self.alpha / self.family
 
     @property
@@ -111,7 +111,7 @@ class PredictPlan:
                 check_count(name, getattr(self, name))
         check_choice("test", self.test, TESTS)
         if self.stop and self.test != "majority":
-            raise InvalidInput("stopping early needs the majority test: leave test= out, or stop=.")
+            raise InvalidInput('stopping early needs test="majority": leave out test= or stop=.')
         _plain(self)
 
     @property
@@ -131,22 +131,22 @@ class PredictPlan:
 
 
 def random_seed() -> SecretSeed:
-    """A seed from the system's entropy, long enough that nobody finds it by trying."""
+    """A random seed from the system, too long to be guessed."""
     return SecretSeed(secrets.randbits(RANDOM_BITS))
 
 
 def is_secret(seed: int) -> bool:
-    """Whether a seed must not be handed out."""
+    """Whether a seed must not be published."""
     return isinstance(seed, SecretSeed)
 
 
 def derived_from(seed: int) -> str | None:
-    """The hash of the data that a seed was derived from; None for one that somebody chose, or chance."""
+    """The hash of the data that a seed was derived from; None for a given or a random seed."""
     return seed.data_hash if isinstance(seed, DerivedSeed) else None
 
 
 def _plain(plan: CertifyPlan | PredictPlan) -> None:
-    """Numbers of numpy become Python's own: they end up in records, and JSON knows no others."""
+    """Convert numpy numbers to Python numbers, since they are stored as JSON."""
     for name in ("n0", "n", "seed", "batch_size", "block"):
         value = getattr(plan, name, None)
         if value is not None and not isinstance(value, int):
@@ -161,7 +161,7 @@ def check_count(name: str, value: Any) -> None:
 
 
 def given_seed(seed: Any) -> int:
-    """The seed that a caller gives, or 0 in place of one that is yet to be made; refuses everything else."""
+    """The given seed, or 0 as a placeholder for a random or derived one; refuses everything else."""
     if seed is None or seed == "derived":
         return 0
     check_seed(seed)
@@ -169,8 +169,6 @@ def given_seed(seed: Any) -> int:
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse a seed that is no whole number."""
+    """Refuse a seed that is not a whole number."""
     if isinstance(seed, bool) or not isinstance(seed, Integral):
-        raise InvalidInput(
-            f'seed must be a whole number, None for a secret one, or "derived" for one that nobody chose; got {seed!r}.'
-        )
+        raise InvalidInput(f'seed must be a whole number, None for a random secret seed, or "derived"; got {seed!r}.')

@@ -1,4 +1,6 @@
-"""What is checked before any work: the inputs, whether the model answers them one by one, whether noise is as declared."""
+"""Checks before any work: the inputs, whether the model answers each input independently, whether the noise is as
+declared.
+"""
 
 from __future__ import annotations
 
@@ -13,43 +15,43 @@ from ucan.guards import SAME, check_constant, check_from_the_start, check_lost, 
 from ucan.sizes import Sizes
 from ucan.votes import LARGE, Classifier
 
-# Noisy copies that a model must answer alike, together and one by one; of very large inputs fewer.
+# Number of noisy copies that a model must answer alike in a batch and one by one; fewer for very large inputs.
 COMPANY = 8
 FEW = 4
-# Copies of an input that are held at once at most, by what is checked here and by blocks of one copy, beside the model.
+# The most copies of an input in memory at once, in these checks and for blocks of one copy, besides the model.
 COPIES = 64
 
 
 class Readiness:
-    """Whether a classifier f under a generator's noise is ready for inputs; each kind of input is tried once."""
+    """Checks that a classifier f under a generator's noise can process inputs; each kind of input is tried once."""
 
     def __init__(self, f: Classifier, M: Generator, sizes: Sizes) -> None:
         self.f, self.M, self.law, self.sizes = f, M, sizes.law, sizes
         self._answered: set[tuple[torch.Size, torch.dtype, torch.device]] = set()
 
     def inputs(self, x: torch.Tensor, norm: float | None) -> list[torch.Tensor]:
-        """The inputs one by one, each (1, *event) and on the model's device, or an error before any work."""
+        """The inputs as a list, each (1, *event) on the model's device; raises an error before any work."""
         self.f.check_ready()
         check_batch(x)
         check_room(x, self.f.device or x.device)
         if self.sizes.grid is not None:
             self.sizes.grid.check_fits(x.shape[1:])
         if norm is not None:
-            self.law.radius(0.5, norm, x[0].numel())  # refuses a norm or a dimension that the law does not know
+            self.law.radius(0.5, norm, x[0].numel())  # refuses a norm or a dimension that the law does not support
         self.M.check_claim(self.law, norm)
         device = self.f.device or x.device
         self.M.to(device)
-        # Noise in 16 bits is not the law's, so it is not drawn there. Copies: a model that works in place must not reach the
-        # caller's tensor, nor the input that is certified.
+        # Noise in 16 bits does not have the law's distribution, so it is not drawn in 16 bits. Copies protect the caller's #
+        # tensor, and the input that is certified, from a model that works in place.
         dtype = torch.promote_types(x.dtype, torch.float32)
         inputs = [x[i : i + 1].detach().clone().to(device, dtype) for i in range(len(x))]
         self._check_answer(inputs[0])
         return inputs
 
     def _check_answer(self, x: torch.Tensor) -> None:
-        """A model that cannot answer inputs like x (1, *event) says so before any work, the first time it sees such.
+        """Raise an error, before any work, if the model cannot answer inputs like x (1, *event). Each shape is tried once.
 
-        So does a generator whose noise is not what its scope says.
+        The same for a generator whose noise contradicts its scope.
         """
         kind = (x.shape, x.dtype, x.device)
         if kind in self._answered:
@@ -63,15 +65,15 @@ class Readiness:
         with torch.inference_mode():
             copies = held.perturb(x, self.law, _company(x), rng)[:, 0]
             shown = self.M.view(copies.clone())
-        elsewhere = self.M.at(unlike(x))  # a view that remembers where its noise was made now remembers another input
+        elsewhere = self.M.at(unlike(x))  # a view that stores its input now stores another input
         if held.scope == "pipeline":
             check_constant(held, elsewhere, x, self.law)
         try:
             with torch.inference_mode():
                 if not torch.allclose(shown, self.M.view(copies), rtol=SAME, atol=SAME, equal_nan=True):
                     raise InvalidInput(
-                        f"{self.M.describe()}: what its view shows depends on the clean input, and not on the noisy one alone, "
-                        "so that it is no part of a classifier: write a view that keeps nothing."
+                        f"{self.M.describe()}: its view depends on the clean input, not only on the noisy one, so it cannot "
+                        f"be part of a classifier: write a view without state."
                     )
                 self.f(self.M.view(x.clone()))
                 self._check_company(held, x, rng)
@@ -90,25 +92,25 @@ class Readiness:
 
 
 def _company(x: torch.Tensor) -> int:
-    """How many noisy copies of x (1, *event) a model is asked about together."""
+    """The number of noisy copies of x (1, *event) to try in one batch."""
     return COMPANY if x.numel() <= LARGE else FEW
 
 
 def check_room(x: torch.Tensor, device: torch.device) -> None:
-    """Refuse, before any work, very large inputs (batch, *event) for whose noisy copies there is no memory."""
+    """Refuse, before any work, inputs (batch, *event) whose noisy copies do not fit in memory."""
     dim = x[0].numel()
     if dim <= LARGE:
         return
     needed, free = COPIES * dim * max(4, x.element_size()), free_memory(device)
     if free is not None and needed > free:
         raise InvalidInput(
-            f"inputs of {dim:,} numbers need about {needed / 2**30:.1f} GiB of memory for their noisy copies, and "
+            f"inputs of {dim:,} numbers need about {needed / 2**30:.1f} GiB of memory for their noisy copies, but only "
             f"{free / 2**30:.1f} GiB are free: use smaller inputs, or a machine with more memory."
         )
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that are free on a device; None where nobody can tell."""
+    """Free bytes on a device; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -119,7 +121,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def check_batch(x: torch.Tensor) -> None:
-    """Refuse what is no batch (batch, *event) of finite floating-point numbers."""
+    """Refuse anything but a batch (batch, *event) of finite floating-point numbers."""
     if not isinstance(x, torch.Tensor):
         raise InvalidInput(f"x must be a torch tensor of shape (batch, *event), got {type(x).__name__}.")
     if not x.is_floating_point():
@@ -137,9 +139,10 @@ def check_batch(x: torch.Tensor) -> None:
 
 
 def cannot_answer(x: torch.Tensor, error: Exception) -> ModelError:
-    """What to say where a model raises an error of its own on an input like x (1, *event)."""
+    """The error to raise if a model fails on an input like x (1, *event)."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
     return ModelError(
-        f"the model fails on an input of shape {tuple(x.shape[1:])}: {type(error).__name__}: {reason.rstrip('.')}. Is that "
-        "the shape it takes? (On the command line --size and --channels change that of a folder's pictures.)"
+        f"the model fails on an input of shape {tuple(x.shape[1:])}: {type(error).__name__}: {reason.rstrip('.')}. Check "
+        f"that the model takes this shape. (On the command line, --size and --channels change the shape of a folder's "
+        f"pictures.)"
     )

@@ -1,4 +1,4 @@
-"""The certified region {δ : ‖Σ⁻¹δ‖ₚ < R}: who is in it, the balls inside it, and its size."""
+"""The certified region {δ : ‖Σ⁻¹δ‖ₚ < R}: membership, the balls inside it, and its size."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ucan.laws.base import SHAVE
 from ucan.rounding import floor_significant
 from ucan.scales import Scale, as_scale
 
-# A budget's size under one Σ, as long as both are kept: many regions share them, and a matrix makes it costly.
+# A budget's size under one Σ, cached as long as both exist: many regions share them, and it is costly for a matrix.
 _SIZES: WeakKeyDictionary[Scale, WeakKeyDictionary[Budget, dict[float, float]]] = WeakKeyDictionary()
-# What computing a norm may lose, relative to it: membership is decided with the norm rounded up.
+# The relative rounding error of a computed norm: membership is decided with the norm rounded up.
 ROUNDED_UP = 1 + 2.0**-40
 
 
@@ -29,7 +29,7 @@ class Region:
     """All δ with ‖Σ⁻¹δ‖ₚ < R. ``radius`` is R, before Σ; membership is strict.
 
     ``scale`` is Σ: a float, a tensor of the input's shape (a diagonal), or one of ``ucan.scales``. A float has no
-    dimension of its own, so it needs ``shape``. The region keeps a copy of Σ: the caller may go on using its own.
+    dimension of its own, so it needs ``shape``. The region copies Σ, so the caller may change its own.
     """
 
     def __init__(self, scale: Any, radius: float, norm: float, shape: Sequence[int] | None = None) -> None:
@@ -38,7 +38,9 @@ class Region:
 
     @classmethod
     def sharing(cls, scale: Scale, radius: float, norm: float, shape: Sequence[int]) -> Region:
-        """Without a copy, for a Σ that nobody changes: the regions of one noise share one matrix and its inverse."""
+        """Make a region without copying Σ, which must not be changed: the regions of one noise share one matrix and its
+        inverse.
+        """
         made = cls.__new__(cls)
         made._settle(scale.detached(), radius, norm, tuple(shape))
         return made
@@ -63,7 +65,7 @@ class Region:
         delta = torch.as_tensor(delta)
         if delta.ndim == 0 or math.prod(delta.shape[1:]) != self.dim:
             raise InvalidInput(
-                f"contains wants perturbations of shape (batch, {', '.join(map(str, self.shape))}), "
+                f"contains takes perturbations of shape (batch, {', '.join(map(str, self.shape))}), "
                 f"got {tuple(delta.shape)}."
             )
         return self.size(delta) * ROUNDED_UP < self.radius
@@ -87,11 +89,11 @@ class Region:
         return self.radius / self.scale.known(("inverse_norm", q, self.norm, self.dim), norm_of_inverse)
 
     def covers(self, box: Any) -> bool:
-        """Whether every change of at most box[i] in coordinate i is inside; False where that is in doubt.
+        """Whether every change of at most box[i] in coordinate i is inside; False if it is not certain.
 
         ``box`` is a map of the input's shape, a number for all coordinates, or a ``Budget``, which may be over groups.
-        Exact, but for the last digits, for a scalar and a diagonal Σ, in an ℓ∞ region, and where at most 12 coordinates
-        change; otherwise a True is certain, and a False may be too careful.
+        Exact up to rounding for a scalar and a diagonal Σ, in an ℓ∞ region, and if at most 12 coordinates change. Otherwise
+        True is certain, and False may be conservative.
         """
         if not isinstance(box, Budget):
             limits = torch.as_tensor(box).detach().double()
@@ -113,22 +115,22 @@ class Region:
         return self.radius * (1 - SHAVE) / self.budget_size(Budget.of(budget, self.shape))
 
     def reach(self) -> torch.Tensor:
-        """How far each coordinate may move alone: R/‖Σ⁻¹eᵢ‖ₚ, of the input's shape, in float64; never too large.
+        """How far each coordinate can change alone: R/‖Σ⁻¹eᵢ‖ₚ, of the input's shape, in float64; never too large.
 
-        Every change of coordinate i alone by strictly less is inside; for a diagonal Σ that is R·σᵢ. Of m coordinates that
-        move together each may move by its reach/m^(1/p), p the region's norm (``reach_together``).
+        Every change of coordinate i alone by strictly less is inside; for a diagonal Σ that is R·σᵢ. If m coordinates change
+        together, each can change by its reach/m^(1/p), where p is the region's norm (``reach_together``).
         """
         return (self.radius * (1 - SHAVE) / self.scale.axis_norms(self.norm, self.dim)).reshape(self.shape)
 
     def reach_together(self, coordinates: Any) -> torch.Tensor:
-        """How far some coordinates, numbered in the flattened input, may all move at once, each by less than this.
+        """How far some coordinates, numbered in the flattened input, can all change at once, each by less than this.
 
-        The same share of each one's reach: 1/m^(1/p) of it for an elementwise Σ and m coordinates. A Σ that mixes
-        coordinates may add up what they do, but never to more than their number.
+        The same share of each one's reach: 1/m^(1/p) of it for an elementwise Σ and m coordinates. For a Σ that mixes
+        coordinates their effects may add up, to at most their number.
         """
         chosen = torch.as_tensor(coordinates, dtype=torch.int64).flatten()
         if not len(chosen) or len(chosen.unique()) != len(chosen):
-            raise InvalidInput("reach_together takes at least one coordinate, and each once.")
+            raise InvalidInput("reach_together takes at least one coordinate, without repetition.")
         if int(chosen.min()) < 0 or int(chosen.max()) >= self.dim:
             raise InvalidInput(f"the coordinates of this region are numbered from 0 to {self.dim - 1}.")
         alone = self.reach().flatten()[chosen]
@@ -157,7 +159,9 @@ class Region:
 
     @property
     def alm(self) -> float:
-        """|det Σ|^(1/d) · R, the paper's alternative Lebesgue measure. A size, not a guarantee for a ball of it."""
+        """|det Σ|^(1/d) · R, the paper's alternative Lebesgue measure. It measures size; it is not the radius of a certified
+        ball.
+        """
         return self.mean_scale * self.radius
 
     @property

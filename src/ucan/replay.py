@@ -1,4 +1,4 @@
-"""Drawing a certificate's own noise again: the counts are what its stream gives, or they are not."""
+"""Replay a certificate: draw its own noise again and compare the counts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Outcome = Literal["same", "bears", "differs", "not replayable here"]
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of drawing a certificate's votes again; ``detail`` says why.
+    """The result of drawing a certificate's votes again; ``detail`` explains it.
 
-    ``same``: the counts are equal. ``bears``: some votes on the edge fell otherwise, as another way of running the network
-    may move them, and the counts drawn here bear the claim as well. ``differs``: they do not. A replay proves that the
-    counts belong to their stream. That seed and n were chosen beforehand it does not prove: see ``derived``, which is
-    True if the seed follows from model, noise and data, None if nothing says that it should, or the data are not at hand.
+    ``same``: the counts are equal. ``bears``: some votes differ, as another backend or rounding may change borderline votes,
+    and the counts drawn here support the claim as well. ``differs``: they do not. A replay proves that the counts belong to
+    their stream. It does not prove that seed and n were chosen in advance: see ``derived``, which is True if the seed follows
+    from model, noise and data, and None if the seed is not stated to be derived or the data are not available.
     """
 
     outcome: Outcome
@@ -35,25 +35,25 @@ class Replay:
 
     @property
     def stands(self) -> bool:
-        """Whether nothing speaks against the certificate's counts."""
+        """Whether the replay did not contradict the certificate's counts."""
         return self.outcome != "differs" and self.derived is not False
 
 
 def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, data_hash: str | None = None) -> Replay:
     """Draw the votes of a certificate of g about x (1, *event) again, from its own streams, and compare the counts.
 
-    The classifier must be the one that was certified (``verify`` tells). For scope ``registry`` x is the enrolled input.
+    The classifier must be the certified one (``verify`` checks this). For scope ``registry`` x is the enrolled input.
     ``data_hash`` is that of the data set that x is from, against which a derived seed is checked.
     """
     evidence = certificate.evidence
     if evidence.pairs is not None:
-        return Replay("not replayable here", "votes in pairs are of two classifiers, and only one of them is given")
+        return Replay("not replayable here", "paired votes belong to two classifiers, and only one of them is given")
     (x,) = g.check_inputs(x)
     keys = _keys(certificate)
     if (wrong := _misstated(certificate, keys)) is not None:
         return wrong
     reason = _obstacle(certificate, x) or (
-        "the certificate tells neither seed nor keys of its noise" if not keys else ""
+        "the certificate states neither the seed nor the keys of its noise" if not keys else ""
     )
     if reason:
         return Replay("not replayable here", reason)
@@ -73,9 +73,7 @@ def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, dat
     again = votes(evidence.phase, evidence.n)
     found = replace(_compared(certificate, again, setup.backend.name), derived=derived)
     if found.outcome == "same" and evidence.selection not in (None, selected):
-        return replace(
-            found, outcome="bears", detail=f"{found.detail}; of those that chose the class some fell otherwise"
-        )
+        return replace(found, outcome="bears", detail=f"{found.detail}; some of the votes that chose the class differ")
     return found
 
 
@@ -84,33 +82,33 @@ def _misstated(certificate: Certificate, keys: dict[str, str]) -> Replay | None:
     evidence = certificate.evidence
     if evidence.phase != "estimate":
         return Replay(
-            "differs", f"the votes that bound p are said to be of the phase {evidence.phase}, not of estimation"
+            "differs", f"the votes that bound p are stated to be from the phase {evidence.phase}, not from estimation"
         )
     if len(set(keys.values())) < len(keys):
-        return Replay("differs", "the votes that chose the class are counted again: both streams have one key")
+        return Replay("differs", "the votes that chose the class are counted twice: both streams have the same key")
     if evidence.seed is not None:
         own = {phase: Stream(evidence.seed, evidence.input_hash, phase).key for phase in keys}
         if own != keys:
-            return Replay("differs", "the keys of the streams do not follow from the seed that is stated")
+            return Replay("differs", "the keys of the streams do not follow from the stated seed")
     return None
 
 
 def _compared(certificate: Certificate, again: Votes, backend: str) -> Replay:
-    """The counts drawn here beside the certificate's."""
+    """Compare the counts drawn here with the certificate's."""
     evidence, counts = certificate.evidence, tuple(again.counts.tolist())
     moved = sum(abs(a - b) for a, b in zip(counts, evidence.counts, strict=True)) // 2
     if not moved and again.invalid == evidence.invalid:
-        return Replay("same", f"all {evidence.n:,} votes fell as the certificate says", counts)
+        return Replay("same", f"all {evidence.n:,} votes are as the certificate states", counts)
     found = replace(certificate, evidence=replace(evidence, counts=counts, invalid=again.invalid))
     p_a, p_b = claimable(found)
     enough = certificate.p_lower <= p_a * SLACK and (
         certificate.p_upper is None or (p_b is not None and certificate.p_upper * SLACK >= p_b)
     )
     ways = f"the network ran {evidence.backend} then and {backend} here" if evidence.backend != backend else "rounding"
-    fell = f"{moved:,} of {evidence.n:,} votes fell otherwise"
+    fell = f"{moved:,} of {evidence.n:,} votes differ"
     if enough:
-        return Replay("bears", f"{fell} ({ways}); those drawn here bear the claim as well", counts)
-    return Replay("differs", f"{fell}; those drawn here do not bear the claim", counts)
+        return Replay("bears", f"{fell} ({ways}); the votes drawn here support the claim as well", counts)
+    return Replay("differs", f"{fell}; the votes drawn here do not support the claim", counts)
 
 
 def _keys(certificate: Certificate) -> dict[str, str]:
@@ -124,7 +122,7 @@ def _keys(certificate: Certificate) -> dict[str, str]:
 
 
 def _obstacle(certificate: Certificate, x: torch.Tensor) -> str:
-    """Why this machine cannot draw that noise; nothing if it can."""
+    """Why this machine cannot draw that noise; empty if it can."""
     evidence, here = certificate.evidence, device_name(x.device)
     if evidence.device is not None and evidence.device != here:
         return f"the noise was drawn on {evidence.device}, and {here} draws other numbers from the same key"
@@ -139,7 +137,7 @@ def _release(version: str) -> str:
 
 
 def _derived(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, data_hash: str | None) -> bool | None:
-    """Whether a seed that is said to be derived follows from what is certified; None where the data are not at hand."""
+    """Whether a seed that is stated to be derived follows from what is certified; None if the data are not available."""
     evidence = certificate.evidence
     if evidence.data_hash is None:
         return None

@@ -1,4 +1,4 @@
-"""Checking a certificate that someone else made: hold it against what is deployed, and draw fresh samples against it."""
+"""Verify a certificate from someone else: compare it with what is deployed, and test it with fresh samples."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from ucan.votes import Votes
 ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
 DEPLOYED = "the classifier and the noise that were given"
 STATED = "the noise as the certificate states it"
-# What rounding may add to a recomputed number.
+# The most that rounding can add to a recomputed number.
 SLACK = 1 + 1e-9
-# Fresh votes at least, unless a number is given: against fewer nothing false falls.
+# The least number of fresh votes, unless one is given: fewer could not reject a false claim.
 LEAST = 100
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """One check: its name, whether it passed, and details."""
 
     name: str
     passed: bool
@@ -50,11 +50,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All that was looked at, with n fresh votes at level α. A claim stands if nothing spoke against it: that is no proof.
+    """All checks, with n fresh votes at level α. A claim stands if no check failed; this is not a proof.
 
-    ``about`` is what the certificate was held against: the classifier and the noise that were given, or, where nobody said
-    which noise is deployed, the noise as the certificate states it. ``confirms`` is the scope in which the claim stands:
-    None where it falls, and where it is about the pipeline and nobody said what noise the pipeline has.
+    ``about`` is what the certificate was compared with: the given classifier and noise, or, if the deployed noise was not
+    given, the noise as the certificate states it. ``confirms`` is the scope in which the claim stands: None if a check
+    failed, and if the claim is about the pipeline but the pipeline's noise was not given.
     """
 
     checks: tuple[Check, ...]
@@ -70,7 +70,7 @@ class Verdict:
 
 
 class Stated(Fixed):
-    """Noise as a certificate states it: its own Σ and μ. Nobody has said that a pipeline has this noise."""
+    """Noise as a certificate states it: its own Σ and μ. It is not known that a pipeline has this noise."""
 
     def __init__(self, certificate: Certificate, source: Generator | None = None) -> None:
         super().__init__(certificate.region.scale, certificate.mean)
@@ -79,12 +79,12 @@ class Stated(Fixed):
         self._view = (source,)  # in a tuple: not a part of this module
 
     def view(self, y: torch.Tensor) -> torch.Tensor:
-        """What the generator that the certificate came from shows, where that one is known."""
+        """The view of the certificate's generator, if that is known."""
         source = self._view[0]
         return y if source is None else source.view(y)
 
     def record(self) -> Noise:
-        """What the certificate says."""
+        """The certificate's record of its noise."""
         return self._noise
 
     def describe(self) -> str:
@@ -101,16 +101,16 @@ def verify(
     seed: int | None = None,
     registry: Registry | None = None,
 ) -> Verdict:
-    """Whether the certificate's claim about input x (1, *event) stands against g, the classifier that is deployed.
+    """Check whether a certificate's claim about input x (1, *event) stands for g, the deployed classifier.
 
     Model, law, kind of noise, its settings and weights, μ and Σ at this input, number of classes, norm, view and the rule
-    from p to the region are all g's; a difference is named, and the certificate falls. Its numbers are recomputed from
-    its own evidence, and n fresh samples (as many as its own, and at least 100) are drawn with a seed that nobody knew
-    beforehand, or the one given, in the precision that the evidence names. A true
-    claim is rejected with probability at most α; a claimed probability that is wrong by much more than 1/√n is rejected.
-    A claim of scope ``registry`` is checked against its registry, and its samples are about the enrolled input.
+    from p to the region are all taken from g; a difference is reported, and that check fails. Its numbers are recomputed from
+    its own evidence, and n fresh samples (as many as its own, and at least 100) are drawn with a fresh random seed, or the
+    one given, in the precision that the evidence names. A true claim is rejected with probability at most α; a claimed
+    probability that is wrong by much more than 1/√n is rejected. A claim of scope ``registry`` is checked against its
+    registry, and its samples are about the enrolled input.
 
-    Where g's noise comes from the certificate itself (``noise_of``), the verdict says so and confirms no pipeline.
+    If g's noise comes from the certificate itself (``noise_of``), the verdict says so and confirms no pipeline.
     """
     check_alpha(alpha)
     if seed is not None and seed == certificate.evidence.seed:
@@ -118,14 +118,16 @@ def verify(
     seed = random_seed() if seed is None else seed
     shape = certificate.region.shape
     if tuple(x.shape[1:]) != shape:
-        raise InvalidInput(f"the certificate is about inputs of shape {shape}, this one has {tuple(x.shape[1:])}.")
+        raise InvalidInput(
+            f"the certificate is about inputs of shape {shape}, but this one has shape {tuple(x.shape[1:])}."
+        )
     stated = isinstance(g.M, Stated)
     scope, x = _scope(certificate, g, x, registry)
     n = max(LEAST, certificate.evidence.n) if n is None else n
     x = x.to(g.f.device or x.device)
     same, follows = _same_checks(certificate, g, x), _follow_checks(certificate, g, x)
     checks = (scope, *same, *follows)
-    if len(certificate.evidence.counts) == g.f.num_classes:  # else no vote would be comparable
+    if len(certificate.evidence.counts) == g.f.num_classes:  # else the votes cannot be compared
         votes = g.votes(x, n, seed, "verify", _precision(certificate, g, x))
         checks = (*checks, *fresh_checks(certificate, votes, n, alpha, g.arithmetic_error(g.M.at(x), x)))
     verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED)
@@ -134,7 +136,7 @@ def verify(
 
 
 def _same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
-    """Whether input, model, classes and noise are those that the certificate is about."""
+    """Whether input, model, classes and noise are those of the certificate."""
     evidence, mine, classes = certificate.evidence, g.engine.identity(), len(certificate.evidence.counts)
     noise = _noise_differences(certificate, g, x)
     law = evidence.law == g.law
@@ -155,7 +157,7 @@ def _same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tenso
 
 
 def _arithmetic_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
-    """Whether g adds its noise as the certificate says; of real arithmetic on both sides there is nothing to say."""
+    """Whether g adds its noise in the certificate's arithmetic; no check if both are real."""
     mine, claimed = REAL if g.grid is None else g.grid.arithmetic(x), certificate.evidence.arithmetic
     if mine == claimed == REAL:
         return ()
@@ -165,17 +167,17 @@ def _arithmetic_check(certificate: Certificate, g: SmoothedClassifier, x: torch.
 
 
 def _same_input(evidence: Evidence, x: torch.Tensor) -> bool:
-    """Whether x (1, *event) is the input, to the last digit; evidence of version 0.1 knows its float32 numbers alone."""
+    """Whether x (1, *event) is exactly the certified input; evidence of version 0.1 only has its float32 values."""
     return input_hash(x) == evidence.input_hash and evidence.exact_hash in (None, exact_hash(x))
 
 
 def _of_a_copy(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> bool:
-    """Whether the certificate is about the classifier in another precision than the one that is deployed."""
+    """Whether the certificate is about the classifier in another precision than the deployed one."""
     return certificate.evidence.precision != (g.engine.precision or precision_name(g.f.dtype or x.dtype))
 
 
 def _held_check(claimed: Held | None, mine: Held | None) -> tuple[Check, ...]:
-    """Whether the columns without noise, and their values, are those of the certificate; nothing where there are none."""
+    """Whether the held columns and their values are those of the certificate; no check if there are none."""
     if claimed is None and mine is None:
         return ()
     what = mine.words() if mine is not None else "no columns are held"
@@ -183,7 +185,9 @@ def _held_check(claimed: Held | None, mine: Held | None) -> tuple[Check, ...]:
 
 
 def _precision_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
-    """A certificate of a copy says so, or else it is not about the deployed classifier; one of version 0.1 could not say."""
+    """Whether the certificate is about the deployed precision, or states that it is about a copy; version 0.1 could not state
+    it.
+    """
     if not _of_a_copy(certificate, g, x):
         return ()
     evidence = certificate.evidence
@@ -193,28 +197,24 @@ def _precision_check(certificate: Certificate, g: SmoothedClassifier, x: torch.T
 
 
 def _model_check(claimed: str | None, mine: str | None) -> Check:
-    """Whether the model is the one that was certified; a model that nothing tells from others is the same as no other."""
+    """Whether the model is the certified one; a model without an identity never matches."""
     if claimed is None and mine is None:
-        return Check(
-            "weights", True, "not compared: neither the certificate nor this classifier says which model it is"
-        )
+        return Check("weights", True, "not compared: neither the certificate nor this classifier identifies its model")
     if claimed is None:
-        return Check("weights", False, "the certificate does not say which model it is about")
+        return Check("weights", False, "the certificate does not identify its model")
     if mine is None:
-        return Check(
-            "weights", False, "nothing tells this model from others: give it the model_id that it was certified under"
-        )
+        return Check("weights", False, "this model cannot be identified: give the model_id that it was certified under")
     return _check("weights", "the model", claimed == mine, ("is", "is not"), "the one that was certified")
 
 
 def _noise_differences(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> list[str]:
-    """What tells the noise of g at x from the certificate's, in words."""
+    """The differences between g's noise at x and the certificate's, as text."""
     evidence = certificate.evidence
     found = evidence.noise.differences(g.M.record())
-    if evidence.versions and not evidence.noise.complete:  # only version 0.1 knew no more than a line
-        found.append("the certificate does not tell its noise")
+    if evidence.versions and not evidence.noise.complete:  # only version 0.1 stored no more than a line
+        found.append("the certificate does not state its noise")
     if not same_noise(certificate, g, x):
-        found.append("μ or Σ at this input is another one")
+        found.append("μ or Σ at this input differs")
     return found
 
 
@@ -240,7 +240,7 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
 
 
 def _thresholds_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
-    """Whether the thresholds of a rule about radii are those that g's noise has for these radii; of none nothing is said."""
+    """Whether the thresholds of a rule about radii follow from g's noise; no check if there are none."""
     evidence = certificate.evidence
     if not evidence.thresholds:
         return ()
@@ -250,7 +250,7 @@ def _thresholds_check(certificate: Certificate, g: SmoothedClassifier, x: torch.
         radius = g.sizes.decided(g.M.at(x), x, CertifyPlan(norm=norm, budget=certificate.budget))
         expected = () if stop is None else stop.thresholds(radius)
     except UcanError as error:
-        return (Check("thresholds", False, f"the rule {evidence.stop!r} asks for nothing here: {error}"),)
+        return (Check("thresholds", False, f"the rule {evidence.stop!r} has no thresholds here: {error}"),)
     same = len(expected) == len(evidence.thresholds) and all(
         math.isclose(a, b, rel_tol=1e-9) for a, b in zip(expected, evidence.thresholds, strict=True)
     )
@@ -273,7 +273,7 @@ def _region_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tens
     if g.grid is not None:
         most = max(0.0, most * ROUNDED_DOWN - g.grid.payment(expected, x))
     if region.norm != expected.norm:
-        kinds = f"an {norm_name(region.norm)} region, and this noise makes {norm_name(expected.norm)} ones"
+        kinds = f"an {norm_name(region.norm)} region, but this noise gives {norm_name(expected.norm)} regions"
         return Check("radius", False, f"the certificate claims {kinds} against {norm_name(norm)}")
     return _check(
         "radius",
@@ -289,7 +289,7 @@ def _region_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tens
 
 
 def _budget_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, shown: str) -> tuple[Check, ...]:
-    """Whether g, at these probabilities, rules out changes within so many times the budget; of none nothing is said."""
+    """Whether g, at these probabilities, certifies the claimed factor of the budget; no check if there is no budget."""
     budget, claimed, p_a, p_b = (
         certificate.budget,
         certificate.budget_factor,
@@ -316,17 +316,17 @@ def _budget_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tens
 
 
 def _check(name: str, subject: str, passed: bool, verbs: tuple[str, str], rest: str) -> Check:
-    """A check whose sentence says how it came out: the first verb if it passed, else the second."""
+    """A check with a sentence for its result: the first verb if it passed, else the second."""
     return Check(name, passed, f"{subject} {verbs[0] if passed else verbs[1]} {rest}")
 
 
 def fresh_checks(certificate: Certificate, votes: Votes, n: int, alpha: float, tau: float = 0.0) -> tuple[Check, ...]:
-    """Whether n fresh votes speak against the claimed probabilities; against true ones with probability at most α.
+    """Whether n fresh votes reject the claimed probabilities; true ones are rejected with probability at most α.
 
     A two-class claim has two parts, tested at α/2 each: the class has at least p_lower, and every other class has at most
-    p_upper. The most voted of the others has the smallest p-value of them, so it may be chosen on these very votes if
-    that p-value is multiplied by the number of the others. The claims are about ideal noise, from which that of the votes
-    may differ by ``tau`` in total variation.
+    p_upper. The most voted of the others has the smallest p-value of them, so it may be selected on the same votes if that
+    p-value is multiplied by the number of the others. The claims are about ideal noise; the noise of the votes may differ
+    from it by ``tau`` in total variation.
     """
     c_A, p_a, p_b = certificate.prediction, certificate.p_lower, certificate.p_upper
     level, precision = alpha if p_b is None else alpha / 2, certificate.evidence.precision
@@ -355,14 +355,14 @@ def fresh_checks(certificate: Certificate, votes: Votes, n: int, alpha: float, t
 
 
 def _precision(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> str | None:
-    """The precision to run g's classifier in, so that it is the one that the certificate is about; None: its own."""
+    """The precision in which g's classifier is the one of the certificate; None: its own."""
     claimed, own = certificate.evidence.precision, precision_name(g.f.dtype or x.dtype)
     if claimed == own:
         return None
     if claimed not in PRECISIONS or not isinstance(g.f.model, nn.Module):
         raise InvalidInput(
-            f"the certificate's classifier ran in {claimed}; this one runs in {own} and cannot be run otherwise, so its "
-            "votes say nothing about the claim: give the classifier as it was run."
+            f"the certificate's classifier ran in {claimed}; this one runs in {own} and cannot be changed, so its votes "
+            f"cannot test the claim: give the classifier in that precision."
         )
     return claimed
 
@@ -370,7 +370,7 @@ def _precision(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor)
 def _scope(
     certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, registry: Registry | None
 ) -> tuple[Check, torch.Tensor]:
-    """Whether the guarantee may be called what the certificate calls it, and the input that its evidence is about."""
+    """Whether the certificate's scope is justified, and the input that its evidence is about."""
     if certificate.scope == "registry":
         if registry is None:
             raise InvalidInput(
@@ -381,24 +381,22 @@ def _scope(
         return Check("scope", found is not None, issued), x if found is None else found.centre[None].to(x)
     noise, stated = certificate.evidence.noise, isinstance(g.M, Stated)
     constant = noise.constant if noise.complete else constant_line(noise)
-    # A record of version 0.1 of somebody's own generator does not tell; the generator itself does.
+    # A record of version 0.1 with a user's generator does not state this; the generator itself does.
     honest = certificate.scope == "frozen" or (
         g.M.scope == "pipeline" and (bool(constant) or (not stated and not noise.complete))
     )
     if not honest:
-        refusal = (
-            f"nothing shows that {noise.line} noise is the same for every input: the scope is frozen, not pipeline"
-        )
+        refusal = f"{noise.line} noise is not known to be the same for every input: the scope is frozen, not pipeline"
         return Check("scope", False, refusal), x
     if stated and certificate.scope == "pipeline":
-        return Check("scope", True, f"not confirmed: this is about {STATED}, and nobody said what the pipeline has"), x
+        return Check("scope", True, f"not confirmed: this is about {STATED}, and the pipeline's noise was not given"), x
     return Check("scope", True, SCOPES[certificate.scope]), x
 
 
 def claimable(certificate: Certificate) -> tuple[float, float | None]:
     """The bounds on the class and on its runner-up that the counts allow, by the bound that the evidence names."""
     bound = BY_NAME.get(certificate.evidence.bound)
-    if bound is None:  # nobody knows what it allows
+    if bound is None:  # an unknown bound allows nothing
         return 0.0, None
     return bound.probabilities(certificate.evidence.ballot(certificate.prediction))
 
@@ -406,7 +404,7 @@ def claimable(certificate: Certificate) -> tuple[float, float | None]:
 def same_noise(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, tolerance: float = 1e-5) -> bool:
     """Whether Σ and μ of the certificate are those of g at x (1, *event), up to a relative tolerance.
 
-    μ is compared beside the noise: a difference that is small beside Σε moves no vote.
+    μ is compared relative to the noise: a difference that is small compared with Σε changes no vote.
     """
     mu, scale = g.M.at(x)(x)
     real = as_scale(scale).to("cpu")
@@ -422,17 +420,17 @@ def constant_line(noise: Noise) -> bool:
 
 
 def told(noise: Noise) -> bool:
-    """Whether a certificate's Σ and μ are all of its noise, as far as its kind is known here."""
+    """Whether a certificate's Σ and μ determine its noise, if its kind is known here."""
     kind = kind_of(noise)
     return kind is None or kind is Stated or kind.tells(noise.settings)
 
 
 def noise_of(certificate: Certificate, source: Generator | None = None) -> Generator:
-    """The noise that the certificate speaks of: its own Σ and μ, held fixed, with the view of the source it came from.
+    """The noise that a certificate states: its own Σ and μ, fixed, with the view of its source.
 
-    What is verified against this is verified against the certificate's own words: the verdict says so.
+    A verdict against this noise relies on the certificate's own statement, and says so.
     """
-    if source is not None and source.redrawn:  # for every copy: there is nothing to hold
+    if source is not None and source.redrawn:  # drawn for every copy: there is no Σ to fix
         return source
     noise = certificate.evidence.noise
     if source is None and not told(noise):  # a view is part of the classifier, not of Σ
@@ -443,9 +441,9 @@ def noise_of(certificate: Certificate, source: Generator | None = None) -> Gener
 
 
 def noise_again(outcome: Certificate | Abstention) -> Generator:
-    """The noise of an outcome without its trained run: made again by name, or as the certificate states it.
+    """The noise of an outcome without its trained run: rebuilt by name, or as the certificate states it.
 
-    What is made by name must have the state that the record names; what a certificate states must be all of its noise.
+    Noise rebuilt by name must have the recorded state; a certificate's Σ and μ must determine its noise.
     """
     noise, shape = outcome.evidence.noise, None if isinstance(outcome, Abstention) else outcome.region.shape
     again = rebuilt(noise, Context(() if shape is None else shape, outcome.evidence.law))
@@ -453,7 +451,7 @@ def noise_again(outcome: Certificate | Abstention) -> Generator:
         return again
     kind = kind_of(noise)
     if kind is None or not (told(noise) and (noise.constant if noise.complete else constant_line(noise))):
-        raise InvalidInput(f"{noise.line} noise needs its generator: give --model a trained run's folder.")
+        raise InvalidInput(f"{noise.line} noise needs its generator: give the trained run's folder as --model.")
     if isinstance(outcome, Abstention):
-        raise InvalidInput("every input of this run abstained, and only a certificate would tell its Σ.")
+        raise InvalidInput("every input of this run abstained, and only a certificate stores Σ.")
     return noise_of(outcome)

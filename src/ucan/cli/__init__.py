@@ -1,4 +1,4 @@
-"""The command line: a thin layer that turns words into calls."""
+"""The command line: a thin layer that parses arguments and calls the library."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ app.command("import")(import_results)
 
 
 @app.callback(invoke_without_command=True)
-def root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
-    """What every command shares."""
+def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    """Options that every command shares."""
     if version:
         typer.echo(f"ucan {__version__}")
         raise typer.Exit()
 
 
 def _like_ctrl_c(*_: object) -> None:
-    """A scheduler that wants its machine back is told what Ctrl-C is told, and everything done is kept."""
+    """Treat SIGTERM (a scheduler stops the job) like Ctrl-C, so that finished work is kept."""
     raise KeyboardInterrupt
 
 
 def main() -> None:
-    """Run a command. Exit codes: 0 done, 1 a claim does not stand, 2 wrong use or input, 130 interrupted."""
+    """Run a command. Exit codes: 0 success, 1 a claim does not hold, 2 wrong usage or input, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no λ shows "?" for it
+            stream.reconfigure(errors="replace")  # a terminal without the character λ shows "?" instead
     signal.signal(signal.SIGTERM, _like_ctrl_c)
     try:
         app(prog_name="ucan")
     except UcanError as error:
         print(f"ucan: {error}", file=sys.stderr)
         sys.exit(2)
-    except OSError as error:  # what we write to is gone or full: a failure of the machine, not of the program
+    except OSError as error:  # a full or missing disk, not a bug
         print(f"ucan: {error}.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("ucan: interrupted.", file=sys.stderr)
         sys.exit(130)
     except SystemExit as leaving:
-        if leaving.code == 130:  # Ctrl-C within a command, which says more if there is more to say
+        if leaving.code == 130:  # Ctrl-C inside a command, which has printed its own message
             print("ucan: interrupted.", file=sys.stderr)
         raise

@@ -1,4 +1,4 @@
-"""`ucan audit`: do a run's certificates survive an adversary?"""
+"""`ucan audit`: attack a run's certificates."""
 
 from __future__ import annotations
 
@@ -30,40 +30,44 @@ class ModeName(StrEnum):
 
 def audit(
     run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify` run.")],
-    model: Annotated[str | None, typer.Option(help="The classifier, if not where the run says.")] = None,
-    source: Annotated[str | None, typer.Option("--data", help="The inputs, if not where the run says.")] = None,
+    model: Annotated[str | None, typer.Option(help="The classifier, if it has moved since the run.")] = None,
+    source: Annotated[str | None, typer.Option("--data", help="The inputs, if they have moved since the run.")] = None,
     weights: words.WeightsOption = None,
     registry: Annotated[
         Path | None,
-        typer.Option(help="The registry that the run was made with, if not where it says; a copy of it is attacked."),
+        typer.Option(help="The run's registry, if it has moved since the run. A copy of it is attacked."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The audit's folder; RUN/audit if not given.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The audit's folder. Default: RUN/audit.")] = None,
     most: Annotated[int | None, typer.Option("--max", min=1, help="Attack at most MAX certificates.")] = None,
     min_radius: Annotated[float, typer.Option(help="Attack only certificates of at least this radius.")] = 0.0,
-    factors: Annotated[str, typer.Option(help="Shares of the certified region to attack in.")] = "0.5,0.9,0.999",
+    factors: Annotated[str, typer.Option(help="Fractions of the certified region to attack at.")] = "0.5,0.9,0.999",
     mode: Annotated[
         ModeName,
-        typer.Option(help="`live`: the deployed pipeline; `frozen`: its noise held at the clean input; `both`."),
+        typer.Option(
+            help="`live`: the deployed pipeline; `frozen`: the classifier with its noise frozen at the clean "
+            "input; `both`."
+        ),
     ] = ModeName.both,
-    steps: Annotated[int, typer.Option(help="Steps of an attack.")] = 40,
+    steps: Annotated[int, typer.Option(help="Steps per attack.")] = 40,
     draws: Annotated[int, typer.Option(help="Noise draws that each step averages over.")] = 16,
-    restarts: Annotated[int, typer.Option(help="Starting points of an attack.")] = 2,
+    restarts: Annotated[int, typer.Option(help="Starting points per attack.")] = 2,
     check: Annotated[
         int,
         typer.Option(
-            help="Fresh votes that decide whether a certificate is broken; up to 100 times as many if it is close."
+            help="Fresh votes that decide whether a certificate is broken. Up to 100 times as many are drawn if it is "
+            "close."
         ),
     ] = 2000,
     level: Annotated[
         float,
-        typer.Option(help="Probability of calling a true claim broken, in the first test."),
+        typer.Option(help="Probability that the first test calls a true claim broken."),
     ] = 0.001,
     method: Annotated[
         str | None,
         typer.Option(
             "--attack",
-            help=f"The attack: {', '.join(ATTACKS.names())}; if not given, gradient where the classifier has one, else "
-            "black-box.",
+            help=f"The attack: {', '.join(ATTACKS.names())}. Default: gradient if the classifier has gradients, else "
+            f"black-box.",
         ),
     ] = None,
     seed: words.SeedOption = 0,
@@ -72,10 +76,11 @@ def audit(
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
-    """Attack the certificates of a run inside their own regions, as an adversary who knows everything would.
+    """Attack the certificates of a run inside their certified regions, as an adversary with full knowledge would.
 
-    Finished attempts are kept in the audit's folder: the same command goes on where it stopped. Breaks are kept with all
-    that replays them, the worst also as pictures. Exit code 0: no bug. 1: a guarantee does not hold. 2: wrong use.
+    Finished attempts are stored in the audit's folder. If it is interrupted, run the same command again to resume.
+    Breaks are stored with everything needed to replay them; the worst are also saved as pictures. Exit codes: 0, no
+    bug; 1, a guarantee does not hold; 2, wrong usage.
 
     Example: `ucan audit runs/mine --max 100 --min-radius 0.5`
     """
@@ -109,11 +114,11 @@ def audit(
 
 def _factors(text: str) -> list[float]:
     try:
-        factors = sorted({float(f"{float(part):g}") for part in text.split(",")})  # breaks are kept under six digits
+        factors = sorted({float(f"{float(part):g}") for part in text.split(",")})  # breaks are stored under six digits
     except ValueError:
         factors = []
     if not factors or not all(0 < factor <= 1 for factor in factors):
-        raise InvalidInput(f"--factors wants numbers above 0 and up to 1 with commas between, got {text!r}.")
+        raise InvalidInput(f"--factors takes comma-separated numbers above 0 and up to 1, got {text!r}.")
     return factors
 
 

@@ -1,4 +1,4 @@
-"""`ucan bench`: what certification costs on this machine."""
+"""`ucan bench`: measure the cost of certification on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ucan.bench import Bench, Row, Stopped
 
 MODEL_HELP = (
-    "What is measured: `package.module:name` (a module, or what makes one), the folder of a trained run, or one of "
+    "The classifier to measure: `package.module:name` (a module or a function that returns one), the folder of a "
+    "trained run, or one of "
     f"{', '.join(NAMES)}."
 )
 
@@ -32,12 +33,12 @@ def bench(
     model: Annotated[str, typer.Option(help=MODEL_HELP)] = "resnet20",
     weights: words.WeightsOption = None,
     shape: Annotated[
-        str | None, typer.Option(help="The input's shape; 3,32,32 if not given, or that of a trained run.")
+        str | None, typer.Option(help="The input's shape. Default: that of the trained run, else 3,32,32.")
     ] = None,
     n: Annotated[int, typer.Option(min=1000, help="Samples per certificate.")] = 10_000,
-    precision: Annotated[str, typer.Option(help="Precisions to measure, of fp32, tf32, bf16.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="Precisions to measure, from fp32, tf32, bf16.")] = "fp32",
     backend: Annotated[
-        str, typer.Option(help="Backends to measure, of eager, compile, tuned, onnxruntime, openvino.")
+        str, typer.Option(help="Backends to measure, from eager, compile, tuned, onnxruntime, openvino.")
     ] = "eager,compile",
     shapes: Annotated[bool, typer.Option(help="Also measure every law and every Σ.")] = True,
     art: Annotated[
@@ -48,7 +49,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     quiet: words.QuietOption = False,
 ) -> None:
-    """Measure certification beside the bare forward pass, the textbook loop and others: ratios within this one run.
+    """Measure the speed of certification, relative to the bare forward pass, the textbook loop and other libraries.
 
     Example: `ucan bench --model resnet50 --shape 3,224,224 --n 100000 --precision bf16 --backend compile`
     """
@@ -57,7 +58,7 @@ def bench(
     from ucan.runs.jobs import device_of
 
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise InvalidInput(f"--out takes a file in a folder that is there, got {out}.")
+        raise InvalidInput(f"--out takes a file in an existing folder, got {out}.")
     known = [name for name in BACKENDS if name != "auto"]
     unknown = sorted({name.strip() for name in backend.split(",")} - set(known))
     if unknown:
@@ -73,7 +74,7 @@ def bench(
     stopped: list[Stopped] = []
     try:
         stopped = _measure(measured, choices, shapes, art, quiet)
-    except KeyboardInterrupt:  # what was measured until then is told all the same
+    except KeyboardInterrupt:  # what was measured so far is still printed
         if not measured.rows:
             raise
         interrupted, title = True, f"{title}, interrupted"
@@ -95,7 +96,7 @@ def bench(
 def _network(
     model: str, weights: Path | None, shape: str | None, where: torch.device
 ) -> tuple[nn.Module, tuple[int, ...], int]:
-    """What is measured, on its device, with the shape of its inputs and its number of classes."""
+    """Return the network to measure, on its device, with its input shape and its number of classes."""
     import torch
     from torch import nn
 
@@ -112,12 +113,12 @@ def _network(
         event = tuple(int(part) for part in (shape or "3,32,32").split(","))
     except ValueError as error:
         raise InvalidInput(f"--shape takes numbers such as 3,32,32, got {shape!r}.") from error
-    if model in NAMES and weights is None:  # as fast with any weights
+    if model in NAMES and weights is None:  # the speed does not depend on the weights
         return build_model(model, event, 10).to(where), event, 10
     network = load_model(model, weights, None, where, event)
     if not isinstance(network, nn.Module) or next(network.parameters(), None) is None:
         raise InvalidInput(
-            f"{model} has no weights in PyTorch, so its bare forward pass cannot be prepared: measure a module."
+            f"{model} has no PyTorch weights, so its bare forward pass cannot be measured. Give a PyTorch module."
         )
     return network, event, classes_of(network, None, torch.zeros(1, *event, device=where))
 
@@ -129,7 +130,9 @@ def _joined(event: tuple[int, ...]) -> str:
 def _measure(
     bench: Bench, choices: list[tuple[str, str | None]], shapes: bool, art: bool, quiet: bool
 ) -> list[Stopped]:
-    """Fill the bench's rows, laws and shapes with the last backend and precision; the samples that stopping early uses."""
+    """Fill the bench's rows, laws and shapes with the last backend and precision; the samples that stopping early
+    uses.
+    """
     from rich.console import Console
 
     console = Console(stderr=True, quiet=quiet)

@@ -1,4 +1,4 @@
-"""`ucan certify`: certificates for a user's own classifier, stored as they come."""
+"""`ucan certify`: certify a classifier on a data set; each result is stored at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def certify(
     source: words.DataOption,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The run's folder (it resumes where it stopped), or a `.tsv` file beside it."),
+        typer.Option("--out", "-o", help="The run's folder (an interrupted run resumes), or a `.tsv` file next to it."),
     ] = None,
     weights: words.WeightsOption = None,
     split: words.SplitOption = "test",
@@ -43,27 +43,27 @@ def certify(
     noise: words.NoiseOption = None,
     norm: words.NormOption = None,
     budget: words.BudgetOption = None,
-    n0: Annotated[int, typer.Option(help="Samples that choose the class.")] = 100,
+    n0: Annotated[int, typer.Option(help="Number of samples that choose the class.")] = 100,
     n: Annotated[
         int,
         typer.Option(
-            help="Samples that bound its probability. A run with `--bound anytime`, or a --stop in percent, goes on with a "
-            "larger N, from the samples that it has."
+            help="Number of samples that bound its probability. A run with `--bound anytime`, or with --stop in "
+            "percent, can be continued with a larger N and keeps its samples."
         ),
     ] = 100_000,
     alpha: words.AlphaOption = 0.001,
     bound: Annotated[
         str,
         typer.Option(
-            help="`binary`; `two-class`, which bounds the runner-up as well; or `anytime`, which holds for every n at once, "
-            "so that one may certify an input again with more samples."
+            help="`binary`; `two-class`, which also bounds the runner-up; or `anytime`, which holds for every n at "
+            "once, so that an input may be certified again with more samples."
         ),
     ] = "binary",
     stop: Annotated[
         str | None,
         typer.Option(
-            help="Stop sampling an input early: when it is known whether its radius reaches each of some radii "
-            "(`0.5,1.0`), or when it is within a percentage of what more samples could give (`5%`)."
+            help="Stop sampling an input early: when it is decided whether its radius reaches each of these radii "
+            "(`0.5,1.0`), or when its radius is within this percentage of what more samples could give (`5%`)."
         ),
     ] = None,
     seed: words.NoiseSeedOption = "0",
@@ -71,8 +71,8 @@ def certify(
         int | None,
         typer.Option(
             min=1,
-            help="α is for so many certificates together, a number stated beforehand: each is made at α/FAMILY, and all "
-            "of the run's are true at once with probability at least 1 − α.",
+            help="Number of certificates that share α, fixed in advance: each is made at α/FAMILY, and all of the "
+            "run's certificates are true at once with probability at least 1 − α.",
         ),
     ] = None,
     device: words.DeviceOption = "auto",
@@ -93,37 +93,40 @@ def certify(
     registry: Annotated[
         Path | None,
         typer.Option(
-            help="A file of answers already given, to keep to and to add to: inputs inside a stored region get its "
-            "answer, and new regions overlap none of another answer (scope `registry`)."
+            help="A file that stores answers and their regions (scope `registry`): an input inside a stored region "
+            "gets that region's answer, and a new region never overlaps a region with another answer."
         ),
     ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="Count the votes on a Ray cluster: its address, `auto` for the one of this machine, or `local`, which "
-            "starts one here. The results are those of one process."
+            help="Count the votes on a Ray cluster: its address, `auto` for the cluster of this machine, or `local` to "
+            "start one here. The results are the same as those of one process."
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Workers of the cluster, a GPU or a CPU core each; all that it has if not given."),
+        typer.Option(
+            min=1, help="Number of workers, with one GPU or one CPU core each. Default: all that the cluster has."
+        ),
     ] = None,
     time: Annotated[
         str | None,
         typer.Option(
-            metavar="30s|10m|2h", help="Begin no further input after this time; the same command goes on from there."
+            metavar="30s|10m|2h", help="Start no new input after this time. Run the same command again to continue."
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and say what it would take; nothing is written.")
+        bool, typer.Option("--dry-run", help="Check everything and estimate the time; write nothing.")
     ] = False,
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
-    """Give every input an answer and a region in which it provably does not change.
+    """Certify every input: a prediction and a region in which it provably does not change.
 
-    Results go into the run's folder one by one: stop it at any time, and the same command goes on where it stopped.
-    `results.tsv` there is the field's own table (idx, label, predict, radius, correct, time; −1 is an abstention).
+    Each result is stored in the run's folder at once. Stop at any time; run the same command again to resume.
+    `results.tsv` in that folder is the usual table of the field (idx, label, predict, radius, correct, time; −1 is an
+    abstention).
 
     Examples:
     `ucan certify --model mymodels:resnet --data images/ --scale 0.25`
@@ -191,19 +194,19 @@ def certify(
 
         print(planned_in_words(forecast(job, out, Shown("certifying", quiet))))
         return
-    # Ray itself writes of lost workers to standard output, which belongs to results.
+    # Ray reports lost workers on standard output, which is reserved for results.
     with nullcontext() if cluster is None else redirect_stdout(sys.stderr):
         done = run(job, out, Shown("certifying", quiet))
     print(json.dumps(done.to_dict()) if as_json else in_words(done))
 
 
 def planned_in_words(planned: Planned) -> str:
-    """What a job would take."""
+    """Describe a dry run: inputs, samples and time."""
     from ucan.cli.progress import duration
 
     left = planned.inputs - planned.done
     lines = [
-        f"Everything is fine. {words.counted(left, 'input')} to go, {planned.samples:,} samples each, about "
+        f"All checks passed. {words.counted(left, 'input')} left, {planned.samples:,} samples each, about "
         f"{planned.rate:,.0f} samples a second: {duration(planned.seconds)}, less if sampling stops early.",
         f"Results would go to {planned.run}. Arithmetic {planned.arithmetic}.",
     ]
@@ -213,12 +216,12 @@ def planned_in_words(planned: Planned) -> str:
         noise = ", ".join(f"{name} {value:g}" for name, value in planned.varying.items())
         lines.append(f"Noise: {noise}.")
     if planned.held:
-        lines.append(f"Held, so that no change of them is covered: {', '.join(planned.held)}.")
+        lines.append(f"Held columns, whose changes are not covered: {', '.join(planned.held)}.")
     return "\n".join(lines)
 
 
 def in_words(done: Certified) -> str:
-    """What a certification came to."""
+    """Summarise the results of a certification."""
     from ucan.certificate import SCOPES
     from ucan.laws import norm_name
     from ucan.report.basis import rule_in_words
@@ -231,7 +234,7 @@ def in_words(done: Certified) -> str:
     claim = f"with an {norm_name(done.norm)} radius of"
     if done.budget is not None:
         claim = f"under ε times {done.budget.name}, ε =" if done.rows else f"under {done.budget.words()}, ε ="
-    # A ball over columns of different units says nothing: tables are told column by column.
+    # A ball over columns with different units is meaningless, so tables are described column by column.
     middle = f", half of them {claim} {floor_significant(radius, 4)} or more" if radius is not None else ""
     middle = "" if done.rows and done.budget is None else middle
     of = "" if done.labelled == done.inputs else f" of the {done.labelled} whose label is known"
@@ -252,14 +255,14 @@ def in_words(done: Certified) -> str:
 
 
 def _rows(done: Certified) -> str:
-    """The first rows of a table in words, a line each, and where the others are."""
+    """Describe the first rows of a table, one line each, and name the file with all of them."""
     told = "".join(f"{row.words()}\n" for row in done.rows)
     more = f"Every row and column: {done.sheet}\n" if done.sheet is not None else ""
     return f"{told}{more}"
 
 
 def _ceiling(done: Certified) -> str:
-    """That more samples would prove more, where most certificates have all the votes that there are."""
+    """Say that more samples would give larger radii, if most certificates have all n votes."""
     certified = done.inputs - done.abstained
     if certified == 0 or 2 * done.at_ceiling < certified or done.stop is not None:
         return ""
@@ -268,7 +271,7 @@ def _ceiling(done: Certified) -> str:
 
 
 def _changes(arithmetic: str) -> str:
-    """For which changes the guarantee holds, where that is not for all; a line of its own."""
+    """Say for which changes the guarantee holds, if not for all; one line."""
     from ucan.arithmetic import changes_in_words
 
     said = changes_in_words(arithmetic)

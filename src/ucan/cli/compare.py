@@ -15,7 +15,7 @@ from ucan.storage import storage, write_whole
 
 
 class At(StrEnum):
-    """What certified accuracy goes by."""
+    """The measure that certified accuracy is a function of."""
 
     radius = "radius"
     alm = "alm"
@@ -33,36 +33,39 @@ ENDINGS = {".md": Look.markdown, ".tex": Look.latex}
 
 
 def compare(
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders, imported ones too.")] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders, certified or imported.")
+    ] = None,
     at: Annotated[At, typer.Option("--at", help="Certified accuracy by radius, or by ALM.")] = At.radius,
     radii: Annotated[
         str | None,
-        typer.Option(help="The columns, separated by commas; if not given, 0 to 2.25 in steps of 0.25."),
+        typer.Option(help="The columns, separated by commas. Default: 0 to 2.25 in steps of 0.25."),
     ] = None,
     look: Annotated[
         Look | None,
         typer.Option(
             "--format",
-            help="How the table is written; by the file's ending (`.md`, `.tex`), else terminal, if not given.",
+            help="The table's format. Default: by the file extension (`.md`, `.tex`), else terminal.",
         ),
     ] = None,
     baseline: Annotated[
         list[Path] | None,
-        typer.Option(metavar="RUN", help="A run to measure the improvement against; may be given again."),
+        typer.Option(metavar="RUN", help="A run to measure the improvement against. Can be repeated."),
     ] = None,
     envelope: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=RUN,RUN", help="A row with the best of several runs; may be given again."),
+        typer.Option(metavar="NAME=RUN,RUN", help="A row with the best of several runs. Can be repeated."),
     ] = None,
     bands: Annotated[bool, typer.Option("--bands", help="Add 95 % confidence limits over the inputs.")] = False,
     digits: Annotated[int, typer.Option(min=0, max=6, help="Decimals of a percentage.")] = 1,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file instead.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Compare runs: certified accuracy in %, rounded down, by radius or by ALM.
 
-    The scope and the ALM cap stand in columns of their own; the best is bold within a scope (a star where there is no
-    bold).
+    The scope and the ALM cap have their own columns. The best value within a scope is bold (or marked with a star).
 
     Examples: `ucan compare runs/ours runs/cohen`,
     `ucan compare runs/ours --baseline runs/cohen --at alm --format latex -o table.tex`,
@@ -87,7 +90,7 @@ def compare(
         typer.echo(text, nl=False)
         return
     if output.exists() and not force:
-        raise InvalidInput(f"{output} exists already; nothing was written. --force overwrites.")
+        raise InvalidInput(f"{output} already exists; nothing was written. Use --force to overwrite it.")
     with storage(output):
         write_whole(output, text.encode())
     typer.echo(f"Wrote {output}, as {look.value}.")
@@ -98,7 +101,7 @@ def parse_radii(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
-        raise InvalidInput(f"--radii wants numbers separated by commas, such as 0,0.5,1; got {text!r}.") from error
+        raise InvalidInput(f"--radii takes comma-separated numbers such as 0,0.5,1, got {text!r}.") from error
 
 
 def parse_envelope(text: str) -> tuple[str, list[str | Path]]:
@@ -106,5 +109,5 @@ def parse_envelope(text: str) -> tuple[str, list[str | Path]]:
     name, equals, runs = text.partition("=")
     folders: list[str | Path] = [part.strip() for part in runs.split(",") if part.strip()]
     if not (name.strip() and equals and folders):
-        raise InvalidInput(f"--envelope wants NAME=RUN,RUN, got {text!r}.")
+        raise InvalidInput(f"--envelope takes NAME=RUN,RUN, got {text!r}.")
     return name.strip(), folders

@@ -1,4 +1,4 @@
-"""`ucan demo`: the whole tour on data that need no download: train, certify, audit, compare, report."""
+"""`ucan demo`: train, certify, audit, compare and report on data that need no download."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ COMPARED_AT = {None: (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), math.inf: (0.0, 0.02, 0.04,
 
 @dataclass(frozen=True)
 class Kind:
-    """One stop of the tour: a name, the preset it is trained by, and what its noise does.
+    """One step of the demo: its name, the preset it is trained with, and a description of its noise.
 
-    ``norm`` is that of its radii, ℓ2 if not given; ``model`` is the stop whose trained model it takes, its own if not given.
+    ``norm`` is the norm of its radii (default ℓ2). ``model`` is the step whose trained model it uses (default: its
+    own).
     """
 
     name: str
@@ -62,12 +63,12 @@ KINDS = (
         math.inf,
     ),
 )
-# Twenty steps on the tenth of the certificates show what a full audit shows; `ucan audit` has more of both.
+# Twenty steps on a tenth of the certificates are enough here; `ucan audit` does more of both by default.
 STEPS, DRAWS = 20, 8
 
 
 class About(StrEnum):
-    """What a demo is about."""
+    """The kind of data of a demo."""
 
     pictures = "pictures"
     tables = "tables"
@@ -75,7 +76,7 @@ class About(StrEnum):
 
 
 def demo(
-    about: Annotated[About, typer.Argument(help="What it is about.")] = About.pictures,
+    about: Annotated[About, typer.Argument(help="The kind of data.")] = About.pictures,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the runs and the report.")] = Path(
         "runs/demo"
     ),
@@ -84,12 +85,12 @@ def demo(
     attacked: Annotated[int, typer.Option(min=1, help="How many certificates of each run are attacked.")] = 10,
     quiet: words.QuietOption = False,
 ) -> None:
-    """Train five small classifiers under five kinds of noise, certify, attack and compare them, and make the report.
+    """Train five small classifiers under five kinds of noise, certify, attack and compare them, and write a report.
 
-    `ucan demo tables` certifies two tables with noise in each column's own unit, `ucan demo audio` tones with noise shaped over
-    frequencies; both end in sentences. The one about pictures takes two minutes or so on scikit-learn's digits. Every step is
-    a command of its own, and is shown. Stop it at any time (Ctrl-C): the same command goes on from there, and what is done is
-    not done again.
+    `ucan demo tables` certifies two tables with noise in each column's own unit. `ucan demo audio` certifies tones with
+    noise shaped over frequencies. Both print the results as sentences. The demo with pictures takes about two minutes
+    on scikit-learn's digits. The command for each step is printed. Stop at any time (Ctrl-C); run the same command
+    again to resume.
 
     Examples: `ucan demo`, `ucan demo tables`, `ucan demo audio`, `ucan demo --digits 445 --n 10000 --out runs/long`
     """
@@ -111,7 +112,10 @@ def demo(
             for kind in KINDS:
                 _visit(kind, out, digits, n, attacked, quiet)
     except KeyboardInterrupt:
-        print(f"\nThe demo stopped; what is done is kept in {out}, and ucan demo goes on from there.", file=sys.stderr)
+        print(
+            f"\nInterrupted; finished work is kept in {out}. Run the same command again to resume.",
+            file=sys.stderr,
+        )
         raise
     folders = [out / kind.name for kind in KINDS]
     runs = read_runs(folders)
@@ -126,7 +130,7 @@ def demo(
 
 
 def _compare(runs: list[Run], radii: tuple[float, ...], quiet: bool) -> None:
-    """The table of the runs of one norm."""
+    """Print the table of the runs in one norm."""
     from ucan.report.render import terminal
     from ucan.report.tables import comparison
 
@@ -138,7 +142,7 @@ def _compare(runs: list[Run], radii: tuple[float, ...], quiet: bool) -> None:
 
 
 def _visit(kind: Kind, out: Path, digits: int, n: int, attacked: int, quiet: bool) -> None:
-    """Train, certify and attack one kind of noise; each step goes on where an earlier demo stopped."""
+    """Train, certify and attack one kind of noise; each step resumes an earlier demo."""
     from ucan.audit import Budget
     from ucan.runs.audit import AuditJob, audit
     from ucan.runs.certify import CertifyJob, certify
@@ -153,7 +157,7 @@ def _visit(kind: Kind, out: Path, digits: int, n: int, attacked: int, quiet: boo
         job = TrainJob(settings=kind.preset)
         trainer_of(job, model, None if quiet else Training(job.chosen().epochs)).run()
     skip = TEST_DIGITS // digits
-    # Below one step of 1/16, whole steps would say nothing of a norm that counts every pixel: there any change counts.
+    # The ℓ∞ radii are below one step of 1/16, so only real arithmetic gives a useful claim here.
     arithmetic = None if kind.norm is None else "real"
     chosen = "" if kind.norm is None else f" --norm {kind.norm:g} --arithmetic {arithmetic}"
     places = f"--model {shlex.quote(str(model))} --data digits -o {shlex.quote(str(folder))}"
@@ -163,7 +167,7 @@ def _visit(kind: Kind, out: Path, digits: int, n: int, attacked: int, quiet: boo
         folder,
         Shown("certifying", quiet),
     )
-    if Run.open(folder).certificates:  # else there is nothing to attack; a claim that does not stand, the report tells
+    if Run.open(folder).certificates:  # else there is nothing to attack; the report shows a claim that does not hold
         options = f"--max {attacked} --factors 0.999 --steps {STEPS} --draws {DRAWS}"
         say(f"$ ucan audit {shlex.quote(str(folder))} {options}")
         attack = AuditJob(run=folder, most=attacked, factors=(0.999,), budget=Budget(steps=STEPS, draws=DRAWS))
@@ -175,7 +179,7 @@ def _visit(kind: Kind, out: Path, digits: int, n: int, attacked: int, quiet: boo
 
 
 def _said(line: str) -> None:
-    print(line, flush=True)  # before the progress, which goes to standard error
+    print(line, flush=True)  # flushed before the progress on standard error
 
 
 def _silent(line: str) -> None:
@@ -184,7 +188,7 @@ def _silent(line: str) -> None:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """One thread for these small networks: more gain little, and lose a lot where others use the machine as well."""
+    """Use one thread: these networks are small, and more threads are slow on a busy machine."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""`ucan export` and `ucan import`: results to and from the files of the field."""
+"""`ucan export` and `ucan import`: write and read results in the usual file formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FileFormat(StrEnum):
 
 
 class ScopeName(StrEnum):
-    """Whose guarantee imported results are."""
+    """The scope of imported results."""
 
     pipeline = "pipeline"
     frozen = "frozen"
@@ -33,13 +33,15 @@ class ScopeName(StrEnum):
 def export_run(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
-    kind: Annotated[FileFormat | None, typer.Option("--format", help="By the file's ending if not given.")] = None,
+    kind: Annotated[
+        FileFormat | None, typer.Option("--format", help="The format. Default: by the file extension.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a run's results for others: the field's TSV, CSV, Parquet or JSON.
+    """Write a run's results as TSV, CSV, Parquet or JSON.
 
-    The TSV is the one that scripts for `certify.py` read (idx, label, predict, radius, correct, time), its radii
-    rounded down. Beside a TSV or a CSV stands a `.json` that says whose guarantee the numbers are.
+    The TSV has the format of `certify.py` (idx, label, predict, radius, correct, time), with radii rounded down. A
+    `.json` file next to a TSV or a CSV states the scope of the guarantee.
 
     Examples: `ucan export runs/ours -o ours.tsv`, `ucan export runs/ours --format parquet -o ours.parquet`
     """
@@ -49,38 +51,39 @@ def export_run(
     ending = output.suffix.lstrip(".")
     if kind is None and ending not in list(FileFormat):
         known = ", ".join(f".{name}" for name in FileFormat)
-        raise InvalidInput(f"{output} ends in none of {known}: give it such an ending, or say --format.")
+        raise InvalidInput(f"{output} has none of the extensions {known}: use one of them, or give --format.")
     chosen = kind.value if kind else ending
     with Store.open(run) as store:
         written = write(store, output, chosen, force)  # type: ignore[arg-type]
         columns, left_out = store.gapless(("idx",))
-        behind = f" ({left_out} more behind an unfinished input are left out)" if left_out else ""
+        behind = f" ({left_out} more after an unfinished input are left out)" if left_out else ""
         count = f"{len(columns['idx'])} results{behind}"
         typer.echo(f"Wrote {' and '.join(map(str, written))}: {count}, scope {store.scope}.")
 
 
 def import_results(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="The result file, or a folder of `.npy` files.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="The run folder to make.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="The run folder to create.")],
     scope: Annotated[
-        ScopeName | None, typer.Option(help="Whose guarantee these results are; unknown if nobody says.")
+        ScopeName | None, typer.Option(help="The scope of the guarantee. Default: unknown, unless the file states it.")
     ] = None,
     norm: Annotated[
-        words.NormName | None, typer.Option(help="The norm of the radii; also picks one of rs4a's.")
+        words.NormName | None, typer.Option(help="The norm of the radii. For rs4a, also selects which radii to read.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="What tables call it; the folder's name if not given.")] = None,
+    name: Annotated[str | None, typer.Option(help="The run's name in tables. Default: the folder's name.")] = None,
     alm_cap: Annotated[float | None, typer.Option(help="The largest scale of the noise, to compare by ALM.")] = None,
     isotropic: Annotated[
         bool, typer.Option("--isotropic", help="The noise was isotropic: ALM equals the radius.")
     ] = False,
     certified_at: Annotated[
-        float | None, typer.Option(help="The radius that smoothing-ensembles' adaptive mode was asked to prove.")
+        float | None, typer.Option(help="The radius that was tested, for the adaptive mode of smoothing-ensembles.")
     ] = None,
 ) -> None:
-    """Make a run of another codebase's results, so that they stand beside your own in `ucan compare`.
+    """Create a run folder from another codebase's results, to use it with `ucan compare`.
 
-    Known by their headers: `certify.py` of Cohen et al. and its family, ANCER, data-dependent smoothing, adaptive
-    randomized smoothing, smoothing-ensembles, rs4a's folder, and the `*_results_*.npy` of the paper's own code.
+    Formats are recognised by their headers: `certify.py` of Cohen et al. and its derivatives, ANCER, data-dependent
+    smoothing, adaptive randomized smoothing, smoothing-ensembles, rs4a's folder, and the `*_results_*.npy` of the
+    paper's own code.
 
     Example: `ucan import cohen.tsv -o runs/cohen --scope pipeline --isotropic --alm-cap 0.5`
     """

@@ -21,21 +21,19 @@ LOOPBACK = "127.0.0.1"
 
 def explore(
     run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify` or a `ucan train` run.")],
-    model: Annotated[str | None, typer.Option(help="The classifier, if not where the run says.")] = None,
-    source: Annotated[str | None, typer.Option("--data", help="The inputs, if not where the run says.")] = None,
+    model: Annotated[str | None, typer.Option(help="The classifier, if it has moved since the run.")] = None,
+    source: Annotated[str | None, typer.Option("--data", help="The inputs, if they have moved since the run.")] = None,
     weights: words.WeightsOption = None,
-    host: Annotated[
-        str, typer.Option(help="The address to listen on; this machine alone unless you say so.")
-    ] = LOOPBACK,
+    host: Annotated[str, typer.Option(help="The address to listen on. Default: this machine only.")] = LOOPBACK,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="The port; the first free one from 7860 on if not given.")
+        int | None, typer.Option(min=1, max=65535, help="The port. Default: the first free one from 7860 on.")
     ] = None,
     device: words.DeviceOption = "auto",
 ) -> None:
-    """Look at a run in the browser: certify a picture before your eyes, then attack the certificate.
+    """Open a run in the browser: certify a picture, then attack the certificate.
 
-    Choose an input of the run or drop a picture, move λ, n and α, see the noise and the votes. Everything happens on this
-    machine. Ctrl-C ends it.
+    Choose an input of the run or upload a picture, change λ, n and α, and see the noise and the votes. Everything runs
+    on this machine. Press Ctrl-C to stop.
 
     Example: `ucan explore runs/mine`
     """
@@ -44,7 +42,8 @@ def explore(
 
     session = Session.open(run, model, source, weights, device_of(device))
     with tempfile.TemporaryDirectory(prefix="ucan-explore-") as uploads:
-        # Both are read when Gradio is imported or a page is made: no word to its makers, and no upload left behind.
+        # Gradio reads both on import or when a page is made. They turn off its telemetry and keep uploads in a
+        # temporary folder.
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=uploads)
         try:
             from ucan.app.page import serve
@@ -52,8 +51,8 @@ def explore(
             raise MissingExtra("exploring needs Gradio: pip install 'ucan[app]'") from error
         if not _is_loopback(host):
             print(
-                f"ucan: listening on {host}: whoever reaches this machine can use the page and upload pictures. There is "
-                "no password.",
+                f"ucan: listening on {host}: anyone who can reach this machine can use the page and upload pictures. "
+                f"There is no password.",
                 file=sys.stderr,
             )
         try:
@@ -62,9 +61,13 @@ def explore(
         except OSError as error:
             where = f"{host}:{port}" if port is not None else host
             raise InvalidInput(
-                f"the page cannot listen on {where}: it is in use, or not ours to use. Give another --host or --port."
+                f"the page cannot listen on {where}: it is in use or not permitted. Give another --host or --port."
             ) from error
-        print(f"{session.name}: {address}\nCtrl-C ends it.", flush=True)
+        print(
+            f"{session.name}: {address}\
+Press Ctrl-C to stop.",
+            flush=True,
+        )
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
@@ -74,7 +77,7 @@ def explore(
 
 
 def _check_listening(host: str, port: int | None) -> None:
-    """Raise OSError where the address is not ours: Gradio would try port after port on it."""
+    """Raise OSError if the address cannot be used; Gradio would try many ports instead."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         if os.name == "posix":  # elsewhere this would let two programs share the port

@@ -1,4 +1,4 @@
-"""`ucan predict`: the smoothed classifier's answers, kept as they come."""
+"""`ucan predict`: predict a data set with the smoothed classifier; each answer is stored at once."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ def predict(
     source: words.DataOption,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="The TSV to write (it resumes where it stopped); standard output if not given."
-        ),
+        typer.Option("--out", "-o", help="The TSV to write (an interrupted call resumes). Default: standard output."),
     ] = None,
     weights: words.WeightsOption = None,
     split: words.SplitOption = "test",
@@ -40,7 +38,10 @@ def predict(
         str, typer.Option(help="`majority`, or `top-two`, which also answers where no class has a majority.")
     ] = "majority",
     stop: Annotated[
-        bool, typer.Option("--stop", help="Stop sampling an input as soon as its answer is clear, or hopeless.")
+        bool,
+        typer.Option(
+            "--stop", help="Stop sampling an input as soon as it is decided, or cannot be decided with n samples."
+        ),
     ] = False,
     seed: words.NoiseSeedOption = "0",
     device: words.DeviceOption = "auto",
@@ -65,15 +66,15 @@ def predict(
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
-    """Answer with the smoothed classifier, or abstain (−1): wrong with probability at most α.
+    """Predict with the smoothed classifier, or abstain (−1). An answer is wrong with probability at most α.
 
-    With `-o FILE` answers are kept one by one in `FILE.part`: stop it at any time, and the same command goes on where it
-    stopped. FILE itself is written when it is whole.
+    With `-o FILE`, each answer is stored in `FILE.part` at once. Stop at any time; run the same command again to
+    resume. FILE itself is written when all answers are there.
 
     Example: `ucan predict --model mymodels:resnet --data images/ --scale 0.25 -o predictions.tsv`
     """
     if as_json and out is None:
-        raise InvalidInput("--json prints a summary where the answers would go: name a file for those with -o.")
+        raise InvalidInput("--json prints a summary to standard output: give a file for the answers with -o.")
     from ucan.runs.answers import table_of
     from ucan.runs.predict import PredictJob
     from ucan.runs.predict import predict as run
@@ -122,21 +123,19 @@ def predict(
 
 
 class _Kept(Shown):
-    """Tells who stops it that answers are kept, if there are any."""
+    """On interruption, says that answers are kept, if there are any."""
 
     def stopped(self) -> str:
         """What is kept."""
-        return super().stopped() if self.done else "no input had its answer yet, and nothing was written"
+        return super().stopped() if self.done else "no answer was finished, and nothing was written"
 
 
 class _Lost(Shown):
-    """Tells who stops it that nothing is kept."""
+    """On interruption, says that nothing is kept."""
 
     def stopped(self) -> str:
-        """How it would have been."""
-        return (
-            "nothing was written: with -o FILE answers are kept as they come, and the same command goes on from there"
-        )
+        """How to keep answers next time."""
+        return "nothing was written: with -o FILE, answers are kept and the same command resumes"
 
 
 def _in_words(done: Predicted) -> str:

@@ -1,4 +1,4 @@
-"""How work is shown: a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
+"""Show progress: a live bar on a terminal, plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ucan.runs import progress
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-# Seconds between two plain lines of a log.
+# Seconds between two lines of a log.
 LOG_INTERVAL = 15.0
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3 min 20 s, 2 h 05 min."""
+    """Seconds in readable form: 42 s, 3 min 20 s, 2 h 05 min."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -29,10 +29,10 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Counts finished items and samples, and tells rate and time to go.
+    """Counts finished items and samples, and shows the rate and the time left.
 
-    The time to go counts samples inside the item in progress, so it moves and is honest even when one item takes
-    minutes. Everything is written to standard error; standard output belongs to results.
+    The time left takes into account the samples of the current item, so it stays accurate when one item takes minutes.
+    Everything is written to standard error; standard output is reserved for results.
     """
 
     def __init__(self, label: str, total: int, samples_per_item: int, quiet: bool = False) -> None:
@@ -57,20 +57,20 @@ class Progress:
             print(self.line(), file=sys.stderr, flush=True)
 
     def sampled(self, count: int) -> None:
-        """``count`` more samples of the item in progress are classified."""
+        """``count`` more samples of the current item were classified."""
         self.samples += count
         self.within = min(self.per_item, self.within + count)
         self._show()
 
     def finished(self, note: str) -> None:
-        """One more item is done; ``note`` says how things stand."""
+        """One more item is done; ``note`` is shown with the progress."""
         self.items += 1
         self.within = 0
         self.note = note
         self._show()
 
     def say(self, line: str) -> None:
-        """Something happened that the reader should know: a line of its own, above the bar."""
+        """Print a message on its own line, above the bar."""
         if self._bar is not None:
             self._bar.console.print(line, highlight=False)
         elif not self.quiet:
@@ -78,15 +78,15 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """The share of the work that is done."""
+        """The fraction of the work that is done."""
         return min(1.0, (self.items + self.within / self.per_item) / max(1, self.total))
 
     def line(self) -> str:
-        """The state in one line; what matters most comes first, since a narrow terminal cuts the end off."""
+        """The state in one line, the most important part first, since a narrow terminal cuts off the end."""
         elapsed = time.monotonic() - self.start
         left = duration(elapsed * (1 / self.fraction - 1)) if self.fraction > 0 else "?"
         rates = f"{self.items / elapsed:.3g} items/s, {self.samples / elapsed:,.0f} samples/s" if elapsed > 0 else ""
-        time_left = f"done in {duration(elapsed)}" if self.items >= self.total else f"{left} to go"
+        time_left = f"done in {duration(elapsed)}" if self.items >= self.total else f"{left} left"
         parts = [f"{self.label} {self.items}/{self.total}", time_left, self.note, rates]
         return ", ".join(part for part in parts if part)
 
@@ -109,7 +109,7 @@ class Progress:
 
 
 class Shown(progress.Progress):
-    """Shows on standard error how a job goes on. Who stops it is told that so many (``kept``), if that is anything to say."""
+    """Shows the progress of a job on standard error. On interruption it says what is kept, if ``kept`` is not empty."""
 
     def __init__(self, label: str, quiet: bool, noun: str = "inputs", kept: str = "results are kept") -> None:
         self.label = label
@@ -121,10 +121,10 @@ class Shown(progress.Progress):
 
     @contextmanager
     def working(self, todo: int, done: int, samples: int) -> Iterator[None]:
-        """Rate and time to go, as long as the context lasts."""
+        """Show the rate and the time left while the context is open."""
         self.done = done
         if done:
-            self._print(f"{done} {self.noun} are done already, {todo} to go.")
+            self._print(f"{done} {self.noun} are already done, {todo} left.")
         with Progress(self.label, todo, samples, self.quiet or not todo) as self._shown:
             try:
                 yield
@@ -135,10 +135,10 @@ class Shown(progress.Progress):
 
     def stopped(self) -> str:
         """What is kept of the work."""
-        return f"{self.done} {self.kept}. The same command goes on from there"
+        return f"{self.done} {self.kept}. Run the same command again to resume"
 
     def sampled(self, count: int) -> None:
-        """The time to go moves."""
+        """Update the time left."""
         if self._shown is not None:
             self._shown.sampled(count)
 
@@ -149,7 +149,7 @@ class Shown(progress.Progress):
             self._shown.finished(note)
 
     def say(self, line: str) -> None:
-        """A line of its own, above the bar."""
+        """Print a line above the bar."""
         if self._shown is not None:
             self._shown.say(line)
 

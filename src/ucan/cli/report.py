@@ -1,4 +1,4 @@
-"""`ucan report`: one page that shows what is guaranteed, how much, and for whom."""
+"""`ucan report`: one page with the guarantees of some runs, their sizes and their scopes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ucan.cli import words
 from ucan.errors import InvalidInput, MissingExtra
 from ucan.storage import storage, write_whole
 
-MARK_WITHIN = 1000  # characters of a page within which our reports name their maker
+MARK_WITHIN = 1000  # characters of a page among which a report of ours has its generator tag
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, imported ones too.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, certified or imported.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     figures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Also write every figure there, as SVG and as PNG.")
+        Path | None, typer.Option(metavar="FOLDER", help="Also write every figure to this folder, as SVG and as PNG.")
     ] = None,
     gallery: Annotated[
-        bool, typer.Option("--gallery/--no-gallery", help="Show chosen inputs with their noise and their votes.")
+        bool, typer.Option("--gallery/--no-gallery", help="Show selected inputs with their noise and their votes.")
     ] = True,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite a file that is no report, and figures that are there.")
+        bool, typer.Option("--force", help="Overwrite a file that is not a report, and existing figures.")
     ] = False,
     quiet: words.QuietOption = False,
 ) -> None:
-    """Make one self-contained page of any set of runs: curves, tables, audits, regions, inputs, and what they mean.
+    """Write one self-contained page about any set of runs: curves, tables, audits, regions, inputs, and their meaning.
 
-    The page needs no network and no other file. An older report is replaced; any other file only with --force. An
-    audit is shown if it lies in the run's own folder (RUN/audit).
+    The page needs no network and no other file. An existing report is replaced; any other file only with --force. An
+    audit is shown if it is in the run's folder (RUN/audit).
 
     Examples: `ucan report runs/ours runs/cohen -o report.html`, `ucan report runs/ours --figures figures`
     """
@@ -58,14 +58,16 @@ def report(
 
 
 def check_output(path: Path, force: bool = False) -> None:
-    """Refuse, before any work, a place that cannot be written or that holds something else than a report."""
+    """Refuse, before any work, a path that cannot be written or that holds something other than a report."""
     if path.is_dir():
-        raise InvalidInput(f"{path} is a folder: name the page itself, such as {path / 'report.html'}.")
+        raise InvalidInput(f"{path} is a folder: give the page's file name, such as {path / 'report.html'}.")
     if not path.parent.is_dir():
-        raise InvalidInput(f"{path.parent} is no folder: make it first, or name another place with -o.")
+        raise InvalidInput(f"the folder {path.parent} does not exist: create it, or give another path with -o.")
     _check_writable(path.parent)
     if path.exists() and not force and not is_report(path):
-        raise InvalidInput(f"{path} exists already and is no report of ours; nothing was written. --force overwrites.")
+        raise InvalidInput(
+            f"{path} already exists and is not a UCAN report; nothing was written. Use --force to overwrite it."
+        )
 
 
 def is_report(path: Path) -> bool:
@@ -80,20 +82,20 @@ def is_report(path: Path) -> bool:
 
 
 def check_figures(folder: Path) -> None:
-    """Refuse, before any work, a folder that cannot be written; and say so if the converter is missing."""
+    """Raise an error, before any work, if the folder cannot be written or the converter is missing."""
     try:
         import vl_convert  # noqa: F401
     except ImportError as error:
         raise MissingExtra("figures as PNG need vl-convert: pip install 'ucan[report]'.") from error
     if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"{folder} is a file: --figures wants a folder.")
+        raise InvalidInput(f"{folder} is a file: --figures takes a folder.")
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
     _check_writable(folder)
 
 
 def write_page(path: Path, page: str) -> None:
-    """The page, whole or not at all."""
+    """Write the page atomically."""
     with storage(path):
         write_whole(path, page.encode())
 
@@ -111,7 +113,9 @@ def write_figures(folder: Path, drawn: dict[str, str]) -> None:
 def _refuse_existing(folder: Path, names: dict[str, str], force: bool) -> None:
     there = [f"{name}.{kind}" for name in names for kind in ("svg", "png") if (folder / f"{name}.{kind}").exists()]
     if there and not force:
-        raise InvalidInput(f"{folder} holds {', '.join(there[:3])} already; nothing was written. --force overwrites.")
+        raise InvalidInput(
+            f"{folder} already holds {', '.join(there[:3])}; nothing was written. Use --force to overwrite."
+        )
 
 
 def _check_writable(folder: Path) -> None:

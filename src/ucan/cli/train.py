@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Claim(StrEnum):
-    """What a training may be for."""
+    """The claim that a classifier is trained for."""
 
     linf = "linf"
     l2 = "l2"
@@ -31,7 +31,7 @@ class Claim(StrEnum):
     budget = "budget"
 
 
-# How `ucan certify` asks for each.
+# The options of `ucan certify` for each claim.
 NEXT = {
     Claim.linf: " --norm inf",
     Claim.l2: "",
@@ -50,12 +50,13 @@ def train(
         ),
     ] = None,
     shown: Annotated[str | None, typer.Argument(metavar="NAME", help="The preset that `show` prints.")] = None,
-    preset: Annotated[str | None, typer.Option(help="A preset's name, as another way to write it.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; runs/NAME if not given.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A preset's name (the same as the argument).")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder. Default: runs/NAME.")] = None,
     finetune: Annotated[
         Path | None,
         typer.Option(
-            help="Start from these weights of the classifier (`.safetensors`, or tensors in `.pt`), or from the classifier "
+            help="Start from these weights of the classifier (`.safetensors`, or tensors in `.pt`), or from the "
+            "classifier "
             "of a trained run (its folder)."
         ),
     ] = None,
@@ -66,8 +67,8 @@ def train(
         Claim | None,
         typer.Option(
             "--for",
-            help="What will be certified: an `linf`, `l2` or `l1` radius, `alm`, or the settings' own `budget`. It chooses the "
-            "term of the loss that belongs to it, and refuses noise that is made for another.",
+            help="What will be certified: an `linf`, `l2` or `l1` radius, `alm`, or the settings' own `budget`. It "
+            "selects the loss term for that claim, and refuses noise made for another claim.",
         ),
     ] = None,
     device: words.DeviceOption = "auto",
@@ -75,7 +76,7 @@ def train(
 ) -> None:
     """Train a classifier together with the noise that it will be certified under.
 
-    Stop it at any time (Ctrl-C): the same command goes on from the last step. Examples:
+    Stop at any time (Ctrl-C); run the same command again to resume at the last step. Examples:
 
     `ucan train list`
 
@@ -85,7 +86,7 @@ def train(
 
     `ucan train digits-dataset --for linf -o runs/linf`
 
-    `ucan train show digits-basis > mine.toml`, and after changing it `ucan train mine.toml`
+    `ucan train show digits-basis > mine.toml`, then edit it and run `ucan train mine.toml`
     """
     from ucan.training import preset_names, preset_text
 
@@ -95,7 +96,7 @@ def train(
         if not quiet:
             for table, catalogue in (("law", LAWS), ("generator", GENERATORS), ("recipe", RECIPES)):
                 print(f"Kinds for [{table}]: {', '.join(catalogue.names())}.", file=sys.stderr)
-            print("To copy one and change it: ucan train show NAME > mine.toml", file=sys.stderr)
+            print("To copy a preset and edit it: ucan train show NAME > mine.toml", file=sys.stderr)
         return
     if settings == "show" and preset is None and shown is not None:
         typer.echo(preset_text(shown), nl=False)
@@ -113,7 +114,7 @@ def train(
     chosen = job.chosen()
     if device_of(device).type == "cpu" and not quiet and (chosen.compile or chosen.precision != "32-true"):
         print(
-            "These settings are made for a GPU. On a CPU add --set precision=32-true --set compile=false.",
+            "These settings are meant for a GPU. On a CPU, add --set precision=32-true --set compile=false.",
             file=sys.stderr,
         )
     trainer = trainer_of(job, out, None if quiet else Training(chosen.epochs))
@@ -123,7 +124,7 @@ def train(
     except KeyboardInterrupt:
         if told:
             print(
-                f"\nStopped; the checkpoint in {trainer.folder} is kept. The same command goes on from there.",
+                f"\nStopped; the checkpoint in {trainer.folder} is kept. Run the same command again to resume.",
                 file=sys.stderr,
             )
         raise
@@ -132,7 +133,7 @@ def train(
 
 
 def _next(folder: Path, settings: TrainSettings, about: str) -> None:
-    """How to certify what was trained."""
+    """Print the command that certifies the trained run."""
     from ucan.data import NAMES
 
     pictures = settings.data == "imagenet" or (settings.data not in NAMES and Path(settings.data).is_dir())
@@ -152,25 +153,25 @@ def _about(name: str) -> str:
 
 
 def _one(settings: str | None, shown: str | None, preset: str | None) -> str:
-    """What to train: named once, by either way."""
+    """The settings to train with, given in exactly one way."""
     from ucan.training import preset_names
 
     if settings == "show":
-        raise InvalidInput("say which preset to show: ucan train show NAME. `ucan train list` lists them.")
+        raise InvalidInput("give the preset to show: ucan train show NAME. `ucan train list` lists them.")
     if shown is not None:
-        raise InvalidInput(f"one training at a time: {shown!r} is too much. A second name belongs to `show` alone.")
+        raise InvalidInput(f"unexpected argument {shown!r}: only `show` takes a second name.")
     if settings is not None and preset is not None:
-        raise InvalidInput(f"{settings!r} and --preset {preset!r} both say what to train: leave one of them out.")
+        raise InvalidInput(f"{settings!r} and --preset {preset!r} both give the settings: leave one of them out.")
     if preset is not None and preset not in preset_names():
         raise InvalidInput(f"there is no preset {preset!r}; presets: {', '.join(preset_names())}.")
     source = settings if preset is None else preset
     if source is None:
-        raise InvalidInput("say what to train: ucan train NAME, or a TOML file. `ucan train list` lists the presets.")
+        raise InvalidInput("give a preset or a TOML file: ucan train NAME. `ucan train list` lists the presets.")
     return source
 
 
 class Training:
-    """The state of training on one line: a live one on a terminal, one an epoch elsewhere."""
+    """Shows the state of training in one line: a live line on a terminal, one line per epoch elsewhere."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs
@@ -178,7 +179,7 @@ class Training:
         self.first: float | None = None
 
     def __call__(self, epoch: int, step: int, steps: int, means: dict[str, float]) -> None:
-        """Show how training stands."""
+        """Show the state of training."""
         from ucan.rounding import floor_percent
 
         done = (epoch + step / steps) / self.epochs
@@ -187,13 +188,13 @@ class Training:
         spent = time.monotonic() - self.start
         left = duration(spent * (1 - done) / max(done - self.first, 1e-9))
         line = (
-            f"epoch {epoch + 1}/{self.epochs}, step {step}/{steps}, {left} to go: loss {means['loss']:.4f}, accuracy "
+            f"epoch {epoch + 1}/{self.epochs}, step {step}/{steps}, {left} left: loss {means['loss']:.4f}, accuracy "
             f"{floor_percent(means['correct'])} %"
         )
         if "min_sigma" in means:
             line += f", min σ {means['min_sigma']:.3f}, mean σ {means['mean_sigma']:.3f}"
         if sys.stderr.isatty():
-            line = line[: shutil.get_terminal_size().columns - 1]  # what wraps cannot be written over
+            line = line[: shutil.get_terminal_size().columns - 1]  # a wrapped line cannot be overwritten
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
         elif step == steps:
             print(line, file=sys.stderr, flush=True)

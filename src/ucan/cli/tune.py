@@ -1,4 +1,4 @@
-"""`ucan tune`: which noise certifies the most, tried on held-out inputs."""
+"""`ucan tune`: find the noise that certifies the most held-out inputs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ BAR = 40
 def tune(
     model: words.ModelOption,
     source: words.DataOption,
-    radius: Annotated[float | None, typer.Option(help="The radius that should be certified.")] = None,
+    radius: Annotated[float | None, typer.Option(help="The radius to certify.")] = None,
     budget: words.BudgetOption = None,
     scales: Annotated[
-        str | None, typer.Option(metavar="NUMBER,…", help="The λ to try; seven around the usual one if not given.")
+        str | None, typer.Option(metavar="NUMBER,…", help="The λ to try. Default: seven around the usual one.")
     ] = None,
     weights: words.WeightsOption = None,
     split: words.SplitOption = "train",
@@ -40,7 +40,9 @@ def tune(
     exponent: words.ExponentOption = None,
     noise: words.NoiseOption = None,
     norm: words.NormOption = None,
-    n: Annotated[int, typer.Option(help="Samples an input at most; sampling stops when it is decided.")] = 2000,
+    n: Annotated[
+        int, typer.Option(help="Maximum number of samples per input; sampling stops when the target is decided.")
+    ] = 2000,
     alpha: words.AlphaOption = 0.001,
     classes: words.ClassesOption = None,
     class_names: words.ClassNamesOption = None,
@@ -53,10 +55,10 @@ def tune(
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
-    """Choose the scale of the noise, and of a table a few shapes, for a radius or a budget.
+    """Choose the scale of the noise for a radius or a budget. For a table, some shapes are tried as well.
 
-    Every candidate certifies the same inputs, with sampling that stops as soon as the target is decided. Give inputs that
-    are not the ones you will certify: the best of several looks better on the inputs that chose it than it is.
+    Every candidate certifies the same inputs, with sampling that stops as soon as the target is decided. Use inputs
+    other than those you will certify: the share of the best candidate is biased upwards on the inputs that selected it.
 
     Examples:
     `ucan tune --model mymodels:resnet --data images/ --size 224 --radius 0.5`
@@ -102,7 +104,7 @@ def tune(
 
 
 def in_words(done: Tuned) -> str:
-    """A table with a bar for every candidate, and what to do."""
+    """Make a table with a bar for every candidate, and a recommendation."""
     from ucan.rounding import floor_percent
 
     shaped = len({candidate.shape for candidate in done.candidates}) > 1
@@ -114,10 +116,13 @@ def in_words(done: Tuned) -> str:
         lines.append(f"  {name} {floor_percent(candidate.share):>6} %  {bar}{mark}")
     best = done.best
     given = "" if done.sigma is None or best.shape == "as given" else f' --sigma "{_sigma(done.sigma)}"'
-    lines.append(f"Use --scale {best.scale:g}{given}, on other inputs: on these the best looks better than it is.")
+    lines.append(
+        f"Use --scale {best.scale:g}{given}, on other inputs: the share above is biased upwards, since these "
+        f"inputs selected it."
+    )
     if best.reached == 0:
         lines[-1] = (
-            "No candidate certifies any input for that: ask for less, or train the model under noise (`ucan train`)."
+            "No candidate certifies any input: choose a smaller target, or train the model under noise (`ucan train`)."
         )
     return "\n".join(lines)
 

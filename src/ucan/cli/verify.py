@@ -1,4 +1,4 @@
-"""`ucan verify`: does a certificate that someone hands you stand?"""
+"""`ucan verify`: check a certificate from someone else."""
 
 from __future__ import annotations
 
@@ -38,13 +38,15 @@ def verify(
     arithmetic: Annotated[
         words.ArithmeticName | None,
         typer.Option(
-            help="The arithmetic of the pipeline that is deployed: `grid`, in the steps of the input's source or of --step, "
-            "or `real`. If not given, real for a certificate of real arithmetic, else grid."
+            help="The arithmetic of the deployed pipeline: `grid`, with the step of the input's source or of --step, "
+            "or `real`. Default: real for a certificate in real arithmetic, else grid."
         ),
     ] = None,
     given_step: Annotated[
         str | None,
-        typer.Option("--step", help="The step of the deployed pipeline's grid, if the source does not say: 1/255."),
+        typer.Option(
+            "--step", help="The step of the deployed pipeline's grid, such as 1/255, if the source does not state it."
+        ),
     ] = None,
     precision: words.PrecisionOption = None,
     registry: Annotated[
@@ -53,27 +55,29 @@ def verify(
     size: words.SizeOption = None,
     split: words.SplitOption = "test",
     index: Annotated[int | None, typer.Option(help="The input's number in a data source.")] = None,
-    n: Annotated[int | None, typer.Option(help="Fresh samples; as many as the certificate's if not given.")] = None,
+    n: Annotated[
+        int | None, typer.Option(help="Number of fresh samples. Default: as many as the certificate has.")
+    ] = None,
     alpha: words.AlphaOption = 0.001,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the fresh samples; from the system's entropy if not given.")
+        int | None, typer.Option(help="Seed of the fresh samples. Default: random, from the system.")
     ] = None,
     again: Annotated[
         bool,
-        typer.Option("--replay", help="Also draw the certificate's own noise again, and compare the counts."),
+        typer.Option("--replay", help="Also redraw the certificate's own noise and compare the counts."),
     ] = False,
     device: words.DeviceOption = "auto",
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
-    """Hold a certificate against the classifier that is deployed, and draw fresh samples against it.
+    """Check a certificate against the deployed classifier, and test it with fresh samples.
 
-    The noise is that of the trained run, or the one that --law, --scale, --exponent and --noise state. If neither says
-    what it is, the verdict is about the noise as the certificate states it, and confirms no pipeline.
+    The noise is that of the trained run, or the one given by --law, --scale, --exponent and --noise. Without either,
+    the verdict is about the noise that the certificate states, and confirms no pipeline.
 
-    Exit code 0: nothing speaks against the claim, which is no proof of it. 1: something does. 2: it could not be checked.
-    Fresh samples speak against a true claim with probability at most α. A replay proves that the counts belong to their
-    noise, not that seed and n were chosen beforehand.
+    Exit codes: 0, no check failed, which is not a proof of the claim; 1, a check failed; 2, the claim could not be
+    checked. Fresh samples reject a true claim with probability at most α. A replay proves that the counts belong to
+    their noise, not that the seed and n were chosen in advance.
 
     Examples:
     `ucan verify 17.json --model runs/mine --input digits --index 17`
@@ -136,7 +140,7 @@ def _show(done: Verified) -> None:
     about = f"The claim stands against {tested}: class {record.prediction} on the whole region"
     if record.budget is not None and record.budget_factor is not None:
         about += f" and under {record.budget.words()}, ε = {floor_significant(record.budget_factor)}"
-    weak = "That is no proof: claims that are false by little can stand, too."
+    weak = "This is not a proof: a claim that is slightly too large can pass as well."
     if redrawn is not None and not redrawn.stands:
         typer.echo("The claim does not stand (replay): its counts are not those of its own noise.")
     elif verdict.confirms is not None:
@@ -144,8 +148,8 @@ def _show(done: Verified) -> None:
         typer.echo(f"{about}, scope {verdict.confirms}{own}{_steps(record)}. {weak}")
     elif verdict.stands:
         typer.echo(
-            f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since nobody said which noise the pipeline "
-            f"has: give the trained run as --model, or --law, --scale and --noise. {weak}"
+            f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since the noise of the pipeline was "
+            f"not given: give the trained run as --model, or --law, --scale and --noise. {weak}"
         )
     else:
         failed = ", ".join(check.name for check in verdict.checks if not check.passed)
@@ -153,7 +157,7 @@ def _show(done: Verified) -> None:
 
 
 def _steps(record: Certificate) -> str:
-    """For which changes of the input that is."""
+    """Say for which changes of the input the claim holds."""
     from ucan.arithmetic import changes_in_words
 
     changes = changes_in_words(record.evidence.arithmetic)
@@ -161,8 +165,8 @@ def _steps(record: Certificate) -> str:
 
 
 def _chosen(redrawn: Replay) -> str:
-    """Whether the seed was anyone's choice."""
+    """Say whether the seed could be chosen freely."""
     if redrawn.derived is None:
-        return ". That seed and n were chosen beforehand this does not prove"
+        return ". This does not prove that the seed and n were chosen in advance"
     follows = "follows" if redrawn.derived else "does not follow"
     return f". The seed {follows} from model, noise and data"

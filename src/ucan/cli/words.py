@@ -1,4 +1,4 @@
-"""The options that several commands share, and how their words are read."""
+"""The options that several commands share, and how they are parsed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NormName(StrEnum):
 
 
 class BackendName(StrEnum):
-    """How the classifier is run."""
+    """The backends that run the classifier."""
 
     auto = "auto"
     eager = "eager"
@@ -36,14 +36,14 @@ class BackendName(StrEnum):
 
 
 class ArithmeticName(StrEnum):
-    """How inputs and noise are added."""
+    """The arithmetics in which inputs and noise are added."""
 
     grid = "grid"
     real = "real"
 
 
 class PrecisionName(StrEnum):
-    """What the classifier computes in."""
+    """The precisions of the classifier."""
 
     fp32 = "fp32"
     tf32 = "tf32"
@@ -53,60 +53,65 @@ class PrecisionName(StrEnum):
 ModelOption = Annotated[
     str,
     typer.Option(
-        help="The classifier: `package.module:name` (a module, what makes one, an estimator, or a function on batches), "
-        "`package.module:make(depth=20)`, a `.pt2` file of torch.export, an `.onnx` file, TorchScript, an estimator's file "
-        "(`.skops`, `.json`, `.ubj`, `.txt`, `.cbm`; `.joblib` and `.pkl` with --trust), the folder of a trained run (several "
-        f"with commas answer together: `run1,run2`), or with --weights one of {', '.join(MODEL_NAMES)}."
+        help="The classifier: `package.module:name` (a module, a function that returns one, an estimator, or a "
+        "function on batches), "
+        "`package.module:make(depth=20)`, a `.pt2` file of torch.export, an `.onnx` file, TorchScript, an estimator's "
+        "file "
+        f"(`.skops`, `.json`, `.ubj`, `.txt`, `.cbm`; `.joblib` and `.pkl` with --trust), the folder of a trained run "
+        f"(several with commas form an ensemble: `run1,run2`), or with --weights one of {', '.join(MODEL_NAMES)}."
     ),
 ]
 WeightsOption = Annotated[
     Path | None, typer.Option(help="Weights for the model: `.safetensors`, or `.pt` with tensors only.")
 ]
 DATA_HELP = (
-    "The inputs: a folder of images (one subfolder a class, or flat), an `.npz` with `x` and `y`, an `.npy`, a table (`.csv`, "
+    "The inputs: a folder of images (one subfolder per class, or flat), an `.npz` with `x` and `y`, an `.npy`, a table "
+    "(`.csv`, "
     "`.parquet`, with --target), `package.module:dataset`, or one of digits, mnist, fashion-mnist, cifar10, imagenet."
 )
 DataOption = Annotated[str, typer.Option("--data", help=DATA_HELP)]
 SizeOption = Annotated[int | None, typer.Option(help="Resize and crop the pictures of a folder to SIZE × SIZE pixels.")]
 ChannelsOption = Annotated[
-    int | None, typer.Option(help="Channels of the pictures of a folder: 3 (RGB, if not given) or 1 (grey).")
+    int | None, typer.Option(help="Channels of the pictures of a folder: 3 (RGB, the default) or 1 (grey).")
 ]
 UnitOption = Annotated[
     str | None,
     typer.Option(
         metavar="TEXT",
-        help="The unit of an array's inputs that are no pixels in [0, 1] (`dB`, `mm`): they are taken as they are, and --scale "
-        "and radii are in that unit.",
+        help="The unit of the inputs of an array that are not pixels in [0, 1] (`dB`, `mm`): values are used "
+        "unchanged, and --scale and radii are in that unit.",
     ),
 ]
 TargetOption = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="The column of a table that holds the labels.")
 ]
 IdOption = Annotated[
-    str | None, typer.Option("--id", metavar="COLUMN", help="The column of a table that names its rows.")
+    str | None, typer.Option("--id", metavar="COLUMN", help="The column of a table with the names of its rows.")
 ]
 TrainTableOption = Annotated[
     Path | None,
     typer.Option(
         "--train",
         metavar="TABLE",
-        help="A table with the same columns, other rows: noise is a quarter of each column's spread there. It is never taken "
-        "from the rows that are certified.",
+        help="A table with the same columns and other rows. The noise is a quarter of each column's spread there. The "
+        "rows to certify are never used for this.",
     ),
 ]
 SigmaOption = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN=NUMBER,…|FILE.toml",
-        help="The noise of a table's columns in their own units (`income=2000,age=1.5`), or a percentage of their spread.",
+        help="The noise of a table's columns in their own units (`income=2000,age=1.5`), or a percentage of their "
+        "spread.",
     ),
 ]
 HoldOption = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN,…",
-        help="Columns of a table that get no noise; certificates cover no change of them. Texts, true or false, one-hot groups "
-        "and columns of 0 and 1 are held anyhow.",
+        help="Columns of a table that get no noise; certificates cover no change of them. Texts, true or false, "
+        "one-hot groups "
+        "and columns of 0 and 1 are always held.",
     ),
 ]
 VaryOption = Annotated[
@@ -114,17 +119,17 @@ VaryOption = Annotated[
     typer.Option(metavar="COLUMN,…", help="Columns of a table that get noise although they look like categories."),
 ]
 ClassNamesOption = Annotated[
-    str | None, typer.Option(metavar="NAME,…", help="What the model's classes are called, in the model's order.")
+    str | None, typer.Option(metavar="NAME,…", help="The names of the model's classes, in the model's order.")
 ]
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Read a model from a pickle (`.joblib`, `.pkl`), which runs whatever code it holds."),
+    typer.Option("--trust", help="Read a model from a pickle (`.joblib`, `.pkl`), which can run any code."),
 ]
 NormaliseOption = Annotated[
     str | None,
     typer.Option(
-        help="Put a normalisation in front of the network, behind the noise: `imagenet`, `cifar10`, `half`, or `model`, the "
-        "one that a timm model names."
+        help="Normalise the network's inputs after the noise is added: `imagenet`, `cifar10`, `half`, or `model`, the "
+        "one that a timm model specifies."
     ),
 ]
 
@@ -144,95 +149,99 @@ LawOption = Annotated[
     typer.Option(
         callback=_check_law,
         autocompletion=_laws,
-        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}; gaussian if not given.",
+        help=f"The noise law, NAME or NAME(parameter=value,…): {', '.join(LAWS.names())}. Default: gaussian.",
     ),
 ]
 ScaleOption = Annotated[
     float | None,
     typer.Option(
-        help="λ, the scale of the noise, in pixel units ([0, 1] images), 0.25 if not given; of a table a factor on "
-        "every column's noise, 1 if not given."
+        help="λ, the scale of the noise, in pixel units ([0, 1] images); default 0.25. For a table, a factor on every "
+        "column's noise; default 1."
     ),
 ]
 ExponentOption = Annotated[
     float | None, typer.Option("--exponent", help="The exponent a of the power law; must exceed the dimension d.")
 ]
-# The kinds of noise and of Σ that installed packages add.
+# The kinds of noise and of Σ from installed packages.
 ADDED_NOISE = "".join(
     f", `{name}`" for parts in (GENERATORS, SCALES) for name in parts.names() if name not in parts.own
 )
 NoiseOption = Annotated[
     str | None,
     typer.Option(
-        help=f"The shape Σ: `isotropic` (if not given), `pattern-1`, `pattern-2`, `pattern-inf`{ADDED_NOISE}, NAME or "
+        help=f"The shape Σ: `isotropic` (the default), `pattern-1`, `pattern-2`, `pattern-inf`{ADDED_NOISE}, NAME or "
         "NAME(parameter=value,…); or a `.npy` file with a map of the input's shape or a d×d matrix."
     ),
 ]
 NormOption = Annotated[
     NormName | None,
-    typer.Option(help="The norm of the radius; if not given 2, or that for which composed noise was made."),
+    typer.Option(help="The norm of the radius. Default: 2, or the norm that composed noise was made for."),
 ]
 BudgetOption = Annotated[
     str | None,
     typer.Option(
         metavar="NUMBER|COLUMN=NUMBER,…|FILE|trained",
-        help="How much each pixel may change at ε = 1: a number; a `.npy` file with a map of the input's shape; an `.npz` file "
-        "with `limits`, one number a group of pixels, and `groups`, a map with the number of each pixel's group, from 0; "
-        "`trained`, the budget that the trained run was made for; or of a table each column's, in its unit or in percent of "
-        "its median in the training table (`income=5%,age=1`). The results are then about ε, in place of the radius: no "
-        "change within less than ε times the budget alters the answer.",
+        help="How much each pixel may change at ε = 1: a number; a `.npy` file with a map of the input's shape; an "
+        "`.npz` file "
+        "with `limits`, one number per group of pixels, and `groups`, a map with the number of each pixel's group, "
+        "from 0; "
+        "`trained`, the budget that the run was trained for; or for a table the change of each column, in its unit or "
+        "in percent of its median in the training table (`income=5%,age=1`). The results then state ε instead of a "
+        "radius: no change within less than ε times the budget changes the answer.",
     ),
 ]
 SplitOption = Annotated[str, typer.Option(help="Which part of a data set: train or test.")]
-ClassesOption = Annotated[int | None, typer.Option(help="Number of classes; asked of the model if not given.")]
-AlphaOption = Annotated[float, typer.Option(help="α: a claim is wrong with at most this probability.")]
+ClassesOption = Annotated[int | None, typer.Option(help="Number of classes. Default: that of the model.")]
+AlphaOption = Annotated[float, typer.Option(help="α: a claim is wrong with probability at most α.")]
 NoiseSeedOption = Annotated[
     str,
     typer.Option(
-        help="Seed of the noise: a number; `random`, from the system's entropy, which stays with the run and out of what "
-        "is handed out; or `derived`, made from model, noise and data, so that nobody chose it."
+        help="Seed of the noise: a number; `random`, from the system, stored with the run but not in its exports; or "
+        "`derived`, computed from model, noise and data, so that nobody can choose it."
     ),
 ]
 ModelIdOption = Annotated[
     str | None,
-    typer.Option(
-        help="A name that tells a model without PyTorch weights from others, and its versions from each other."
-    ),
+    typer.Option(help="A name that identifies a model without PyTorch weights, and its version."),
 ]
 SeedOption = Annotated[int, typer.Option(help="Seed of the noise; the same seed draws the same noise.")]
-DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; `auto` takes a GPU where there is one.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; `auto` uses a GPU if there is one.")]
 BatchOption = Annotated[
     int | None,
     typer.Option(
-        help="Noisy copies per forward pass; by the input's size if not given. Fewer than 128 may draw other noise."
+        help="Noisy copies per forward pass. Default: by the input's size. Fewer than 128 may draw other noise."
     ),
 ]
 BackendOption = Annotated[
     BackendName,
     typer.Option(
-        help="`eager`, `compile` (torch.compile), `tuned` (also times kernels, for a minute or more), on a CPU "
-        "`onnxruntime` or `openvino`, or `auto`, which takes the fastest where a long job gains by it."
+        help="`eager`, `compile` (torch.compile), `tuned` (also times kernels, which takes a minute or more), on a CPU "
+        "`onnxruntime` or `openvino`, or `auto`, which uses the fastest one if the job is long enough."
     ),
 ]
 PrecisionOption = Annotated[
     PrecisionName | None,
-    typer.Option(help="Run the classifier in this precision (the claim is then about that one); its own if not given."),
+    typer.Option(
+        help="Run the classifier in this precision; the claim is then about that precision. Default: the "
+        "classifier's own."
+    ),
 ]
 ArithmeticOption = Annotated[
     ArithmeticName | None,
     typer.Option(
-        help="`grid`: inputs and noise in whole steps (1/255 for 8-bit pictures), sound in floating point, for changes by "
-        "whole steps; `real`: rounding is not accounted for. If not given, grid where the data have a step, else real."
+        help="`grid`: inputs and noise in whole steps (1/255 for 8-bit pictures), sound in floating point, for changes "
+        "by "
+        "whole steps; `real`: rounding is not accounted for. Default: grid if the data have a step, else real."
     ),
 ]
 SkipOption = Annotated[int, typer.Option(min=1, help="Take every SKIP-th input.")]
 MaxOption = Annotated[int | None, typer.Option("--max", min=1, help="Take at most MAX inputs.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no remarks.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 
 
 def seconds_of(text: str | None) -> float | None:
-    """A time such as 30s, 10m or 2h in seconds."""
+    """Convert a time such as 30s, 10m or 2h to seconds."""
     if text is None:
         return None
     units = {"s": 1, "m": 60, "h": 3600}

@@ -1,4 +1,4 @@
-"""What is classified: named data sets, .npz files, folders of pictures. Pixels in [0, 1], nothing normalised."""
+"""Data sets: by name, from .npz files, from folders of pictures. Pixels are in [0, 1] and not normalised."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def load(
     channels: int = 3,
     unit: str | None = None,
 ) -> Labelled:
-    """The data set of that name, or at that path.
+    """Load a data set by name or from a path.
 
-    A name (digits, mnist, fashion-mnist, cifar10, imagenet) is sought under ``root``, by default the folder in the
-    environment variable UCAN_DATA_DIR, or ./data; imagenet is a folder there with train and val, each of one folder of
+    A name (digits, mnist, fashion-mnist, cifar10, imagenet) is looked up under ``root``, by default the folder in the
+    environment variable UCAN_DATA_DIR, or ./data; imagenet is a folder there with train and val, each with one folder of
     pictures per class. A path is an .npz file or a folder of pictures (``size`` and ``channels`` as in ImageFolder): its
-    subfolder named after the split if there is one (for test, val will do), or else itself. Where a folder has the name of
-    a data set, write ./name. Installed packages add names, and suffixes of files such as ``.h5``, by entry points of the
-    group ``ucan.readers``.
+    subfolder named after the split if there is one (val also works for test), else the folder itself. If a folder has the
+    name of a data set, write ./name. Installed packages can add names, and suffixes of files such as ``.h5``, by entry points
+    of the group ``ucan.readers``.
 
-    ``package.module:name`` is a data set of a module, importable also from the current directory: anything that ``as_dataset``
-    takes. A ``.tar`` file of WebDataset, a Parquet file with encoded pictures, or a folder of either is a set of pictures, too.
-    ``unit`` names the unit of an array's inputs that are no pixels in [0, 1].
+    ``package.module:name`` is a data set of a module, importable also from the current directory: anything that
+    ``as_dataset`` accepts. A ``.tar`` file of WebDataset, a Parquet file with encoded pictures, or a folder of either is a
+    set of pictures. ``unit`` is the unit of an array's inputs if they are not pixels in [0, 1].
     """
     path, known_names = Path(source), READERS.names()
     offered = {"split": split, "size": size, "channels": channels}
@@ -60,7 +60,7 @@ def load(
         return load_npy(path, unit)
     known = f"a name ({', '.join(known_names)}), an .npz or .npy file, package.module:dataset, a table or a folder"
     if path.is_file():
-        raise InvalidInput(f"{path} is neither .npz, .npy, a table nor a folder: the data must be {known}.")
+        raise InvalidInput(f"{path} is not an .npz or .npy file, a table or a folder: give {known}.")
     raise InvalidInput(
         f"there is no data set {str(source)!r}, and no such file or folder: give {known}. "
         "Installed packages add other names (entry points of the group ucan.readers)."
@@ -68,7 +68,9 @@ def load(
 
 
 def _read(reader: str, **offered: Any) -> Labelled:
-    """What a reader of the catalogue gives: a ``Labelled``, or any torch Dataset of (pixels, label) that fits in memory."""
+    """Call a reader of the catalogue; it returns a ``Labelled``, or any torch Dataset of (pixels, label) that fits in
+    memory.
+    """
     found = call("data", READERS.load(reader), {}, **offered)
     return found if isinstance(found, Labelled) else as_dataset(found)
 
@@ -84,35 +86,40 @@ def _imagenet_folder(root: Path, split: str) -> Path:
     place = next((folder for folder in found if folder.is_dir()), None)
     if place is None:
         raise InvalidInput(
-            f"imagenet was not found. Sought: {found[0]}, with one folder of pictures per class. Put it there, set "
+            f"imagenet was not found. It should be in {found[0]}, with one folder of pictures per class. Put it there, set "
             "UCAN_DATA_DIR to the folder that holds imagenet, or give the path of the folder with train and val as data."
         )
     return place
 
 
 def _split_folder(path: Path, split: str) -> Path:
-    """The split's own folder; a folder without any splits is its own."""
+    """The folder of the split; a folder without splits is returned unchanged."""
     wanted = [split, "val"] if split == "test" else [split]
     found = next((path / name for name in wanted if (path / name).is_dir()), None)
     if found is not None:
         return found
     others = [name for name in ("train", "val", "test") if (path / name).is_dir()]
     if others:
-        raise InvalidInput(f"{path} has {', '.join(others)} but no {split}: ask for one of those, or name it.")
+        raise InvalidInput(
+            f"{path} has {', '.join(others)} but no {split}: use one of those splits, or give the folder itself."
+        )
     return path
 
 
 def held_out(dataset: Labelled, fraction: float, seed: int = 0) -> tuple[Labelled, Labelled]:
-    """The data set cut in two, (train, validation): round(fraction·N) items, chosen by the seed alone, are held out.
+    """Split a data set into (train, validation): round(fraction·N) items, selected by the seed only, are held out.
 
-    Together the parts hold every item once, each part in the original order.
+    Every item is in exactly one part; each part keeps the original order.
     """
     if not isinstance(dataset, Labelled):
         raise InvalidInput(
-            f"held_out takes what ucan.data.load gives, got {type(dataset).__name__}: wrap it as ucan.data.InMemory."
+            f"held_out takes a data set as returned by ucan.data.load, got {type(dataset).__name__}: wrap it as "
+            f"ucan.data.InMemory."
         )
     count = round(fraction * len(dataset)) if 0 < fraction < 1 else 0
     if not 0 < count < len(dataset):
-        raise InvalidInput(f"fraction {fraction!r} of {len(dataset)} leaves a part empty: choose one within (0, 1).")
+        raise InvalidInput(
+            f"fraction {fraction!r} of {len(dataset)} leaves a part empty: choose a fraction within (0, 1)."
+        )
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))
     return dataset.subset(order[count:].sort().values), dataset.subset(order[:count].sort().values)

@@ -1,4 +1,4 @@
-"""Readers of the field's own files: idx, CIFAR-10 batches, npz, scikit-learn's digits. None executes what it reads."""
+"""Readers of common file formats: idx, CIFAR-10 batches, npz, scikit-learn's digits. None of them executes file contents."""
 
 from __future__ import annotations
 
@@ -48,14 +48,16 @@ def read_idx(path: str | Path) -> np.ndarray:
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise InvalidInput(f"{path} cannot be read ({error}): fetch it again.") from error
+        raise InvalidInput(f"{path} cannot be read ({error}): download it again.") from error
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in IDX_TYPES or data[3] == 0:
-        raise InvalidInput(f"{path} is not an idx file (it starts with {data[:4].hex() or 'nothing'}): fetch it again.")
+        raise InvalidInput(
+            f"{path} is not an idx file (it starts with {data[:4].hex() or 'nothing'}): download it again."
+        )
     kind, start = np.dtype(IDX_TYPES[data[2]]), 4 + 4 * data[3]
     shape = tuple(int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4))
     expected = start + math.prod(shape) * kind.itemsize
     if len(data) != expected:
-        raise InvalidInput(f"{path} is damaged: {len(data)} bytes instead of the {expected} its header announces.")
+        raise InvalidInput(f"{path} is damaged: {len(data)} bytes instead of the {expected} stated in its header.")
     return np.frombuffer(data, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="))
 
 
@@ -63,7 +65,7 @@ def load_mnist(root: str | Path, split: str = "test", name: str = "mnist") -> In
     """MNIST, or Fashion-MNIST as ``name="fashion-mnist"``, from its idx files, gzipped or not; pictures (1, 28, 28)."""
     check_split(split)
     folders = [Path(root, folder) for folder in MNIST_FOLDERS[name]]
-    # The two sets have the same file names: never take one for the other where the folder's name tells them apart.
+    # The two sets have the same file names; the folder's name distinguishes them.
     others = {Path(f).parts[0].lower() for other, fs in MNIST_FOLDERS.items() if other != name for f in fs}
     if not others & {part.lower() for part in Path(root).parts[-2:]}:
         folders.append(Path(root))
@@ -76,7 +78,7 @@ def load_mnist(root: str | Path, split: str = "test", name: str = "mnist") -> In
     if images.dtype != np.uint8 or images.ndim != 3 or labels.dtype != np.uint8 or labels.ndim != 1:
         raise InvalidInput(
             f"{name}: the idx files hold images {images.shape} and labels {labels.shape}, not (N, height, width) and "
-            "(N,) bytes: fetch them again."
+            "(N,) bytes: download them again."
         )
     return InMemory(images[:, None], labels, TEN_DIGITS if name == "mnist" else FASHION_CLASSES, f"{name}-{split}")
 
@@ -103,7 +105,7 @@ def load_cifar10(root: str | Path, split: str = "test") -> InMemory:
                 return InMemory(images.reshape(-1, 3, 32, 32), labels, CIFAR10_CLASSES, f"cifar10-{split}")
             if any(file.is_file() for file in files):
                 missing = next(file for file in files if not file.is_file())
-                raise InvalidInput(f"cifar10 is incomplete: {missing} is missing beside its fellows; put it there.")
+                raise InvalidInput(f"cifar10 is incomplete: {missing} is missing; add it to the other files.")
     sought = "; or ".join(", ".join(names) for names, _ in layouts)
     raise _not_found("cifar10", sought, [Path(root, folder) for folder in CIFAR10_FOLDERS])
 
@@ -127,7 +129,9 @@ def _read_binary_batches(files: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     for file in files:
         data = np.fromfile(file, np.uint8)
         if not len(data) or len(data) % 3073:
-            raise InvalidInput(f"{file} is damaged: {len(data)} bytes, not a number of rows of 3073; fetch it again.")
+            raise InvalidInput(
+                f"{file} is damaged: {len(data)} bytes, which is not a multiple of 3073; download it again."
+            )
         rows.append(data.reshape(-1, 3073))
         _check_cifar_labels(rows[-1][:, 0], len(rows[-1]), file)
     whole = np.concatenate(rows)
@@ -147,29 +151,29 @@ def _read_sheets(files: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     try:
         numbers = np.load(files[-1], allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise InvalidInput(f"{files[-1]} cannot be read ({error}): fetch it again.") from error
+        raise InvalidInput(f"{files[-1]} cannot be read ({error}): download it again.") from error
     return images, _check_cifar_labels(numbers, len(images), files[-1])
 
 
 def _check_cifar_labels(numbers: Any, count: int, file: Path) -> np.ndarray:
     labels = np.asarray(numbers)
     if labels.dtype.kind not in "ui" or labels.shape != (count,) or labels.min() < 0 or labels.max() > 9:
-        raise InvalidInput(f"{file} is damaged: it should hold {count} labels from 0 to 9; fetch it again.")
+        raise InvalidInput(f"{file} is damaged: it should hold {count} labels from 0 to 9; download it again.")
     return labels.astype(np.int64)
 
 
-# --- pickles, without what makes them dangerous ---
+# --- restricted pickles ---
 
 
 def _array(*_: object) -> np.ndarray:
-    return np.empty(0, np.uint8)  # its content follows as the array's state
+    return np.empty(0, np.uint8)  # its content is set by the pickled state
 
 
 def _dtype(name: str | bytes, *_: object) -> np.dtype:
     text = name.decode("ascii") if isinstance(name, bytes) else name
     if not re.fullmatch(r"[|<>=]?[biuf]\d", text):
         raise pickle.UnpicklingError(f"arrays of {text!r} are not read")
-    return np.dtype(text, copy=True)  # the pickled state is written into it: not into numpy's own
+    return np.dtype(text, copy=True)  # a copy, since the pickled state is written into it
 
 
 def _latin1(text: str, encoding: str) -> bytes:
@@ -178,7 +182,7 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-# What a pickle may name, and what it gets: our own stand-ins, which can build arrays of numbers and nothing else.
+# The names that a pickle may use, and our replacements, which can only build arrays of numbers.
 ALLOWED: dict[tuple[str, str], object] = {
     ("numpy.core.multiarray", "_reconstruct"): _array,
     ("numpy._core.multiarray", "_reconstruct"): _array,
@@ -193,7 +197,9 @@ class _PlainUnpickler(pickle.Unpickler):
         try:
             return ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is neither array nor container") from None
+            raise pickle.UnpicklingError(
+                f"it needs {module}.{name}, which is neither an array nor a container"
+            ) from None
 
 
 def read_plain_pickle(opened: BinaryIO, path: Path) -> dict[Any, Any]:
@@ -201,9 +207,9 @@ def read_plain_pickle(opened: BinaryIO, path: Path) -> dict[Any, Any]:
     try:
         content = _PlainUnpickler(opened, encoding="bytes").load()
     except Exception as error:  # a damaged pickle makes the unpickler raise almost anything
-        raise InvalidInput(f"{path} is not a plain pickle ({error}): nothing of it was run; fetch it again.") from error
+        raise InvalidInput(f"{path} is not a plain pickle ({error}); no code was run. Download it again.") from error
     if not isinstance(content, dict):
-        raise InvalidInput(f"{path} holds a {type(content).__name__} instead of a dictionary: fetch it again.")
+        raise InvalidInput(f"{path} holds a {type(content).__name__} instead of a dictionary: download it again.")
     return content
 
 
@@ -213,8 +219,8 @@ def read_plain_pickle(opened: BinaryIO, path: Path) -> dict[Any, Any]:
 def load_npz(path: str | Path, split: str | None = None, unit: str | None = None) -> InMemory:
     """An .npz file with arrays x (or images, data) and, if known, y (or labels, targets).
 
-    The images keep the shape they have, (N, *event): channels first. With a split, ``x_test`` or ``test_images`` and
-    the like come first.
+    The images keep their shape, (N, *event), channels first. With a split, names such as ``x_test`` or ``test_images`` are
+    tried first.
     """
     path = Path(path)
     try:
@@ -227,7 +233,7 @@ def load_npz(path: str | Path, split: str | None = None, unit: str | None = None
         raise InvalidInput(f"{path} cannot be read as .npz ({error}): write it with numpy.savez.") from error
     if split not in (None, *SPLITS) and split not in (x or "").split("_"):
         raise InvalidInput(
-            f"{path} holds {', '.join(keys)}, no split {split!r}: name one that it has, or leave it out."
+            f"{path} holds {', '.join(keys)}, but no split {split!r}: give a split that it has, or leave it out."
         )
     if images is None:
         raise InvalidInput(
@@ -273,7 +279,7 @@ def load_digits(split: str = "test") -> InMemory:
 
 
 def check_split(split: str) -> None:
-    """Named sets have two splits."""
+    """Refuse a split other than train and test."""
     if split not in SPLITS:
         raise InvalidInput(f"split must be train or test, got {split!r}; for validation use ucan.data.held_out.")
 
@@ -290,6 +296,5 @@ def find_file(folders: Iterable[Path], names: list[str], what: str) -> Path:
 def _not_found(what: str, sought: str, folders: list[Path]) -> InvalidInput:
     places = ", ".join(str(folder) for folder in folders)
     return InvalidInput(
-        f"{what} was not found. Sought: {sought}; in {places}. Put the files there, or set UCAN_DATA_DIR to the folder "
-        "that holds them."
+        f"{what} was not found. Expected {sought} in {places}. Put the files there, or set UCAN_DATA_DIR to their folder."
     )

@@ -1,4 +1,4 @@
-"""Tables as they come: CSV, Parquet, pandas and Polars frames, arrays; each column as numbers or as texts, nothing missing."""
+"""Read tables: CSV, Parquet, pandas and Polars frames, arrays; each column holds numbers or texts, without missing values."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 CODE = re.compile(r"0\d+")  # 00123 is a code: as a number it would lose its zeros
-# A column with so large a share of numbers is meant to hold numbers.
+# A column with at least this share of numbers should hold numbers.
 MEANT = 0.8
-# More decimals than this are those of a computed number, which lies on no grid.
+# Numbers with more decimals than this are computed, and have no step.
 MOST_DECIMALS = 9
 
 
@@ -72,7 +72,7 @@ class Frame:
         return tuple(column.name for column in self.columns)
 
     def column(self, name: str, option: str) -> RawColumn:
-        """The column of that name, which ``option`` asked for."""
+        """The column of that name; ``option`` is named in the error."""
         found = next((column for column in self.columns if column.name == name), None)
         if found is None:
             raise InvalidInput(f"{option}: {self.name} has no column {name!r}; it has {', '.join(self.names)}.")
@@ -80,7 +80,7 @@ class Frame:
 
 
 def is_table(source: Any) -> bool:
-    """Whether something is a table by its looks: a file of that kind (without pictures), a frame, or a mapping of columns."""
+    """Whether an object is a table: a file with a table's suffix (without pictures), a frame, or a mapping of columns."""
     if isinstance(source, str | Path):
         return Path(source).suffix.lower() in SUFFIXES and not shards_in(Path(source))
     kind = type(source).__module__.partition(".")[0]
@@ -119,7 +119,7 @@ def _read_file(path: Path) -> Frame:
         raise InvalidInput(f"there is no table {path}: check the path.")
     readers: dict[str, Callable[[Path], Frame]] = {".parquet": _read_parquet, ".pq": _read_parquet}
     if path.suffix.lower() not in SUFFIXES:
-        raise InvalidInput(f"{path} is no table: give one of {', '.join(SUFFIXES)}.")
+        raise InvalidInput(f"{path} is not a table: give one of {', '.join(SUFFIXES)}.")
     return readers.get(path.suffix.lower(), _read_csv)(path)
 
 
@@ -137,10 +137,10 @@ def _read_csv(path: Path) -> Frame:
     if "" in header:
         raise InvalidInput(f"{path}: column {header.index('') + 1} has no name in the first line.")
     if all(NUMBER.fullmatch(cell) for cell in header):
-        raise InvalidInput(f"{path}: the first line holds numbers, and should hold the names of the columns.")
+        raise InvalidInput(f"{path}: the first line holds numbers instead of column names: add a line of names.")
     wrong = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
     if wrong is not None:
-        raise InvalidInput(f"{path}: row {wrong} has {len(rows[wrong])} cells, and there are {len(header)} columns.")
+        raise InvalidInput(f"{path}: row {wrong} has {len(rows[wrong])} cells, but there are {len(header)} columns.")
     cells = [[cell.strip() for cell in column] for column in zip(*rows[1:], strict=True)]
     return Frame(path.name, tuple(_of_texts(n, c, path.name) for n, c in zip(header, cells, strict=True)))
 
@@ -235,8 +235,8 @@ def _of_texts(name: str, cells: list[str], title: str) -> RawColumn:
     other = numeric.index(False)
     if sum(numeric) >= MEANT * len(cells) and not any(CODE.fullmatch(cell) for cell in cells):
         raise InvalidInput(
-            f"{title}: column {name!r} holds numbers, but {cells[other]!r} in row {other + 1}: correct it, or make the whole "
-            "column texts."
+            f"{title}: column {name!r} holds numbers, except {cells[other]!r} in row {other + 1}: correct it, or make the "
+            f"whole column texts."
         )
     return RawColumn(name, texts=tuple(cells))
 

@@ -1,4 +1,4 @@
-"""Labelled images: held in memory, or decoded from a folder when asked for. Pixels always come out in [0, 1]."""
+"""Labelled images: in memory, or decoded from a folder on access. Pixels are always in [0, 1]."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ucan.held import Held
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# At most so many pictures are looked at before work begins: some seconds.
+# At most this many pictures are checked before the work starts; this takes seconds.
 LOOKED_AT = 5000
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 UNKNOWN = -1
@@ -34,8 +34,8 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
     """Inputs with their labels: item i is (float32 tensor of the event's shape, within [0, 1]; class number).
 
     ``labels`` is int64 of shape (N,), −1 where the label is unknown; ``classes`` names the classes, or is None. ``step``
-    is what every pixel is a whole multiple of, where the source says so (1/255 for 8-bit pictures); it is never guessed.
-    ``names`` are what the items are called, in their order; None where they have numbers only.
+    is the number that every pixel is a whole multiple of, if the source states it (1/255 for 8-bit pictures); it is never
+    guessed. ``names`` are the names of the items, in order; None if they have numbers only.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
         return None
 
     def name_of(self, index: int) -> str:
-        """What people call an item: the file's name, the row's identifier, or its number."""
+        """The name of an item: the file's name, the row's identifier, or its number."""
         return str(index) if self.names is None else self.names[index]
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"{self.name} has items 0 to {len(self) - 1}, there is no item {index}.")
+            raise IndexError(f"{self.name} has no item {index}, only 0 to {len(self) - 1}.")
         images, labels = self.batch([index % len(self)])
         return images[0], int(labels[0])
 
@@ -68,7 +68,7 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
             return len(self.classes)
         largest = int(self.labels.max())
         if largest < 0:
-            raise InvalidInput(f"{self.name} has no labels, so the number of classes is unknown: state it yourself.")
+            raise InvalidInput(f"{self.name} has no labels, so the number of classes is unknown: give it explicitly.")
         return largest + 1
 
     def in_order(self, classes: Sequence[str]) -> Labelled:
@@ -96,7 +96,7 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A hash that tells this data from other data in the same place."""
+        """A hash that identifies the data."""
 
     @abstractmethod
     def subset(self, indices: Sequence[int] | torch.Tensor) -> Labelled:
@@ -106,9 +106,9 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
 class InMemory(Labelled):
     """Inputs held as one tensor: ``images`` (N, *event), uint8 (0 to 255) or floats within [0, 1].
 
-    Numpy arrays are taken as well; without ``labels`` every label is −1. Bytes have the step 1/255; for floats ``step`` says
-    what they are whole multiples of, if of anything. Numbers in another range than [0, 1] are taken as they are where ``unit``
-    says what they are in (decibels, metres): noise, radii and steps are in that unit then.
+    Numpy arrays are accepted as well; without ``labels`` every label is −1. Bytes have the step 1/255; for floats, ``step``
+    is the number that they are whole multiples of, if known. Numbers outside [0, 1] are accepted if ``unit`` names their unit
+    (decibels, metres); noise, radii and steps are then in that unit.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class InMemory(Labelled):
         self.labels = torch.full((count,), UNKNOWN) if labels is None else _check_labels(_as_tensor(labels), name)
         self.classes = None if classes is None else tuple(classes)
         if self.names is not None and len(self.names) != count:
-            raise InvalidInput(f"{name} has {count} inputs but {len(self.names)} names: give one each.")
+            raise InvalidInput(f"{name} has {count} inputs but {len(self.names)} names: give one name per input.")
         if count != len(self.labels):
-            raise InvalidInput(f"{name} has {count} images but {len(self.labels)} labels: give one label each.")
+            raise InvalidInput(f"{name} has {count} images but {len(self.labels)} labels: give one label per image.")
         largest = int(self.labels.max())
         if self.classes is not None and largest >= len(self.classes):
             raise InvalidInput(
-                f"{name}: label {largest} has no name, classes names {len(self.classes)}: labels count from 0."
+                f"{name}: label {largest} has no name: there are {len(self.classes)} class names, and labels count from 0."
             )
 
     @property
@@ -170,7 +170,7 @@ class InMemory(Labelled):
 
 
 class ImageFolder(Labelled):
-    """Pictures in a folder, decoded when they are asked for.
+    """Pictures in a folder, decoded on access.
 
     Either ``class_name/picture.png``, where the class folders in order (numbers by size: 0, 1, 2, 10) give the labels
     0, 1, …, or a flat folder of pictures, whose labels are unknown. All pictures must have the size of the first one, unless
@@ -194,7 +194,7 @@ class ImageFolder(Labelled):
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """(channels, height, width): of the first picture, or as ``size`` says."""
+        """(channels, height, width): of the first picture, or given by ``size``."""
         if self._shape is None:
             side = self.size
             self._shape = (self.channels, side, side) if side else tuple(self._decode(self.files[0]).shape)
@@ -208,7 +208,7 @@ class ImageFolder(Labelled):
         return as_pixels(images), self.labels[index]
 
     def fingerprint(self) -> str:
-        """SHA-256 of the pictures' names, sizes in bytes and labels; a picture need not be decoded for it."""
+        """SHA-256 of the pictures' names, sizes in bytes and labels; no picture is decoded."""
         lines = (
             f"{file.relative_to(self.path)}\t{file.stat().st_size}\t{label}"
             for file, label in zip(self.files, self.labels.tolist(), strict=True)
@@ -225,13 +225,15 @@ class ImageFolder(Labelled):
         return part
 
     def check(self, indices: Sequence[int]) -> None:
-        """Refuse damaged pictures and, without a ``size``, those of another size; by header, end and checksums alone."""
+        """Refuse damaged pictures and, without a ``size``, those of another size; only headers, ends and checksums are
+        read.
+        """
         for index in list(indices)[:LOOKED_AT]:
             with _opened(self.files[index]) as picture:
                 width, height = picture.size
                 jpeg = picture.format == "JPEG"
                 picture.verify()
-            if jpeg and not _has_end(self.files[index]):  # it has no checksums; decoding tells
+            if jpeg and not _has_end(self.files[index]):  # it has no checksums, so it is decoded
                 open_picture(self.files[index], "RGB")
             if self.size is None:
                 self._check_size(self.files[index], width, height)
@@ -271,7 +273,7 @@ def as_pixels(images: torch.Tensor) -> torch.Tensor:
 
 
 def _has_end(jpeg: Path) -> bool:
-    """Whether the marker that ends a JPEG stands near the end of the file; within its pixels it cannot."""
+    """Whether the end marker of a JPEG is near the end of the file; pixel data cannot contain it."""
     with open(jpeg, "rb") as file:
         file.seek(max(0, jpeg.stat().st_size - 1024))
         return b"\xff\xd9" in file.read()
@@ -281,13 +283,13 @@ def open_picture(file: Path, mode: str) -> Image:
     """The decoded picture in that mode; InvalidInput, naming the file, if it is damaged, too large or not 8-bit."""
     with _opened(file) as picture:
         picture.load()
-        # Palettes with transparency lose it without a warning only by way of RGBA.
+        # Converting a palette with transparency through RGBA avoids a warning.
         return (picture.convert("RGBA") if "transparency" in picture.info else picture).convert(mode)
 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Image]:
-    """A picture of which only the header is read; whatever goes wrong with it is InvalidInput, naming the file."""
+    """Open a picture and read its header only; any failure becomes InvalidInput with the file's name."""
     from PIL import Image as pillow
 
     try:
@@ -358,7 +360,7 @@ def _as_tensor(values: torch.Tensor | np.ndarray | Sequence[int]) -> torch.Tenso
     array = np.asarray(values)
     if array.dtype.kind not in "uif":
         raise InvalidInput(f"images and labels must be numbers, got an array of {array.dtype}.")
-    # torch wants native byte order, positive strides and memory that it may write to.
+    # torch needs native byte order, positive strides and writable memory.
     return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 
 
@@ -366,10 +368,10 @@ def _check_labels(labels: torch.Tensor, name: str) -> torch.Tensor:
     """The labels as int64 (N,)."""
     if labels.ndim == 2 and labels.shape[1] > 1:
         raise InvalidInput(
-            f"{name}: labels have the shape {tuple(labels.shape)}, one-hot as it seems: give labels.argmax(1)."
+            f"{name}: labels have shape {tuple(labels.shape)} and seem to be one-hot: give labels.argmax(1)."
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise InvalidInput(f"{name}: labels must be whole numbers, got {labels.dtype}: labels.long()?")
+        raise InvalidInput(f"{name}: labels must be whole numbers, got {labels.dtype}: use labels.long().")
     if labels.ndim != 1:
         raise InvalidInput(f"{name}: labels must have shape (N,), got {tuple(labels.shape)}.")
     labels = labels.long()
@@ -382,7 +384,7 @@ def _check_labels(labels: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def _check_images(images: torch.Tensor, name: str, unit: str | None = None) -> torch.Tensor:
-    """The images, if they are bytes, or finite floats within [0, 1]; in a unit of their own any finite numbers."""
+    """Check that images are bytes, or finite floats within [0, 1]; with a unit, any finite numbers."""
     if images.ndim < 2 or images.numel() == 0:
         raise InvalidInput(f"{name}: images must be non-empty, (N, *event); got shape {tuple(images.shape)}.")
     if unit is not None and bool(images.isfinite().all()):
@@ -401,5 +403,5 @@ def _check_images(images: torch.Tensor, name: str, unit: str | None = None) -> t
         )
     raise InvalidInput(
         f"{name}: images{list(first)} is {images[first].item():g}, but pixels must be finite and within [0, 1]: "
-        "divide by the largest value there can be (255?), or say in which unit they are (unit=, on the command line --unit)."
+        "divide by the largest possible value (such as 255), or give their unit (unit=, on the command line --unit)."
     )

@@ -1,4 +1,6 @@
-"""Data as Python objects: arrays, torch datasets and loaders, Hugging Face data sets, `package.module:dataset`; read once."""
+"""Data as Python objects: arrays, torch datasets and loaders, Hugging Face data sets, `package.module:dataset`. Each is read
+once, into memory.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ LABELS = ("label", "labels", "y", "target", "fine_label", "class")
 
 
 def as_dataset(source: Any, name: str = "data", unit: str | None = None) -> Labelled:
-    """Any data as a data set: an array of inputs, a pair (inputs, labels), a torch Dataset or DataLoader, a Hugging Face set.
+    """Convert data to a data set: an array of inputs, a pair (inputs, labels), a torch Dataset or DataLoader, a Hugging Face
+    set.
 
     Items are (input, label), an input alone, or a mapping with an input (image, x, …) and a label (label, y, …). ``unit``
-    names the unit of inputs that are no pixels in [0, 1]; they are then taken as they are.
+    is the unit of inputs that are not pixels in [0, 1]; their values are then used unchanged.
     """
     if isinstance(source, Labelled):
         return source
@@ -39,12 +42,12 @@ def as_dataset(source: Any, name: str = "data", unit: str | None = None) -> Labe
     shapes = {tuple(x.shape) for x in inputs}
     if len(shapes) > 1:
         shown = ", ".join(map(str, sorted(shapes)[:3]))
-        raise InvalidInput(f"{name} has inputs of several shapes ({shown}): resize them to one.")
+        raise InvalidInput(f"{name} has inputs of different shapes ({shown}): resize them to one shape.")
     return InMemory(torch.stack(inputs), torch.tensor(labels), class_names(source), name, unit=unit)
 
 
 def named_dataset(spec: str, unit: str | None = None) -> Labelled:
-    """What ``package.module:dataset`` stands for; a function or a class without arguments is called."""
+    """Import ``package.module:dataset``; a function or a class is called without arguments."""
     module_name, _, attribute = spec.partition(":")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
@@ -58,19 +61,19 @@ def named_dataset(spec: str, unit: str | None = None) -> Labelled:
     except Exception as error:  # whatever the user's module raises
         lines = str(error).strip().splitlines() or ["no message"]
         raise InvalidInput(
-            f"--data {spec}: {type(error).__name__}: {lines[0]}. Name a data set of a module."
+            f"--data {spec}: {type(error).__name__}: {lines[0]}. Give package.module:name of a data set."
         ) from error
     return as_dataset(made, attribute, unit)
 
 
 def is_named(source: str) -> bool:
-    """Whether a text is ``package.module:name`` and no path."""
+    """Whether a text is ``package.module:name``, not a path."""
     module, colon, name = source.partition(":")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
 
 
 def class_names(source: Any) -> tuple[str, ...] | None:
-    """The names of the classes that a data set tells: torchvision's ``classes``, Hugging Face's features."""
+    """The class names that a data set stores: torchvision's ``classes``, Hugging Face's features."""
     for feature in dict(getattr(source, "features", None) or {}).values():
         if getattr(feature, "names", None):
             return tuple(map(str, feature.names))
@@ -86,7 +89,7 @@ def _is_maker(found: Any) -> bool:
 
 
 def _items(source: Any, name: str) -> Iterator[tuple[torch.Tensor, int]]:
-    """The items one by one, whatever holds them."""
+    """Iterate over the items of any supported container."""
     if isinstance(source, torch.utils.data.DataLoader):
         for batch in source:
             x, labels = _parts(batch, name)
@@ -95,7 +98,9 @@ def _items(source: Any, name: str) -> Iterator[tuple[torch.Tensor, int]]:
                 yield as_input(x[i], name), UNKNOWN if labels is None else _label(labels[i], name)
         return
     if not hasattr(source, "__iter__") and not hasattr(source, "__getitem__"):
-        raise InvalidInput(f"{name}: a {type(source).__name__} is no data: give an array, a data set or a table.")
+        raise InvalidInput(
+            f"{name}: a {type(source).__name__} cannot be used as data: give an array, a data set or a table."
+        )
     items = (source[i] for i in range(len(source))) if hasattr(source, "__len__") else iter(source)
     for item in items:
         x, label = _parts(item, name)
@@ -138,7 +143,7 @@ def _label(value: Any, name: str) -> int:
     number = np.asarray(value.cpu() if isinstance(value, torch.Tensor) else value)
     if number.size != 1:
         raise InvalidInput(
-            f"{name}: a label is {number.tolist()!r}: give the class number, of one-hot labels label.argmax()."
+            f"{name}: a label is {number.tolist()!r}: give the class number; for one-hot labels, label.argmax()."
         )
     if number.dtype.kind not in "uib" or number.dtype.kind == "b":
         raise InvalidInput(f"{name}: a label is {number.item()!r}: give a whole class number, counted from 0.")

@@ -1,4 +1,4 @@
-"""One input by itself: a picture, an array, or an item of a data set."""
+"""Load one input: a picture, or an array."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load_picture_or_array(path: Path, shape: Sequence[int], size: int | None = N
     """
     if path.suffix.lower() == ".npy":
         if size is not None:
-            raise InvalidInput(f"only pictures are resized, and {path} is an array: leave the size out.")
+            raise InvalidInput(f"only pictures can be resized, and {path} is an array: leave the size out.")
         try:
             pixels = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""By what is classified: the built-in models, and classifiers loaded from modules and files."""
+"""Models: the built-in ones, and classifiers loaded from modules and files."""
 
 from typing import TYPE_CHECKING
 

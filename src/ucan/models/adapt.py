@@ -1,4 +1,4 @@
-"""Modules as they are: what their output stands for is seen on one input, and their own labels and preprocessing are found."""
+"""Adapt models: find out on one input what a model returns, and read its own labels and preprocessing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ucan.models.normalise import Normalise, Statistics
 from ucan.readiness import cannot_answer
 from ucan.votes import as_answer
 
-# Noisy copies of the input on which a single output is looked at.
+# Number of noisy copies of the input on which a single output is checked.
 PROBES = 32
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """A classifier that answers with logits or class numbers, how many classes it has, and their names if it knows them."""
+    """A classifier that returns logits or class numbers, its number of classes, and their names if known."""
 
     model: Any
     num_classes: int
@@ -30,7 +30,7 @@ class Adapted:
 
 
 class Logits(nn.Module):
-    """A module whose answer is a record with logits in it (Hugging Face), or a tuple that begins with them: the logits."""
+    """Returns the logits of a module that returns a record with logits (Hugging Face), or a tuple that starts with them."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -56,10 +56,10 @@ class OneLogit(nn.Module):
 
 
 def adapt(model: Any, x: torch.Tensor, num_classes: int | None = None) -> Adapted:
-    """The classifier that a model is, as seen on one input x (1, *event).
+    """Adapt a model to the interface of a classifier, by its output on one input x (1, *event).
 
-    Estimators tell their classes. A module may answer with logits, with a record that holds them, or with one logit, which
-    makes two classes. Names of classes come from the model itself: an estimator's ``classes_``, ``config.id2label``.
+    Estimators state their classes. A module may return logits, a record that holds logits, or one logit, which means two
+    classes. Names of classes come from the model itself: an estimator's ``classes_``, ``config.id2label``.
     """
     estimator = as_estimator(model)
     if estimator is not None:
@@ -76,17 +76,17 @@ def adapt(model: Any, x: torch.Tensor, num_classes: int | None = None) -> Adapte
         width = int(logits.shape[1])
         if num_classes not in (None, width):
             raise ModelError(
-                f"the model answers with {width} logits, but num_classes is {num_classes}: use num_classes={width} (on the "
+                f"the model returns {width} logits, but num_classes is {num_classes}: use num_classes={width} (on the "
                 "command line --classes)."
             )
         return Adapted(model, width, _own_names(model, width))
     if num_classes is None:
-        raise ModelError("the model answers with class numbers: say how many classes there are (--classes).")
+        raise ModelError("the model returns class numbers: give the number of classes (--classes).")
     return Adapted(model, num_classes)
 
 
 def normalised(model: nn.Module, how: str | Statistics, channels: int) -> nn.Module:
-    """The module behind a normalisation of its input: imagenet, cifar10, half, (mean, std), or "model", its own (timm).
+    """Put a normalisation in front of a module: imagenet, cifar10, half, (mean, std), or "model", its own (timm).
 
     Noise is added before it, to pixels in [0, 1]: radii are in the units of the pictures, not of the normalised ones.
     """
@@ -94,7 +94,7 @@ def normalised(model: nn.Module, how: str | Statistics, channels: int) -> nn.Mod
         own = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
         if not own or "mean" not in own or "std" not in own:
             raise ModelError(
-                f"{type(model).__name__} does not say how its input is normalised: name one of imagenet, half, …"
+                f"{type(model).__name__} does not state how its input is normalised: give imagenet, half, …"
             )
         how = (tuple(own["mean"]), tuple(own["std"]))
     if isinstance(how, str):
@@ -102,14 +102,16 @@ def normalised(model: nn.Module, how: str | Statistics, channels: int) -> nn.Mod
             raise ModelError(f"normalise must be one of {', '.join(STATISTICS)}, model, or (mean, std), got {how!r}.")
         how = STATISTICS[how]
     if len(how[0]) != channels:
-        raise ModelError(f"normalise has {len(how[0])} channels, but the pictures have {channels}: give one each.")
+        raise ModelError(
+            f"normalise has {len(how[0])} channels, but the pictures have {channels}: give one value per channel."
+        )
     return nn.Sequential(Normalise(*how), model).train(model.training)
 
 
 def _asked(model: Any, x: torch.Tensor) -> Any:
     try:
         with torch.inference_mode():
-            return model(x.clone())  # a model that works in place must not reach the input
+            return model(x.clone())  # protects the input from a model that works in place
     except UcanError:
         raise
     except Exception as error:  # whatever the user's model raises
@@ -117,7 +119,7 @@ def _asked(model: Any, x: torch.Tensor) -> Any:
 
 
 def _logits(output: Any) -> Any:
-    """What a module's answer holds of logits; the answer itself where it is no record."""
+    """The logits in a module's output; the output itself if it is not a record."""
     if isinstance(output, torch.Tensor):
         return output
     if isinstance(output, dict) and "logits" in output:
@@ -130,23 +132,21 @@ def _logits(output: Any) -> Any:
 
 
 def _two_classes(model: Any, x: torch.Tensor) -> Adapted:
-    """One number per input is a logit, unless it looks like a probability, which has its border elsewhere."""
+    """One number per input is a logit, unless it looks like a probability, whose threshold is not 0."""
     if not isinstance(model, nn.Module):
-        raise ModelError(
-            "the function answers with one number per input: give logits of two classes, or class numbers."
-        )
+        raise ModelError("the function returns one number per input: return logits of two classes, or class numbers.")
     noise = torch.randn(PROBES, *x.shape[1:], generator=torch.Generator().manual_seed(0)).to(x)
     found = _logits(_asked(model, torch.cat([x, x + noise, 10 * noise])))
     if bool(((found >= 0) & (found <= 1)).all()):
         raise ModelError(
-            "the model answers with one number within [0, 1] per input, a probability as it seems, and not with a logit: "
-            "leave its last sigmoid out, or wrap it in a module that gives torch.cat([1 - p, p], 1)."
+            "the model returns one number within [0, 1] per input, which seems to be a probability, not a logit: remove its "
+            "last sigmoid, or wrap it in a module that returns torch.cat([1 - p, p], 1)."
         )
     return Adapted(OneLogit(model).train(model.training), 2)
 
 
 def _own_names(model: Any, width: int) -> tuple[str, ...] | None:
-    """The labels that a Hugging Face model knows; LABEL_0 and the like are none."""
+    """The labels of a Hugging Face model; placeholders such as LABEL_0 are ignored."""
     inner = model.inner if isinstance(model, Logits) else model
     labels = getattr(getattr(inner, "config", None), "id2label", None)
     if not isinstance(labels, dict) or len(labels) != width or set(map(int, labels)) != set(range(width)):

@@ -20,7 +20,7 @@ STATISTICS: dict[str, Statistics] = {"imagenet": IMAGENET, "cifar10": CIFAR10, "
 
 @dataclass(frozen=True)
 class _BuiltIn:
-    """How a model is made from (channels, size, classes), and what it is made for if nothing is said."""
+    """How a model is made from (channels, size, classes), and its defaults."""
 
     make: Callable[[int, int, int], nn.Module]
     event_shape: tuple[int, int, int]
@@ -60,10 +60,10 @@ def build_model(
     normalise: str | Statistics = "auto",
     seed: int = 0,
 ) -> BuiltIn:
-    """The built-in model of that name, freshly initialised, in training mode; it takes pixels in [0, 1].
+    """Make a built-in model, freshly initialised, in training mode; it takes pixels in [0, 1].
 
     ``normalise`` is (mean, std) per channel, "imagenet", "cifar10", "half", "none", or "auto": what the model's public
-    weights expect for three channels, nothing for any other number. The initial weights depend on ``seed`` alone.
+    weights expect for three channels, nothing for any other number. The initial weights depend only on ``seed``.
     """
     if name not in BUILT_IN:
         raise ModelError(f"there is no built-in model {name!r}: choose one of {', '.join(BUILT_IN)}.")
@@ -98,5 +98,7 @@ def _statistics(normalise: str | Statistics, kind: _BuiltIn, channels: int) -> S
     else:
         raise ModelError(f"normalise must be auto, none, {', '.join(STATISTICS)} or (mean, std), got {normalise!r}.")
     if chosen is not None and len(chosen[0]) != channels:
-        raise ModelError(f"normalise has {len(chosen[0])} channels, but the pictures have {channels}: give one each.")
+        raise ModelError(
+            f"normalise has {len(chosen[0])} channels, but the pictures have {channels}: give one value per channel."
+        )
     return chosen

@@ -11,7 +11,7 @@ from ucan.errors import ModelError
 class CNN(nn.Module):
     """Two 4 x 4 convolutions with stride 2 and ReLU, then one linear layer; for square pictures.
 
-    Striding instead of pooling makes it many times faster on a CPU, where certification is nothing but forward passes.
+    Strides instead of pooling make it many times faster on a CPU.
     The first convolution has ``width`` channels, the second twice as many: 16, or 64 for pictures of at most 16 pixels,
     which can afford them.
     """

@@ -1,4 +1,4 @@
-"""A denoiser in front of a classifier (Salman et al., 2020; Carlini et al., 2023): together they are the classifier f."""
+"""A denoiser in front of a classifier (Salman et al., 2020; Carlini et al., 2023): together they form the classifier f."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Denoised(nn.Module):
     denoiser: a network, or a function, from a noisy batch (n, *event) to a clean one of the same shape.
     classifier: any classifier on clean batches.
 
-    The guarantee is about the two together, as they are deployed; nothing is assumed of the denoiser.
+    The guarantee is about both together, as deployed; nothing is assumed about the denoiser.
     """
 
     def __init__(self, denoiser: Any, classifier: Any) -> None:
@@ -29,11 +29,11 @@ class Denoised(nn.Module):
         self.eval()
 
     def forward(self, y: torch.Tensor) -> Any:
-        """The classifier's answer at what the denoiser makes of the noisy batch."""
+        """The classifier's output on the denoised batch."""
         clean = self.denoiser(y)
         if not isinstance(clean, torch.Tensor) or clean.shape != y.shape:
             got = tuple(clean.shape) if isinstance(clean, torch.Tensor) else type(clean).__name__
-            raise ModelError(f"the denoiser must give back a batch of shape {tuple(y.shape)}, got {got}.")
+            raise ModelError(f"the denoiser must return a batch of shape {tuple(y.shape)}, got {got}.")
         return self.classifier(clean)
 
 
@@ -51,7 +51,7 @@ class DnCNN(nn.Module):
         self.noise = nn.Sequential(*layers)
 
     def forward(self, y: torch.Tensor) -> torch.Tensor:
-        """The batch with the noise taken off."""
+        """The batch without the predicted noise."""
         noise: torch.Tensor = self.noise(y)
         return y - noise
 
@@ -59,13 +59,13 @@ class DnCNN(nn.Module):
 class DiffusionStep(nn.Module):
     """One step of a diffusion model as a denoiser (Carlini et al., 2023), for pixels in [0, 1].
 
-    unet: a network that takes (batch, step number of each) and predicts the noise; what it gives beyond the picture's channels
-        (a learned variance) is left out.
+    unet: a network that takes (batch, step number of each) and predicts the noise; further output channels (a learned
+    variance) are ignored.
     alphas_bar: ᾱ of every step, falling.
     scale: λ of the Gaussian noise, in pixel units.
 
-    The step is the one whose noise is that of the copies: with pixels mapped to [−1, 1] noise of 2λ, so
-    (2λ)² = (1 − ᾱ)/ᾱ; √ᾱ·y then looks like a picture of the diffusion's own at that step.
+    The step is the one with the noise level of the copies: with pixels mapped to [−1, 1] noise of 2λ, so
+    (2λ)² = (1 − ᾱ)/ᾱ; √ᾱ·y then has the distribution of the diffusion's pictures at that step.
     """
 
     alpha_bar: torch.Tensor
@@ -84,13 +84,13 @@ class DiffusionStep(nn.Module):
             raise ModelError(f"scale must be a number above 0, the λ of the noise, got {scale!r}.")
         ratio = (1 - known) / known
         if (2 * scale) ** 2 > float(ratio[-1]):
-            raise ModelError(f"this diffusion never has as much noise as scale={scale:g}: use a smaller one.")
+            raise ModelError(f"no step of this diffusion has as much noise as scale={scale:g}: use a smaller scale.")
         self.unet = as_module(unet, "the diffusion's network")
         self.step = int((ratio - (2 * scale) ** 2).abs().argmin())
         self.register_buffer("alpha_bar", known[self.step].float())
 
     def forward(self, y: torch.Tensor) -> torch.Tensor:
-        """The picture that the noise prediction leaves, clipped to [0, 1]."""
+        """The denoised picture, clipped to [0, 1]."""
         root = self.alpha_bar.to(y).sqrt()
         at_step = root * (2 * y - 1)
         noise = self.unet(at_step, torch.full((len(y),), self.step, device=y.device))[:, : y.shape[1]]

@@ -19,12 +19,12 @@ class Called(nn.Module):
         self.function = function
 
     def forward(self, *arguments: torch.Tensor) -> Any:
-        """What the function answers."""
+        """Call the function."""
         return self.function(*arguments)
 
 
 def as_module(model: Any, role: str) -> nn.Module:
-    """A model as a part of a network; refuses what cannot be called. ``role`` names it in the error."""
+    """Wrap a model as a module; refuses an object that cannot be called. ``role`` names it in the error."""
     if isinstance(model, nn.Module):
         return model
     if isinstance(model, type) or not callable(model):
@@ -35,11 +35,11 @@ def as_module(model: Any, role: str) -> nn.Module:
 class Ensemble(nn.Module):
     """The mean of the members' logits (boosting, Horváth et al., 2022): a class wins fewer votes by chance.
 
-    members: networks, or functions on batches, that answer with logits for the same classes.
-    mirrored: also ask every member about the mirror image (the last axis turned round) and average both.
-    consensus: if given, the first ``consensus`` members are asked first. Where they all choose the same class, their mean is
-        the answer and the others are not asked. This is *another classifier*, not a faster way to the same one: its
-        certificates are about it, and predict must use it as well. It is part of the classifier's identity.
+    members: networks, or functions on batches, that return logits for the same classes.
+    mirrored: also evaluate every member on the mirror image (the last axis reversed) and average both.
+    consensus: if given, the first ``consensus`` members are evaluated first. If they all choose the same class, their mean is
+    the answer and the others are not evaluated. This is *another classifier*, not a faster version of the same one: its
+    certificates are about it, and predict must use it as well. It is part of the classifier's identity.
     """
 
     def __init__(self, members: Sequence[Any], mirrored: bool = False, consensus: int | None = None) -> None:
@@ -77,7 +77,7 @@ class Ensemble(nn.Module):
             answers.append(logits[0] if len(logits) == 1 else torch.stack(logits).mean(0))
             if answers[-1].shape != answers[0].shape:
                 raise ModelError(
-                    f"the members of an ensemble answer with logits of shapes {tuple(answers[0].shape)} and "
+                    f"the members of an ensemble return logits of shapes {tuple(answers[0].shape)} and "
                     f"{tuple(answers[-1].shape)}: all must have the same classes."
                 )
         return torch.stack(answers)
@@ -87,7 +87,5 @@ def _tensor(output: Any) -> torch.Tensor:
     """Logits as a tensor (n, classes)."""
     logits = getattr(output, "logits", output)
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
-        raise ModelError(
-            "a member of an ensemble must answer with logits (n, classes): class numbers cannot be averaged."
-        )
+        raise ModelError("a member of an ensemble must return logits (n, classes): class numbers cannot be averaged.")
     return logits

@@ -1,4 +1,4 @@
-"""Models that are made by a call: ``package.module:make(depth=20)``, with plain values only, which nothing executes."""
+"""Models made by a call, ``package.module:make(depth=20)``, with literal values only; no expression is evaluated."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Call:
 
 
 def split_call(spec: str) -> tuple[str, Call | None]:
-    """``pkg:make(depth=20)`` as its name and its arguments; None where nothing is called."""
+    """Split ``pkg:make(depth=20)`` into its name and its arguments; None if there is no call."""
     name, bracket, rest = spec.partition("(")
     if not bracket:
         return spec, None
     wrong = ModelError(
-        f"{spec!r}: the arguments of a model's maker are plain values, such as make(depth=20, name='wide', sizes=[1, 2])."
+        f"{spec!r}: the arguments must be literal values, such as make(depth=20, name='wide', sizes=[1, 2])."
     )
     try:
         node = ast.parse(f"made({rest}", mode="eval").body
@@ -47,9 +47,9 @@ def split_call(spec: str) -> tuple[str, Call | None]:
 
 
 def made_with(maker: Any, call: Call, spec: str) -> Any:
-    """What a function or a class makes of these arguments."""
+    """Call a function or a class with these arguments."""
     if not callable(maker):
-        raise ModelError(f"{spec}: a {type(maker).__name__} cannot be called: leave the brackets out.")
+        raise ModelError(f"{spec}: a {type(maker).__name__} cannot be called: leave the parentheses out.")
     try:
         return maker(*call.positional, **call.named)
     except Exception as error:  # whatever the user's code raises
@@ -57,7 +57,7 @@ def made_with(maker: Any, call: Call, spec: str) -> Any:
 
 
 def is_random(made: Any, make: Callable[[], Any]) -> bool:
-    """Whether making a network again gives other weights, so that the classifier is a random one."""
+    """Whether making the network again gives different weights, so that its weights are random."""
     if not isinstance(made, nn.Module) or not any(True for _ in made.parameters()):
         return False
     again = make()

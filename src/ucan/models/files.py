@@ -1,4 +1,4 @@
-"""Estimators and TorchScript from files. A pickle runs code when it is read, so that nobody reads one by accident."""
+"""Estimators and TorchScript from files. A pickle can run code when it is read, so it is never read by default."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SCRIPTS = (".ts", ".torchscript", ".jit")
 
 
 def load_estimator(path: Path, trust: bool = False) -> Estimator:
-    """The fitted estimator in a file; pickles only where ``trust`` says that running their code is fine."""
+    """Load a fitted estimator from a file; pickles only with ``trust``, since they can run code."""
     if not path.is_file():
         raise ModelError(f"there is no model file {path}: check the path.")
     kind = path.suffix.lower()
     if kind in PICKLES and not trust:
         raise ModelError(
-            f"{path} is a pickle, and reading one runs whatever code it holds. If you made it, or trust who did, say so with "
-            "--trust (trust=True in Python); skops files and the boosters' own formats need no trust."
+            f"{path} is a pickle, and reading a pickle can run any code. If you trust its author, add --trust (trust=True in "
+            f"Python). Skops files and the native formats of boosters do not need it."
         )
     readers: dict[str, Callable[[Path], Any]] = {
         ".skops": lambda file: _read_skops(file, trust),
@@ -64,15 +64,15 @@ def _read_skops(path: Path, trust: bool) -> Any:
     unknown = io.get_untrusted_types(file=path)
     if unknown and not trust:
         raise ModelError(
-            f"{path} holds types that skops does not know to be safe ({', '.join(map(str, unknown[:3]))}). If you made it, or "
-            "trust who did, say so with --trust (trust=True in Python)."
+            f"{path} holds types that skops does not know to be safe ({', '.join(map(str, unknown[:3]))}). If you trust its "
+            f"author, add --trust (trust=True in Python)."
         )
     return io.load(path, trusted=unknown)
 
 
 def _read_xgboost(path: Path) -> Any:
     if path.suffix.lower() == ".json" and "learner" not in json.loads(path.read_text(encoding="utf-8")):
-        raise ModelError(f"{path} is no XGBoost model: save one with model.save_model.")
+        raise ModelError(f"{path} is not an XGBoost model: save one with model.save_model.")
     booster = _package("xgboost", path).Booster()
     booster.load_model(path)
     return booster
@@ -81,7 +81,7 @@ def _read_xgboost(path: Path) -> Any:
 def _read_lightgbm(path: Path) -> Any:
     with path.open(encoding="utf-8", errors="replace") as file:
         if not file.readline().startswith("tree"):
-            raise ModelError(f"{path} is no LightGBM model: save one with booster.save_model.")
+            raise ModelError(f"{path} is not a LightGBM model: save one with booster.save_model.")
     return _package("lightgbm", path).Booster(model_file=str(path))
 
 

@@ -17,8 +17,8 @@ class FileModel(ABC):
     """A classifier from a file: maps a batch (n, *event) of any size n to the file's first output.
 
     ``weights_hash`` is the file's SHA-256, for certificates; None if it does not hold the weights itself.
-    A file may fix its batch size, or bound it. Then batches are cut to what the file takes, and the last piece is filled
-    up with copies of its last input, whose answers are dropped.
+    A file may fix its batch size, or bound it. Then batches are split to fit, and the last part is padded with copies of its
+    last input, whose outputs are dropped.
     """
 
     def __init__(self, path: Path, device: torch.device) -> None:
@@ -29,7 +29,7 @@ class FileModel(ABC):
         self.largest: int | None = None
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        """The answers for the batch, one row each."""
+        """The outputs for the batch, one row per input."""
         step = self.largest or len(batch)
         with torch.no_grad():
             return torch.cat([self._piece(batch[i : i + step]) for i in range(0, len(batch), step)])
@@ -42,12 +42,12 @@ class FileModel(ABC):
         except Exception as error:  # a foreign runtime raises its own errors
             raise ModelError(
                 f"{self.path} failed on a batch of shape {tuple(filled.shape)}: {error} Check that the images have the "
-                "shape it was exported for; if it takes one batch size only, state that as --batch-size."
+                "shape it was exported for; if it takes only one batch size, give it as --batch-size."
             ) from error
         if not isinstance(answers, torch.Tensor) or answers.ndim == 0 or len(answers) != len(filled):
             raise ModelError(
-                f"{self.path} does not answer with one row per input: export a model whose first output is the logits; "
-                "if its batch size is fixed inside, state that as --batch-size."
+                f"{self.path} does not return one row per input: export a model whose first output is the logits; if its "
+                f"batch size is fixed, give it as --batch-size."
             )
         return answers[: len(batch)]
 
@@ -59,7 +59,7 @@ class FileModel(ABC):
         return f"{type(self).__name__}({str(self.path)!r})"
 
     def __reduce__(self) -> Any:
-        """Pickled by its path: another process opens the file anew, on the first device of the kind."""
+        """Pickled by its path: another process opens the file again, on the first device of that kind."""
         return type(self), (self.path.resolve(), torch.device(self.device.type))
 
 
@@ -70,7 +70,7 @@ class ExportedModel(FileModel):
         super().__init__(path, device)
         try:
             with warnings.catch_warnings():
-                # torch's own reader, up to 2.11 at least, wraps read-only bytes; nobody writes to them.
+                # torch's reader (at least up to 2.11) wraps read-only bytes; they are never written.
                 warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
                 program = torch.export.load(path)
         except Exception as error:  # damaged archives raise almost anything
@@ -88,7 +88,7 @@ class ExportedModel(FileModel):
         self.module = program.module()
 
     def run(self, batch: torch.Tensor) -> Any:
-        """The program's answer; the first of several."""
+        """The program's output; the first if there are several."""
         answers = self.module(batch.to(self.device))
         return answers[0] if isinstance(answers, (tuple, list)) else answers
 
@@ -112,7 +112,7 @@ def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int 
 
 
 def _check_inference(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Refuse a program whose answers depend on the rest of the batch or on chance: it was exported while training."""
+    """Refuse a program exported in training mode: its outputs depend on the rest of the batch or on chance."""
     # Where each operation has the argument that says "training": as exported, and after decomposition.
     position = {"dropout": 2, "native_dropout": 2, "batch_norm": 5}
     position |= {"_native_batch_norm_legit": 5, "_native_batch_norm_legit_functional": 5}

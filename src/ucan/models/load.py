@@ -1,4 +1,4 @@
-"""A classifier from a line of text: what the command line's --model means."""
+"""Load a classifier from a text, as given to --model."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def load_model(
     normalise: str | Statistics = "auto",
     trust: bool = False,
 ) -> Model:
-    """The classifier that ``spec`` names, on the device; a module comes in evaluation mode.
+    """Load the classifier that ``spec`` names onto the device; a module is put in evaluation mode.
 
     ``spec`` is one of
     - a built-in model's name, made for ``event_shape`` and ``num_classes`` with ``normalise`` as in build_model;
-    - ``package.module:attribute``, importable also from the current directory: a module as it is, a module's class or
-      a function that needs no argument, either of which is called to make it, or any other callable or fitted estimator,
-      which then is the classifier itself; ``package.module:make(depth=20)`` calls it with these values;
+    - ``package.module:attribute``, importable also from the current directory: a module; a module class or a function without
+      required arguments, which is called to make it; or any other callable or fitted estimator, which is the classifier
+      itself; ``package.module:make(depth=20)`` calls it with these values;
     - a ``.pt2`` file of torch.export, an ``.onnx`` file, or a TorchScript program;
     - a fitted estimator: ``.skops``, XGBoost's ``.json`` and ``.ubj``, LightGBM's ``.txt``, CatBoost's ``.cbm``, and with
       ``trust`` also ``.joblib`` and ``.pkl``, which run code when they are read.
 
-    ``weights`` is a file for load_weights; the last two kinds carry their own.
+    ``weights`` is a file for load_weights; the last two kinds contain their own weights.
     """
     place = _check_device(device)
     kind = Path(spec).suffix.lower()
@@ -54,7 +54,7 @@ def load_model(
         model: Any = build_model(spec, event_shape, num_classes, normalise)
     elif kind in (".pt2", ".onnx", *SUFFIXES) or is_script(Path(spec)):
         if weights is not None:
-            raise ModelError(f"{spec} carries its own weights: leave out {weights}.")
+            raise ModelError(f"{spec} contains its own weights: leave out {weights}.")
         return _from_file(Path(spec), place, trust)
     elif ":" in spec:
         model = _import_model(spec)
@@ -63,7 +63,7 @@ def load_model(
     if not isinstance(model, nn.Module):
         if weights is not None:
             raise ModelError(
-                f"{spec} is no torch.nn.Module, so {weights} cannot be put into it: leave the weights out."
+                f"{spec} is not a torch.nn.Module, so {weights} cannot be loaded into it: leave the weights out."
             )
         function: Model = model
         return function
@@ -84,19 +84,19 @@ def _from_file(path: Path, device: torch.device, trust: bool) -> Model:
 
 
 def _no_model(spec: str) -> str:
-    """What to say of a spec that is of no known kind."""
+    """The error message for a spec of an unknown kind."""
     kinds = (
         f"package.module:attribute, a .pt2 or .onnx file, an estimator's file ({', '.join(SUFFIXES)}), the folder of a "
         f"trained run, or one of {', '.join(BUILT_IN)}"
     )
     if Path(spec).suffix.lower() in (".pt", ".pth", ".ckpt", ".bin", ".safetensors"):
         return (
-            f"{spec} may hold weights, but not the network that they belong to: give the network as --model "
+            f"{spec} may hold weights, but not the network: give the network as --model "
             f"package.module:name and this file as --weights, or write the whole model with torch.export.save (.pt2)."
         )
     if Path(spec).is_dir():
-        return f"{spec} is a folder, but not of a finished `ucan train` run: give that, or {kinds}."
-    return f"{spec!r} names no model: give {kinds}."
+        return f"{spec} is a folder, but not of a finished `ucan train` run: give one, or {kinds}."
+    return f"{spec!r} is not a model: give {kinds}."
 
 
 def _check_device(device: str | torch.device) -> torch.device:
@@ -104,12 +104,14 @@ def _check_device(device: str | torch.device) -> torch.device:
         place = torch.device(device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ModelError(f"device {str(device)!r} cannot be used ({error}): choose cpu, or one you have.") from error
+        raise ModelError(
+            f"device {str(device)!r} cannot be used ({error}): choose cpu, or an available device."
+        ) from error
     return place
 
 
 def _ready(model: nn.Module, device: torch.device) -> Model:
-    """The module on the device and in evaluation mode; what torch.export made has no modes, so it is called as it is."""
+    """The module on the device and in evaluation mode; a module from torch.export has no modes and is used unchanged."""
     model = model.to(device)
     try:
         return model.eval()
@@ -118,7 +120,7 @@ def _ready(model: nn.Module, device: torch.device) -> Model:
 
 
 def _import_model(spec: str) -> Any:
-    """What ``package.module:attribute`` stands for, as something to call on a batch, or a fitted estimator."""
+    """Import ``package.module:attribute``: a callable on batches, or a fitted estimator."""
     named, call = split_call(spec)
     module_name, _, attribute = named.partition(":")
     if not module_name or not attribute:
@@ -141,13 +143,15 @@ def _import_model(spec: str) -> Any:
         if as_estimator(found) is not None:
             return found
         raise ModelError(
-            f"{spec} is a {type(found).__name__}, which cannot be called on a batch: name a torch.nn.Module or a function."
+            f"{spec} is a {type(found).__name__}, which cannot be called on a batch: give a torch.nn.Module or a function."
         )
     return _made_by(found, spec) if inspect.isfunction(found) and _needs_nothing(found) else found
 
 
 def _import_module(name: str) -> ModuleType:
-    """Import from the current directory as well; it stays importable, since a model may import more when it runs."""
+    """Import a module, also from the current directory, which stays on the path since a model may import more when it
+    runs.
+    """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -167,17 +171,17 @@ def _import_module(name: str) -> ModuleType:
 
 def _instantiate(kind: type, spec: str) -> nn.Module:
     if not issubclass(kind, nn.Module):
-        raise ModelError(f"{spec} is a class, but no torch.nn.Module: name an instance of it, or a function.")
+        raise ModelError(f"{spec} is a class, but not a torch.nn.Module: give an instance of it, or a function.")
     try:
         return kind()
     except Exception as error:
         raise ModelError(
-            f"{spec} cannot be made without arguments ({error}): name an instance, such as net = {kind.__name__}(…)."
+            f"{spec} cannot be made without arguments ({error}): give an instance, such as net = {kind.__name__}(…)."
         ) from error
 
 
 def _needs_nothing(function: Callable[..., Any]) -> bool:
-    """Whether a function can be called without arguments: one that is given a batch cannot."""
+    """Whether a function can be called without arguments; a function on batches cannot."""
     parameters = inspect.signature(function).parameters.values()
     return all(
         p.kind is p.VAR_KEYWORD or (p.default is not p.empty and p.kind is not p.VAR_POSITIONAL) for p in parameters
@@ -185,7 +189,7 @@ def _needs_nothing(function: Callable[..., Any]) -> bool:
 
 
 def _made_by(function: Callable[..., Any], spec: str) -> Any:
-    """What a function that needs no argument makes."""
+    """Call a function without required arguments to make the model."""
     try:
         made = function()
     except Exception as error:
@@ -194,14 +198,14 @@ def _made_by(function: Callable[..., Any], spec: str) -> Any:
         ) from error
     if isinstance(made, type) or not (callable(made) or as_estimator(made) is not None):
         raise ModelError(
-            f"{spec} needs no argument, so it was called to make the model, but what it gave is a {type(made).__name__}: "
-            "name a function that is given a batch, or one that makes a torch.nn.Module."
+            f"{spec} has no required argument, so it was called to make the model, but it returned a {type(made).__name__}: "
+            f"give a function that takes a batch, or one that returns a torch.nn.Module."
         )
     return made
 
 
 def _public_names(owner: object, sought: str, limit: int = 8) -> str:
-    """What there is instead: what is spelt like the name sought, then what the module defines, then its imports."""
+    """Suggestions: similar names first, then the module's own names, then its imports."""
     own = getattr(owner, "__name__", None)
     names = [n for n, value in vars(owner).items() if not n.startswith("_") and not isinstance(value, ModuleType)]
     similar = get_close_matches(sought, names, limit, 0.7)

@@ -1,4 +1,4 @@
-"""The names of the built-in models, apart from the models: they are shown in help texts, which need no PyTorch."""
+"""The names of the built-in models, kept separate so that help texts can show them without importing PyTorch."""
 
 NAMES = (
     "cnn",

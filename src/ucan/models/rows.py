@@ -1,4 +1,4 @@
-"""A model of a table: whole rows put together from the columns that vary and the held ones, and asked as the model wants."""
+"""Models on tables: rows are assembled from varying and held columns, and passed to the model in the form it expects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ucan.held import AtHeld, Held, Rows, check_evaluating
 
 
 class TableModel(Rows):
-    """A classifier of the rows of a table. Noise goes in before everything that the model does itself, in the data's own units.
+    """A classifier of the rows of a table. Noise is added before any preprocessing of the model, in the data's own units.
 
     ``model`` is a fitted estimator or a pipeline of such, which is given a frame (or an array, if it was fitted on one), or
     a module or function on a batch of numbers (n, d), all columns in order.
@@ -35,12 +35,12 @@ class TableModel(Rows):
         texts = [column.name for column in self.columns if column.text]
         if self.estimator is None and texts:
             raise ModelError(
-                f"{type(model).__name__} is given numbers, and column {texts[0]!r} holds texts: leave it out of the table, "
-                "or encode it."
+                f"{type(model).__name__} takes numbers, but column {texts[0]!r} holds texts: leave it out of the table, or "
+                f"encode it."
             )
         known = num_classes if self.estimator is None else self.estimator.num_classes
         if known is None:
-            raise ModelError("say how many classes the model has (num_classes=, on the command line --classes).")
+            raise ModelError("give the number of classes of the model (num_classes=, on the command line --classes).")
         self.num_classes = known
         check_evaluating(model)
 
@@ -55,7 +55,7 @@ class TableModel(Rows):
     ) -> tuple[TableModel, Table]:
         """The model of this table's rows, and the table with the columns and the classes that the model knows.
 
-        ``class_names`` are what people call the model's classes, in its order, if not as it does itself.
+        ``class_names`` are the names of the model's classes, in its order, if they differ from its own.
         """
         estimator = as_estimator(model)
         if estimator is None:
@@ -64,15 +64,15 @@ class TableModel(Rows):
             return cls(model, table.columns, count, model_id), table.for_model(None, class_names)
         if class_names is not None and len(class_names) != estimator.num_classes:
             raise ModelError(
-                f"{len(class_names)} class names were given, and the model has {estimator.num_classes} classes."
+                f"{len(class_names)} class names were given, but the model has {estimator.num_classes} classes."
             )
         fitted = table.for_model(estimator.features, class_names or estimator.classes)
         width = estimator.width
         if estimator.features is None and width is not None and width != len(fitted.columns):
             raise ModelError(
-                f"{type(estimator.model).__name__} was fitted on {width} columns, and {table.name} has {len(fitted.columns)} "
-                f"beside target and identifier ({', '.join(c.name for c in fitted.columns[:6])}, …): leave out what it does "
-                "not take."
+                f"{type(estimator.model).__name__} was fitted on {width} columns, but {table.name} has {len(fitted.columns)} "
+                f"besides target and identifier ({', '.join(c.name for c in fitted.columns[:6])}, …): remove the columns "
+                f"that it does not take."
             )
         return cls(estimator, fitted.columns, None, model_id), fitted
 
@@ -83,7 +83,7 @@ class TableModel(Rows):
 
     @property
     def base(self) -> str | None:
-        """As of any model."""
+        """The hash of the model's weights or file, if there is one."""
         return identity(self.model, self.model_id) if self.model_id is None else f"id:{self.model_id}"
 
     def at(self, held: Held) -> AtHeld:
@@ -108,7 +108,7 @@ class TableModel(Rows):
         return self.model(whole if first is None else whole.to(first.device, first.dtype))
 
     def _data(self, varying: torch.Tensor, held: Held | None) -> Any:
-        """Rows as the estimator was fitted on: a frame where it knows its columns by name, else an array."""
+        """Rows in the form that the estimator was fitted on: a frame if it knows column names, else an array."""
         numbers = varying.detach().cpu().double().numpy()
         values = {} if held is None else held.to_dict()
         columns: list[Any] = []

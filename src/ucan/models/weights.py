@@ -13,14 +13,14 @@ from torch import nn
 from ucan.errors import ModelError
 from ucan.models.build import BuiltIn
 
-# Under which names checkpoints keep the weights, beside the state of an optimiser and the like.
+# The keys under which checkpoints store weights, next to the state of an optimiser.
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
     """The tensors in a .safetensors file, or in a PyTorch file (alone, or under 'state_dict'), by name, on the CPU.
 
-    Under "model_state_dict" or "model", as other checkpoints have them, they are found as well.
+    The keys "model_state_dict" and "model" of other checkpoints are recognised as well.
     """
     path = Path(path)
     if not path.is_file():
@@ -37,12 +37,12 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
                 )  # it is refused below
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files make either reader raise almost anything
-        # PyTorch's own words advise to run what a stranger's file may contain; they are not repeated.
+        # PyTorch's message suggests an unsafe way to load the file; it is not repeated.
         reason = f" ({_first_line(error)})" if path.suffix == ".safetensors" or isinstance(error, OSError) else ""
         raise ModelError(
             f"{path} cannot be read as weights{reason}: give .safetensors, or a PyTorch file that holds tensors only, such "
-            "as torch.save(model.state_dict(), path). A file with a whole model in it is not opened, since that could "
-            "run code."
+            "as torch.save(model.state_dict(), path). A file with a whole pickled model is not opened, since that could run "
+            "code."
         ) from error
     if isinstance(content, dict):
         content = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), content)
@@ -55,11 +55,11 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Put a file's weights into the model. Every weight must be there, with its shape, and no other.
+    """Load a file's weights into the model. Names and shapes must match exactly.
 
-    A "module." in front of every name is dropped (DataParallel); of the weights of a training run, which hold classifier
-    and generator, the classifier's are taken; a built-in model also takes its network's weights alone,
-    and keeps the normalisation that it has.
+    A prefix "module." of all names is removed (DataParallel). From the weights of a training run, which hold classifier and
+    generator, the classifier's are used. A built-in model also accepts the weights of its network alone, and keeps its own
+    normalisation.
     """
     given = read_weights(path)
     target: nn.Module = model
@@ -79,7 +79,7 @@ def _of_a_run(given: dict[str, torch.Tensor]) -> bool:
 
 def _check_fit(model: nn.Module, given: dict[str, torch.Tensor], path: Path) -> None:
     wanted = {key: value for key, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
-    # A counter that only training reads; files from before 2018 lack it.
+    # A counter that is only used in training; files from before 2018 lack it.
     missing = [key for key in wanted if key not in given and not key.endswith("num_batches_tracked")]
     unexpected = [key for key in given if key not in wanted]
     misshaped = [

@@ -1,1 +1,1 @@
-"""Runs as a library: a whole job over a data set, into a folder, and one object to read it again."""
+"""Runs as a library: functions that process a whole data set into a folder, and ``Run``, which reads the folder."""

@@ -1,4 +1,4 @@
-"""The answers of a prediction: the rows of its table, and those that are finished while it is not."""
+"""The answers of a prediction job: the rows of its table, and the journal of finished answers."""
 
 from __future__ import annotations
 
@@ -27,54 +27,54 @@ class Answer(NamedTuple):
     time: float
 
     def line(self) -> str:
-        """The row as the table has it."""
+        """The row as a line of the table."""
         return "\t".join([*map(str, self[:4]), f"{self.time:.3f}"])
 
     @classmethod
     def of(cls, line: str) -> Answer:
-        """The row that a line of the table holds."""
+        """Parse a line of the table."""
         idx, label, predict, correct, seconds = line.split("\t")
         return cls(int(idx), int(label), int(predict), int(correct), float(seconds))
 
 
 def table_of(answers: Iterable[Answer]) -> str:
-    """The table of these answers."""
+    """Format the answers as a table."""
     return "\n".join(["\t".join(Answer._fields), *(answer.line() for answer in answers)]) + "\n"
 
 
 class Answers:
-    """Finished answers by index, kept in ``p.tsv.part`` until ``p.tsv`` is whole; in memory alone without a table.
+    """Finished answers by index, stored in ``p.tsv.part`` until ``p.tsv`` is complete; without a table, in memory only.
 
-    The part is a journal whose first line is JSON and says what its answers are about.
+    The ``.part`` file is a journal. Its first line is the config as JSON.
     """
 
     def __init__(self, table: Path | None) -> None:
         self.table = table
         self.about: PredictConfig | None = None
         self.done: dict[int, Answer] = {}
-        self._started = False  # whether the journal is ours and has its first line
+        self._started = False  # whether this process has written or read the first line
         self._journal = None if table is None else Journal(table.with_name(f"{table.name}.part"))
         if self._journal is not None and self._journal.path.exists():
             self._read(self._journal)
 
     def begin(self, config: PredictConfig) -> None:
-        """Say what the answers are about; those of an earlier call must be about the same, to the last setting."""
+        """Set the config. Answers of an earlier call must have the same config in every setting."""
         wanted = from_table(PredictConfig, frozen(to_table(config)), "the config")
         if self.about is not None and self._journal is not None:
             refuse_changes(self._journal.path, changes(self.about, wanted))
         self.about = wanted
 
     def add(self, answer: Answer) -> None:
-        """Keep one more answer."""
+        """Store one more answer."""
         if self._journal is not None:
             with storage(self._journal.path):
-                if not self._started:  # with the first answer: before it there is nothing to go on from
+                if not self._started:  # written with the first answer, since without answers there is nothing to resume
                     self._start(self._journal)
                 self._journal.append(answer.line())
         self.done[answer.idx] = answer
 
     def finish(self, indices: Sequence[int]) -> None:
-        """Write the table whole; what was kept beside it is needed no more."""
+        """Write the complete table and delete the journal."""
         assert self.table is not None and self._journal is not None
         with storage(self.table):
             write_whole(self.table, table_of(self.done[i] for i in indices).encode())
@@ -84,16 +84,16 @@ class Answers:
         try:
             journal.begin(json.dumps(to_table(self.about)))
             self._started = True
-        except FileExistsError as error:  # answers under two settings must never share a file
+        except FileExistsError as error:  # answers under two configs must never share a file
             raise StoreError(
-                f"{journal.path} is being written by another process: wait for it, or name another file."
+                f"{journal.path} is being written by another process: wait for it, or give another file."
             ) from error
 
     def _read(self, journal: Journal) -> None:
         with storage(journal.path):
             try:
                 lines = journal.lines()
-                if not lines:  # killed before its first line was whole
+                if not lines:  # killed before its first line was complete
                     if not START.startswith(journal.path.read_bytes()[: len(START)]):
                         raise ValueError("no line")
                     journal.path.unlink()
@@ -104,7 +104,7 @@ class Answers:
                 self.done = {answer.idx: answer for answer in map(Answer.of, lines[1:])}
             except (ValueError, TypeError, KeyError) as error:
                 raise StoreError(
-                    f"{journal.path} is damaged, or is not what `ucan predict` keeps while it works; nothing was changed. "
-                    "Remove it to begin anew, or name another file."
+                    f"{journal.path} is damaged, or is not a journal of `ucan predict`; nothing was changed. Remove it "
+                    f"to start again, or give another file."
                 ) from error
         self.about, self._started = from_table(PredictConfig, about, str(journal.path)), True

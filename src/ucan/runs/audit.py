@@ -1,4 +1,4 @@
-"""Attack the certificates of a run inside their own regions; every attempt is kept as it is finished."""
+"""Attack the certificates of a run inside their regions; every finished attempt is stored at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ucan.version import __version__
 
 @dataclass(frozen=True, kw_only=True)
 class AuditJob:
-    """What `ucan audit` is asked for: the run, where its parts are if not where it says, and how they are attacked."""
+    """The settings of an audit: the run, the paths of its parts if they have moved, and the attack."""
 
     run: str | Path
     model: str | None = None
@@ -49,7 +49,7 @@ class AuditJob:
 
 @dataclass(frozen=True, eq=False)
 class Audited:
-    """What an audit found: the certificates of the run, the attempts on them, and where breaks and pictures are."""
+    """The result of an audit: the number of certificates, the attempts, and the paths of breaks and pictures."""
 
     certified: int
     summary: Summary
@@ -64,19 +64,28 @@ class Audited:
 
 
 def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SILENT) -> Audited:
-    """Attack the certificates that a job names, in the folder ``out`` (RUN/audit if not given); it goes on where it stopped."""
+    """Attack the certificates of a run and store the attempts in a folder; an interrupted audit resumes.
+
+    Args:
+        job: the run, the attack and its budget.
+        out: the audit's folder; ``RUN/audit`` if None.
+        progress: receives progress and messages; silent by default.
+
+    Returns:
+        The attempts and a summary of what broke.
+    """
     where = device_of(job.device)
     run = Run.open(job.run)
     chosen = _chosen(run, job.min_radius, job.most)
     dataset = _dataset(run, job.data, chosen[-1])
     first = next((c for _, c in _certificates(run, chosen)), None)
     if first is None:
-        raise InvalidInput(f"{run.folder} was imported and holds numbers only: there are no certificates to attack.")
+        raise InvalidInput(f"{run.folder} was imported and has no certificates to attack.")
     g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust)
     weights = weights_hash(g.f.model)
-    if run.config.model.weights_hash not in (None, weights):  # before the audit's folder is settled
+    if run.config.model.weights_hash not in (None, weights):  # before the audit's folder is created
         raise InvalidInput(
-            f"{run.folder} is about other weights: give those that were certified, with --model or --weights."
+            f"{run.folder} was made with other weights: give the certified weights with --model or --weights."
         )
     config = AuditConfig(ucan=__version__, weights_hash=weights, run=run.config_hash, **asdict(job.budget))
     modes, factors = modes_of(first.scope, job.mode), list(job.factors)
@@ -97,7 +106,7 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
 
 
 class _Told:
-    """Passes attempts on, with how many broke."""
+    """Stores attempts, and shows how many broke."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -110,25 +119,27 @@ class _Told:
 
 
 def _open(record: dict[str, Any] | None) -> bool:
-    """Whether an attempt has yet to be made, or to be made again."""
+    """Whether an attempt still has to be made, or made again."""
     return record is None or Attempt(**record).tested_once
 
 
 @contextmanager
 def _memory(path: str | Path | None, certificate: Certificate) -> Iterator[Registry | None]:
-    """The registry behind a run of scope registry."""
+    """Open a copy of the registry of a run with scope registry."""
     if certificate.scope != "registry":
         yield None
         return
     if path is None or not Path(path).is_file():
-        raise InvalidInput(f"this run was made with a registry, and there is none at {path}: name it with --registry.")
+        raise InvalidInput(
+            f"this run was made with a registry, but there is none at {path}: give its path with --registry."
+        )
     with Registry(path) as registry:
         yield registry
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """No other audit is at work in this folder."""
+    """Make sure that no other audit writes to this folder."""
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = WriterLock(folder / LOCK)
@@ -139,12 +150,12 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _chosen(run: Run, min_radius: float, most: int | None) -> list[int]:
-    """The numbers of the inputs whose certificates are attacked."""
+    """The indices of the inputs whose certificates are attacked."""
     columns = run.rows(("idx", "abstained", "radius"))
     large = ~columns["abstained"] & (columns["radius"] > 0) & (columns["radius"] >= min_radius)
     chosen: list[int] = columns["idx"][large].tolist()[:most]
     if not chosen:
-        raise InvalidInput(f"{run.folder} holds no certificate of radius {min_radius:g} or more: nothing to audit.")
+        raise InvalidInput(f"{run.folder} has no certificate with radius {min_radius:g} or more: nothing to audit.")
     return chosen
 
 

@@ -1,6 +1,6 @@
-"""From what a user names to what it stands for: law, noise, budget, data, device, and the smoothed classifier.
+"""Build objects from what a user gives: law, noise, budget, data, device, and the smoothed classifier.
 
-Everything may be given by its name, as on the command line, or as an object from Python.
+Each can be given by name, as on the command line, or as a Python object.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from ucan.tabular import SmoothedTable, as_amounts
 from ucan.training import is_trained_run, load_run
 from ucan.votes import forward_size
 
-# An eager job shorter than this, in seconds, is over before compiling would have paid.
+# For an eager job shorter than this, in seconds, compiling takes longer than it saves.
 WORTH_COMPILING = 120.0
 
 
 def law_of(law: str | Law | None, scale: float | None, exponent: float | None) -> Law:
-    """The law of this name, Gaussian if there is none, or the one given, at another λ if ``scale`` says so."""
+    """The law with this name (Gaussian if None), or the given law; ``scale`` replaces λ."""
     if isinstance(law, Law):
         if exponent is not None:
-            raise InvalidInput("a law that is given as an object has its own parameters: leave exponent out.")
+            raise InvalidInput("a law given as an object has its own parameters: leave exponent out.")
         return law if scale is None else replace(law, scale=scale)
     return law_named(law, scale, exponent)
 
 
 def generator_of(noise: str | Generator | None, event: tuple[int, ...], law: Law) -> Generator:
-    """The generator that `--noise` describes, for inputs of this shape; a generator as it is."""
+    """The generator that `--noise` describes, for inputs of this shape; a generator is returned unchanged."""
     if isinstance(noise, Generator):
         return noise
     path = Path(noise or "")
@@ -69,16 +69,16 @@ def generator_of(noise: str | Generator | None, event: tuple[int, ...], law: Law
 
 
 def budget_of(budget: Any, dataset: Labelled, model: Model) -> Budget | None:
-    """The budget that `--budget` describes, for these data; one given as numbers as it is.
+    """The budget that `--budget` describes, for these data; a number or an array is used directly.
 
-    Of a table it is by column: "income=5%,age=1", or a mapping.
+    For a table it is given by column: "income=5%,age=1", or a mapping.
     """
     event = dataset.event_shape
     by_column = isinstance(budget, Mapping) or (isinstance(budget, str) and ("=" in budget or budget.endswith(".toml")))
     if by_column:
         if not isinstance(dataset, Table):
             raise InvalidInput(
-                f"--budget by column is for tables; {dataset.name} is none: give a number or a .npy file."
+                f"--budget by column is for tables, and {dataset.name} is not a table: give a number or a .npy file."
             )
         return dataset.budget(as_amounts(budget, "--budget"))
     if budget is None or not isinstance(budget, str):
@@ -86,7 +86,7 @@ def budget_of(budget: Any, dataset: Labelled, model: Model) -> Budget | None:
     if budget == "trained":
         own = load_run(model).budget if isinstance(model, str) and is_trained_run(model) else None
         if own is None:
-            raise InvalidInput(f"--budget trained: {model} is no run that was trained for a budget.")
+            raise InvalidInput(f"--budget trained: {model} is not a run that was trained for a budget.")
         return Budget.of(own, event)
     if Path(budget).suffix in (".npy", ".npz"):
         try:
@@ -97,7 +97,8 @@ def budget_of(budget: Any, dataset: Labelled, model: Model) -> Budget | None:
         return Budget.of(float(budget), event)
     except ValueError as error:
         raise InvalidInput(
-            f"--budget takes a number above 0, a .npy or .npz file, trained, or column=number for tables; got {budget!r}."
+            f"--budget takes a number above 0, a .npy or .npz file, trained, or column=number for tables; got "
+            f"{budget!r}."
         ) from error
 
 
@@ -109,33 +110,33 @@ def _array(option: str, path: Path) -> torch.Tensor:
 
 
 def norm_of(norm: float | None, generator: Generator) -> float:
-    """The norm; if none is named, the generator's own if it has but one, else 2."""
+    """The norm. If None: the generator's norm if it has exactly one, else 2."""
     if norm is not None:
         return norm
     return generator.own_norm or 2.0
 
 
 def step_for(arithmetic: str | None, dataset: Labelled, known: str | None) -> float | torch.Tensor | None:
-    """The step of the inputs that a job works with; ``known`` is the arithmetic of what it goes on with, if anything."""
+    """The step of a job's inputs; ``known`` is the arithmetic of the run that it continues, if any."""
     if arithmetic is None and known is not None:
-        declared = Grid.of(dataset.step)  # one step per column cannot be told from its name alone
+        declared = Grid.of(dataset.step)  # the name alone does not determine one step per column
         return dataset.step if arithmetic_of(declared) == known else step_of(known)
     if arithmetic == "grid" and dataset.step is None:
         raise InvalidInput(
-            f"--arithmetic grid: nothing says of what the numbers of {dataset.name} are whole multiples. Save pictures as "
-            "bytes (an .npz with x of type uint8, or 8-bit pictures) and numbers with few decimals, or say --arithmetic real."
+            f"--arithmetic grid: the values of {dataset.name} have no known step. Save pictures as bytes (an .npz with "
+            f"x of type uint8, or 8-bit pictures) and numbers with few decimals, or use --arithmetic real."
         )
     return None if arithmetic == "real" else dataset.step
 
 
 def classes_of(model: Any, given: int | None, x: torch.Tensor) -> int:
-    """The number of classes: given, or the width of the model's logits on one clean input."""
+    """The number of classes: as given, or the number of the model's logits on one clean input."""
     return given if given is not None else adapt(model, x).num_classes
 
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """A classifier under its noise, in real arithmetic, for the inputs chosen; the classes' names, if anyone knows them."""
+    """A smoothed classifier in real arithmetic for the selected inputs, and the names of its classes if known."""
 
     g: SmoothedClassifier
     selection: Selection
@@ -145,7 +146,7 @@ class Settled:
 
 
 def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settled:
-    """The classifier that is asked for, and the inputs as it takes them: a table's columns, and classes in its order."""
+    """Build the classifier, and prepare the inputs for it: a table's columns, and labels in the model's class order."""
     dataset, remarks = selection.dataset, list[str]()
     names = None if asked.class_names is None else tuple(asked.class_names)
     if isinstance(dataset, Table):
@@ -154,67 +155,67 @@ def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settle
         return Settled(made.smoothed, chosen, made.table.classes, made.sigma, tuple(remarks))
     if asked.sigma is not None:
         raise InvalidInput(
-            f"--sigma is the noise of a table's columns; {dataset.name} is no table: use --scale and --noise."
+            f"--sigma is the noise of a table's columns, and {dataset.name} is not a table: use --scale and --noise."
         )
     g, own = _smoothed(asked, selection.first().to(where), None, remarks)
     if names is not None and len(names) != g.f.num_classes:
-        raise InvalidInput(f"{len(names)} class names were given, and the model has {g.f.num_classes} classes.")
-    order = names or own  # a model that knows its own labels wins over the alphabet
+        raise InvalidInput(f"{len(names)} class names were given, but the model has {g.f.num_classes} classes.")
+    order = names or own  # the model's own labels take precedence over alphabetical order
     if order is not None and dataset.classes is not None and set(dataset.classes) <= set(order):
         dataset = dataset.in_order(order)
     return Settled(g, replace(selection, dataset=dataset), order or dataset.classes, {}, tuple(remarks))
 
 
 def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[str]) -> SmoothedTable:
-    """A model on a table; its noise is given by column."""
+    """Smooth a model on a table; the noise is given by column."""
     if asked.noise is not None:
         raise InvalidInput("the noise of a table is given by column: use --sigma and --train, and leave out --noise.")
     if isinstance(asked.model, str) and is_trained_run(asked.model):
-        raise InvalidInput(
-            f"{asked.model} was trained on pictures, not on a table's rows: give an estimator or a network."
-        )
+        raise InvalidInput(f"{asked.model} was trained on pictures, not on tables: give an estimator or a network.")
     model = loaded(asked, where, table.event_shape, remarks)
     told = asked.scale is not None or isinstance(asked.law, Law) or "scale" in (asked.law or "")
     law = law_of(asked.law, asked.scale if told else 1.0, asked.exponent)
     if asked.precision is not None:
-        raise InvalidInput("a table's rows are answered in the model's own precision: leave --precision out.")
+        raise InvalidInput("--precision is not supported for tables: leave it out.")
     return SmoothedTable(
         model, table, asked.sigma, law, 1.0, asked.classes, asked.class_names, asked.model_id, step=False
     )
 
 
 def loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remarks: list[str] | None = None) -> Any:
-    """The model itself: loaded by its name, or as it is; what is odd about it is added to the remarks."""
+    """The model: loaded by name, or the given object; warnings about it are appended to ``remarks``."""
     model, weights = asked.model, asked.weights
     if not isinstance(model, str):
         if weights is not None:
-            raise InvalidInput("a model that is given as an object has its weights: leave weights out.")
+            raise InvalidInput("a model given as an object already has its weights: leave weights out.")
         found = model
     elif model in BUILT_IN and weights is None:
-        raise InvalidInput(f"{model} has no trained weights: give its --weights, or train one (`ucan train list`).")
+        raise InvalidInput(
+            f"{model} has no trained weights: give them with --weights, or train it (`ucan train list`)."
+        )
     else:
         found = load_model(model, weights, asked.classes, where, event, trust=asked.trust)
         if weights is None and ":" in model and is_random(found, lambda: load_model(model, device=where)):
             (remarks if remarks is not None else []).append(
-                f"{model} gives other weights every time it is called, so that the classifier is a random one: what follows is "
-                "about the weights of this call alone. Load trained weights in it, or give --weights."
+                f"{model} returns different weights each time it is called, so its weights are random. The results are "
+                f"valid only for the weights of this call. Load trained weights in the function, or give --weights."
             )
     if asked.normalise is not None:
         if not isinstance(found, nn.Module):
-            raise InvalidInput("--normalise goes in front of a PyTorch network, and this model is none: leave it out.")
+            raise InvalidInput("--normalise needs a PyTorch network, and this model is not one: leave it out.")
         found = normalised(found, asked.normalise, event[0])
     return found
 
 
 def smoothed_of(asked: Pipeline, first: torch.Tensor, step: float | None = None) -> SmoothedClassifier:
-    """The smoothed classifier that is asked for, for inputs like ``first`` (1, *event) on its device."""
+    """Build the smoothed classifier for inputs like ``first`` (1, *event), on the device of ``first``."""
     return _smoothed(asked, first, step, [])[0]
 
 
 def _smoothed(
     asked: Pipeline, first: torch.Tensor, step: float | None, remarks: list[str]
 ) -> tuple[SmoothedClassifier, tuple[str, ...] | None]:
-    """The same, and what the model itself calls its classes."""
+    """Return the smoothed classifier, and the class names that the model stores."""
     event = tuple(first.shape[1:])
     if isinstance(asked.model, str) and is_trained_run(asked.model):
         return _trained(asked, asked.model, first, step), None
@@ -228,7 +229,7 @@ def _smoothed(
 
 
 def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | None) -> SmoothedClassifier:
-    """A trained run, under the noise it was trained for; only λ may be changed."""
+    """Load a trained run with its own noise; only λ can be changed."""
     options = {
         "--law": asked.law,
         "--exponent": asked.exponent,
@@ -238,10 +239,12 @@ def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | No
     }
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise InvalidInput(f"{folder} is a trained run and brings its own noise: leave out {', '.join(given)}.")
+        raise InvalidInput(f"{folder} is a trained run with its own noise: leave out {', '.join(given)}.")
     run = load_run(folder)
     if run.shape != tuple(first.shape[1:]):
-        raise InvalidInput(f"{folder} was trained on inputs of shape {run.shape}, these have {tuple(first.shape[1:])}.")
+        raise InvalidInput(
+            f"{folder} was trained on inputs of shape {run.shape}, but these have shape {tuple(first.shape[1:])}."
+        )
     law = run.law if asked.scale is None else replace(run.law, scale=asked.scale)
     return SmoothedClassifier(
         run.classifier.to(first.device), law, run.generator, run.num_classes, precision=asked.precision, step=step
@@ -251,7 +254,7 @@ def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | No
 def model_ref(
     asked: Pipeline, g: SmoothedClassifier, given: bool = False, class_names: Sequence[str] | None = None
 ) -> ModelRef:
-    """What a config says of the model; ``given``: also how its number of classes and its name were given."""
+    """The config's record of the model; with ``given``, also how its number of classes and its name were given."""
     weights = None if asked.weights is None else str(asked.weights)
     spelled = (asked.classes, asked.model_id) if given else (None, None)
     hashes = (weights_hash(g.f.model), g.engine.identity())
@@ -262,7 +265,7 @@ def model_ref(
 
 
 def data_ref(asked: Inputs, dataset: Labelled) -> DataRef:
-    """What a config says of the data."""
+    """The config's record of the data."""
     train = str(asked.train) if isinstance(asked.train, str | Path) else None
     return DataRef(
         asked.source,
@@ -282,7 +285,7 @@ def data_ref(asked: Inputs, dataset: Labelled) -> DataRef:
 
 
 def noise_ref(g: SmoothedClassifier) -> NoiseRef:
-    """What a config says of the noise."""
+    """The config's record of the noise."""
     return NoiseRef(None, g.M.describe(), dict(g.M.settings()), weights_hash(g.M))
 
 
@@ -294,13 +297,13 @@ def settle_backend(
     inputs: int,
     known: str | None = None,
 ) -> str:
-    """Set how g runs its classifier, and say its name; ``known`` is what a run that exists already has settled on."""
+    """Set the backend of g's classifier and return its name; ``known`` is the backend of an existing run."""
     if known is not None and choice in ("auto", known):
         g.engine.backend = "eager" if known == "function" else known
         if (found := g.backend_for(first, plan)) != known:
             raise InvalidInput(
-                f"this run was begun with backend {known}, but here the model runs with {found}: start a new folder, or go "
-                "on where it was begun."
+                f"this run was started with backend {known}, but here the model runs with {found}: use a new folder, "
+                f"or continue on a machine with that backend."
             )
         return known
     g.engine.backend = choice
@@ -310,18 +313,20 @@ def settle_backend(
 
 
 def _worth_compiling(g: SmoothedClassifier, plan: CertifyPlan | PredictPlan, first: torch.Tensor, inputs: int) -> bool:
-    """Whether the whole job, if no input stops early, would take long enough eagerly; from one or two forward passes."""
+    """Whether the job is long enough to compile, assuming that no input stops early; times one or two forward
+    passes.
+    """
     if not isinstance(g.f.model, nn.Module):
         return False
     size = plan.batch_size or forward_size(first.numel(), first.device)
     samples = inputs * (plan.n + (plan.n0 if isinstance(plan, CertifyPlan) else 0))
     batch = g.M.view(first.expand(size, *first.shape[1:]).contiguous())
-    for _ in range(2):  # the first pass may owe its time to warming up
+    for _ in range(2):  # the first pass includes warm-up time
         start = time.perf_counter()
         try:
             with torch.inference_mode():
                 int(g.f(batch)[0])  # waits for the device
-        except torch.OutOfMemoryError:  # smaller passes will be tried; they need no compiler
+        except torch.OutOfMemoryError:  # smaller passes will be tried, without compiling
             return False
         if (time.perf_counter() - start) * samples / size < WORTH_COMPILING:
             return False

@@ -1,4 +1,4 @@
-"""Certify a data set into a run's folder: every result is kept as it comes."""
+"""Certify a data set into a run's folder; every result is stored at once."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from ucan.runs.sheet import SHEET, class_name, has_sheet, row_answers, write_she
 from ucan.smoothed import SmoothedClassifier
 from ucan.tabular import RowAnswer
 
-# Answers of a table that a summary tells in words.
+# Number of a table's rows that a summary describes.
 SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Certified:
-    """What is there of the inputs asked for. ``accuracy`` is rounded down, and None where no label is known.
+    """The results for the selected inputs. ``accuracy`` is rounded down; it is None if no label is known.
 
-    ``at_ceiling``: so many certificates had all n votes, and could be larger with more. ``sheet`` is the file with names and
-    columns, ``rows`` are the first answers of a table.
+    ``at_ceiling`` is the number of certificates that had all n votes and could be larger with more. ``sheet`` is the
+    file with names and columns; ``rows`` are the first answers of a table.
     """
 
     run: Path
@@ -100,10 +100,18 @@ def _row_to_dict(row: RowAnswer) -> dict[str, Any]:
 
 
 def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress = SILENT) -> Certified:
-    """Certify the inputs that a job names, into the folder ``out``, or beside it into a ``.tsv``; then say what is there.
+    """Certify a data set into a folder, and summarise the results.
 
-    A run with the same config goes on where it stopped; another config is refused, with each difference. Each result is
-    kept, with all of its evidence, before the next is begun, so the work may be stopped at any time.
+    An existing run with the same config is resumed; a different config is refused, and the error lists each difference.
+    Each result is stored with its evidence before the next one starts, so the work can be stopped at any time.
+
+    Args:
+        job: the classifier, its noise, the inputs and the sampling; the options of ``ucan certify``.
+        out: the run's folder, or a ``.tsv`` file next to which the folder is created; by the data and the norm if None.
+        progress: receives progress and messages; silent by default.
+
+    Returns:
+        The counts, the accuracy and the paths of the run.
     """
     work = prepared(job, out, progress)
     config = config_of(work)
@@ -113,11 +121,11 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
     ):
         if work.known is not None and grows(work.known, config):
             if job.cluster is not None:
-                raise InvalidInput("going on with more votes is done in one process: leave --cluster out.")
+                raise InvalidInput("a run can be continued with more votes only in one process: leave --cluster out.")
             store.adopt(replace(work.known, sampling=replace(work.known.sampling, n=job.n)).to_table())
         try:
             _certify_all(work, memory, store, progress)
-        finally:  # however the work ends, the table holds what is stored
+        finally:  # the table is written also after an error or an interruption
             if len(store):
                 write(store, work.tsv, overwrite=True)
                 if has_sheet(work.selection.dataset):
@@ -127,7 +135,7 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
 
 
 def _check_order(store: Store, work: Prepared, progress: Progress) -> None:
-    """Say so where the labels look numbered in another order than the model's classes."""
+    """Warn if the labels seem to be numbered in another order than the model's classes."""
     columns = store.columns(("label", "prediction"))
     found = other_order(columns["label"], columns["prediction"])
     if found is None:
@@ -135,8 +143,9 @@ def _check_order(store: Store, work: Prepared, progress: Progress) -> None:
     names = work.class_names
     told = ", ".join(f"{class_name(a, names)} as {class_name(b, names)}" for a, b in list(found.items())[:3])
     progress.warn(
-        f"the classes of data and model look like two orders of the same ones: most answers are wrong, and in the same way "
-        f"({told}). Give the model's classes in its order (--class-names), or name the folders as the model does."
+        f"the classes of the data and of the model seem to be in different orders: most answers are wrong in the same "
+        f"way ({told}). Give the class names in the model's order (--class-names), or name the folders as the model "
+        f"names its classes."
     )
 
 
@@ -144,7 +153,7 @@ def _check_order(store: Store, work: Prepared, progress: Progress) -> None:
 def _memory(
     path: str | Path | None, g: SmoothedClassifier, first: torch.Tensor, plan: CertifyPlan
 ) -> Iterator[Registry | None]:
-    """The registry, if one is asked for and the classifier belongs to it."""
+    """Open the registry, if one is given, and check that it belongs to this classifier."""
     if path is None:
         yield None
         return
@@ -154,7 +163,7 @@ def _memory(
 
 
 def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress: Progress) -> None:
-    """Every input that has no result yet, and those that may have more votes."""
+    """Certify every input without a result, and those that can get more votes."""
     done, plan = store.done(), work.plan
     todo = [index for index in work.selection.indices if index not in done]
     more = _unfinished(work, store, done)
@@ -174,21 +183,21 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
                 if work.job.certificates:
                     save_json(outcome, _certificate_path(store, index))
                 tally.add(label, outcome)
-                # Under a stopping rule the sure inputs come first: a share of those would promise too much.
+                # Under a stopping rule the easy inputs finish first, so a share of the finished ones would be too high.
                 progress.finished("" if plan.stop is not None or more else tally.words)
                 if work.job.time is not None and now - begin > work.job.time:
                     break
     if tally.invalid:
         progress.warn(
-            f"{tally.invalid:,} of {tally.votes:,} votes were for no class, since the model answered with NaN or a class "
-            "number out of range; they count against every answer."
+            f"{tally.invalid:,} of {tally.votes:,} votes were invalid: the model returned NaN or a class number out of "
+            f"range. They count against every class."
         )
 
 
 def _answered(
     outcomes: Iterator[tuple[int, Certificate | Abstention]], store: Store
 ) -> Iterator[tuple[int, Certificate | Abstention]]:
-    """The outcomes; where the model fails in the midst of them, what is kept is said."""
+    """Yield the outcomes; if the model raises an error, say which results are kept."""
     try:
         yield from outcomes
     except (UcanError, OSError):
@@ -196,15 +205,15 @@ def _answered(
     except Exception as error:  # whatever the user's model raises
         said = str(error).strip().splitlines() or ["no message"]
         raise ModelError(
-            f"the model failed in the midst of the run: {type(error).__name__}: {said[0].rstrip('.')}. {len(store)} results "
-            f"are kept in {store.folder}; the same command goes on from there."
+            f"the model failed during the run: {type(error).__name__}: {said[0].rstrip('.')}. {len(store)} results "
+            f"are kept in {store.folder}; run the same command again to resume."
         ) from error
 
 
 def _outcomes(
     g: SmoothedClassifier, work: Prepared, memory: Registry | None, todo: list[int], more: dict[int, Evidence]
 ) -> Iterator[tuple[int, Certificate | Abstention]]:
-    """Each input's outcome as it is there, by its number in the data: of new inputs, then of those that have votes.
+    """Yield each outcome with its input's index: first the new inputs, then those that already have votes.
 
     Inputs with the same held columns share a classifier and its forward passes.
     """
@@ -221,7 +230,7 @@ def _outcomes(
 
 
 def _unfinished(work: Prepared, store: Store, done: set[int]) -> dict[int, Evidence]:
-    """The results that were made with a smaller n in mind, with their votes; none unless the bound allows to go on."""
+    """The votes of results made with a smaller n; empty unless the bound allows more votes."""
     sampling = Sampling.of(work.plan, "", None, None)
     if not done or not sampling.can_grow or work.scope == "registry":
         return {}
@@ -233,7 +242,7 @@ def _unfinished(work: Prepared, store: Store, done: set[int]) -> dict[int, Evide
 
 @dataclass
 class _Tally:
-    """How the results stand: right answers and known labels of all, votes and invalid ones of those added here."""
+    """Counts: correct answers and known labels of all results; votes and invalid votes of those added here."""
 
     right: int
     known: int
@@ -242,7 +251,7 @@ class _Tally:
 
     @classmethod
     def of(cls, store: Store) -> _Tally:
-        """The results so far."""
+        """Count the results so far."""
         earlier = store.columns(("label", "correct"))
         return cls(int(earlier["correct"].sum()), int(labelled(earlier).sum()))
 
@@ -255,13 +264,13 @@ class _Tally:
 
     @property
     def words(self) -> str:
-        """The share of right answers, rounded down."""
+        """The share of correct answers, rounded down, as text."""
         return f"accuracy {floor_percent(self.right / self.known)} %" if self.known else ""
 
 
 @contextmanager
 def _placed(work: Prepared, progress: Progress) -> Iterator[SmoothedClassifier]:
-    """Where the votes are counted: in this process, or by the workers of a cluster."""
+    """Set up where the votes are counted: in this process, or on the workers of a cluster."""
     device = work.first.device.type
     if work.job.cluster is None:
         if device == "cpu":
@@ -273,7 +282,7 @@ def _placed(work: Prepared, progress: Progress) -> Iterator[SmoothedClassifier]:
 
 
 def _write_certificates(store: Store, indices: Sequence[int]) -> None:
-    """Certificates of an earlier call that are not there: it was stopped, or did not ask for them."""
+    """Write certificates that are missing because an earlier call was interrupted or did not ask for them."""
     (store.folder / "certificates").mkdir(exist_ok=True)
     for index in indices:
         if not _certificate_path(store, index).exists():
@@ -285,7 +294,7 @@ def _certificate_path(store: Store, index: int) -> Path:
 
 
 def _summary(store: Store, work: Prepared) -> Certified:
-    """Of the inputs asked for; an earlier, longer call may have left more."""
+    """Summarise the selected inputs; the store may hold more, from an earlier call."""
     columns = {name: column[: len(work.selection.indices)] for name, column in store.gapless()[0].items()}
     count, known = len(columns["idx"]), labelled(columns)
     radii, data = columns["radius"][columns["correct"]], work.selection.dataset
@@ -312,7 +321,7 @@ def _summary(store: Store, work: Prepared) -> Certified:
 
 
 def _at_ceiling(store: Store, columns: dict[str, np.ndarray]) -> int:
-    """How many certificates had every vote: no certificate from so many votes is larger."""
+    """The number of certificates with all votes for the class: the largest that so many votes can give."""
     certified = ~columns["abstained"]
     if not certified.any():
         return 0

@@ -1,7 +1,7 @@
-"""What a run is: one typed, frozen record, read from the run's ``config.toml`` and written to it.
+"""The config of a run: one typed, frozen record, read from and written to the run's ``config.toml``.
 
-A field is either an option of the command that made the run, or it says from what it follows. So the command can be made
-from the record, and two configs can be compared field by field.
+A field is either an option of the command that made the run, or it states what it is derived from. So the command can
+be rebuilt from the record, and two configs can be compared field by field.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OF_FILE = "told by the file that was imported"
 
 @dataclass(frozen=True)
 class ModelRef:
-    """The classifier: how it was named, and what tells it from others. ``spec`` is None for one given as an object."""
+    """The classifier: how it was given, and its identity. ``spec`` is None for a Python object."""
 
     spec: str | None = entry("model", certify=Option("--model"))
     weights: str | None = entry("weights", later=True, certify=Option("--weights", own=True))
@@ -41,7 +41,7 @@ class ModelRef:
 
 @dataclass(frozen=True)
 class DataRef:
-    """The inputs: how they were named, which were taken, and the hash of them all. ``skip`` is None where nobody knows."""
+    """The inputs: how they were given, which were selected, and the hash of them all. ``skip`` is None if unknown."""
 
     source: str | None = entry("data", certify=Option("--data"))
     split: str | None = entry("split", certify=Option("--split", "test"))
@@ -60,7 +60,7 @@ class DataRef:
 
 @dataclass(frozen=True)
 class LawRef:
-    """The noise law: as given, its name, its module if it is none of ours, λ, its exponent, its other parameters."""
+    """The noise law: as given, its name, its module if it is not part of UCAN, λ, exponent, other parameters."""
 
     given: str | None = entry("given.law", compared=False, certify=Option("--law", own=True))
     name: str | None = entry("law.name", certify="of the law; without `given`, the option")
@@ -77,7 +77,7 @@ class LawRef:
 
 @dataclass(frozen=True)
 class NoiseRef:
-    """The shape of the noise: as given, as it describes itself, its settings, and a hash of its state."""
+    """The shape of the noise: as given, its description, its settings, and a hash of its state."""
 
     given: str | None = entry("given.noise", compared=False, certify=Option("--noise", own=True))
     described: str | None = entry("noise", certify="of the generator")
@@ -90,7 +90,7 @@ class NoiseRef:
 
 @dataclass(frozen=True)
 class ClaimRef:
-    """What is claimed: whose guarantee, in which norm, under which cap, for which budget, with which registry."""
+    """The claim: its scope, norm, ALM cap, budget and registry."""
 
     scope: str | None = entry("scope", certify="of the generator and the registry", imported=Option("--scope"))
     norm: float | None = entry("norm", certify=Option("--norm", 2.0), imported=Option("--norm"))
@@ -102,7 +102,7 @@ class ClaimRef:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the votes are drawn and bounded. A field is None where a run does not say."""
+    """How the votes are drawn and bounded. A field is None if the run does not state it."""
 
     n0: int | None = entry("n0", certify=Option("--n0", 100))
     n: int | None = entry("n", certify=Option("--n"))
@@ -139,7 +139,7 @@ class Sampling:
 
     @property
     def can_grow(self) -> bool:
-        """Whether a run may go on with a larger n: its bound holds at every number of votes."""
+        """Whether a run can be continued with a larger n: its bound holds at every number of votes."""
         rule = self.rule
         return self.bound == "anytime" or (rule is not None and rule.bound == "anytime")
 
@@ -154,7 +154,7 @@ class Sampling:
         return seed_number(self.seed, self.seed_source)
 
     def plan(self, norm: float | None) -> CertifyPlan:
-        """The plan, but for its stopping rule and its budget; what the run does not say is as usual."""
+        """The plan without its stopping rule and budget; defaults replace what the run does not state."""
         told: dict[str, Any] = {
             "n0": self.n0,
             "n": self.n,
@@ -169,7 +169,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class ImportRef:
-    """Where imported results are from, and what is known of them."""
+    """The source of imported results, and what is known about them."""
 
     source: str | None = entry("source", imported=Option("FILE"))
     format: str | None = entry("format", imported=OF_FILE)
@@ -181,7 +181,7 @@ class ImportRef:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A certified or an imported run. A part of which a run says nothing has the value None in its fields."""
+    """The config of a certified or an imported run. Unknown fields are None."""
 
     kind: Literal["certify", "imported"] = entry("kind", "certify", certify="the command", imported="the command")
     ucan: str | None = entry("ucan", certify="the version at work")
@@ -196,26 +196,26 @@ class RunConfig:
 
     @classmethod
     def of(cls, table: Mapping[str, Any], where: str = "the config") -> RunConfig:
-        """The config that a table of plain values holds."""
+        """Read the config from a table of plain values."""
         return from_table(cls, table, where)
 
     @property
     def is_imported(self) -> bool:
-        """Whether the results are from somebody's file: then there are no certificates."""
+        """Whether the results were imported from a file; then there are no certificates."""
         return self.kind == "imported"
 
     def to_table(self) -> dict[str, Any]:
-        """Plain values, as ``config.toml`` has them."""
+        """Plain values, as in ``config.toml``."""
         return to_table(self)
 
     def shown(self) -> str:
-        """The config as TOML for others: a secret seed is left out."""
+        """The config as TOML to publish, without a secret seed."""
         return to_toml(handed_out(self.to_table()))
 
 
 @dataclass(frozen=True)
 class PredictConfig:
-    """What the answers of one ``ucan predict`` are about."""
+    """The config of one ``ucan predict``."""
 
     kind: Literal["predict"] = entry("kind", "predict")
     ucan: str | None = entry("ucan")
@@ -244,7 +244,7 @@ class PredictConfig:
 
 @dataclass(frozen=True)
 class AuditConfig:
-    """How an audit attacks, and which weights of which run (a hash of its config)."""
+    """The config of an audit: the attack, the hash of the weights, and the hash of the run's config."""
 
     kind: Literal["audit"] = entry("kind", "audit")
     ucan: str | None = entry("ucan")
@@ -261,7 +261,7 @@ class AuditConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run: its settings as a table, which ``TrainSettings`` reads, and what they were used on."""
+    """The config of a training run: its settings as a table, which ``TrainSettings`` reads, and its data."""
 
     kind: Literal["train"] = entry("kind", "train")
     ucan: str | None = entry("ucan")
@@ -273,9 +273,9 @@ class TrainConfig:
 
 
 def kept_seed(plan: CertifyPlan | PredictPlan) -> tuple[int | str, str | None]:
-    """A plan's seed as a config keeps it, and where it is from unless somebody gave it.
+    """A plan's seed as stored in a config, and its origin unless it was given.
 
-    One that is random or derived is kept as text: TOML has no whole numbers of so many digits.
+    A random or derived seed is stored as text, since it is too large for a TOML integer.
     """
     source = "random" if is_secret(plan.seed) else "derived" if derived_from(plan.seed) is not None else None
     return (f"{int(plan.seed):#x}" if source else plan.seed), source
@@ -288,12 +288,12 @@ def seed_number(seed: int | str | None, source: str | None) -> int:
 
 
 def begun_seed(seed: Seed, begun: Sampling | PredictConfig | None) -> Seed:
-    """The seed asked for; what was begun with a random one goes on with it."""
+    """The requested seed; a run that was started with a random seed keeps it."""
     return begun.number if seed is None and begun is not None and begun.seed_source == "random" else seed
 
 
 def read_run_config(folder: Path) -> RunConfig | None:
-    """The config of the run in a folder; None where there is none."""
+    """Read the config of the run in a folder; None if there is none."""
     path = folder / CONFIG
     if not path.is_file():
         return None
@@ -305,7 +305,7 @@ def read_run_config(folder: Path) -> RunConfig | None:
 
 
 def changes(begun: Any, asked: Any) -> list[str]:
-    """One line per field in which two configs of one kind differ; what the older one does not keep yet is not compared."""
+    """One line per field that differs between two configs; fields that the older version did not store are skipped."""
     unknown = [leaf for leaf in leaves(type(begun)) if leaf.later and leaf.of(begun) in (None, {}, ())]
     spelled = [leaf for leaf in leaves(type(begun)) if not leaf.compared]
     before, after = (_without(to_table(config), [*unknown, *spelled]) for config in (begun, asked))

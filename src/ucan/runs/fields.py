@@ -1,4 +1,4 @@
-"""Frozen records from tables of plain values and back: every field has one key, one type, and a role in its command."""
+"""Frozen records from tables of plain values and back: every field has one key, one type, and a role in a command."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class Option:
-    """A field that the user gave with this option. Leaving the option out means ``default``.
+    """A field that the user sets with this option. ``default`` is its value without the option.
 
-    ``own``: a trained run brings it, so it is not given beside one.
+    ``own``: a trained run has its own value, so the option is not given together with one.
     """
 
     name: str
@@ -28,10 +28,11 @@ class Option:
 
 @dataclass(frozen=True)
 class Leaf:
-    """One field of a record: where it is in the record, where in the table, what it holds, and where it comes from.
+    """One field of a record: its path in the record, its key in the table, its type, and its origin.
 
-    ``roles`` says for each kind of run which option a field is, or why it is none. A field that ``later`` versions added is
-    not compared with a run that does not have it yet; one that is not ``compared`` only spells out how others were given.
+    ``roles`` gives, for each kind of run, the option of a field, or the reason why it has none. A field with ``later``
+    was added by a later version and is not compared with a run that does not have it. A field with ``compared`` false
+    only records how other fields were given.
     """
 
     path: tuple[str, ...]
@@ -50,7 +51,7 @@ class Leaf:
 
 
 def entry(key: str, default: Any = None, later: bool = False, compared: bool = True, **roles: Option | str) -> Any:
-    """A dataclass field that is kept under this key; a key that ends in ``.*`` takes the rest of its table."""
+    """A dataclass field stored under this key; a key that ends in ``.*`` takes all other keys of its table."""
     about = {"key": tuple(key.split(".")), "roles": roles, "later": later, "compared": compared}
     if default == {}:
         return field(default_factory=dict, metadata=about)
@@ -69,7 +70,7 @@ def leaves(kind: type, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 
 
 def to_table(record: Any) -> dict[str, Any]:
-    """The record as plain values under its keys; what is None or empty is left out."""
+    """Convert a record to plain values by key; None and empty values are left out."""
     table: dict[str, Any] = {}
     for leaf in leaves(type(record)):
         value = leaf.of(record)
@@ -86,7 +87,7 @@ def to_table(record: Any) -> dict[str, Any]:
 
 
 def from_table(kind: type[Record], table: Mapping[str, Any], where: str) -> Record:
-    """The record that a table holds. A key that no field has, or a value of another type, is an error that names ``where``."""
+    """Read a record from a table. An unknown key or a value of the wrong type is an error that names ``where``."""
     left = copy.deepcopy(dict(table))
     found = {leaf.path: _value(leaf, left, where) for leaf in leaves(kind)}
     unknown = sorted(_names(left))
@@ -111,7 +112,7 @@ def _built(kind: type[Record], found: Mapping[tuple[str, ...], Any], path: tuple
 
 
 def _value(leaf: Leaf, left: dict[str, Any], where: str) -> Any:
-    """What a table has for a field, taken out of it."""
+    """Remove a field's value from the table and return it."""
     place: Any = left
     for name in leaf.key[:-1]:
         place = place.get(name) if isinstance(place, dict) else None
@@ -126,12 +127,12 @@ def _value(leaf: Leaf, left: dict[str, Any], where: str) -> Any:
         return leaf.default
     fits, converted = _converted(value, leaf.hint)
     if not fits:
-        raise StoreError(f"{where}: {'.'.join(leaf.key)} cannot be {value!r}.")
+        raise StoreError(f"{where}: {value!r} is not a valid value of {'.'.join(leaf.key)}.")
     return converted
 
 
 def _converted(value: Any, hint: Any) -> tuple[bool, Any]:
-    """Whether a value is of a type, and the value as that type."""
+    """Whether a value has the type, and the converted value."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return next((found for one in get_args(hint) if (found := _converted(value, one))[0]), (False, value))
@@ -154,7 +155,7 @@ def _default(one: Any) -> Any:
 
 
 def _names(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The keys of a table that hold something, those of tables inside it with a dot."""
+    """The keys of a table that have a value; nested keys are joined with a dot."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _names(value, f"{prefix}{key}.")
@@ -163,7 +164,7 @@ def _names(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _newer(version: Any) -> str | None:
-    """The version, if it is a later one than this."""
+    """The version, if it is later than this one."""
 
     def parts(text: str) -> list[int]:
         return [int(part) for part in text.split(".")[:3] if part.isdigit()]

@@ -1,4 +1,4 @@
-"""What a job would take: everything about it is checked, a few votes are timed, and nothing is written."""
+"""A dry run: check a job and time a few of its votes, without writing anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ucan.votes import forward_size
 
 @dataclass(frozen=True)
 class Planned:
-    """What a job would take, after everything about it was checked: nothing is written."""
+    """The result of a dry run: the number of inputs and samples, and their rate."""
 
     run: Path
     inputs: int
@@ -31,7 +31,7 @@ class Planned:
 
     @property
     def seconds(self) -> float:
-        """How long the rest takes if no input stops early."""
+        """The estimated time left if no input stops early."""
         return (self.inputs - self.done) * self.samples / self.rate
 
 
@@ -39,7 +39,7 @@ def forecast(job: CertifyJob, out: str | Path | None = None, progress: Progress 
     """Check a job as ``certify`` does, and time a few of its votes."""
     work = prepared(job, out, progress)
     g, size = work.here, forward_size(work.first.numel(), work.first.device)
-    for _ in range(2):  # the first pass may owe its time to warming up
+    for _ in range(2):  # the first pass includes warm-up time
         start = time.perf_counter()
         g.votes(work.first, size, 1, "plan")
         elapsed = time.perf_counter() - start

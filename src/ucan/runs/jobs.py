@@ -1,4 +1,4 @@
-"""What a user asks for: a classifier under its noise, and inputs; everything by its name, or as an object from Python."""
+"""The settings of jobs: a classifier under its noise, and inputs; each by name, or as a Python object."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Model = str | Callable[[torch.Tensor], Any] | Any
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """A classifier under its noise, as a user asks for it.
+    """The settings of a classifier under its noise.
 
     ``model`` is what ``--model`` takes, or the classifier itself; ``law`` and ``noise`` are names, or a law and a generator.
-    A trained run brings law and noise, and only λ (``scale``) may be changed. ``arithmetic`` is "grid", "real", or None: grid
-    where the data have a step. ``backend`` "auto" compiles where a long job gains by it.
+    A trained run has its own law and noise, and only λ (``scale``) can be changed. ``arithmetic`` is "grid", "real", or None:
+    grid if the data have a step, else real. ``backend`` "auto" compiles if the job is long enough.
 
     ``sigma`` is the noise of a table's columns in their own units. ``class_names`` are the classes in the model's order.
-    ``trust`` lets a model file run code (pickles). ``normalise`` puts a normalisation in front of a network.
+    ``trust`` allows a model file to run code (pickles). ``normalise`` adds a normalisation in front of a network.
     """
 
     model: Model
@@ -53,21 +53,21 @@ class Pipeline:
 
     @property
     def spec(self) -> str | None:
-        """How the model was named; None for one given as an object."""
+        """How the model was named; None for a Python object."""
         return self.model if isinstance(self.model, str) else None
 
     def place(self) -> torch.device:
-        """Where the classifier runs; a module that is given as an object stays where it is unless ``device`` names a place."""
+        """The device of the classifier; a module given as an object stays on its device unless ``device`` names another."""
         own = next(self.model.parameters(), None) if isinstance(self.model, nn.Module) else None
         return own.device if own is not None and self.device == "auto" else device_of(self.device)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The inputs, as a user asks for them: what ``--data`` takes, or a data set; every ``skip``-th, ``most`` at most.
+    """The settings of the inputs: what ``--data`` takes, or a data set; every ``skip``-th, at most ``most``.
 
-    Of a table ``target`` names the labels, ``id`` the rows, ``hold`` and ``vary`` columns without and with noise, and
-    ``train`` is a table from which the usual size of each column is taken.
+    For a table, ``target`` is the column of labels, ``id`` the column of row names, ``hold`` and ``vary`` are columns without
+    and with noise, and ``train`` is the table that each column's spread is computed from.
     """
 
     data: Any
@@ -85,7 +85,7 @@ class Inputs:
 
     @property
     def source(self) -> str | None:
-        """How the data were named; None for data given as an object."""
+        """How the data were named; None for a Python object."""
         return str(self.data) if isinstance(self.data, str | Path) else None
 
     def selection(self) -> Selection:
@@ -108,7 +108,7 @@ class Selection:
         return cls(dataset, indices[:most] if most is not None else indices)
 
     def first(self) -> torch.Tensor:
-        """One input (1, *event), to learn shapes from."""
+        """The first selected input (1, *event)."""
         return self.dataset[self.indices[0]][0][None]
 
     def held(self) -> Held | None:
@@ -117,7 +117,7 @@ class Selection:
 
     @property
     def lopsided(self) -> str:
-        """A warning where the first inputs are of few classes, as in a folder sorted by class; else nothing."""
+        """A warning if the selected inputs cover few classes, as in a folder sorted by class; else an empty text."""
         labels = self.dataset.labels
         if bool((labels.diff() < 0).any()):
             return ""
@@ -126,26 +126,27 @@ class Selection:
         if there == all_there or len(chosen) < 2:
             return ""
         return (
-            f"the {len(chosen)} inputs chosen are of {there} of the {all_there} classes, since the data are sorted by class: "
-            f"their shares say little of the rest. --skip {max(2, len(labels) // len(chosen))} takes inputs from all over."
+            f"the {len(chosen)} selected inputs cover {there} of the {all_there} classes, since the data are sorted by "
+            f"class: their results do not represent the data set. Use --skip {max(2, len(labels) // len(chosen))} to select "
+            f"inputs from all of it."
         )
 
     def check(self, num_classes: int) -> None:
-        """Refuse, before any work, inputs that cannot be read and labels that the model does not know."""
+        """Refuse, before any work, inputs that cannot be read and labels that the model does not have."""
         labels = self.dataset.labels[torch.tensor(self.indices)]
         beyond = (labels >= num_classes).nonzero()
         if len(beyond):
             index, label = self.indices[int(beyond[0])], int(labels[beyond[0]])
             raise InvalidInput(
-                f"{self.dataset.name} has label {label} at index {index}, but the model has {num_classes} classes: is it "
-                "the model for these data? Labels count from 0, and −1 means unknown."
+                f"{self.dataset.name} has label {label} at index {index}, but the model has {num_classes} classes: check "
+                f"that the model belongs to these data. Labels count from 0, and −1 means unknown."
             )
         self.dataset.check(self.indices)
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What is said of a table's columns; of arrays, the unit of inputs that are no pixels in [0, 1]."""
+    """The options for a table's columns; for arrays, the unit of inputs that are not pixels in [0, 1]."""
 
     target: str | None = None
     id: str | None = None
@@ -155,7 +156,7 @@ class TableOptions:
     unit: str | None = None
 
     def check_unused(self, name: str) -> None:
-        """Refuse options that are about tables where there is none."""
+        """Refuse table options if the data are not a table."""
         options = {
             "--target": self.target,
             "--id": self.id,
@@ -165,7 +166,7 @@ class TableOptions:
         }
         given = next((option for option, value in options.items() if value not in (None, ())), None)
         if given is not None:
-            raise InvalidInput(f"{given} is about the columns of a table (.csv, .parquet); {name} is none.")
+            raise InvalidInput(f"{given} is for the columns of a table (.csv, .parquet), and {name} is not a table.")
 
 
 def dataset_of(
@@ -175,7 +176,9 @@ def dataset_of(
     channels: int | None = None,
     table: TableOptions | None = None,
 ) -> Labelled:
-    """The data that `--data` names, with `--size` and `--channels` for a folder of pictures; a data set as it is."""
+    """Load the data that `--data` names, with `--size` and `--channels` for a folder of pictures; a data set is returned
+    unchanged.
+    """
     asked = table or TableOptions()
     found: Labelled
     if isinstance(source, Labelled):
@@ -187,7 +190,7 @@ def dataset_of(
     else:
         found = as_dataset(source, unit=asked.unit)
     if (size, channels) != (None, None) and not isinstance(found, ImageFolder | Shards):
-        raise InvalidInput(f"--size and --channels are for folders of pictures; {found.name} is none.")
+        raise InvalidInput(f"--size and --channels are for folders of pictures, and {found.name} is not one.")
     if not isinstance(found, Table):
         asked.check_unused(found.name)
     return found

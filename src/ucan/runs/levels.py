@@ -1,9 +1,9 @@
-"""Several claims decided from one set of votes: which levels of radius or ALM, in which norms, does each input reach?
+"""Decide several claims from one set of votes: which levels of radius or ALM, in which norms, each input reaches.
 
-One bound on p, which holds at every number of votes, carries all claims at once: a radius in every norm that the noise
-certifies, and ALM. So looking at many levels costs no validity, and an input that is still open goes on later with more
-votes of the same stream. Nothing is kept but what each input reached and the votes of those that are open: what is undecided
-counts as not certified, so every state is true. (`ucan.runs.certify` keeps whole certificates, for one norm.)
+One bound on p holds at every number of votes, and all claims follow from it at once: a radius in every norm that the noise
+certifies, and ALM. So checking many levels needs no correction, and an undecided input can be continued later with more votes
+of the same stream. Only the levels that each input reached and the votes of undecided inputs are stored. An undecided level
+counts as not certified, so every state is valid. (`ucan.runs.certify` keeps whole certificates, for one norm.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ucan.votes import Stream
 
 @dataclass(frozen=True)
 class Claim:
-    """Is the radius, or the ALM, at least each level? In the norm given; levels rise."""
+    """Whether the radius, or the ALM, is at least each level, in the given norm; the levels increase."""
 
     norm: float
     by: Measure
@@ -47,16 +47,16 @@ class Claim:
 
 
 class Decide(AnytimeRadii):
-    """Looks at every twentieth more votes: a look costs the host more than the few votes it might save."""
+    """Checks the votes each time they have grown by a twentieth; more frequent checks would cost more time than they save."""
 
     growth = 1.05
 
 
 @dataclass
 class Levels:
-    """What is known of a data set of ``total`` inputs: of each claim how many levels an input reached, None if not looked at.
+    """The state of a data set of ``total`` inputs: for each claim, how many levels each input reached; None if not processed.
 
-    ``open`` has the (hits, votes) of the inputs for which more votes may yet decide more.
+    ``open`` holds the (hits, votes) of inputs that more votes may still decide.
     """
 
     claims: tuple[Claim, ...]
@@ -70,17 +70,17 @@ class Levels:
             self.reached.setdefault(claim.key, [None] * self.total)
 
     def is_new(self, index: int) -> bool:
-        """Whether an input was never looked at."""
+        """Whether an input was never processed."""
         return next(iter(self.reached.values()))[index] is None
 
     def unfinished(self, order: Iterable[int], n: int) -> list[int]:
-        """The inputs that n votes each may tell more of: those open with fewer, then those of ``order`` that are new."""
+        """The inputs that need votes, up to n each: the open ones with fewer than n, then the new ones in ``order``."""
         return [*(i for i, (_, votes) in self.open.items() if votes < n), *(i for i in order if self.is_new(i))]
 
     def put(self, index: int, counts: Sequence[int], state: tuple[int, int] | None) -> None:
-        """How many levels of each claim one input reached; with (hits, votes) if more votes may yet decide more.
+        """Store how many levels of each claim one input reached, and its (hits, votes) if more votes may decide more.
 
-        What was once certified stays so: the bounds hold all together, whenever one looks.
+        A certified level stays certified: the bounds hold at all numbers of votes together.
         """
         for known, count in zip(self.reached.values(), counts, strict=True):
             known[index] = max(known[index] or 0, count)
@@ -101,14 +101,14 @@ def decide(
 ) -> Iterator[None]:
     """Decide the levels of these inputs with up to ``plan.n`` votes each, into ``levels``.
 
-    ``plan.n0`` votes choose the class; where that is not the label, nothing can be certified and no more votes are cast. The
-    others vote until every level is decided at ``plan.level``, or given up since ``plan.n`` votes will not do. ``most`` is the
-    number of votes that an input may have in the end: one that is undecided with fewer stays open. Comes back to the caller
-    after so many seconds (``every``) with all votes so far put into ``levels``, and at the end, which is at ``until``
+    ``plan.n0`` votes choose the class. If it is not the label, nothing can be certified, and no more votes are drawn. The
+    other inputs get votes until every level is decided at ``plan.level``, or cannot be decided with ``plan.n`` votes.
+    ``most`` is the largest number of votes that an input may ever get; an undecided input with fewer stays open. Yields to
+    the caller every ``every`` seconds, with all votes so far stored in ``levels``, and at the end, at ``until``
     (``time.monotonic``) at the latest.
     """
     if plan.budget is not None or (g.grid is not None and any(claim.by == "alm" for claim in levels.claims)):
-        raise InvalidInput("levels are those of a radius, or in real arithmetic of ALM: leave budget and step out.")
+        raise InvalidInput("levels are levels of a radius, or of ALM in real arithmetic: leave budget and step out.")
     device = g.f.device or torch.device("cpu")
     for claim in levels.claims:
         g.check_inputs(dataset[0][0][None].to(device), claim.norm)
@@ -122,7 +122,7 @@ def decide(
             work.put(work.active.pop(candidate.index))
             now = time.monotonic()
             if now - last > every:
-                work.put_all()  # those under way are open, with the votes that they have
+                work.put_all()  # unfinished inputs are stored as open, with their votes so far
                 last = now
                 yield
             if now > until:
@@ -133,7 +133,7 @@ def decide(
 
 @dataclass
 class _Active:
-    """A candidate, the sizes of all claims at its input, and how many of its votes are counted already."""
+    """A candidate, the sizes of all claims at its input, and the number of its votes already counted."""
 
     candidate: Candidate
     sizes: list[Radius]
@@ -141,7 +141,7 @@ class _Active:
 
 
 class _Deciding:
-    """The work of ``decide``: candidates with their votes in, what they reached out."""
+    """The work of ``decide``: turns candidates with their votes into reached levels."""
 
     def __init__(self, g: SmoothedClassifier, dataset: Labelled, levels: Levels, plan: CertifyPlan, most: int) -> None:
         self.g = g
@@ -153,7 +153,7 @@ class _Deciding:
         self.active: dict[int, _Active] = {}
 
     def candidates(self, wanted: Sequence[int]) -> Iterator[Candidate]:
-        """The inputs whose class was chosen right, with the votes that they have."""
+        """The inputs whose chosen class is correct, with their votes so far."""
         g, plan, levels = self.g, self.plan, self.levels
         device, shared = g.f.device or torch.device("cpu"), list[Radius]()
         inputs = (self.dataset[i][0][None].to(device) for i in wanted)
@@ -171,13 +171,13 @@ class _Deciding:
             hits, drawn = levels.open.get(i, (0, 0))
             if drawn:
                 tally = torch.zeros(g.f.num_classes + 1, dtype=torch.int64)
-                tally[label] = hits  # the others are not kept, and not asked for
+                tally[label] = hits  # the other counts are not stored, and not needed
                 candidate.goes_on(tally, drawn)
             self.active[i] = _Active(candidate, sizes, drawn)
             yield candidate
 
     def put(self, one: _Active) -> None:
-        """What an input reached with the votes that it has."""
+        """Store what an input reached with its votes so far."""
         candidate, levels, alpha = one.candidate, self.levels, self.plan.level
         hits, drawn = candidate.hits, candidate.drawn
         p = anytime_lower_bound(hits, drawn, alpha) if drawn else 0.0
@@ -189,12 +189,12 @@ class _Deciding:
         one.counted = drawn
 
     def put_all(self) -> None:
-        """All that are under way."""
+        """Store all unfinished inputs."""
         for one in self.active.values():
             self.put(one)
 
     def radius(self, sizes: list[Radius], cap: int) -> Radius:
-        """All levels of all claims as one rising row of probabilities, for a rule that asks for them by number."""
+        """All levels of all claims as one increasing sequence of probabilities, indexed by number for a stopping rule."""
         claims = zip(sizes, self.levels.claims, strict=True)
         asked = np.array([size.probability(level) for size, claim in claims for level in claim.levels])
         p0 = within(asked, cap, self.plan.level)
@@ -202,10 +202,10 @@ class _Deciding:
 
 
 def sizes_at(claim: Claim, g: SmoothedClassifier, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
-    """How a claim's radius, or ALM, follows from p at one input (1, *event) under the generator held there, and back.
+    """The map from p to a claim's radius, or ALM, at one input (1, *event) under the generator frozen there, and its inverse.
 
-    ALM is a region's mean scale times the law's radius in the claim's norm; it grows with the law's radius, so that a level
-    of it is a probability, for every Σ on its own.
+    ALM is a region's mean scale times the law's radius in the claim's norm; it increases with the law's radius, so each level
+    corresponds to a probability, for each Σ separately.
     """
     if claim.by == "radius":
         return g.decided(M, x, replace(plan, norm=claim.norm))
@@ -219,13 +219,15 @@ def sizes_at(claim: Claim, g: SmoothedClassifier, M: Generator, x: torch.Tensor,
 
 
 def reached(sizes: Radius, levels: Sequence[float], p: float) -> int:
-    """How many of the rising levels a bound p certifies. At level 0: whether anything is certified at all."""
+    """How many of the increasing levels a bound p certifies. Level 0: whether anything is certified at all."""
     size = sizes.of(p)
     return 0 if size == 0 else sum(size >= level for level in levels)
 
 
 def within(p0: np.ndarray, cap: int, alpha: float) -> np.ndarray:
-    """The probabilities, rising; those that ``cap`` votes could not certify even if all agreed are NaN, hence decided."""
+    """The increasing probabilities; those that ``cap`` votes could not certify even if all agreed are NaN, that is,
+    decided.
+    """
     rising = np.unique(p0[~np.isnan(p0)])
     return np.where(rising <= _most(cap, alpha), rising, np.nan)
 

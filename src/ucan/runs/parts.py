@@ -1,4 +1,4 @@
-"""Laws and noise by name, from the catalogues: ours, and those of installed packages."""
+"""Laws and noise by name, from the catalogues of UCAN and of installed packages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def law_named(text: str | None, scale: float | None, exponent: float | None) -> 
     """The law that `--law NAME` or `--law 'NAME(parameter=value,…)'`, `--scale` and `--exponent` describe."""
     name, parameters = parsed(text or "gaussian")
     if scale is not None and parameters.get("scale", scale) != scale:
-        raise InvalidInput("--scale and --law both say the scale, and not the same: leave one out.")
+        raise InvalidInput("--scale and --law give different scales: leave one out.")
     parameters.setdefault("scale", 0.25 if scale is None else scale)
     if name == "powerlaw" and exponent is None and "a" not in parameters:
         raise InvalidInput("the power law needs --exponent, a number above the dimension of the input.")
     if exponent is not None:
         if name != "powerlaw":
-            raise InvalidInput(f"--exponent belongs to the power law, not to {name} noise.")
+            raise InvalidInput(f"--exponent is for the power law, not for {name} noise.")
         parameters["a"] = exponent
     return make_law(name, parameters, "--law")
 
@@ -29,7 +29,7 @@ def law_named(text: str | None, scale: float | None, exponent: float | None) -> 
 def noise_named(text: str, event: tuple[int, ...], law: Law) -> Generator:
     """The noise that `--noise NAME` or `--noise 'NAME(parameter=value,…)'` describes: a generator, or a fixed Σ of a kind.
 
-    Noise that is learned, or fitted to training inputs, is not made here: it belongs to a trained run.
+    Noise that is learned, or fitted to training inputs, cannot be made here: it is part of a trained run.
     """
     if text in PATTERNS:
         text = f"pattern(norm={PATTERNS[text]})"
@@ -46,6 +46,6 @@ def noise_named(text: str, event: tuple[int, ...], law: Law) -> Generator:
     made = None if kind.needs_inputs(parameters) else make_generator(name, parameters, context)
     if made is None or any(p.requires_grad for p in made.parameters()):
         raise InvalidInput(
-            f"--noise {name} is made in training: train it (`ucan train`), and give --model the trained run's folder."
+            f"--noise {name} is learned in training: train it (`ucan train`), and give the trained run's folder as --model."
         )
     return made

@@ -1,4 +1,4 @@
-"""Answer a data set with the smoothed classifier: every answer is kept as it comes."""
+"""Predict a data set with the smoothed classifier; every answer is stored at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ucan.version import __version__
 
 @dataclass(frozen=True, kw_only=True)
 class PredictJob(Pipeline, Inputs):
-    """What `ucan predict` is asked for; each field is the option of that name. ``seed`` None is a random one."""
+    """The settings of `ucan predict`; each field is the option of that name. ``seed`` None means a random seed."""
 
     n: int = 1000
     alpha: float = 0.001
@@ -43,7 +43,7 @@ class PredictJob(Pipeline, Inputs):
 
 @dataclass(frozen=True)
 class Predicted:
-    """The answers in the order of the data, and where their table is, if anywhere. ``accuracy`` is rounded down."""
+    """The answers in the order of the data, and the path of their table, if any. ``accuracy`` is rounded down."""
 
     answers: tuple[Answer, ...]
     tsv: Path | None
@@ -56,7 +56,7 @@ class Predicted:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of right answers among those whose label is known."""
+        """The share of correct answers among those with a known label, rounded down."""
         right, known = _tally(self.answers)
         return 10**6 * right // known / 1e6 if known else None
 
@@ -78,10 +78,18 @@ class Predicted:
 
 
 def predict(job: PredictJob, out: str | Path | None = None, progress: Progress = SILENT) -> Predicted:
-    """Answer the inputs that a job names, and write the table ``out`` if it is given.
+    """Predict the inputs of a job, and write a table if ``out`` is given.
 
-    While the work goes on, answers are kept in ``out.part``: the same job goes on from there, another is refused with each
-    difference.
+    Until the table is complete, answers are stored in ``out.part``. The same job resumes from there; a different job is
+    refused, and the error lists each difference.
+
+    Args:
+        job: the classifier, its noise, the inputs and the sampling; the options of ``ucan predict``.
+        out: the TSV to write; None keeps the answers in memory only.
+        progress: receives progress and messages; silent by default.
+
+    Returns:
+        The answers, in the order of the data.
     """
     table = _checked(out)
     where, plan = job.place(), PredictPlan(job.n, job.alpha, 0, job.test, job.batch_size, job.stop)
@@ -104,16 +112,16 @@ def predict(job: PredictJob, out: str | Path | None = None, progress: Progress =
 
 
 def _checked(out: str | Path | None) -> Path | None:
-    """The table's place, refused before any work where it cannot be written."""
+    """The path of the table; raises an error before any work if it cannot be written."""
     if out is None:
         return None
     table = Path(out)
     if table.exists():
-        raise InvalidInput(f"{table} exists already; name another file, or remove it first.")
+        raise InvalidInput(f"{table} already exists: give another file, or remove it first.")
     if not table.parent.is_dir():
-        raise InvalidInput(f"there is no folder {table.parent} to write {table.name} to: make it first.")
+        raise InvalidInput(f"there is no folder {table.parent} to write {table.name} to: create it first.")
     if not os.access(table.parent, os.W_OK):
-        raise InvalidInput(f"nothing may be written to the folder {table.parent}: name another file.")
+        raise InvalidInput(f"the folder {table.parent} is not writable: give another file.")
     return table
 
 
@@ -125,10 +133,10 @@ def _config(
     first: torch.Tensor,
     begun: PredictConfig | None,
 ) -> PredictConfig:
-    """What the answers are about; their backend is settled here."""
+    """Make the config of the answers; this also chooses the backend."""
     if begun is not None and g.engine.identity() is None:
-        raise InvalidInput("nothing tells this model from others: name it with --model-id, and begin another file.")
-    # The backend of another model's answers does not matter: that the model is another is said when configs are compared.
+        raise InvalidInput("this model cannot be identified: give it a name with --model-id, and start another file.")
+    # The backend of another model's answers does not matter: comparing the configs reports that the model differs.
     known = begun.backend if begun is not None and begun.model.spec == job.spec else None
     seed, source = kept_seed(plan)
     return PredictConfig(
@@ -155,7 +163,7 @@ def _config(
 def _answer_all(
     g: SmoothedClassifier, selection: Selection, answers: Answers, plan: PredictPlan, progress: Progress
 ) -> None:
-    """Every input that has no answer yet."""
+    """Predict every input that has no answer yet."""
     todo = [index for index in selection.indices if index not in answers.done]
     right, known = _tally(answers.done.values())
     with progress.working(len(todo), len(answers.done), plan.n):
@@ -167,7 +175,7 @@ def _answer_all(
             correct = int(found is not None and found == label)
             answers.add(Answer(index, label, -1 if found is None else found, correct, now - last))
             right, known, last = right + correct, known + (label != NO_LABEL), now
-            # Sampling that stops early finishes the sure inputs first: a share of those would promise too much.
+            # With early stopping the easy inputs finish first, so a share of the finished ones would be too high.
             unknown = plan.stop or not known
             progress.finished("" if unknown else f"accuracy {floor_percent(right / known)} %")
 
@@ -175,13 +183,13 @@ def _answer_all(
 def _outcomes(
     g: SmoothedClassifier, data: Labelled, todo: Sequence[int], plan: PredictPlan
 ) -> Iterator[tuple[int, Prediction | Abstention]]:
-    """(index, outcome) as they come; inputs with the same held columns share a classifier and its forward passes."""
+    """Yield (index, outcome) pairs; inputs with the same held columns share a classifier and its forward passes."""
     for held, group in by_held(data, todo):
         for number, outcome in g.holding(held).predict_each((data[i][0][None] for i in group), plan):
             yield group[number], outcome
 
 
 def _tally(answers: Iterable[Answer]) -> tuple[int, int]:
-    """How many are right, and of how many that is known."""
+    """The number of correct answers, and of known labels."""
     known = [answer.correct for answer in answers if answer.label != NO_LABEL]
     return sum(known), len(known)

@@ -1,4 +1,4 @@
-"""A certification before its first vote: what is asked for is built, checked, and frozen as the run's config."""
+"""Prepare a certification: build and check everything, and make the run's config."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from ucan.version import __version__
 
 @dataclass(frozen=True, kw_only=True)
 class CertifyJob(Pipeline, Inputs):
-    """What `ucan certify` is asked for; each field is the option of that name.
+    """The settings of `ucan certify`; each field is the option of that name.
 
-    ``norm`` None is 2, or the norm for which composed noise was made. ``seed`` None is a random one, which stays with the run.
-    ``time``: after so many seconds no further input is begun; the same job goes on from there.
+    ``norm`` None means 2, or the norm that composed noise was made for. ``seed`` None means a random seed, stored with the
+    run. ``time``: after this many seconds no new input is started; the same job continues from there.
     """
 
     norm: float | None = None
@@ -51,7 +51,7 @@ class CertifyJob(Pipeline, Inputs):
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A job that was checked: what is certified, how, and where it goes."""
+    """A checked job: the classifier, the plan, and the output paths."""
 
     job: CertifyJob
     g: SmoothedClassifier
@@ -67,14 +67,14 @@ class Prepared:
 
     @property
     def here(self) -> SmoothedClassifier:
-        """The classifier at the first input, with its held columns as they are."""
+        """The classifier at the first input, with that input's held columns."""
         return self.g.holding(self.selection.held())
 
 
 def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Prepared:
-    """Everything that can be refused before any work is."""
+    """Build and check a job; whatever can be refused is refused here, before any work."""
     if job.workers is not None and job.cluster is None:
-        raise InvalidInput("--workers are those of a cluster: add --cluster local, or a cluster's address.")
+        raise InvalidInput("--workers needs a cluster: add --cluster local, or a cluster's address.")
     where = job.place()
     settled = settle(job, job.selection(), where)
     g, selection = settled.g, settled.selection
@@ -82,7 +82,7 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
         progress.warn(remark)
     first = selection.first().to(where)
     _check_held(job, selection)
-    # Where the run is depends on the norm, and that on the noise; in which arithmetic, on what was begun there.
+    # The run's folder depends on the norm, which depends on the noise; the arithmetic depends on the existing run.
     budget = budget_of(job.budget, selection.dataset, job.model)
     norm = g.norm_for(None, budget) if job.norm is None and budget is not None else norm_of(job.norm, g.M)
     folder, tsv = _places(out, job, f"l{norm:g}" if budget is None else "budget")
@@ -91,7 +91,7 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
     stop, family = parse_stop(job.stop), job.family or 1
     if isinstance(selection.dataset, Table) and budget is None and isinstance(stop, AtRadii):
         raise InvalidInput(
-            "a radius over columns of several units says nothing: stop at a percentage, or give a --budget."
+            "a radius over columns with different units is meaningless: stop at a percentage, or give a --budget."
         )
     plan = CertifyPlan(job.n0, job.n, job.alpha, norm, 0, job.batch_size, job.bound, stop, family=family, budget=budget)
     plan = replace(plan, block=_begun_block(folder))
@@ -100,34 +100,34 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
     if selection.lopsided:
         progress.remark(selection.lopsided)
     if tsv.exists() and not (folder / CONFIG).exists():
-        raise InvalidInput(f"{tsv} exists already and belongs to no run here; name another file, or remove it first.")
+        raise InvalidInput(f"{tsv} already exists and belongs to no run here: give another file, or remove it first.")
     plan = g.seeded(
         plan, begun_seed(job.seed, None if known is None else known.sampling), selection.dataset.fingerprint()
     )
     if job.family is not None and len(selection.indices) > job.family:
         raise InvalidInput(
-            f"--family {job.family} is for fewer certificates than the {len(selection.indices)} inputs chosen."
+            f"--family {job.family} is smaller than the number of selected inputs, {len(selection.indices)}."
         )
     if known is not None and g.engine.identity() is None:
         raise InvalidInput(
-            f"{folder} holds a run, and nothing tells this model from others, so that going on with it could mix two: name "
-            "the model with --model-id, in a new folder."
+            f"{folder} holds a run, and this model cannot be identified, so resuming could mix two models: give the model a "
+            f"name with --model-id, in a new folder."
         )
     scope = g.M.scope if job.registry is None else "registry"
     return Prepared(job, g, plan, selection, first, folder, tsv, scope, known, settled.class_names, settled.sigma)
 
 
 def _check_held(job: CertifyJob, selection: Selection) -> None:
-    """Refuse what works with one classifier for all inputs, where every row has its own: its held columns are part of it."""
+    """Refuse options that need one classifier for all inputs: with held columns, every row has its own classifier."""
     if selection.held() is None:
         return
     option = "--cluster" if job.cluster is not None else "--registry" if job.registry is not None else None
     if option is not None:
-        raise InvalidInput(f"{option} does not go with held columns yet: leave it out, or let every column vary.")
+        raise InvalidInput(f"{option} is not supported with held columns: leave it out, or let every column vary.")
 
 
 def _begun_block(folder: Path) -> int | None:
-    """The size of the blocks of noise of the run in this folder, if it has results; an older version may have chosen others."""
+    """The block size of the run in this folder, if it has results; an older version may have used another."""
     if not (folder / RESULTS).is_file():
         return None
     with Store.open(folder) as store:
@@ -135,10 +135,10 @@ def _begun_block(folder: Path) -> int | None:
 
 
 def config_of(work: Prepared) -> RunConfig:
-    """What the run is frozen with; its backend is settled here."""
+    """Make the run's config; this also chooses the backend."""
     job, g, plan, data = work.job, work.g, work.plan, work.selection.dataset
     known = work.known
-    # The backend of another model's run does not matter: that the model is another is said when configs are compared.
+    # The backend of another model's run does not matter: comparing the configs reports that the model differs.
     begun = known.sampling.backend if known is not None and known.model.spec == job.spec else None
     backend = settle_backend(work.here, job.backend, plan, work.first, len(work.selection.indices), begun)
     noise = job.noise if isinstance(job.noise, str) else None
@@ -162,24 +162,24 @@ def config_of(work: Prepared) -> RunConfig:
 
 
 def compared(begun: dict[str, Any], asked: dict[str, Any]) -> list[str]:
-    """In what the config asked for differs from that of the run; not in n, where more votes are asked for and allowed."""
+    """The differences between the requested config and the run's; a larger n is not one where it is allowed."""
     old, new = RunConfig.of(begun), RunConfig.of(asked)
     return changes(replace(old, sampling=replace(old.sampling, n=new.sampling.n)) if grows(old, new) else old, new)
 
 
 def grows(old: RunConfig, new: RunConfig) -> bool:
-    """Whether a run is asked to go on with more votes, and may: a registry has given its answers already."""
+    """Whether more votes are requested and allowed; not with a registry, whose answers are already given."""
     fewer = (old.sampling.n or 0) < (new.sampling.n or 0)
     return fewer and old.sampling.can_grow and old.claim.registry is None
 
 
 def _sigma_word(sigma: Any) -> str | None:
-    """The columns' noise as it was given, if that was a text."""
+    """The columns' noise as given, if it is a text."""
     return sigma if isinstance(sigma, str) else None
 
 
 def _budget_word(budget: Any) -> float | str | None:
-    """A budget as it was given, if that was a word or a number."""
+    """The budget as given, if it is a word or a number."""
     if not isinstance(budget, str):
         return float(budget) if isinstance(budget, int | float) else None
     try:
@@ -195,9 +195,7 @@ def _places(out: str | Path | None, job: CertifyJob, claim: str) -> tuple[Path, 
         out = Path("runs") / f"{''.join(c if c.isalnum() else '-' for c in stem)}-{claim}"
     out = Path(out)
     if out.suffix in (".csv", ".json", ".parquet"):
-        raise InvalidInput(
-            f"{out} is no name for a run's folder: give a folder or a .tsv, then `ucan export FOLDER -o {out}`."
-        )
+        raise InvalidInput(f"{out} is not a run's folder: give a folder or a .tsv, then `ucan export FOLDER -o {out}`.")
     if out.suffix == ".tsv":
         return out.with_suffix(""), out
     return out, out / "results.tsv"

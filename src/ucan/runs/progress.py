@@ -1,4 +1,4 @@
-"""Whom a job tells how it goes on."""
+"""The callbacks of a job's progress."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from contextlib import contextmanager
 
 
 class Progress:
-    """Told what a job does, as it does it. This one says nothing; ``ucan.cli.progress`` has one that shows it."""
+    """Receives the progress of a job. This class ignores it; ``ucan.cli.progress`` has one that shows it."""
 
     @contextmanager
     def working(self, todo: int, done: int, samples: int) -> Iterator[None]:
-        """The work goes on in this context: ``todo`` items of up to so many samples each; ``done`` are done already."""
+        """The context of the work: ``todo`` items of up to ``samples`` samples each; ``done`` items are already done."""
         yield
 
     def sampled(self, count: int) -> None:
-        """So many more samples of the item in progress are classified."""
+        """``count`` more samples of the current item were classified."""
 
     def finished(self, note: str) -> None:
-        """One more item is done, and its result is kept; ``note`` says how things stand."""
+        """One more item is done and stored; ``note`` is a short status, such as the accuracy so far."""
 
     def say(self, line: str) -> None:
         """Something happened, such as the loss of a worker."""
 
     def remark(self, line: str) -> None:
-        """Something that the reader may want to know."""
+        """A remark; hidden when quiet."""
 
     def warn(self, line: str) -> None:
-        """Something that the reader must know."""
+        """A warning; never hidden."""
 
 
 SILENT = Progress()

@@ -32,7 +32,7 @@ AUDIT = "audit"  # the folder of a run's audit, inside the run's
 class Run:
     """A run's rows and claims. ``label`` is its name, made distinct; ``attempts`` are those of its audit, if any.
 
-    The database stays open, to read single records from, until nobody holds the run any more.
+    The database stays open for reading single records until the object is deleted.
     """
 
     label: str
@@ -43,16 +43,16 @@ class Run:
     config: RunConfig
     columns: Columns
     attempts: tuple[Attempt, ...] = ()
-    left_out: int = 0  # results behind an input that the interrupted run has not finished
+    left_out: int = 0  # results after an input that the interrupted run has not finished
     certificates_left_out: int = 0  # how many of those are certificates; an audit attacks them as well
-    budget: str | None = None  # the key of the budget whose factors ε stand in place of radii
-    in_units: bool = False  # of a table: its radii are in units of σ, since its columns have several units
+    budget: str | None = None  # the key of the budget, if the sizes are its factors ε instead of radii
+    in_units: bool = False  # for a table: radii are in units of σ, since its columns have different units
     store: Store | None = None
     _curves: dict[Measure, Curve | None] = field(init=False, default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, folder: str | Path) -> Run:
-        """The run in this folder, also while another process writes it: as far as it is now."""
+        """Open the run in this folder. It may still be written by another process; then its current state is read."""
         folder = Path(folder)
         store = Store.open(folder)
         config = RunConfig.of(store.config, str(folder / CONFIG))
@@ -86,21 +86,21 @@ class Run:
         return self._opened().record(idx)
 
     def rows(self, names: Sequence[str]) -> Columns:
-        """Columns of all rows, also of those behind an unfinished input."""
+        """Columns of all rows, including those after an unfinished input."""
         return self._opened().columns(names)
 
     @property
     def config_hash(self) -> str:
-        """A hash of the config, as it lies in the folder: what an audit knows the run by."""
+        """A hash of the config file, by which an audit identifies the run."""
         return hashlib.sha256(json.dumps(self._opened().config, sort_keys=True).encode()).hexdigest()
 
     def label_of(self, idx: int) -> int:
-        """The label of one input, also of one behind an unfinished input."""
+        """The label of one input, also after an unfinished input."""
         rows = self.columns if idx <= self.columns["idx"][-1] else self.rows(("idx", "label"))
         return int(rows["label"][rows["idx"].searchsorted(idx)])
 
     def curve(self, by: Measure = "radius") -> Curve | None:
-        """The certified accuracy by radius or by ALM; None where a file tells no sizes or no labels."""
+        """The certified accuracy by radius or by ALM; None if there are no sizes or no labels."""
         if by not in self._curves:
             self._curves[by] = certified_curve(self.columns, by)
         return self._curves[by]
@@ -112,12 +112,12 @@ class Run:
 
     @property
     def labelled(self) -> int:
-        """How many of them have a label: those that shares are over."""
+        """How many of them have a label; shares are over these."""
         return int(labelled(self.columns).sum())
 
     @property
     def data(self) -> Hashable | None:
-        """What tells its inputs from others; None where nobody knows, as of an imported file."""
+        """The identity of its inputs; None if unknown, as for an imported file."""
         data = self.config.data
         if data.fingerprint is None:
             return None
@@ -125,24 +125,24 @@ class Run:
 
     @property
     def alpha(self) -> float | None:
-        """α; None where an imported file does not tell."""
+        """α; None if an imported file does not state it."""
         return self.config.sampling.alpha
 
     @property
     def certificates(self) -> int:
-        """How many inputs have a certificate of a positive radius: what an audit can attack."""
+        """How many inputs have a certificate with a positive radius; these an audit can attack."""
         return _certificates(self.columns)
 
     @property
     def kind(self) -> Hashable:
-        """What its sizes compare with: radii of the same norm, or factors of the same budget."""
+        """A key that is equal for runs with comparable sizes: radii in the same norm, or factors of the same budget."""
         if self.in_units:
             return self.norm, IN_UNITS
         return self.norm if self.budget is None else self.budget
 
     @cached_property
     def audit(self) -> Summary | None:
-        """What the audit found; None if there was none."""
+        """The audit's summary; None if there is no audit."""
         return summarise(self.attempts, self.config.data.skip or 1) if self.attempts else None
 
     def attacked(self, mode: str) -> int:
@@ -151,7 +151,7 @@ class Run:
 
     @property
     def uncovered(self) -> bool:
-        """Whether the audit attacked something live that the guarantee does not cover: frozen noise computed anew."""
+        """Whether the audit attacked a live pipeline that the guarantee does not cover: frozen noise that is recomputed."""
         return any(attempt.mode == "live" and not attempt.covered for attempt in self.attempts)
 
     @property
@@ -162,7 +162,7 @@ class Run:
 
     @property
     def refuted(self) -> str:
-        """How the audit showed that something in this run is wrong; nothing where it did not."""
+        """How the audit refuted this run; empty if it did not."""
         if self.audit is None or not self.audit.is_bug:
             return ""
         broken, attacked = self.covered
@@ -181,7 +181,7 @@ class Run:
 
     @property
     def unlabelled(self) -> str:
-        """How many inputs have no label, and what is left to say of them; nothing where all have one."""
+        """A note about inputs without labels; empty if all have one."""
         count, known = self.inputs, self.labelled
         if known == count:
             return ""
@@ -205,10 +205,10 @@ def _in_units(alm: np.ndarray, sigma: Mapping[str, float]) -> np.ndarray:
 
 
 def read_runs(folders: Sequence[str | Path]) -> list[Run]:
-    """The runs in these folders, each once, in the order given; a run without results is refused."""
+    """Open the runs in these folders, each once, in the given order; a run without results is refused."""
     places = list({Path(folder).resolve(): Path(folder) for folder in folders}.values())
     if not places:
-        raise InvalidInput("a report needs at least one run: name the folders of `ucan certify` runs.")
+        raise InvalidInput("a report needs at least one run: give the folders of `ucan certify` runs.")
     runs = [Run.open(folder) for folder in places]
     for run in runs:
         if not run.inputs:

@@ -1,4 +1,4 @@
-"""What a run was about, from what it says of itself: its data, and its classifier under its noise."""
+"""Rebuild a run's data, and its classifier under its noise, from its config."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def data_of(data: DataRef, source: str | None = None) -> Labelled:
     """The inputs that a run certified, or those at ``source`` if they have moved."""
     named = source or data.source
     if named is None:
-        raise InvalidInput("this run does not say which data it certified: name them with --data.")
+        raise InvalidInput("this run does not state its data: give them with --data.")
     if is_table(named):
         if data.columns and data.train is None and data.source is None:
-            raise InvalidInput("this run was made from a table in Python, with settings of its own: look at it there.")
+            raise InvalidInput("this run was made in Python from a table with its own settings: open it from Python.")
         return Table(named, data.target, data.id, data.hold, data.vary, data.train, data.columns or None)
     return load(named, data.split or "test", size=data.size, channels=data.channels or 3, unit=data.unit)
 
@@ -48,14 +48,14 @@ def pipeline_of(
 ) -> SmoothedClassifier:
     """The deployed pipeline behind an outcome of a run: a trained run's with its generator, or one under fixed noise.
 
-    ``model`` and ``weights`` say where they are, if not where the run says; another model brings its own weights. Of a table
-    it takes the ``dataset``, and gives the classifier of its rows: ``holding`` makes it that of one row. A run's own word is
-    not enough to read a pickle: whoever rebuilds it says ``trust``.
+    ``model`` and ``weights`` are their paths, if they have moved; another model has its own weights. For a table, ``dataset``
+    is needed, and the result classifies its rows: ``holding`` fixes one row. A run cannot request to read a pickle: the
+    caller must set ``trust``.
     """
     if model is None:
         model, weights = known.spec, weights or known.weights
     if model is None:
-        raise InvalidInput("this run does not say which model it certified: name it with --model.")
+        raise InvalidInput("this run does not state its model: give it with --model.")
     law, classes, precision = outcome.evidence.law, len(outcome.evidence.counts), _precision(outcome)
     if isinstance(dataset, Table):
         named, found = known.model_id, load_model(model, weights, classes, device, trust=trust)
@@ -84,7 +84,7 @@ def pipeline_of(
 
 
 def _adapted(model: Any, known: ModelRef, shape: tuple[int, ...] | None, device: torch.device) -> Any:
-    """The model as a run takes it: behind its normalisation, and with logits where it has a record or one logit."""
+    """The model as the run uses it: with its normalisation, and with logits if it returns a record or one logit."""
     if shape is None:
         return model
     if known.normalise is not None and isinstance(model, nn.Module):
@@ -95,6 +95,6 @@ def _adapted(model: Any, known: ModelRef, shape: tuple[int, ...] | None, device:
 
 
 def _precision(outcome: Certificate | Abstention) -> str | None:
-    """The precision that is the classifier's, if it is one to ask for."""
+    """The classifier's precision, if it is one that can be set."""
     claimed = outcome.evidence.precision
     return claimed if claimed in PRECISIONS and not outcome.evidence.copy else None

@@ -1,4 +1,4 @@
-"""A run's answers for people: RUN/answers.csv, with the names of inputs and classes, and how far each column reaches."""
+"""A run's answers in readable form: RUN/answers.csv, with the names of inputs and classes, and each column's range."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ SHEET = "answers.csv"
 
 
 def has_sheet(data: Labelled) -> bool:
-    """Whether there is something to say beyond numbers: inputs with names, or columns."""
+    """Whether the sheet adds something to the TSV: names of inputs, or columns."""
     return data.names is not None or isinstance(data, Table)
 
 
 def write_sheet(store: Store, data: Labelled, class_names: Sequence[str] | None, folder: Path) -> Path:
-    """Write the sheet, whole or not at all."""
+    """Write the sheet atomically."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = [column.name for column in data.varying] if isinstance(data, Table) else []
-    of_table = "radius in units of σ" if columns else "radius"  # a ball over columns of several units says nothing
+    of_table = (
+        "radius in units of σ" if columns else "radius"
+    )  # a ball over columns with different units is meaningless
     measure = of_table if store.budget is None else "budget factor"
     writer.writerow(["idx", "name", "label", "answer", "correct", measure, *(f"± {column}" for column in columns)])
     rows = store.columns(("idx", "label", "prediction", "abstained", "correct", "radius"))
@@ -50,13 +52,13 @@ def write_sheet(store: Store, data: Labelled, class_names: Sequence[str] | None,
 
 
 def class_name(number: int, names: Sequence[str] | None) -> str:
-    """What a class is called; its number where it has no name, nothing for an unknown label."""
+    """The name of a class: its number if it has no name, empty for an unknown label."""
     if number < 0:
         return ""
     return names[number] if names is not None and number < len(names) else str(number)
 
 
 def row_answers(store: Store, table: Table, most: int) -> Iterator[RowAnswer]:
-    """The first answers of a run on a table, in words to be."""
+    """The first answers of a run on a table."""
     for idx in store.columns(("idx",))["idx"].tolist()[:most]:
         yield row_answer(table, idx, store.outcome(idx))

@@ -15,16 +15,16 @@ from ucan.errors import InvalidInput
 from ucan.runs.jobs import device_of
 from ucan.training import Trainer, TrainSettings, build_classifier, for_claim, read_settings
 
-# Told after some steps: epoch, step, steps per epoch, mean metrics.
+# Called after some steps with: epoch, step, steps per epoch, mean metrics.
 OnStep = Callable[[int, int, int, dict[str, float]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainJob:
-    """What `ucan train` is asked for: a preset's name, a TOML file or settings, and changes to them (``key=value``).
+    """The settings of `ucan train`: a preset's name, a TOML file or settings, and changes to them (``key=value``).
 
-    ``claim`` is what will be certified: "linf", "l2", "l1", "alm" or "budget". ``data`` is the training set, if it is not the
-    one that the settings name; ``finetune`` the weights, or the trained run, to start from.
+    ``claim`` is what will be certified: "linf", "l2", "l1", "alm" or "budget". ``data`` is the training set, if not the one
+    in the settings. ``finetune`` is the weights, or the trained run, to start from.
     """
 
     settings: str | Path | TrainSettings
@@ -35,7 +35,7 @@ class TrainJob:
     device: str | torch.device = "auto"
 
     def chosen(self) -> TrainSettings:
-        """The settings with their changes, made for the claim."""
+        """The settings with the changes, adapted to the claim."""
         given = self.settings if isinstance(self.settings, TrainSettings) else read_settings(str(self.settings))
         chosen = changed(given, self.changes)
         if self.claim is None:
@@ -44,15 +44,15 @@ class TrainJob:
         return for_claim(chosen, self.claim, chosen.variance_term if named else None)
 
     def folder(self) -> Path:
-        """Where the run goes unless somebody says."""
+        """The default folder of the run."""
         named = "trained" if isinstance(self.settings, TrainSettings) else Path(self.settings).stem
         return Path("runs") / named
 
 
 def trainer_of(job: TrainJob, out: str | Path | None = None, on_step: OnStep | None = None) -> Trainer:
-    """The trainer of a job: its ``run()`` trains to the end, from the last checkpoint if there is one.
+    """Make the trainer of a job: its ``run()`` trains to the end, from the last checkpoint if there is one.
 
-    Afterwards ``load_run(out)`` has the classifier with its noise, and ``ucan certify --model out`` takes it.
+    Afterwards ``load_run(out)`` returns the classifier with its noise, and ``ucan certify --model out`` certifies it.
     """
     settings = job.chosen()
     dataset = load(settings.data, "train", size=settings.size) if job.data is None else job.data
@@ -62,7 +62,7 @@ def trainer_of(job: TrainJob, out: str | Path | None = None, on_step: OnStep | N
 
 
 def changed(settings: TrainSettings, changes: Sequence[str]) -> TrainSettings:
-    """The settings with ``key=value`` (or ``table.key=value``) changes, values as TOML writes them."""
+    """The settings with ``key=value`` (or ``table.key=value``) changes, values in TOML syntax."""
     values = settings.to_dict()
     for change in changes:
         key, equals, text = change.partition("=")
@@ -77,6 +77,6 @@ def changed(settings: TrainSettings, changes: Sequence[str]) -> TrainSettings:
         for name in path:
             table = table.get(name) if isinstance(table, dict) else None
         if not isinstance(table, dict) or (not path and last not in values):
-            raise InvalidInput(f"there is no setting {key!r}; there are {', '.join(sorted(values))}.")
+            raise InvalidInput(f"there is no setting {key!r}; the settings are {', '.join(sorted(values))}.")
         table[last] = value
     return TrainSettings.from_dict(values)

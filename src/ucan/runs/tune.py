@@ -23,14 +23,14 @@ from ucan.runs.progress import SILENT, Progress
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import AtRadii
 
-# λ that are tried if none are given, as factors of the usual one.
+# The default λ to try, as factors of the usual one.
 FACTORS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 USUAL = {True: 1.0, False: 0.25}  # of a table, and of pixels
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneJob(Pipeline, Inputs):
-    """What `ucan tune` is asked for. ``scales`` are the λ to try; ``radius`` or ``budget`` is what should be certified."""
+    """The settings of `ucan tune`. ``scales`` are the λ to try; ``radius`` or ``budget`` is the target."""
 
     scales: Sequence[float] = ()
     radius: float | None = None
@@ -44,7 +44,7 @@ class TuneJob(Pipeline, Inputs):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One noise that was tried: how many inputs it certifies (correctly, where labels are known) at the target."""
+    """One candidate: how many inputs it certifies at the target (correctly, if labels are known)."""
 
     scale: float
     shape: str
@@ -61,7 +61,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tuned:
-    """All candidates in the order they were tried, the best of them, and what they were tried for, in words."""
+    """All candidates in order, the best one, and a description of the target."""
 
     candidates: tuple[Candidate, ...]
     best: Candidate
@@ -76,21 +76,24 @@ class Tuned:
 
 
 def tune(job: TuneJob, progress: Progress = SILENT) -> Tuned:
-    """Try every λ, and for a table with a budget a few shapes, on the inputs of a job; sampling stops when it is decided.
+    """Try every λ, and for a table with a budget some shapes, on the inputs of a job; sampling stops when the target is
+    decided.
 
-    The share of the best is too good for the inputs that chose it: certify others.
+    The share of the best candidate is biased upwards, since these inputs selected it: certify other inputs.
     """
     where = job.place()
     settled = settle(replace(job, scale=None), job.selection(), where)
     data, is_table = settled.selection.dataset, isinstance(settled.selection.dataset, Table)
     budget = budget_of(job.budget, data, job.model)
     if (job.radius is None) == (budget is None):
-        raise InvalidInput("say what should be certified: --radius with a number, or --budget (of a table by column).")
+        raise InvalidInput("give a target: --radius with a number, or --budget (for a table, by column).")
     if is_table and budget is None:
-        raise InvalidInput('a radius over columns of several units says nothing: give --budget "column=number,…".')
+        raise InvalidInput(
+            'a radius over columns with different units is meaningless: give --budget "column=number,…".'
+        )
     scales = tuple(job.scales) or tuple(factor * USUAL[is_table] for factor in FACTORS)
     if any(not scale > 0 for scale in scales):
-        raise InvalidInput("--scales are numbers above 0.")
+        raise InvalidInput("--scales must be numbers above 0.")
     shapes = _shapes(settled, budget)
     tried: list[Candidate] = []
     with progress.working(len(scales) * len(shapes), 0, job.n0 + job.n):
@@ -107,7 +110,7 @@ def tune(job: TuneJob, progress: Progress = SILENT) -> Tuned:
 
 
 def _shapes(settled: Settled, budget: Budget | None) -> dict[str, Generator]:
-    """The shapes to try: the one given; of a table with a budget for all of its columns also shapes that follow that."""
+    """The shapes to try: the given one; for a table with a budget for all columns, also shapes derived from the budget."""
     given = {"as given": settled.g.M}
     data = settled.selection.dataset
     if not isinstance(data, Table) or budget is None or not bool((budget.limits > 0).all()):

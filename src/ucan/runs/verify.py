@@ -1,4 +1,4 @@
-"""Hold a certificate that someone hands in against a classifier and its noise, by recomputation and fresh samples."""
+"""Check a certificate against a classifier and its noise, by recomputation and fresh samples."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from ucan.training import is_trained_run
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob(Pipeline):
-    """What `ucan verify` is asked for; each field is the option of that name.
+    """The settings of `ucan verify`; each field is the option of that name.
 
-    ``certificate`` is a JSON file; ``input`` a picture, an array, or a data source with ``index``. ``replay`` also draws the
-    certificate's own noise again.
+    ``certificate`` is a JSON file; ``input`` a picture, an array, or a data source with ``index``. ``replay`` also redraws
+    the certificate's own noise.
     """
 
     certificate: str | Path
@@ -56,7 +56,7 @@ class VerifyJob(Pipeline):
 
     @property
     def states_noise(self) -> bool:
-        """Whether the job says which noise is deployed; a trained run does."""
+        """Whether the job states the deployed noise; a trained run does."""
         given = (self.law, self.scale, self.exponent, self.noise, self.sigma, self.train)
         return self._trained or any(option is not None for option in given)
 
@@ -67,7 +67,7 @@ class VerifyJob(Pipeline):
 
 @dataclass(frozen=True)
 class Verified:
-    """A certificate, what was found about it, and what came of drawing its own noise again, if that was asked for."""
+    """A certificate, the verdict, and the result of the replay, if requested."""
 
     certificate: Certificate
     verdict: verification.Verdict
@@ -75,7 +75,7 @@ class Verified:
 
     @property
     def stands(self) -> bool:
-        """Whether nothing speaks against the claim, which is no proof of it."""
+        """Whether no check failed; this is not a proof of the claim."""
         return self.verdict.stands and (self.replay is None or self.replay.stands)
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
     record = load_json(job.certificate)
     if not isinstance(record, Certificate):
         raise InvalidInput(
-            f"{job.certificate} is no certificate but an abstention or a prediction: it claims no region."
+            f"{job.certificate} is an abstention or a prediction, not a certificate: it has no region to verify."
         )
     where = job.place()
     if is_table(job.input):
@@ -116,9 +116,11 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
 def _of_table(
     job: VerifyJob, record: Certificate, where: torch.device
 ) -> tuple[SmoothedClassifier, torch.Tensor, str | None]:
-    """The classifier at a row of a table, the row, and the hash of the table. Without --sigma and --train: as stated."""
+    """The classifier at a row of a table, the row, and the hash of the table. Without --sigma and --train, the noise is as
+    stated.
+    """
     if job.index is None:
-        raise InvalidInput(f"{job.input} is a table: say with --index which of its rows is meant, counted from 0.")
+        raise InvalidInput(f"{job.input} is a table: give the row with --index, counted from 0.")
     options = TableOptions(job.target, job.id, job.train, tuple(job.hold), tuple(job.vary))
     selection = Selection.of(dataset_of(job.input, table=options), 1, None)
     if job.states_noise:
@@ -136,7 +138,7 @@ def _of_table(
 
 
 def _deployed(job: VerifyJob, record: Certificate, x: torch.Tensor, declared: float | None) -> SmoothedClassifier:
-    """The classifier under the noise that is deployed, whatever the certificate says."""
+    """The classifier under the deployed noise, independent of what the certificate states."""
     classes = None if job._trained else len(record.evidence.counts)
     return smoothed_of(replace(job, classes=classes), x, _deployed_step(job, declared, record))
 
@@ -150,7 +152,7 @@ def _as_stated(job: VerifyJob, record: Certificate, where: torch.device) -> Smoo
 
 
 def _deployed_step(job: VerifyJob, declared: float | None, record: Certificate) -> float | None:
-    """The step of the pipeline that is deployed: never the certificate's own word for it."""
+    """The step of the deployed pipeline; never taken from the certificate."""
     real = job.arithmetic is None and record.evidence.arithmetic == REAL and job.step is None
     if real or job.arithmetic == "real":
         return None
@@ -174,7 +176,7 @@ def _input(job: VerifyJob, shape: tuple[int, ...]) -> tuple[torch.Tensor, float 
     if is_single(path):
         return load_picture_or_array(path, shape, job.size), None if path.suffix.lower() == ".npy" else BYTE, None
     if job.index is None:
-        raise InvalidInput(f"{job.input} is no single picture or array: say with --index which of its inputs is meant.")
+        raise InvalidInput(f"{job.input} is not a single picture or array: give the input's number with --index.")
     channels = shape[0] if path.is_dir() and shape[0] in (1, 3) else None
     dataset = dataset_of(job.input, job.split, job.size, channels)
     if not 0 <= job.index < len(dataset):
