@@ -588,7 +588,16 @@ class Claim:
             constant = KINDS.get(kind, kind == "Composed") if self.old else self.told.get("constant")
             if not constant or KINDS.get(kind) is False:
                 raise Wrong(f"nothing shows that {kind} noise is the same at every input: the scope can only be frozen")
-        return f"{scope}, as the evidence says of its noise"
+        return f"{scope}, as the evidence says of its noise{self.held()}"
+
+    def held(self) -> str:
+        """The columns that had no noise: the claim covers no change of them."""
+        held = self.evidence.get("held")
+        if held is None:
+            return ""
+        if not isinstance(held, dict) or not held or any(not isinstance(v, int | float | str) for v in held.values()):
+            raise Unreadable("held must name columns with their values")
+        return f"; {', '.join(held)} had no noise, and no change of them is covered"
 
     def chosen(self) -> str:
         """The class is the one that the votes of the selection chose."""
@@ -614,8 +623,9 @@ class Claim:
     def allowed_by(self, evidence: Any, answer: int, alpha: float) -> float:
         """The same of any evidence, at any level."""
         bound, n, hits = field(evidence, "bound"), whole(evidence, "n", 1), votes_of(evidence, "counts")[answer]
-        if bound in FIXED and (evidence.get("stop") is not None or evidence.get("cap") not in (None, n)):
-            raise Wrong(f"the {bound} bound needs a fixed number of votes")
+        ended = evidence.get("stop") is not None or evidence.get("cap") not in (None, n)
+        if bound in FIXED and ended and evidence is not self.evidence:  # of its own, "settings" tells
+            raise Wrong(f"the {bound} bound of the votes before needs a fixed number of them")
         if bound == "anytime":
             return at_least_anytime(hits, n, alpha)
         if bound == "sequential":

@@ -14,7 +14,7 @@ from ucan.arithmetic import Grid
 from ucan.backends import TOLERANCE, prepare
 from ucan.generators import Generator
 from ucan.runtimes import installed
-from ucan.votes import Classifier, Form
+from ucan.votes import Classifier, Form, Request, Stream, VoteCounter, count_requests
 
 LAW = Gaussian(scale=0.5)
 SHAPE = (1, 8, 8)
@@ -576,3 +576,22 @@ def test_noise_of_a_kind_of_its_own_is_written_in_every_form():
     Doubled().perturb_into(out, x, LAW, [rng(1)])
     Doubled().perturb_into(plain, x, LAW, [rng(1)])
     assert torch.equal(out, plain.bfloat16())
+
+
+@pytest.mark.parametrize("size", (64, 8))  # several blocks in a pass, and a block in parts
+@pytest.mark.parametrize("step", (None, 1 / 255))
+def test_votes_on_inputs_in_the_networks_form_are_the_same(step, size):
+    x = (torch.rand(1, 3, 8, 8, generator=rng(5)) * 255).round() / 255
+    weights, M = torch.randn(192, 5, generator=rng(6)), Fixed(1.5).at(x)
+
+    def vote(noisy):
+        if noisy.dtype == torch.bfloat16:
+            assert noisy.is_contiguous(memory_format=torch.channels_last)
+        return (noisy.bfloat16().float().flatten(1) @ weights).argmax(1)
+
+    def counted(form):
+        counter = VoteCounter(vote, 5, LAW, 16, size, Grid.of(step), form)
+        request = Request(M, x, ((Stream(0, "x", "select"), 20), (Stream(0, "x", "estimate"), 100)))
+        return [votes.counts.tolist() for _, found in count_requests(counter, [request]) for votes in found]
+
+    assert counted(Form(torch.bfloat16, True)) == counted(None)

@@ -353,7 +353,7 @@ def test_certify_verify_and_json(norm, tmp_path):
 def test_stopping_early_works_on_it():
     g = SmoothedClassifier(model(), Gaussian(scale=0.05), made(2), num_classes=3)
     (c,) = g.certify(rand(1, *SHAPE), n=20_000, stop=[0.01])
-    assert isinstance(c, Certificate) and c.evidence.n < 20_000 and c.evidence.bound == "anytime"
+    assert isinstance(c, Certificate) and c.evidence.n < 20_000 and c.evidence.bound == "sequential"
     assert g.predict(rand(1, *SHAPE), n=300)[0].prediction == c.prediction
 
 

@@ -134,3 +134,18 @@ def test_something_is_held_and_something_varies(held):
 def test_held_values_are_finite_numbers_or_texts_of_different_columns(columns, values):
     with pytest.raises(InvalidInput):
         Held(columns, values)
+
+
+def test_the_checker_says_what_was_held(tmp_path):
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    from ucan.certificate import save_json
+
+    c, _, _ = certified([6.0, 1.0, 2.0, 0.5])
+    save_json(c, tmp_path / "c.json")
+    checker = Path(__file__).parents[1] / "checker" / "check_certificate.py"
+    done = subprocess.run([sys.executable, str(checker), str(tmp_path / "c.json")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "sex, region had no noise, and no change of them is covered" in done.stdout

@@ -37,6 +37,8 @@ from ucan.training.recipes.catrs import like, smallest
 from ucan.training.recipes.sphere import climbed
 from ucan.training.step import Progress
 
+# Numbers are taken out of losses here; PyTorch warns of the first in a process.
+pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 SHAPE, CLASSES, BATCH = (1, 4, 4), 5, 12
 
 

@@ -1,6 +1,8 @@
 """Runs as a library: the typed config, and the one object to read a run."""
 
 import ast
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,10 +76,11 @@ def test_every_option_is_a_field_or_changes_no_result(command: str, record: type
     assert given - FREE[command] == fields
 
 
-@pytest.mark.parametrize("folder", ("cli", "runs"))
-def test_functions_are_short(folder: str) -> None:
-    """Outside their argument lists and docstrings."""
-    for path in (Path(ucan.__file__).parent / folder).glob("*.py"):
+def test_functions_are_short() -> None:
+    """Outside their argument lists and docstrings, in the whole package and in the experiments."""
+    package = Path(ucan.__file__).parent
+    experiments = Path(__file__).parents[1] / "experiments"
+    for path in [*package.rglob("*.py"), *experiments.glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) else node.body
@@ -230,6 +233,15 @@ def test_a_run_that_goes_on_is_the_run_that_had_all_votes_at_once(pictures: InMe
     assert (again.votes, again.items) == (0, 0)
     with pytest.raises(InvalidInput, match="n: the run has 1000, asked for 300"):
         certify(job(pictures), tmp_path / "grown")
+
+
+def test_a_run_goes_on_with_blocks_of_the_size_that_it_was_begun_with(pictures: InMemory, tmp_path: Path) -> None:
+    """As of a run of an older version, whose small forward passes drew smaller blocks."""
+    certify(job(pictures, most=2), tmp_path / "run")
+    with closing(sqlite3.connect(tmp_path / "run" / "results.sqlite")) as db, db:
+        db.execute("UPDATE records SET record = json_set(record, '$.evidence.block', 16)")
+    certify(job(pictures, most=4), tmp_path / "run")
+    assert [one.evidence.block for one in outcomes(tmp_path / "run")] == [16] * 4
 
 
 def test_a_stopping_rule_leaves_what_it_has_decided(pictures: InMemory, tmp_path: Path) -> None:

@@ -254,6 +254,8 @@ KINDS = {
     "budget-learned": BudgetWise,
     "budget-composed": Composed,
 }
+METHODS = ("stability", "smoothadv", "macer", "smoothmix", "catrs", "acr", "sphere")  # presets named after their recipe
+KINDS |= dict.fromkeys(METHODS, Isotropic)
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -267,6 +269,7 @@ def test_every_preset_builds_what_its_name_says(name):
     law, generator = settings.build_law(math.prod(shape)), settings.build_generator(shape, None)
     assert type(generator) is KINDS[kind] and generator.cap() is not None
     assert isinstance(settings.build_recipe(), Consistency) == (settings.recipe["kind"] == "consistency")
+    assert kind not in METHODS or settings.recipe["kind"] == kind
     x = torch.zeros(1, *shape)
     with torch.no_grad():
         mu, scale = generator(x)

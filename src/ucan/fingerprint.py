@@ -138,13 +138,9 @@ def _digest(value: Any, digest: Any, above: tuple[int, ...]) -> None:
         for key, held in sorted(value.items(), key=lambda item: repr(item[0])):
             _digest(key, digest, above)
             _digest(held, digest, above)
-    elif isinstance(value, set | frozenset):
+    elif isinstance(value, set | frozenset | list | tuple):
         digest.update(f"{len(value)}".encode())
-        for item in sorted(value, key=repr):
-            _digest(item, digest, above)
-    elif isinstance(value, list | tuple):
-        digest.update(f"{len(value)}".encode())
-        for item in value:
+        for item in value if isinstance(value, list | tuple) else sorted(value, key=repr):
             _digest(item, digest, above)
     elif isinstance(value, types.MethodType | functools.partial):
         _digest(value.__func__ if isinstance(value, types.MethodType) else value.func, digest, above)

@@ -17,12 +17,16 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Move:
-    """How far one column may move: strictly less than ``alone`` by itself, than ``together`` when all of them move."""
+    """How far one column may move: strictly less than ``alone`` by itself, than ``together`` when all of them move.
+
+    ``step``: what its changes are whole multiples of, where the certificate is about such and somebody knows.
+    """
 
     column: str
     alone: float
     together: float
     unit: str = ""
+    step: float | None = None
 
 
 @dataclass(frozen=True)
@@ -46,23 +50,26 @@ class Reach:
         columns: Sequence[str],
         answer: str | None = None,
         units: Mapping[str, str] | None = None,
+        steps: Sequence[float | None] | None = None,
     ) -> Reach:
-        """Of a certificate about inputs with these columns; ``answer`` is the name of its class."""
+        """Of a certificate about inputs with these columns; ``answer`` is the name of its class, ``steps`` are the columns'."""
         region = certificate.region
         if len(columns) != region.dim:
             raise InvalidInput(f"the certificate is about {region.dim} columns, and {len(columns)} names were given.")
         alone = region.reach().flatten().tolist()
         together = region.reach_together(range(region.dim)).tolist()
         evidence = certificate.evidence
+        on_grid = evidence.arithmetic != REAL
+        known = steps if on_grid and steps is not None else [None] * len(columns)
         moves = tuple(
-            Move(column, a, t, (units or {}).get(column, ""))
-            for column, a, t in zip(columns, alone, together, strict=True)
+            Move(column, a, t, (units or {}).get(column, ""), step)
+            for column, a, t, step in zip(columns, alone, together, known, strict=True)
         )
         return cls(
             f"class {certificate.prediction}" if answer is None else answer,
             moves,
             () if evidence.held is None else evidence.held.columns,
-            evidence.arithmetic != REAL,
+            on_grid,
             certificate.scope,
             evidence.alpha,
         )
@@ -75,7 +82,8 @@ class Reach:
         rest = f", and likewise for {more} more columns" if more > 0 else ""
         parts = [f"The answer stays {self.answer} while {', '.join(alone)}{rest}{self._together(named)}."]
         if self.on_grid:
-            parts.append("This is about changes by whole steps of each column.")
+            steps = ", ".join(f"{move.column} {move.step:g}" for move in shown if move.step is not None)
+            parts.append(f"This is about changes by whole steps{f' ({steps}{_etc(more)})' if steps else ''}.")
         if self.held:
             parts.append(f"Nothing is said of changes of {_listed(self.held, named)}: {_held_words(len(self.held))}.")
         if self.scope != "pipeline":
@@ -97,8 +105,13 @@ class Reach:
             "answer": self.answer,
             "alone": {move.column: move.alone for move in self.moves},
             "together": {move.column: move.together for move in self.moves},
+            "steps": {move.column: move.step for move in self.moves if move.step is not None},
             "held": list(self.held),
         }
+
+
+def _etc(more: int) -> str:
+    return ", …" if more > 0 else ""
 
 
 def _amount(value: float, unit: str) -> str:

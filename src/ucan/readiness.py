@@ -19,7 +19,7 @@ from ucan.votes import LARGE, Classifier
 COMPANY = 8
 FEW = 4
 # The most copies of an input in memory at once, in these checks and for blocks of one copy, besides the model.
-COPIES = 40
+COPIES = 64
 
 
 class Readiness:

@@ -108,8 +108,9 @@ def row_answer(table: Table, index: int, outcome: Certificate | Abstention) -> R
     names = table.classes
     reach = None
     if isinstance(outcome, Certificate):
-        answer = None if names is None else names[outcome.prediction]
-        reach = Reach.of(outcome, [column.name for column in table.varying], answer)
+        answer = None if names is None or names[outcome.prediction].isdigit() else names[outcome.prediction]
+        columns = table.varying
+        reach = Reach.of(outcome, [c.name for c in columns], answer, steps=[c.step for c in columns])
     known = label >= 0 and names is not None
     return RowAnswer(index, table.name_of(index), names[label] if known and names else None, outcome, reach)
 

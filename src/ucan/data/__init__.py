@@ -12,11 +12,12 @@ from ucan.catalogue import READERS, call
 from ucan.data.files import check_split, load_npy, load_npz
 from ucan.data.images import ImageFolder, InMemory, Labelled
 from ucan.data.objects import as_dataset, is_named, named_dataset
+from ucan.data.shards import Shards, load_shards, shards_in
 from ucan.errors import InvalidInput
 
 NAMES = tuple(READERS.own)
 
-__all__ = ["NAMES", "ImageFolder", "InMemory", "Labelled", "as_dataset", "held_out", "load"]
+__all__ = ["NAMES", "ImageFolder", "InMemory", "Labelled", "Shards", "as_dataset", "held_out", "load"]
 
 
 def load(
@@ -37,7 +38,8 @@ def load(
     of the group ``ucan.readers``.
 
     ``package.module:name`` is a data set of a module, importable also from the current directory: anything that
-    ``as_dataset`` accepts. ``unit`` is the unit of an array's inputs if they are not pixels in [0, 1].
+    ``as_dataset`` accepts. A ``.tar`` file of WebDataset, a Parquet file with encoded pictures, or a folder of either is a
+    set of pictures. ``unit`` is the unit of an array's inputs if they are not pixels in [0, 1].
     """
     path, known_names = Path(source), READERS.names()
     offered = {"split": split, "size": size, "channels": channels}
@@ -48,6 +50,8 @@ def load(
         return _read(path.suffix.lower(), path=path, **offered)
     if isinstance(source, str) and is_named(source):
         return named_dataset(source, unit)
+    if shards := shards_in(path):
+        return load_shards(shards, path.stem, size, channels)
     if path.is_dir():
         return ImageFolder(_split_folder(path, split), size, channels)
     if path.is_file() and path.suffix.lower() == ".npz":

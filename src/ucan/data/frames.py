@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ucan.data.shards import shards_in
 from ucan.errors import InvalidInput, MissingExtra
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
@@ -79,9 +80,9 @@ class Frame:
 
 
 def is_table(source: Any) -> bool:
-    """Whether an object is a table: a file with a table's suffix, a frame, or a mapping of columns."""
+    """Whether an object is a table: a file with a table's suffix (without pictures), a frame, or a mapping of columns."""
     if isinstance(source, str | Path):
-        return Path(source).suffix.lower() in SUFFIXES
+        return Path(source).suffix.lower() in SUFFIXES and not shards_in(Path(source))
     kind = type(source).__module__.partition(".")[0]
     frame = kind in ("pandas", "polars") and hasattr(source, "columns")
     return frame or isinstance(source, Frame | Mapping) or (kind == "pyarrow" and hasattr(source, "column_names"))

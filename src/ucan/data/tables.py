@@ -83,6 +83,11 @@ class Table(Labelled):
         return tuple(column for column in self.columns if column.held)
 
     @property
+    def steps(self) -> dict[str, float]:
+        """The step of every column that varies and lies on a grid."""
+        return {column.name: column.step for column in self.varying if column.step is not None}
+
+    @property
     def event_shape(self) -> tuple[int, ...]:
         """(m,), m columns that vary."""
         return (len(self.varying),)

@@ -6,6 +6,7 @@ hash. The classifier is never run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from ucan.audit.ledger import break_path
 from ucan.audit.trials import STATEFUL
 from ucan.certificate import Certificate
 from ucan.data import Labelled
+from ucan.data.tables import Table
 from ucan.errors import InvalidInput, UcanError
 from ucan.evidence import Evidence
 from ucan.laws import norm_name
@@ -27,7 +29,9 @@ from ucan.report.slices import Slice, cut
 from ucan.results.metrics import labelled
 from ucan.rounding import floor_digits, floor_significant
 from ucan.runs.rebuild import data_of
+from ucan.runs.sheet import class_name
 from ucan.sidecar import input_hash
+from ucan.tabular import row_answer
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Exhibit:
     counts: tuple[int, ...]
     words: tuple[str, ...]
     panels: tuple[Panel, ...]
+    name: str = ""
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,12 +123,14 @@ def exhibit_run(run: Run, datasets: dict[Any, Labelled | str]) -> Gallery:
     return Gallery(tuple(exhibits), typical, tuple(dict.fromkeys(missing)))
 
 
-def in_words(record: dict[str, Any], truth: int) -> list[str]:
-    """What was certified, in sentences; every number is rounded down."""
+def in_words(record: dict[str, Any], truth: int, names: Sequence[str] = ()) -> list[str]:
+    """What was certified, in sentences, with the classes' names if they have any; every number is rounded down."""
     if record["kind"] == "abstention":
         return [f"No claim: {record['reason'].rstrip('.')}."]
     evidence, answer, norm = record["evidence"], record["prediction"], record["norm"]
-    verdict = "" if truth < 0 else ", which is right" if answer == truth else f", but the label is {truth}"
+    called, label = (class_name(number, names or None) for number in (answer, truth))
+    called = f"class {called}" if called.isdigit() else called
+    verdict = "" if truth < 0 else ", which is right" if answer == truth else f", but the label is {label}"
     length = "length" if norm is None else f"{norm_name(float(norm))} length"
     within = (
         f"within less than {floor_significant(record['budget_factor'], 3)} times the budget"
@@ -131,10 +139,11 @@ def in_words(record: dict[str, Any], truth: int) -> list[str]:
     )
     condition = {"pipeline": ".", "registry": ", as long as the registry is kept."}
     return [
-        f"The answer is class {answer}{verdict}.",
+        f"The answer is {called}{verdict}.",
         f"No change {within} can alter it"
         + condition.get(record["scope"], ", **if the noise stays as it was computed at this input**."),
-        f"Class {answer} got {evidence['counts'][answer]:,} of {evidence['n']:,} votes, so its probability is at least "
+        f"{called[0].upper()}{called[1:]} got {evidence['counts'][answer]:,} of {evidence['n']:,} votes, so its probability is "
+        "at least "
         f"{floor_digits(record['p_lower'], 3)}, except with probability {evidence['alpha']:g}.",
     ]
 
@@ -145,7 +154,11 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
         raise InvalidInput("it carries no evidence.")
     evidence = Evidence.from_dict(record["evidence"])
     truth = run.label_of(number)
-    said = in_words(record, truth)
+    classes = run.config.model.class_names
+    said = in_words(record, truth, classes)
+    if isinstance(dataset, Table) and record["kind"] == "certificate" and run.in_units:
+        found_reach = row_answer(dataset.for_model(None, classes), number, run.outcome(number)).reach
+        said[1] = said[1] if found_reach is None else found_reach.words()
     panels: list[Panel] = []
     x = None if dataset is None else _input(dataset, number, missing)
     if x is not None and input_hash(x) != evidence.input_hash:
@@ -165,7 +178,11 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
         assert attempt is not None, "chosen named its input"
         said.append(_break_in_words(attempt, record.get("p_upper") is not None))
         panels += _break_panels(run, attempt)
-    return Exhibit(why, number, truth, record.get("prediction"), evidence.counts, tuple(said), tuple(panels))
+    name = dataset.name_of(number) if dataset is not None and dataset.names is not None else ""
+    label = class_name(truth, classes or None)
+    return Exhibit(
+        why, number, truth, record.get("prediction"), evidence.counts, tuple(said), tuple(panels), name, label
+    )
 
 
 def _noise_panels(noise: NoiseAt) -> list[Panel]:

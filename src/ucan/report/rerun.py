@@ -26,6 +26,8 @@ def commands(run: Run) -> list[str]:
     """The commands that made this run, in order; a remark (#) where a setting is not on record."""
     if run.config.is_imported:
         return [_line("import", *_options(run.config), "-o", run.folder)]
+    if run.config.kind == "recertify":
+        return [_line("recertify", *_options(run.config), "-o", run.folder), _audit(run)]
     model = run.config.model.spec or ""
     made = [line for one in Together.of(model).folders for line in _trained(one)] if is_trained_run(model) else []
     most = run.inputs + run.left_out

@@ -27,8 +27,10 @@ OF_FILE = "told by the file that was imported"
 class ModelRef:
     """The classifier: how it was given, and its identity. ``spec`` is None for a Python object."""
 
-    spec: str | None = entry("model", certify=Option("--model"))
-    weights: str | None = entry("weights", later=True, certify=Option("--weights", own=True))
+    spec: str | None = entry("model", certify=Option("--model"), recertify=Option("--model"))
+    weights: str | None = entry(
+        "weights", later=True, certify=Option("--weights", own=True), recertify=Option("--weights")
+    )
     classes: int | None = entry("given.classes", compared=False, certify=Option("--classes", own=True))
     model_id: str | None = entry("given.model_id", compared=False, certify=Option("--model-id", own=True))
     weights_hash: str | None = entry("weights_hash", certify="of the weights that were loaded")
@@ -43,7 +45,7 @@ class ModelRef:
 class DataRef:
     """The inputs: how they were given, which were selected, and the hash of them all. ``skip`` is None if unknown."""
 
-    source: str | None = entry("data", certify=Option("--data"))
+    source: str | None = entry("data", certify=Option("--data"), recertify=Option("--data"))
     split: str | None = entry("split", certify=Option("--split", "test"))
     size: int | None = entry("size", certify=Option("--size"))
     channels: int | None = entry("channels", certify=Option("--channels"))
@@ -85,6 +87,7 @@ class NoiseRef:
     state: str | None = entry("noise_hash", later=True, certify="of the generator")
     sigma_given: str | None = entry("given.sigma", compared=False, certify=Option("--sigma"))
     sigma: Mapping[str, float] = entry("sigma", {}, certify="of the columns' own noise, and of the training table")
+    steps: Mapping[str, float] = entry("steps", {}, certify="of the table's columns that vary")
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class Sampling:
     """How the votes are drawn and bounded. A field is None if the run does not state it."""
 
     n0: int | None = entry("n0", certify=Option("--n0", 100))
-    n: int | None = entry("n", certify=Option("--n"))
+    n: int | None = entry("n", certify=Option("--n"), recertify=Option("--n"))
     alpha: float | None = entry("alpha", certify=Option("--alpha", 0.001), imported=OF_FILE)
     bound: str | None = entry("bound", certify=Option("--bound", "binary"))
     stop: str | None = entry("stop", certify=Option("--stop"), imported=OF_FILE)
@@ -112,9 +115,11 @@ class Sampling:
     seed_source: str | None = entry("seed_source", certify=Option("--seed"))
     family: int | None = entry("family", certify=Option("--family"))
     batch_size: int | None = entry("batch_size", certify=Option("--batch-size"))
-    precision: str | None = entry("precision", certify=Option("--precision"))
+    precision: str | None = entry("precision", certify=Option("--precision"), recertify=Option("--precision"))
     arithmetic: str = entry("arithmetic", REAL, certify=Option("--arithmetic"))
-    backend: str | None = entry("backend", certify="settled when the run began; the votes are the same")
+    backend: str | None = entry(
+        "backend", certify="settled when the run began; the votes are the same", recertify=Option("--backend", "eager")
+    )
 
     @classmethod
     def of(cls, plan: CertifyPlan, arithmetic: str, backend: str | None, precision: str | None) -> Sampling:
@@ -182,8 +187,11 @@ class ImportRef:
 class RunConfig:
     """The config of a certified or an imported run. Unknown fields are None."""
 
-    kind: Literal["certify", "imported"] = entry("kind", "certify", certify="the command", imported="the command")
+    kind: Literal["certify", "imported", "recertify"] = entry(
+        "kind", "certify", certify="the command", imported="the command", recertify="the command"
+    )
     ucan: str | None = entry("ucan", certify="the version at work")
+    before: str | None = entry("before", recertify=Option("RUN"))
     name: str | None = entry("name", certify="given in Python only", imported=Option("--name"))
     model: ModelRef = field(default_factory=ModelRef)
     data: DataRef = field(default_factory=DataRef)
@@ -291,14 +299,14 @@ def begun_seed(seed: Seed, begun: Sampling | PredictConfig | None) -> Seed:
     return begun.number if seed is None and begun is not None and begun.seed_source == "random" else seed
 
 
-def read_run_config(folder: Path) -> RunConfig | None:
+def read_run_config(folder: Path, kinds: tuple[str, ...] = ("certify", "imported")) -> RunConfig | None:
     """Read the config of the run in a folder; None if there is none."""
     path = folder / CONFIG
     if not path.is_file():
         return None
     table = read_config(path)
     kind = table.get("kind", "certify")
-    if kind not in ("certify", "imported"):
+    if kind not in kinds:
         raise InvalidInput(f"{folder} holds a run of another kind ({kind}); nothing was changed. Give a new folder.")
     return RunConfig.of(table, str(path))
 

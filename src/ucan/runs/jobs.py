@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ucan.data import ImageFolder, Labelled, as_dataset, load
+from ucan.data import ImageFolder, Labelled, Shards, as_dataset, load
 from ucan.data.frames import is_table
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
@@ -189,7 +189,7 @@ def dataset_of(
         found = load(source, split, size=size, channels=3 if channels is None else channels, unit=asked.unit)
     else:
         found = as_dataset(source, unit=asked.unit)
-    if (size, channels) != (None, None) and not isinstance(found, ImageFolder):
+    if (size, channels) != (None, None) and not isinstance(found, ImageFolder | Shards):
         raise InvalidInput(f"--size and --channels are for folders of pictures, and {found.name} is not one.")
     if not isinstance(found, Table):
         asked.check_unused(found.name)

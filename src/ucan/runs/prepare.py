@@ -94,6 +94,7 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
             "a radius over columns with different units is meaningless: stop at a percentage, or give a --budget."
         )
     plan = CertifyPlan(job.n0, job.n, job.alpha, norm, 0, job.batch_size, job.bound, stop, family=family, budget=budget)
+    plan = replace(plan, block=_begun_block(folder))
     g.holding(selection.held()).check_inputs(first, plan.norm)
     selection.check(g.f.num_classes)
     if selection.lopsided:
@@ -148,7 +149,13 @@ def config_of(work: Prepared) -> RunConfig:
         model=model_ref(job, g, given=True, class_names=work.class_names),
         data=data_ref(job, data),
         law=replace(LawRef.of(g.law), given=job.law if isinstance(job.law, str) else None),
-        noise=replace(noise_ref(g), given=noise, sigma_given=_sigma_word(job.sigma), sigma=work.sigma),
+        noise=replace(
+            noise_ref(g),
+            given=noise,
+            sigma_given=_sigma_word(job.sigma),
+            sigma=work.sigma,
+            steps=data.steps if isinstance(data, Table) else {},
+        ),
         claim=ClaimRef(work.scope, plan.norm, g.alm_cap, _budget_word(job.budget), key, registry),
         sampling=Sampling.of(plan, arithmetic_of(g.grid), backend, g.engine.precision),
     )

@@ -12,6 +12,7 @@ import torch
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
+from ucan.fingerprint import checksums
 from ucan.passes import Pass
 from ucan.scales.induced import NORMS, corner_norm, dense_budget_norm, has_few_corners
 
@@ -170,7 +171,7 @@ class Scale(ABC):
         if state is None:
             return measure()
         if self.__dict__.get("_state") != state:
-            self.__dict__.update(_state=state, _known={})
+            self.__dict__.update(_state=state, _known={}, _sum=self._checksum())
         found: dict[Hashable, Any] = self.__dict__["_known"]
         if name not in found:
             found[name] = measure()
@@ -178,7 +179,7 @@ class Scale(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is known: it can be measured again, and the same Σ is the same bytes whatever was asked of it."""
-        return {name: value for name, value in vars(self).items() if name not in ("_state", "_known")}
+        return {name: value for name, value in vars(self).items() if name not in ("_state", "_known", "_sum")}
 
     def _now(self) -> tuple[int, ...] | None:
         """How often each tensor was changed in place; None where tensors of inference mode do not tell."""
@@ -186,8 +187,20 @@ class Scale(ABC):
         return None if any(t.is_inference() for t in tensors) else tuple(t._version for t in tensors)
 
     def copied(self) -> Self:
-        """The same Σ as a constant in memory of its own, of which nothing is known yet: this one may have changed unseen."""
-        return self.with_tensors({name: t.detach().clone() for name, t in self.tensors().items()})
+        """The same Σ as a constant in memory of its own.
+
+        What is known of a matrix is known of its copy, if its numbers are still those that were measured: a change through
+        ``.data`` shows in their checksum.
+        """
+        own = self.with_tensors({name: t.detach().clone() for name, t in self.tensors().items()})
+        known = self.__dict__.get("_sum")
+        if known is not None and self.__dict__["_state"] == self._now() and known == own._checksum():
+            own.__dict__.update(_state=own._now(), _known=dict(self.__dict__["_known"]), _sum=known)
+        return own
+
+    def _checksum(self) -> tuple[int, ...] | None:
+        """Of the numbers of a matrix; None where measuring again costs nothing."""
+        return None if self.elementwise else checksums(self.tensors().values())
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The defining tensors by field name, for saving."""

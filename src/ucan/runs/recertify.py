@@ -1,0 +1,224 @@
+"""Certify the classifier that takes the place of a run's, from few votes in pairs, into a new run."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ucan.certificate import Abstention, Certificate
+from ucan.choices import BACKENDS
+from ucan.data import Labelled
+from ucan.data.tables import Table
+from ucan.errors import InvalidInput
+from ucan.fingerprint import weights_hash
+from ucan.plan import CertifyPlan, random_seed
+from ucan.recertify import SHARE
+from ucan.recertify import recertify as certified_again
+from ucan.results.formats import write
+from ucan.results.store import Store
+from ucan.runs.config import RunConfig, changes, kept_seed, read_run_config
+from ucan.runs.jobs import device_of
+from ucan.runs.progress import SILENT, Progress
+from ucan.runs.read import Run
+from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.smoothed import SmoothedClassifier
+from ucan.version import __version__
+
+LEAST = 100  # votes in pairs, unless a number is given
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecertifyJob:
+    """The settings of a recertification: a run, and what takes the place of its classifier.
+
+    ``model`` (with ``weights``) is the new classifier, the run's own if None; ``precision`` and ``backend`` are how it is run.
+    ``n`` is the number of votes in pairs for each input, a tenth of the run's if None. ``data`` is where the inputs are if
+    they have moved.
+    """
+
+    run: str | Path
+    model: str | None = None
+    weights: str | Path | None = None
+    precision: str | None = None
+    backend: str | None = None
+    n: int | None = None
+    data: str | None = None
+    device: str | torch.device = "auto"
+    trust: bool = False
+
+
+@dataclass(frozen=True)
+class Recertified:
+    """The result: how many inputs had a certificate, how many still have one, what is left of their radii, and the votes."""
+
+    run: Path
+    inputs: int
+    before: int
+    now: int
+    radii_kept: float | None
+    votes_before: int
+    votes_now: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "run": str(self.run),
+            "inputs": self.inputs,
+            "certified_before": self.before,
+            "certified_now": self.now,
+            "radii_kept": self.radii_kept,
+            "votes_before": self.votes_before,
+            "votes_now": self.votes_now,
+        }
+
+
+def recertify(job: RecertifyJob, out: str | Path | None = None, progress: Progress = SILENT) -> Recertified:
+    """Certify a new classifier at every input of a run, and store the outcomes in a new run; interrupted work resumes.
+
+    Args:
+        job: the run, and what replaces its classifier.
+        out: the new run's folder; the run's with ``-recertified`` appended if None.
+        progress: receives progress and messages; silent by default.
+
+    Returns:
+        The number of certificates before and now, and the votes that each took.
+    """
+    run, where = Run.open(job.run), device_of(job.device)
+    folder = Path(out) if out is not None else run.folder.with_name(f"{run.folder.name}-recertified")
+    first = _first(run)
+    dataset = _inputs(run, job.data)
+    old = pipeline_of(run.config.model, first, where, dataset=dataset, trust=job.trust)
+    begun = run.config.sampling.backend
+    old.engine.backend = begun if begun in BACKENDS else "eager"
+    new = _successor(job, run, first, where, dataset)
+    known = read_run_config(folder, ("recertify",))
+    config = _config(job, run, new, random_seed() if known is None else known.sampling.number)
+    with Store.create(folder, config.to_table(), _compared) as store:
+        try:
+            _all(run, dataset, old, new, config, store, progress)
+        finally:
+            if len(store):
+                write(store, folder / "results.tsv", overwrite=True)
+        return _summary(run, store)
+
+
+def _first(run: Run) -> Certificate:
+    """A certificate of the run, which says what its noise is; runs without one are refused."""
+    if run.config.is_imported:
+        raise InvalidInput(f"{run.folder} was imported: there is no classifier to draw votes from.")
+    if run.scope == "registry":
+        raise InvalidInput(f"{run.folder} belongs to a registry: certify the new classifier with its registry instead.")
+    for idx in run.rows(("idx",))["idx"].tolist():
+        outcome = run.outcome(idx)
+        if isinstance(outcome, Certificate):
+            return outcome
+    raise InvalidInput(f"{run.folder} has no certificate: certify the new classifier with `ucan certify` instead.")
+
+
+def _inputs(run: Run, source: str | None) -> Labelled:
+    dataset = data_of(run.config.data, source)
+    if isinstance(dataset, Table):
+        raise InvalidInput("recertify does not support tables yet: certify the new model with `ucan certify`.")
+    if run.config.data.fingerprint not in (None, dataset.fingerprint()):
+        raise InvalidInput(f"{dataset.name} is not the data that {run.folder} certified: name them with --data.")
+    return dataset
+
+
+def _successor(
+    job: RecertifyJob, run: Run, first: Certificate, where: torch.device, dataset: Labelled
+) -> SmoothedClassifier:
+    """The new classifier under the run's noise."""
+    if job.model is None and job.precision is None and job.backend is None:
+        raise InvalidInput("say what replaces the run's classifier: --model, --precision or --backend.")
+    g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust)
+    if job.precision is not None:
+        g = SmoothedClassifier(
+            g.f.model, g.law, g.M, g.f.num_classes, precision=job.precision, model_id=g.engine.model_id, step=g.step
+        )
+    g.engine.backend = job.backend or "eager"
+    return g
+
+
+def _config(job: RecertifyJob, run: Run, new: SmoothedClassifier, seed: int) -> RunConfig:
+    """The config of the new run. Its votes come from a seed that nobody knew beforehand."""
+    old = run.config
+    n = job.n if job.n is not None else max(LEAST, math.ceil(SHARE * (old.sampling.n or 0)))
+    kept, source = kept_seed(CertifyPlan(n=n, seed=seed))
+    moved = job.model is not None
+    model = replace(
+        old.model,
+        spec=job.model if moved else old.model.spec,
+        weights=(None if job.weights is None else str(job.weights)) if moved else old.model.weights,
+        weights_hash=weights_hash(new.f.model),
+        identity=new.engine.identity(),
+    )
+    sampling = replace(
+        old.sampling, n=n, bound="binary", stop=None, seed=kept, seed_source=source,
+        precision=new.engine.precision, backend=new.engine.backend,
+    )  # fmt: skip
+    data = old.data if job.data is None else replace(old.data, source=job.data)
+    return replace(
+        old, kind="recertify", ucan=__version__, before=str(run.folder), model=model, data=data, sampling=sampling
+    )
+
+
+def _compared(begun: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    return changes(RunConfig.of(begun), RunConfig.of(asked))
+
+
+def _all(
+    run: Run, dataset: Labelled, old: SmoothedClassifier, new: SmoothedClassifier, config: RunConfig, store: Store,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """Every input of the run that has no outcome in the store yet."""
+    n, seed, done = config.sampling.n or LEAST, config.sampling.number, store.done()
+    rows = run.rows(("idx", "label"))
+    todo = [(int(i), int(label)) for i, label in zip(rows["idx"], rows["label"], strict=True) if int(i) not in done]
+    with progress.working(len(todo), len(done), n):
+        last = time.perf_counter()
+        for idx, label, outcome in _outcomes(run, dataset, old, new, todo, n, seed):
+            now = time.perf_counter()
+            store.add(idx, label, outcome, now - last)
+            last = now
+            progress.sampled(outcome.evidence.n)
+            progress.finished("")
+
+
+def _outcomes(
+    run: Run, dataset: Labelled, old: SmoothedClassifier, new: SmoothedClassifier, todo: list[tuple[int, int]],
+    n: int, seed: int,
+) -> Iterator[tuple[int, int, Certificate | Abstention]]:  # fmt: skip
+    """The new classifier's outcome at each input: from pairs where the old one had a certificate, else from fresh votes."""
+    for idx, label in todo:
+        before, x = run.outcome(idx), dataset[idx][0][None]
+        if isinstance(before, Certificate):
+            yield idx, label, certified_again(before, old, new, x, n, seed)
+            continue
+        evidence, norm = before.evidence, before.norm if before.norm is not None else 2
+        plan = CertifyPlan(
+            max(1, evidence.n0), n, evidence.alpha * evidence.family, norm, seed, family=evidence.family,
+            budget=before.budget,
+        )  # fmt: skip
+        ((_, outcome),) = new.certify_each(new.check_inputs(x, norm), plan)
+        yield idx, label, outcome
+
+
+def _summary(run: Run, store: Store) -> Recertified:
+    old, new = run.rows(("idx", "abstained", "radius", "n")), store.columns(("idx", "abstained", "radius", "n"))
+    both = ~old["abstained"] & ~new["abstained"]
+    kept = float(new["radius"][both].sum() / old["radius"][both].sum()) if both.any() else None
+    return Recertified(
+        store.folder,
+        len(new["idx"]),
+        int((~old["abstained"]).sum()),
+        int((~new["abstained"]).sum()),
+        kept,
+        int(old["n"].sum()),
+        int(new["n"].sum()),
+    )

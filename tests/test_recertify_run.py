@@ -1,0 +1,122 @@
+"""`ucan recertify`: a run's certificates for the classifier that replaces its own."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import ucan
+from ucan.cli import app
+from ucan.data import InMemory
+from ucan.errors import InvalidInput
+from ucan.report.rerun import commands
+from ucan.runs.certify import CertifyJob, certify
+from ucan.runs.read import Run
+from ucan.runs.recertify import RecertifyJob, recertify
+
+MODULE = """
+import torch
+from torch import nn
+
+def made(shift):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()
+    with torch.no_grad():
+        net[1].weight.copy_(torch.tensor([[0.0, 0, 0, 0], [1.0, 0, 0, 0]]))
+        net[1].bias.copy_(torch.tensor([0.0, -0.5 - shift]))
+    return net
+
+def old():
+    return made(0.0)
+
+def near():
+    return made(0.001)
+
+def far():
+    return made(0.2)
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Inputs at known distances from the border at 0.5, certified under the old classifier."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("halves.py").write_text(MODULE)
+    import numpy as np
+
+    x = np.full((6, 1, 2, 2), 0.5, dtype=np.float32)
+    x[:, 0, 0, 0] += np.array([0.2, 0.35, 0.45, -0.3, 0.001, 0.5], dtype=np.float32)
+    np.savez("x.npz", x=x, y=np.array([1, 1, 1, 0, 1, 1]))
+    job = CertifyJob(model="halves:old", data="x.npz", scale=0.25, n=20_000, device="cpu")
+    certify(job, tmp_path / "old")
+    yield tmp_path
+    import sys
+
+    sys.modules.pop("halves", None)
+
+
+TRUE = {"near": 0.001, "far": 0.2}
+
+
+@pytest.mark.parametrize("name", TRUE)
+def test_no_radius_is_above_the_new_classifiers_own(place, name):
+    done = recertify(RecertifyJob(run=place / "old", model=f"halves:{name}", device="cpu"), place / "new")
+    distances = [d - TRUE[name] for d in (0.2, 0.35, 0.45, -0.3, 0.001, 0.5)]
+    run = Run.open(place / "new")
+    for i, distance in enumerate(distances):
+        outcome = run.outcome(i)
+        if isinstance(outcome, ucan.Certificate):
+            assert outcome.radius <= abs(distance) + 1e-6 and outcome.prediction == int(distance > 0)
+    assert done.before == 5 and done.votes_now < done.votes_before / 5
+    if name == "near":
+        assert done.now == 5 and done.radii_kept > 0.9
+    bounds = {run.outcome(i).evidence.bound for i in range(6)}
+    assert bounds == {"paired", "binary"}  # sure inputs and abstentions get fresh votes
+
+
+def told(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_on_the_command_line_it_resumes_and_is_told_again(place):
+    words = ("recertify", place / "old", "--model", "halves:near", "-o", "new", "--device", "cpu", "--json", "--quiet")
+    first = told(*words)
+    assert first.exit_code == 0, first.output
+    before = [Run.open("new").outcome(i).to_dict() for i in range(6)]
+    again = told(*words)
+    assert json.loads(again.stdout) == json.loads(first.stdout) and json.loads(first.stdout)["inputs"] == 6
+    assert [Run.open("new").outcome(i).to_dict() for i in range(6)] == before
+    line = commands(Run.open("new"))[0]
+    assert line.startswith(f"ucan recertify {place / 'old'} --model halves:near") and "--n 2000" in line
+    words_only = told("recertify", place / "old", "--model", "halves:near", "-o", "other", "--device", "cpu", "-q")
+    assert "certificates where there were 5" in words_only.stdout
+    assert told("verify", "--help").exit_code == 0
+    report = told("report", "new", "-o", "page.html")
+    assert report.exit_code == 0 and "ucan recertify" in Path("page.html").read_text()
+
+
+def test_another_precision(place):
+    done = recertify(RecertifyJob(run=place / "old", precision="bf16", device="cpu"), place / "bf16")
+    outcome = Run.open(place / "bf16").outcome(1)
+    assert done.inputs == 6 and outcome.evidence.precision == "bf16" and not outcome.evidence.copy
+    assert outcome.radius <= 0.36
+
+
+def test_what_cannot_be_recertified_is_refused(place):
+    with pytest.raises(InvalidInput, match="say what replaces"):
+        recertify(RecertifyJob(run=place / "old", device="cpu"), place / "new")
+    with pytest.raises(InvalidInput, match="another kind"):
+        recertify(RecertifyJob(run=place / "old", precision="bf16", device="cpu"), place / "old")
+    x = torch.zeros(3, 1, 2, 2)
+    other = InMemory(x, torch.zeros(3).long(), classes=("a", "b"), name="zeros")
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()
+    certify(CertifyJob(model=flat, data=other, scale=9.0, n=50, device="cpu", arithmetic="real"), place / "objects")
+    with pytest.raises(InvalidInput):  # its data and its model were objects
+        recertify(RecertifyJob(run=place / "objects", precision="bf16", device="cpu"), place / "new")
+    assert math.isfinite(Run.open(place / "old").columns["radius"].max())
