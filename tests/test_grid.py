@@ -428,7 +428,7 @@ def test_steps_of_their_own_for_every_feature():
     assert paid.region.radius < Gaussian(1.0).radius(paid.p_lower) - math.sqrt(0.25**2 + 0.0625**2 + 0.5**2)
     with pytest.raises(InvalidInput, match="shape"):
         g.certify(torch.zeros(1, 2), n=10)
-    with pytest.raises(InvalidInput, match="does not tell its steps"):
+    with pytest.raises(InvalidInput, match="does not state its steps"):
         step_of(c.evidence.arithmetic)
 
 
@@ -511,9 +511,9 @@ def test_a_step_that_is_none_is_refused(step):
 
 def test_noise_that_cannot_be_drawn_soundly_is_refused():
     x = torch.full((1, 4), 0.5)
-    with pytest.raises(InvalidInput, match=r"too many to be added exactly|too much to prove"):
+    with pytest.raises(InvalidInput, match=r"too many to be added exactly|too much to certify"):
         SmoothedClassifier(pixel(0.4), Gaussian(1.0), num_classes=2, step=1e-17).certify(x, n=100)
-    with pytest.raises(InvalidInput, match="too much to prove"):
+    with pytest.raises(InvalidInput, match="too much to certify"):
         SmoothedClassifier(pixel(0.4), Gaussian(1.0), num_classes=2, step=1e-12).certify(x, n=100)
     with pytest.raises(InvalidInput, match="larger step"):
         SmoothedClassifier(pixel(0.4), Gaussian(1e18), num_classes=2, step=1.0).certify(x, n=100)

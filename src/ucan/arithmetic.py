@@ -1,11 +1,11 @@
 """Sound arithmetic: inputs and noise on a grid, added as whole numbers, and what is left to chance (docs/arithmetic.md).
 
 In floating point x + noise is not x plus noise of one fixed law: which numbers can occur depends on x, and a classifier can
-tell. Here an input is whole numbers k of steps, noise is drawn in float64 without looking at it and rounded to whole
-steps, and k + noise is exact. Rounding after adding and adding after rounding are then the same, so the classifier that
-looks at the sum is a fixed function of x plus ideal noise, and every radius of the theory holds for changes in whole steps.
-The noise drawn differs from ideal rounded noise by a total variation of at most ``Grid.error``, which the bounds on
-probabilities pay for.
+exploit that. Here an input is whole numbers k of steps, noise is drawn in float64 without looking at it and rounded to whole
+steps, and k + noise is exact. Rounding after adding and adding after rounding are then the same, so the classifier that looks
+at the sum is a fixed function of x plus ideal noise, and every radius of the theory holds for changes in whole steps. The
+noise drawn differs from ideal rounded noise by a total variation of at most ``Grid.error``, which is subtracted from the
+bounds on probabilities.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class Grid:
         """Refuse steps of another shape than the event's."""
         if isinstance(self.step, torch.Tensor) and self.step.shape != tuple(event):
             raise InvalidInput(
-                f"step has the shape {tuple(self.step.shape)}, inputs have {tuple(event)}: give one step, or one per entry."
+                f"step has shape {tuple(self.step.shape)}, but inputs have shape {tuple(event)}: give one step, or one per "
+                f"entry."
             )
 
     def steps(self, device: torch.device) -> torch.Tensor:
@@ -191,8 +192,8 @@ class Grid:
         """τ, if it leaves something to certify."""
         if not error <= MOST:
             raise InvalidInput(
-                f"noise on the grid of step {self.name} may differ from ideal noise with probability {error:.2g} a draw, too "
-                "much to prove anything: use a larger scale, a larger step, or a simpler Σ (or --arithmetic real)."
+                f"noise on the grid of step {self.name} may differ from ideal noise with probability {error:.2g} per draw, "
+                f"too much to certify anything: use a larger scale, a larger step, or a simpler Σ (or --arithmetic real)."
             )
         return error
 
@@ -312,7 +313,7 @@ def _pass_of(law: Law) -> Callable[..., list[torch.Tensor]]:
 
 
 def arithmetic_of(grid: Grid | None) -> str:
-    """What runs and evidence call the arithmetic of a pipeline: real, or grid(1/255)."""
+    """The name of a pipeline's arithmetic in runs and evidence: real, or grid(1/255)."""
     return REAL if grid is None else f"grid({grid.name})"
 
 
@@ -329,8 +330,8 @@ def step_of(arithmetic: str) -> float | None:
         return float(match[1])
     except ValueError as error:
         raise InvalidInput(
-            f"this certificate's arithmetic is {arithmetic}, which does not tell its steps: check it with the pipeline that "
-            "made it."
+            f"this certificate's arithmetic is {arithmetic}, which does not state its steps: check it with the pipeline that "
+            f"made it."
         ) from error
 
 

@@ -36,7 +36,7 @@ def check_counts(k: int, n: int) -> None:
 def lower_bound(k: int, n: int, alpha: float) -> float:
     """One-sided Clopper–Pearson: with probability at least 1 − α, p is not below this, k of n draws having hit.
 
-    n must be fixed before looking; stopping when the bound looks good voids it.
+    n must be fixed in advance; the bound is not valid if sampling stops when it looks good.
     """
     check_counts(k, n)
     check_alpha(alpha)
@@ -84,8 +84,8 @@ def log_wealth(k: Any, n: Any, p0: Any) -> Any:
     """Log wealth of a bettor against "p ≤ p0" after k hits in n draws; reject as soon as it reaches log(1/α).
 
     The bettor mixes, by the Beta(1/2, 1/2) density restricted to q > p0, the likelihood ratios of q against p0. For every
-    p ≤ p0 that is a nonnegative supermartingale starting at 1, so it ever reaches 1/α with probability at most α: one may
-    look after every draw and stop when one likes. Takes arrays.
+    p ≤ p0 that is a nonnegative supermartingale starting at 1, so it ever reaches 1/α with probability at most α: sampling
+    may stop after any draw. Takes arrays.
     """
     k, n, p0 = (np.asarray(v, dtype=np.float64) for v in (k, n, p0))
     misses = n - k
@@ -127,7 +127,8 @@ def anytime_upper_bound(k: int, n: int, alpha: float) -> float:
 
 @dataclass(frozen=True)
 class Ballot:
-    """The votes that a bound goes by: ``hits`` of n for the class, ``others`` for the most voted of the other classes.
+    """The votes that a bound is computed from: ``hits`` of n for the class, ``others`` for the most voted of the other
+    classes.
 
     ``fixed``: n was fixed before the first vote, and no rule could have ended them earlier. Otherwise ``cap`` votes were
     planned at most, ``chose`` are hits and number of the votes that chose the class, and ``thresholds`` the probabilities
@@ -148,7 +149,7 @@ class Ballot:
 
 
 class Bound(ABC):
-    """How bounds on probabilities follow from votes. Evidence names it, so that whoever checks it asks the same object."""
+    """Computes bounds on probabilities from votes. Evidence names the bound, so that a check uses the same one."""
 
     name: ClassVar[str]
 
@@ -156,7 +157,7 @@ class Bound(ABC):
     def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
         """With probability at least 1 − α: the class has at least the first; every other class has at most the second.
 
-        The second is None where nothing is said of single classes. (0, None) where these votes allow no claim.
+        The second is None if single classes are not bounded. (0, None) if these votes allow no claim.
         """
 
     def p_value(self, votes: Ballot, tau: float) -> float:

@@ -1,4 +1,4 @@
-"""A run's frozen config: TOML that is written once, and the rule that a run goes on under the same config or not at all."""
+"""A run's frozen config: TOML that is written once, and the rule that a run is resumed only under the same config."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def frozen(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def handed_out(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's config as others may see it: a seed from the system's entropy stays with the run."""
+    """A run's config to publish: without a random secret seed."""
     return {k: v for k, v in config.items() if k != "seed"} if config.get("seed_source") == "random" else config
 
 
@@ -36,7 +36,7 @@ def to_toml(config: dict[str, Any]) -> str:
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
-    """Write the config, whole or not at all."""
+    """Write the config atomically."""
     write_whole(path, f"{HEADER}run_format = {RUN_FORMAT}\n{to_toml(config)}".encode())
 
 
@@ -50,7 +50,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if version is None:
         raise StoreError(f"{path} is not the config of a UCAN run (it has no run_format); nothing was changed.")
     if version != RUN_FORMAT:
-        raise StoreError(f"{path} has run format {version!r}; this version of UCAN knows format {RUN_FORMAT}.")
+        raise StoreError(f"{path} has run format {version!r}; this version of UCAN reads format {RUN_FORMAT}.")
     return config
 
 
@@ -59,12 +59,12 @@ def settle(
     wanted: dict[str, Any],
     compare: Callable[[dict[str, Any], dict[str, Any]], list[str]],
 ) -> dict[str, Any]:
-    """Begin a run in a folder under a frozen config, or go on with the one there, if it has the same config.
+    """Start a run in a folder under a frozen config, or resume the run there, if it has the same config.
 
     Args:
         folder: the run's folder; it exists.
         wanted: the config, as ``frozen`` gives it.
-        compare: what says in which settings two configs differ, a line each, such as ``differences``.
+        compare: returns the differences of two configs, one line each, such as ``differences``.
 
     Returns:
         The config of the run in this folder.
@@ -83,7 +83,7 @@ def settle(
 
 
 def refuse_changes(place: Path, changed: list[str], error: type[UcanError] = InvalidInput) -> None:
-    """Raise ``error`` if there are any differences between what was begun in ``place`` and what is asked for."""
+    """Raise ``error`` if there are differences between the run in ``place`` and the requested config."""
     if changed:
         raise error(
             f"{place} holds a run with another config:\n  "
@@ -119,7 +119,7 @@ def _table(table: dict[str, Any], path: tuple[str, ...], lines: list[str]) -> No
 
 def _key(key: Any) -> str:
     if not isinstance(key, str):
-        raise InvalidInput(f"a config's keys are text, got {key!r}.")
+        raise InvalidInput(f"a config's keys must be text, got {key!r}.")
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
 
 
@@ -134,7 +134,9 @@ def _value(value: Any, where: str) -> str:
         return _text(str(value))
     if isinstance(value, list | tuple):
         return f"[{', '.join(_value(item, where) for item in value)}]"
-    raise InvalidInput(f"the config's {where} is a {type(value).__name__}; TOML keeps text, numbers, bools and lists.")
+    raise InvalidInput(
+        f"the config's {where} is a {type(value).__name__}; TOML supports text, numbers, booleans and lists."
+    )
 
 
 def _float(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Going on with more votes where there are some already: the same stream, the same claim, no vote drawn twice."""
+"""Add votes to inputs that have some: the same stream, the same claim, no vote drawn twice."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ucan.votes import Stream
 def certify_more(
     g: SmoothedClassifier, begun: Iterable[tuple[torch.Tensor, Evidence]], plan: CertifyPlan
 ) -> Iterator[tuple[int, Certificate | Abstention]]:
-    """(number, outcome) for inputs (1, *event) that have votes already: their streams go on, up to ``plan.n`` votes.
+    """Yield (number, outcome) for inputs (1, *event) that already have votes: their streams continue, up to ``plan.n`` votes.
 
     The bound that holds at every number of votes ("anytime") allows this, and is the only one that does: what was
     certified with fewer votes and what is certified now are all true at once with probability at least 1 − α. The class
-    stays the one that was chosen first. An input for which the plan's stopping rule wants no more votes is left out.
+    stays the one that was chosen first. An input that the plan's stopping rule has decided is left out.
     """
     stop, known = plan.stop or AllVotes(), list[Evidence]()
 
@@ -65,7 +65,7 @@ def _candidate(
 ) -> Candidate:
     """An input with the votes that it has; refused where more would not be of the same stream and the same claim."""
     if not can_go_on(evidence):
-        raise InvalidInput("only what was certified by the anytime bound, or with a stopping rule, can go on.")
+        raise InvalidInput("only what was certified by the anytime bound, or with a stopping rule, can be continued.")
     stream, block = Stream(plan.seed, input_hash(x), "estimate"), setup.counter.block
     same = {
         "another input or another seed": evidence.streams.get("estimate") == stream.key,
@@ -79,7 +79,7 @@ def _candidate(
     }
     wrong = [what for what, alike in same.items() if not alike]
     if wrong:
-        raise InvalidInput(f"input {i} cannot go on from the votes that it has: they are of {', '.join(wrong)}.")
+        raise InvalidInput(f"input {i} cannot be continued from its votes: they are from {', '.join(wrong)}.")
     assert evidence.selection is not None, "can_go_on says so"
     chosen = Selecting.done(replace(stream, phase="select"), evidence.selection, evidence.n0)
     c_A = int(chosen.tally[:-1].argmax())

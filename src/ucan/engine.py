@@ -1,4 +1,4 @@
-"""What both algorithms stand on: how f is run, how its votes are counted, and what the evidence says of that."""
+"""The common part of both algorithms: how f is run, how its votes are counted, and their evidence."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from ucan.votes import (
     running_tallies,
 )
 
-# Ways of running f that are kept for when they are asked for again.
+# Number of prepared backends of f that are cached.
 KEPT = 4
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How the votes on inputs of one shape are counted, and what their evidence says of it."""
+    """How the votes on inputs of one shape are counted, and the related evidence."""
 
     counter: VoteCounter
     backend: Backend
@@ -61,7 +61,7 @@ class Setup:
 
     @functools.cached_property
     def model(self) -> str | None:
-        """What the classifier is known by. Found out when it is first asked for: a GPU counts votes meanwhile."""
+        """The classifier's identity. Computed on first use, while a GPU counts votes."""
         return self.identify()
 
     def classify_samples(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
@@ -74,7 +74,7 @@ class Setup:
 
 
 class Engine:
-    """Runs the classifier f under noise of one law and one generator. ``on_votes`` is told of every block of votes.
+    """Runs the classifier f under noise of one law and one generator. ``on_votes`` is called for every block of votes.
 
     With a ``grid`` inputs and noise are whole numbers of its steps.
     """
@@ -122,11 +122,11 @@ class Engine:
         return Setup(counter, backend, weights, self.identity, self.M.record())
 
     def precision_of(self, plan: CertifyPlan | PredictPlan) -> str | None:
-        """The precision to run f in: the one asked for, or else the classifier's."""
+        """The precision to run f in: the requested one, or else the classifier's."""
         return self.precision if plan.precision is None else plan.precision
 
     def identity(self) -> str | None:
-        """What the classifier is known by."""
+        """The classifier's identity."""
         return identity(self.f.model, self.model_id)
 
     def _run(self, x: torch.Tensor, size: int, precision: str | None, weights: str | None) -> Backend | None:
@@ -150,7 +150,7 @@ class Engine:
     def derived_seed(self, data_hash: str) -> int:
         """The seed that follows from model, noise and data (the hash of the inputs or of the data set).
 
-        Nobody can try several and keep the best. The number of votes, α and the like do not change it: they are easily varied.
+        So nobody can try several seeds and keep the best. The number of votes, α and similar settings do not change it.
         """
         noise = self.M.record()
         parts = {

@@ -1,4 +1,4 @@
-"""Which weights answered: a SHA-256 over a model's parameters and buffers that never lags behind them."""
+"""The identity of models: a SHA-256 over parameters and buffers, always up to date."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CONTAINERS = (dict, list, tuple, set, frozenset)
 def weights_hash(model: Any) -> str | None:
     """SHA-256 over a module's parameters and buffers, by name; of a callable, its own ``weights_hash``, if it has one.
 
-    Contents are looked at every time, since PyTorch does not count a change through ``.data``. Of weights on a GPU
-    that is a checksum on the device; they are fetched and hashed only when it is a new one.
+    Contents are read every time, since PyTorch does not count a change through ``.data``. For weights on a GPU, a checksum is
+    computed on the device; they are copied and hashed only if it is new.
     """
     if not isinstance(model, nn.Module):
         own = getattr(model, "weights_hash", None)
@@ -46,11 +46,10 @@ def weights_hash(model: Any) -> str | None:
 
 
 def identity(model: Any, model_id: str | None = None) -> str | None:
-    """Which classifier answered: what evidence, runs and registries know a model by. None: nobody can tell.
+    """The identity of a model in evidence, runs and registries. None if it cannot be determined.
 
-    A model file is known by its hash; anything without weights by the ``model_id`` that its user gives; a module by its
-    weights, its layers and their settings; anything else by a hash of its code and of what it holds, as far as that can
-    be followed.
+    A model file is identified by its hash; a model without weights by the ``model_id`` that the user gives; a module by its
+    weights, its layers and their settings; anything else by a hash of its code and its data, if these can be read.
     """
     if has_weights(model):
         return _module_identity(model) if isinstance(model, nn.Module) else weights_hash(model)
@@ -65,7 +64,7 @@ def identity(model: Any, model_id: str | None = None) -> str | None:
 
 
 def has_weights(model: Any) -> bool:
-    """Whether a model is told from others by weights of its own: a module with tensors, or a model file."""
+    """Whether a model is identified by its own weights: a module with tensors, or a model file."""
     if isinstance(model, nn.Module):
         return any(True for _ in itertools.chain(model.parameters(), model.buffers()))
     return weights_hash(model) is not None

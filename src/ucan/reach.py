@@ -1,4 +1,4 @@
-"""How far an answer reaches, column by column, as a record; and that record in words of the data."""
+"""How far each column can change, as a record and as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ucan.certificate import SCOPES, Certificate
 from ucan.errors import InvalidInput
 from ucan.rounding import floor_grouped, floor_percent
 
-# Columns that a sentence names; the rest are counted.
+# Number of columns that a sentence names; the others are counted.
 NAMED = 5
 
 
@@ -52,10 +52,12 @@ class Reach:
         units: Mapping[str, str] | None = None,
         steps: Sequence[float | None] | None = None,
     ) -> Reach:
-        """Of a certificate about inputs with these columns; ``answer`` is the name of its class, ``steps`` are the columns'."""
+        """Of a certificate about inputs with these columns; ``answer`` is the name of its class, ``steps`` are the
+        columns'.
+        """
         region = certificate.region
         if len(columns) != region.dim:
-            raise InvalidInput(f"the certificate is about {region.dim} columns, and {len(columns)} names were given.")
+            raise InvalidInput(f"the certificate is about {region.dim} columns, but {len(columns)} names were given.")
         alone = region.reach().flatten().tolist()
         together = region.reach_together(range(region.dim)).tolist()
         evidence = certificate.evidence

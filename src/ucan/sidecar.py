@@ -64,7 +64,7 @@ def tensors_from_json(entry: dict[str, Any], folder: Path | None) -> dict[str, t
         return {name: torch.tensor(t["data"], dtype=getattr(torch, t["dtype"])) for name, t in entry.items()}
     name = str(entry["file"])
     if folder is None or Path(name).name != name or not (folder / name).is_file():
-        raise InvalidInput(f"the file {name}, which holds this record's tensors, must lie beside it.")
+        raise InvalidInput(f"the file {name}, which holds this record's tensors, must be in the same folder.")
     data = (folder / name).read_bytes()
     if f"{hashlib.sha256(data).hexdigest()}.safetensors" != name:
         raise InvalidInput(f"{folder / name} does not match the hash in its name: it is damaged or was changed.")
