@@ -111,6 +111,15 @@ def verify(
     registry, and its samples are about the enrolled input.
 
     If g's noise comes from the certificate itself (``noise_of``), the verdict says so and confirms no pipeline.
+
+    Args:
+        certificate: the certificate to check.
+        g: the deployed smoothed classifier.
+        x: the input (1, *event).
+        n: the number of fresh samples; as many as the certificate has, and at least 100, if None.
+        alpha: the level of the test with fresh samples.
+        seed: the seed of the fresh samples; random if None. It must not be the certificate's own.
+        registry: the registry that issued the certificate, for scope ``registry``.
     """
     check_alpha(alpha)
     if seed is not None and seed == certificate.evidence.seed:

@@ -119,9 +119,13 @@ class BasisWise(Generator):
     noisy input, in image space, so any classifier fits; it is part of the classifier, and the guarantee covers it.
     In the dropped directions noise costs no accuracy: they can have the largest scale that the cap allows.
 
-    ``scale`` is (scale of the leading directions, scale of the rest), or one scale per direction. With ``bands``,
-    the leading directions fall into that many bands of equal size whose scales are learned, none above ``cap``; they
-    start from the given scale.
+    Args:
+        directions: the basis; ``BasisWise.pca`` and ``BasisWise.dct`` make it.
+        leading: the number of directions that the classifier gets.
+        scale: (scale of the leading directions, scale of the others), or one scale per direction.
+        bands: if given, the leading directions are divided into this many bands of equal size, whose scales are learned,
+            starting from ``scale``.
+        cap: the largest learned scale.
     """
 
     scope = "pipeline"
@@ -182,7 +186,7 @@ class BasisWise(Generator):
         bands: int | None = None,
         cap: float = 1.0,
     ) -> BasisWise:
-        """In the principal components of the training images (n, *event), pixels in [0, 1]."""
+        """Noise in the principal components of training images (n, *event), pixels in [0, 1]; other arguments as above."""
         return cls(PrincipalComponents.of(images), leading, scale, bands, cap)
 
     @classmethod
@@ -194,7 +198,7 @@ class BasisWise(Generator):
         bands: int | None = None,
         cap: float = 1.0,
     ) -> BasisWise:
-        """In the cosine basis, for inputs too large for PCA; by default a sixth of the frequencies lead."""
+        """Noise in the cosine basis, for inputs too large for PCA; by default a sixth of the frequencies lead."""
         sixth = max(1, math.prod(shape) // 6)
         return cls(Cosines(shape), sixth if leading is None else leading, scale, bands, cap)
 

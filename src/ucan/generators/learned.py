@@ -45,6 +45,11 @@ class DatasetWise(Generator):
 
     Two networks of five linear layers (128, 256, 512, 1024, d), side by side, turn a constant into μ and σ. What they
     learn is a constant of the deployment, so the guarantee covers the deployed pipeline.
+
+    Args:
+        shape: the shape of an input.
+        gamma: γ, the largest σ and the largest |μ|.
+        offset: whether μ is learned; if False, μ = 0.
     """
 
     scope = "pipeline"
@@ -87,12 +92,17 @@ class BudgetWise(Generator):
     """One diagonal Σ for the whole data set, learned at a fixed guarantee for a budget. Scope: ``pipeline``.
 
     σ = start∘spread^(tanh/2), scaled so that mean (bᵢ/σᵢ)² is that of isotropic noise of this ``scale``: whatever is
-    learned, the same p certifies the same box, so the classifier's loss alone decides where the noise goes. ``start`` is a
-    map above 0 (the σ of ``Fixed.for_budget``, say), 1 by default; no σ moves away from it by more than a factor of
-    √spread, before scaling. ``budget`` is a number or a map above 0.
+    learned, the same p certifies the same box, so the classifier's loss alone decides where the noise is.
 
-    With ``signal``, the mean and standard deviation of the inputs as maps, the classifier is shown the linear estimate
-    (y − m)·√v/(v + (noise·σ)²), where ``noise`` is the law's standard deviation.
+    Args:
+        shape: the shape of an input.
+        budget: b, a number or a map above 0.
+        scale: the scale of isotropic noise with the same guarantee.
+        start: a map above 0 to start from, such as the σ of ``Fixed.for_budget``; 1 if None.
+        spread: before scaling, no σ differs from ``start`` by more than a factor of √spread.
+        signal: the mean and standard deviation of the inputs, as maps. The classifier then gets the linear estimate
+            (y − m)·√v/(v + (noise·σ)²); if None, the noisy copy.
+        noise: the law's standard deviation, for the estimate.
     """
 
     scope = "pipeline"
@@ -183,9 +193,16 @@ class CertificationWise(Generator):
     """μ and σ computed from each input, as the paper's strongest variant does. Scope: ``frozen``.
 
     Two convolutional networks, one after the other: μ from x, then σ from x + μ. **What a certificate of this generator
-    guarantees:** the classifier whose noise was computed at this x and then held fixed keeps its answer in the region.
-    **What it does not:** a deployed pipeline computes μ and σ anew from the perturbed input it is given, and an attacker
-    who knows that can change its answer well inside the region.
+    guarantees:** the classifier whose noise was computed at this x and then frozen keeps its answer in the region.
+    **What it does not:** a deployed pipeline recomputes μ and σ from the perturbed input, and an attacker who knows that
+    can change its answer well inside the region.
+
+    Args:
+        channels: the number of channels of an input.
+        gamma: γ, the largest σ and the largest |μ|.
+        features: the number of features of each network's first convolution.
+        growth: the number of features that each further convolution adds.
+        offset: whether μ is computed; if False, μ = 0.
     """
 
     scope = "frozen"

@@ -29,8 +29,14 @@ def pattern(shape: Sequence[int], norm: float, kappa: float, iota: float, mean: 
 class Pattern(Fixed):
     """Pattern-wise noise: σ(a, b) = κ‖(a, b)‖ₚ² + ι, μ = 0. Scope: ``pipeline``.
 
-    (a, b) are pixel centres spanning [−1, 1]²; σ is rescaled so that its mean is ``mean``. For a map of one's own use
-    ``ucan.Fixed``.
+    (a, b) are pixel centres spanning [−1, 1]². For your own map use ``ucan.Fixed``.
+
+    Args:
+        shape: the shape of an input, (…, H, W).
+        norm: p, the norm of (a, b): 1, 2 or math.inf.
+        kappa: κ, at least 0; 0 gives isotropic noise.
+        iota: ι, above 0, the noise in the centre before rescaling.
+        mean: the mean to which σ is rescaled.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ class DrawError:
 
 @dataclass(frozen=True)
 class Law(ABC):
-    """Isotropic noise ε with scale λ on R^d, as certificates use it.
+    """Isotropic noise ε with scale λ on R^d, as certificates use it. ``scale`` is λ, above 0.
 
     A subclass declares the norms it can certify, and implements three hooks (``_draw``, ``_unit_std``, ``_radius``);
     ``_probability``, the inverse of ``_radius``, has a default by bisection.

@@ -150,7 +150,7 @@ class ExpInf(RadialInf):
 
 @dataclass(frozen=True)
 class PowerLaw(RadialInf):
-    """Density ∝ (1 + ‖z‖∞/λ)^−a, which needs a > d (and a > d + 2 for a variance).
+    """Density ∝ (1 + ‖z‖∞/λ)^−a; the exponent ``a`` must exceed d (and d + 2 for a finite variance).
 
     Against ℓ1 the radius is dλ/(a−d) · (p_a − p_b); 2dλ/(a−d) · (p − 1/2) in the binary form. Sound.
     """

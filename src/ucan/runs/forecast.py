@@ -36,7 +36,13 @@ class Planned:
 
 
 def forecast(job: CertifyJob, out: str | Path | None = None, progress: Progress = SILENT) -> Planned:
-    """Check a job as ``certify`` does, and time a few of its votes."""
+    """Check a job as ``certify`` does, and time a few of its votes; nothing is written.
+
+    Args:
+        job: the job to check.
+        out: the run's folder, as for ``certify``.
+        progress: receives messages; silent by default.
+    """
     work = prepared(job, out, progress)
     g, size = work.here, forward_size(work.first.numel(), work.first.device)
     for _ in range(2):  # the first pass includes warm-up time

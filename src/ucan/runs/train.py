@@ -53,6 +53,11 @@ def trainer_of(job: TrainJob, out: str | Path | None = None, on_step: OnStep | N
     """Make the trainer of a job: its ``run()`` trains to the end, from the last checkpoint if there is one.
 
     Afterwards ``load_run(out)`` returns the classifier with its noise, and ``ucan certify --model out`` certifies it.
+
+    Args:
+        job: the settings, the data and the device.
+        out: the run's folder; ``job.folder()`` if None.
+        on_step: called after some steps with epoch, step, steps per epoch and mean metrics.
     """
     settings = job.chosen()
     dataset = load(settings.data, "train", size=settings.size) if job.data is None else job.data

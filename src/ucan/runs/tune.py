@@ -80,6 +80,13 @@ def tune(job: TuneJob, progress: Progress = SILENT) -> Tuned:
     decided.
 
     The share of the best candidate is biased upwards, since these inputs selected it: certify other inputs.
+
+    Args:
+        job: the classifier, the inputs, the candidates and the target; the options of ``ucan tune``.
+        progress: receives progress and messages; silent by default.
+
+    Returns:
+        All candidates with their shares, and the best one.
     """
     where = job.place()
     settled = settle(replace(job, scale=None), job.selection(), where)

@@ -86,7 +86,15 @@ class Verified:
 
 
 def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
-    """Recompute what follows from the certificate's evidence, and draw fresh samples against its probabilities."""
+    """Recompute what follows from the certificate's evidence, and test its probabilities with fresh samples.
+
+    Args:
+        job: the certificate, the classifier, its noise and the input; the options of ``ucan verify``.
+        progress: receives progress and messages; silent by default.
+
+    Returns:
+        The certificate with the verdict, and the replay if requested.
+    """
     record = load_json(job.certificate)
     if not isinstance(record, Certificate):
         raise InvalidInput(

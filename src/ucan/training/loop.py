@@ -54,13 +54,19 @@ class Trainer:
     would: the same batches, noise, batch statistics and mean loss, so the same curve up to rounding. Only the first process
     writes, and a run may be resumed with another number of processes.
 
-    ``dataset`` is the result of ``ucan.data.load``, or any torch Dataset of (pixels in [0, 1], label) that fits in memory.
-
-    The folder stores the settings and a hash of the data: resuming with others is refused. With
-    ``finetune`` the classifier starts from the weights in that file, or from those of the run in that folder.
+    The folder stores the settings and a hash of the data: resuming with others is refused.
 
     All randomness depends on (seed, epoch) or is stored in the checkpoint, so an interrupted and resumed run ends with the
     same weights, bit for bit on a CPU.
+
+    Args:
+        settings: the settings of the training run.
+        dataset: the result of ``ucan.data.load``, or any torch Dataset of (pixels in [0, 1], label) that fits in memory.
+        classifier: the module to train; it maps a batch to logits.
+        folder: the run's folder.
+        accelerator: the device, as Lightning Fabric names it: "auto", "cpu" or "cuda".
+        on_progress: called after some steps with epoch, step, steps per epoch and mean metrics.
+        finetune: a file with weights to start from, or the folder of a trained run; None for the module's own weights.
     """
 
     def __init__(
