@@ -189,7 +189,7 @@ def test_trained_runs_open_with_every_noise(digits):
 
 
 def test_what_is_no_run_is_refused(digits, tmp_path):
-    with pytest.raises(InvalidInput, match="not a folder"):
+    with pytest.raises(InvalidInput, match="no folder"):
         Session.open(tmp_path / "nothing")
     with pytest.raises(StoreError, match="not a run folder"):
         Session.open(tmp_path)

@@ -422,7 +422,7 @@ def test_npz_without_labels_and_with_other_arrays(tmp_path: Path) -> None:
     assert len(load(tmp_path / "b.npz", "train")) == 4
     np.savez(tmp_path / "d.npz", x=big_endian, x_val=big_endian[:3], images_extra=big_endian[:2])
     assert [len(load(tmp_path / "d.npz", split)) for split in ("test", "train", "val", "extra")] == [4, 4, 3, 2]
-    with pytest.raises(InvalidInput, match=r"d.npz holds x, x_val, images_extra, no split 'tset': name one"):
+    with pytest.raises(InvalidInput, match=r"d.npz holds x, x_val, images_extra, but no split 'tset': give a split"):
         load(tmp_path / "d.npz", "tset")
     with pytest.raises(InvalidInput, match=r"b.npz holds pixels, x_train, no split 'tset'"):
         load(tmp_path / "b.npz", "tset")

@@ -295,7 +295,7 @@ def test_norms_laws_and_shapes_that_do_not_fit_are_refused_before_any_vote(tmp_p
     calls = []
     model = lambda y: calls.append(len(y)) or torch.zeros(len(y), dtype=torch.long)  # noqa: E731
     with Registry(tmp_path / "r", norm=INF) as registry:
-        with pytest.raises(ucan.UnsupportedNorm, match="ℓ2 ones"):  # Gaussian noise makes ℓ2 regions against ℓ∞
+        with pytest.raises(ucan.UnsupportedNorm, match="ℓ2 regions"):  # Gaussian noise makes ℓ2 regions against ℓ∞
             registry.certify(SmoothedClassifier(model, Gaussian(scale=1.0), None, 2), point(0, 0))
         assert max(calls) <= COMPANY  # the question whether the model answers at all, and each input by itself
         composed = ucan.Composed(net=torch.nn.Identity(), norm=INF)

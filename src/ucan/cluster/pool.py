@@ -101,10 +101,8 @@ class Pool:
         done, _ = self.ray.wait(list(self.flying), num_returns=1, timeout=PATIENCE)
         if not done and not any(member.ready for member in self.members):
             loading = any(member.awake for member in self.members)
-            waits = (
-                "they are loading the classifier" if loading else f"waiting for room for {len(self.members)} on the "
-            )
-            "cluster"
+            room = f"waiting for room for {len(self.members)} on the cluster"
+            waits = "they are loading the classifier" if loading else room
             self.tell(f"no worker is ready yet: {waits}.")
         if done:
             done, _ = self.ray.wait(list(self.flying), num_returns=len(self.flying), timeout=0)
