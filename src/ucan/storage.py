@@ -172,8 +172,8 @@ def _advice(folder: Path, problem: str) -> str:
     if "disk is full" in problem:
         return (
             f"no space left for {folder}: stored results are safe. Free some space and run the same command again to "
+            "resume."
         )
-        "resume."
     if "not a database" in problem or "malformed" in problem:
         return f"the database of {folder} is damaged or is not a SQLite file ({problem}); nothing was changed."
     return f"{folder} cannot be read or written: {problem}."
