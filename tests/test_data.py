@@ -424,7 +424,7 @@ def test_npz_without_labels_and_with_other_arrays(tmp_path: Path) -> None:
     assert [len(load(tmp_path / "d.npz", split)) for split in ("test", "train", "val", "extra")] == [4, 4, 3, 2]
     with pytest.raises(InvalidInput, match=r"d.npz holds x, x_val, images_extra, but no split 'tset': give a split"):
         load(tmp_path / "d.npz", "tset")
-    with pytest.raises(InvalidInput, match=r"b.npz holds pixels, x_train, no split 'tset'"):
+    with pytest.raises(InvalidInput, match=r"b.npz holds pixels, x_train, but no split 'tset'"):
         load(tmp_path / "b.npz", "tset")
     np.savez(tmp_path / "c.npz", x=big_endian * 255)
     with pytest.raises(InvalidInput, match=r"c: images\[0, 1\] is .*divide"):
