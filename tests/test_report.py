@@ -457,7 +457,7 @@ class Leaning(ucan.Generator):
     scope = "frozen"
 
     def forward(self, x):
-        return 0.1 * x, ucan.scales.Diagonal(0.5 + 0.2 * x)
+        return 0.1 * x, ucan.scales.Diagonal(0.5 + 0.2 * x.clamp(-1, 2))
 
 
 @pytest.fixture(scope="module")

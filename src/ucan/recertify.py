@@ -64,7 +64,8 @@ def recertify(
         budget=certificate.budget,
     )
     if certificate.p_lower > PAIRS_PAY:
-        ((_, fresh),) = new.certify_each([x], plan)
+        # The choice depends on the old votes, which may be wrong at α/2 already; so the fresh votes have the other half.
+        ((_, fresh),) = new.certify_each([x], replace(plan, alpha=plan.alpha / 2))
         return fresh
     return _paired(certificate, old, new, x, plan)
 

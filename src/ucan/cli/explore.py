@@ -63,11 +63,7 @@ def explore(
             raise InvalidInput(
                 f"the page cannot listen on {where}: it is in use or not permitted. Give another --host or --port."
             ) from error
-        print(
-            f"{session.name}: {address}\
-Press Ctrl-C to stop.",
-            flush=True,
-        )
+        print(f"{session.name}: {address}\nPress Ctrl-C to stop.", flush=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:

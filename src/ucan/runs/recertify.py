@@ -201,8 +201,9 @@ def _outcomes(
             yield idx, label, certified_again(before, old, new, x, n, seed)
             continue
         evidence, norm = before.evidence, before.norm if before.norm is not None else 2
+        # At α/2: that the old classifier abstained is known from votes to which pairs give the other half.
         plan = CertifyPlan(
-            max(1, evidence.n0), n, evidence.alpha * evidence.family, norm, seed, family=evidence.family,
+            max(1, evidence.n0), n, evidence.alpha * evidence.family / 2, norm, seed, family=evidence.family,
             budget=before.budget,
         )  # fmt: skip
         ((_, outcome),) = new.certify_each(new.check_inputs(x, norm), plan)
