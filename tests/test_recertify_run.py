@@ -98,7 +98,8 @@ def test_on_the_command_line_it_resumes_and_is_told_again(place):
     assert "certificates where there were 5" in words_only.stdout
     assert told("verify", "--help").exit_code == 0
     report = told("report", "new", "-o", "page.html")
-    assert report.exit_code == 0 and "ucan recertify" in Path("page.html").read_text()
+    page = Path("page.html").read_text()
+    assert report.exit_code == 0 and "ucan recertify" in page and "votes in pairs with it" in page
 
 
 def test_another_precision(place):

@@ -132,7 +132,7 @@ def verify(
         )
     stated = isinstance(g.M, Stated)
     scope, x = _scope(certificate, g, x, registry)
-    n = max(LEAST, certificate.evidence.n) if n is None else n
+    n = max(LEAST, *(one.n for one in _votes_behind(certificate.evidence))) if n is None else n
     x = x.to(g.f.device or x.device)
     same, follows = _same_checks(certificate, g, x), _follow_checks(certificate, g, x)
     checks = (scope, *same, *follows)
@@ -142,6 +142,12 @@ def verify(
     verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED)
     confirms = verdict.stands and not (stated and certificate.scope == "pipeline") and not _of_a_copy(certificate, g, x)
     return Verdict(checks, n, alpha, verdict.about, certificate.scope if confirms else None)
+
+
+def _votes_behind(evidence: Evidence) -> list[Evidence]:
+    """The evidence, and that of the earlier classifiers whose votes the claim rests on."""
+    earlier = [] if evidence.pairs is None else _votes_behind(evidence.pairs.before)
+    return [evidence, *earlier]
 
 
 def _same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:

@@ -142,10 +142,21 @@ def in_words(record: dict[str, Any], truth: int, names: Sequence[str] = ()) -> l
         f"The answer is {called}{verdict}.",
         f"No change {within} can alter it"
         + condition.get(record["scope"], ", **if the noise stays as it was computed at this input**."),
-        f"{called[0].upper()}{called[1:]} got {evidence['counts'][answer]:,} of {evidence['n']:,} votes, so its probability is "
-        "at least "
+        f"{called[0].upper()}{called[1:]} {_votes_in_words(evidence, answer)}, so its probability is at least "
         f"{floor_digits(record['p_lower'], 3)}, except with probability {evidence['alpha']:g}.",
     ]
+
+
+def _votes_in_words(evidence: dict[str, Any], answer: int) -> str:
+    """The votes that a bound follows from; of votes in pairs, those of the classifier that was there before, too."""
+    pairs, n = evidence.get("pairs"), f"{evidence['n']:,}"
+    if pairs is None:
+        return f"got {evidence['counts'][answer]:,} of {n} votes"
+    before = pairs["before"]
+    return (
+        f"got {before['counts'][answer]:,} of {before['n']:,} votes of the earlier classifier, and this one lost "
+        f"{pairs['lost']:,} of {n} votes in pairs with it"
+    )
 
 
 def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: Noise, missing: list[str]) -> Exhibit:
