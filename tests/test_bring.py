@@ -381,6 +381,7 @@ def test_tuning_finds_a_scale_for_a_budget_and_for_a_radius(here, capsys, monkey
         assert code == 2 and "--" in err
 
 
+@pytest.mark.slow
 def test_the_demos_about_tables_and_audio_end_in_sentences(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = ran(capsys, monkeypatch, "demo", "audio", "-o", "d", "--n", "100", "-q")
