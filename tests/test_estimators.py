@@ -145,7 +145,7 @@ def test_words_name_numbers_rounded_down_and_what_moves_together():
         "The answer stays approved while income alone moves by less than 4,000 $, age alone by less than 3; or while all 2 "
         "move together, income by less than 2,830 $, age by less than 2.12."
     ), c.region.radius
-    with pytest.raises(InvalidInput, match="2 columns, and 1 names"):
+    with pytest.raises(InvalidInput, match="2 columns, but 1 names"):
         Reach.of(c, ("income",))
 
 

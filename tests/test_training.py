@@ -1131,7 +1131,7 @@ def test_settings_for_a_gpu_are_told_from_those_for_a_cpu(place):
     plain = CliRunner().invoke(app, [*words, "-o", "plain"])
     told = CliRunner().invoke(app, [*words, "--set", "precision=bf16-mixed", "-o", "told"])
     assert plain.exit_code == told.exit_code == 0
-    assert ["On a CPU add --set precision=32-true" in run.stderr for run in (plain, told)] == [False, True]
+    assert ["On a CPU, add --set precision=32-true" in run.stderr for run in (plain, told)] == [False, True]
 
 
 def test_composed_noise_tells_no_scale_that_it_has_not(tmp_path, place):
