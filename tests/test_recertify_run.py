@@ -78,6 +78,9 @@ def test_no_radius_is_above_the_new_classifiers_own(place, name):
         assert done.now == 5 and done.radii_kept > 0.9
     bounds = {run.outcome(i).evidence.bound for i in range(6)}
     assert bounds == {"paired", "binary"}  # sure inputs and abstentions get fresh votes
+    for i in range(6):  # whichever way is taken, old and new votes have half of α each
+        evidence = run.outcome(i).evidence
+        assert evidence.alpha == (0.001 if evidence.bound == "paired" else 0.0005)
 
 
 def told(*words):
@@ -99,7 +102,7 @@ def test_on_the_command_line_it_resumes_and_is_told_again(place):
     assert told("verify", "--help").exit_code == 0
     report = told("report", "new", "-o", "page.html")
     page = Path("page.html").read_text()
-    assert report.exit_code == 0 and "ucan recertify" in page and "votes in pairs with it" in page
+    assert report.exit_code == 0 and "ucan recertify" in page and "votes on the same noise" in page
 
 
 def test_another_precision(place):

@@ -34,6 +34,11 @@ class Replay:
     derived: bool | None = None
 
     @property
+    def drawn(self) -> bool:
+        """Whether the noise could be drawn again here."""
+        return self.outcome != "not replayable here"
+
+    @property
     def stands(self) -> bool:
         """Whether the replay did not contradict the certificate's counts."""
         return self.outcome != "differs" and self.derived is not False

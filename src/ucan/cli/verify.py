@@ -133,9 +133,8 @@ def _show(done: Verified) -> None:
     for check in verdict.checks:
         typer.echo(f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}")
     if redrawn is not None:
-        typer.echo(
-            f"{'ok  ' if redrawn.stands else 'FAIL'} replay: {redrawn.outcome}: {redrawn.detail}{_chosen(redrawn)}"
-        )
+        mark = "not checked" if not redrawn.drawn else "ok  " if redrawn.stands else "FAIL"
+        typer.echo(f"{mark} replay: {redrawn.outcome}: {redrawn.detail}{_chosen(redrawn)}")
     tested = f"{verdict.n:,} fresh votes at level {verdict.alpha:g}"
     about = f"The claim stands against {tested}: class {record.prediction} on the whole region"
     if record.budget is not None and record.budget_factor is not None:

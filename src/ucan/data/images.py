@@ -252,15 +252,19 @@ class ImageFolder(Labelled):
             )
 
     def _decode(self, file: Path) -> torch.Tensor:
-        """The pixels of one file, uint8 (channels, height, width)."""
-        picture = open_picture(file, "RGB" if self.channels == 3 else "L")
-        if self.size is not None:
-            picture = resize_and_crop(picture, self.size)
-        pixels = np.array(picture, dtype=np.uint8)
-        return torch.from_numpy(pixels.reshape(*pixels.shape[:2], self.channels)).permute(2, 0, 1).contiguous()
+        return decoded(file, self.size, self.channels)
 
     def __repr__(self) -> str:
         return f"ImageFolder({str(self.path)!r}, size={self.size}, channels={self.channels})"
+
+
+def decoded(file: Any, size: int | None, channels: int) -> torch.Tensor:
+    """The pixels of one picture, uint8 (channels, height, width), resized and cropped if a size is given."""
+    picture = open_picture(file, "RGB" if channels == 3 else "L")
+    if size is not None:
+        picture = resize_and_crop(picture, size)
+    pixels = np.array(picture, dtype=np.uint8)
+    return torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels)).permute(2, 0, 1).contiguous()
 
 
 def _names(files: Sequence[Path], folder: Path) -> tuple[str, ...]:

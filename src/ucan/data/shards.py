@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from ucan.data.images import BYTE, SUFFIXES, UNKNOWN, Labelled, as_pixels, open_picture, resize_and_crop
+from ucan.data.images import BYTE, SUFFIXES, UNKNOWN, Labelled, as_pixels, decoded
 from ucan.errors import InvalidInput, MissingExtra
 
 IMAGE_COLUMNS = ("image", "img", "picture", "jpg", "png")
@@ -97,12 +96,7 @@ class Shards(Labelled):
         return pixels
 
     def _decode(self, one: Encoded) -> torch.Tensor:
-        file: Any = _File(one)
-        picture = open_picture(file, "RGB" if self.channels == 3 else "L")
-        if self.size is not None:
-            picture = resize_and_crop(picture, self.size)
-        pixels = np.array(picture, dtype=np.uint8)
-        return torch.from_numpy(pixels.reshape(*pixels.shape[:2], self.channels)).permute(2, 0, 1).contiguous()
+        return decoded(_File(one), self.size, self.channels)
 
     def __repr__(self) -> str:
         return f"Shards({self.name!r}, {len(self)} pictures)"

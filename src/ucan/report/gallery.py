@@ -154,8 +154,8 @@ def _votes_in_words(evidence: dict[str, Any], answer: int) -> str:
         return f"got {evidence['counts'][answer]:,} of {n} votes"
     before = pairs["before"]
     return (
-        f"got {before['counts'][answer]:,} of {before['n']:,} votes of the earlier classifier, and this one lost "
-        f"{pairs['lost']:,} of {n} votes in pairs with it"
+        f"got {before['counts'][answer]:,} of {before['n']:,} votes of the earlier classifier, and this classifier lost "
+        f"{pairs['lost']:,} of {n} votes on the same noise"
     )
 
 

@@ -159,7 +159,7 @@ def _config(job: RecertifyJob, run: Run, new: SmoothedClassifier, seed: int) -> 
         identity=new.engine.identity(),
     )
     sampling = replace(
-        old.sampling, n=n, bound="binary", stop=None, seed=kept, seed_source=source,
+        old.sampling, n=n, bound=None, stop=None, seed=kept, seed_source=source,
         precision=new.engine.precision, backend=new.engine.backend,
     )  # fmt: skip
     data = old.data if job.data is None else replace(old.data, source=job.data)
