@@ -51,6 +51,7 @@ ORDER = (
     "folding",
     "backends",
     "engine",
+    "questions",
     "smoothed",
     "continuing",
     "routed",

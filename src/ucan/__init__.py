@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
     from ucan.models import Denoised, Ensemble
+    from ucan.questions.smoothed import SmoothedLabels, SmoothedRegressor, SmoothedSegmenter
     from ucan.region import Region
     from ucan.registry import Registry
     from ucan.routed import Routed
@@ -59,6 +60,9 @@ __all__ = [
     "Routed",
     "SingularScale",
     "SmoothedClassifier",
+    "SmoothedLabels",
+    "SmoothedRegressor",
+    "SmoothedSegmenter",
     "SmoothedTable",
     "Table",
     "UcanError",
@@ -78,6 +82,7 @@ __getattr__, __dir__ = lazy_names(
         "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern",
         "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
+        "questions.smoothed": "SmoothedLabels SmoothedRegressor SmoothedSegmenter",
         "region": "Region",
         "registry": "Registry",
         "routed": "Routed",

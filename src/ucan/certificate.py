@@ -140,7 +140,6 @@ class Certificate(Outcome):
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values. A large Σ or μ is stored as a file in ``folder`` and referred to by name."""
         where = Path(folder) if folder is not None else None
-        region, scale = self.region, self.region.scale
         return {
             "format": FORMAT,
             "kind": "certificate",
@@ -153,12 +152,7 @@ class Certificate(Outcome):
             "norm": norm_to_json(self.norm),
             "scope": self.scope,
             "guarantee": SCOPES[self.scope],
-            "region": {
-                "norm": norm_to_json(region.norm),
-                "radius": region.radius,
-                "shape": list(region.shape),
-                "scale": _scale_to_json(scale, where),
-            },
+            "region": region_to_json(self.region, where),
             "mean": None if self.mean is None else tensors_to_json({"mean": self.mean}, where),
             **budget_to_json(self.budget, where),
             **({} if self.budget_factor is None else {"budget_factor": self.budget_factor}),
@@ -260,14 +254,8 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
             )
         if record["kind"] == "prediction":
             return Prediction(**shared, prediction=record["prediction"], p_value=record["p_value"])
-        inner = record["region"]
         mean = None if record["mean"] is None else tensors_from_json(record["mean"], where)["mean"]
-        region = Region(
-            _scale_from_json(inner["scale"], where),
-            inner["radius"],
-            norm_from_json(inner["norm"]),
-            inner["shape"],
-        )
+        region = region_from_json(record["region"], where)
         certificate = Certificate(
             **shared,
             prediction=record["prediction"],
@@ -348,6 +336,22 @@ def budget_from_json(entry: dict[str, Any] | None, folder: Path | None) -> Budge
         return None
     plain = {name: value for name, value in entry.items() if name != "tensors"}
     return Budget.from_dict({**plain, **(tensors_from_json(entry["tensors"], folder) if "tensors" in entry else {})})
+
+
+def region_to_json(region: Region, folder: Path | None) -> dict[str, Any]:
+    """The JSON entry of a region; a large Σ is written to a file."""
+    return {
+        "norm": norm_to_json(region.norm),
+        "radius": region.radius,
+        "shape": list(region.shape),
+        "scale": _scale_to_json(region.scale, folder),
+    }
+
+
+def region_from_json(entry: dict[str, Any], folder: Path | None) -> Region:
+    """The inverse of ``region_to_json``."""
+    scale = _scale_from_json(entry["scale"], folder)
+    return Region(scale, entry["radius"], norm_from_json(entry["norm"]), entry["shape"])
 
 
 def _scale_to_json(scale: scales.Scale, folder: Path | None) -> dict[str, Any]:
