@@ -60,6 +60,7 @@ ORDER = (
     "registry",
     "verify",
     "replay",
+    "verify_answer",
     "recertify",
     "data",
     "models",

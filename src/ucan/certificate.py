@@ -53,6 +53,10 @@ class Outcome:
         """Votes for no class: NaN logits or a class out of range."""
         return self.evidence.invalid
 
+    def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
+        """Plain JSON values; every kind of result has its own."""
+        raise NotImplementedError
+
     @property
     def _claim(self) -> str:
         """The scope and the level of the claim."""
@@ -281,7 +285,7 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
         raise InvalidInput(f"this is not a complete certificate record: {error}.") from error
 
 
-def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) -> None:
+def save_json(outcome: Outcome, path: str | Path) -> None:
     """Write a result as JSON, atomically; large tensors are written to files next to it."""
     path = Path(path)
     if not path.parent.is_dir():

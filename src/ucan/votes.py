@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -147,6 +147,8 @@ class Classifier:
     of range), which counts for no class.
     """
 
+    has_logits: ClassVar[bool] = True  # a model's output (n, num_classes) in floating point is logits of classes
+
     def __init__(self, model: Callable[[torch.Tensor], Any], num_classes: int) -> None:
         whole = isinstance(num_classes, Integral) and not isinstance(num_classes, bool)
         if not callable(model):
@@ -214,6 +216,10 @@ class Classifier:
         few = batch[: len(batch) // 4]  # outnumbered: the rest of the batch are strangers
         company = torch.cat(strange * len(batch))[: len(batch) - len(few)] if strange else batch[len(few) :]
         return self._agree(together[: len(few)], self._answers(torch.cat([few, company]))[: len(few)])
+
+    def differing(self, votes: torch.Tensor, others: torch.Tensor, tolerance: float) -> float:
+        """The share of answers in which another way to run the model differs from it."""
+        return float((votes != others).double().mean())
 
     def _strangers(self, answers: torch.Tensor, others: torch.Tensor) -> list[torch.Tensor]:
         """Those of the others that get another answer than most of these got."""

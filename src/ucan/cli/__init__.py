@@ -8,6 +8,7 @@ from io import TextIOWrapper
 
 import typer
 
+from ucan.cli.ask import ask
 from ucan.cli.audit import audit
 from ucan.cli.bench import bench
 from ucan.cli.certify import certify
@@ -32,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, tune, certify, recertify, predict, verify, audit, compare, report, explore, bench):
+for command in (demo, train, tune, certify, ask, recertify, predict, verify, audit, compare, report, explore, bench):
     app.command()(command)
 app.command("export")(export_run)
 app.command("import")(import_results)

@@ -64,6 +64,10 @@ class Confident(Answer):
         """From JSON's values."""
         return cls(**shared, **{name: content[name] for name in ("prediction", "confidence", "p_lower")})
 
+    def question(self) -> Confidence:
+        """The same level."""
+        return Confidence(self.confidence)
+
     def summary(self) -> str:
         """The class and the level."""
         return f"class {self.prediction} keeps a smoothed probability of at least {floor_digits(self.confidence, 4)}"

@@ -22,8 +22,6 @@ from ucan.rounding import floor_digits
 from ucan.sidecar import tensors_from_json, tensors_to_json
 
 NOTHING = -1  # at a place where nothing is claimed
-# Of an adversary's goals, how many are single places, the least sure ones.
-SINGLE = 4
 
 Rule = Literal["holm", "bonferroni"]
 
@@ -35,7 +33,8 @@ class Decided(Answer):
     ``answers`` is int64 (*places), −1 where nothing is claimed. All claims of one input hold at once, with probability at
     least 1 − α. ``radii`` (*places) are before Σ, 0 where nothing is claimed; by Holm's rule they are all the radius that was
     asked for. ``region`` is the smallest of them, where all claims hold. ``p_lowers`` bound the classes' probabilities at the
-    input itself. ``chosen`` are the classes that votes of their own chose, also where nothing is claimed about them.
+    input itself. ``asked`` is the radius that was asked for, if one was. ``chosen`` are the classes that votes of their own
+    chose, also where nothing is claimed about them.
     """
 
     what: str
@@ -44,6 +43,7 @@ class Decided(Answer):
     chosen: torch.Tensor
     radii: torch.Tensor
     p_lowers: torch.Tensor
+    asked: float | None = None
     kind: ClassVar[str] = "decisions"
 
     @property
@@ -72,21 +72,26 @@ class Decided(Answer):
         return min(1.0, len(few) * float(few.min()))
 
     def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
-        """How far the answers are behind: on average, and at the places where they are least sure."""
+        """How far the answers are behind: on average, and at each place."""
         margins = -f.margins(output, self.answers.clamp_min(0))[:, self.certified.flatten().to(output.device)]
-        single = margins.detach().mean(0).topk(min(SINGLE, margins.shape[1])).indices
-        return torch.cat([margins.mean(1, keepdim=True), margins[:, single]], 1)
+        return torch.cat([margins.mean(1, keepdim=True), margins], 1)
 
     def content(self, folder: Path | None) -> dict[str, Any]:
         """The rule, and the maps."""
         maps = {name: getattr(self, name) for name in ("answers", "chosen", "radii", "p_lowers")}
-        return {"what": self.what, "rule": self.rule, "share": self.share, "maps": tensors_to_json(maps, folder)}
+        about = {"what": self.what, "rule": self.rule, "asked": self.asked, "share": self.share}
+        return {**about, "maps": tensors_to_json(maps, folder)}
 
     @classmethod
     def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Decided:
         """From JSON's values."""
         maps: dict[str, Any] = dict(tensors_from_json(content["maps"], folder))
-        return cls(**shared, what=content["what"], rule=content["rule"], **maps)
+        about = {name: content[name] for name in ("what", "rule", "asked")}
+        return cls(**shared, **about, **maps)
+
+    def question(self) -> Decisions:
+        """The same rule, at the same radius."""
+        return Decisions(self.what, self.asked, self.rule)
 
     def summary(self) -> str:
         """How many decisions stand; of few labels, which."""
@@ -143,4 +148,5 @@ class Decisions(Question):
         answers = torch.where(torch.from_numpy(kept), classes, NOTHING)
         maps: dict[str, Any] = {"radii": torch.from_numpy(radii), "p_lowers": torch.from_numpy(lows)}
         shared = asked.shared(bound, smallest)
-        return Decided(**shared, what=self.what, rule=rule, answers=answers, chosen=classes, **maps)
+        about: dict[str, Any] = {"what": self.what, "rule": rule, "asked": self.radius}
+        return Decided(**shared, **about, answers=answers, chosen=classes, **maps)

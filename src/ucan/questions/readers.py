@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -95,6 +95,8 @@ class KeepCounts(Keep):
 class Numbers(Classifier):
     """Any callable from a batch to one number, or an array of numbers, for each input."""
 
+    has_logits: ClassVar[bool] = False
+
     def __init__(self, model: Callable[[torch.Tensor], Any]) -> None:
         super().__init__(model, 2)  # it has no classes; a classifier must name at least two
 
@@ -115,6 +117,13 @@ class Numbers(Classifier):
         numbers = numbers[:, None] if numbers.ndim == 1 else numbers
         return torch.where(numbers.isinf(), torch.nan, numbers)
 
+    def differing(self, votes: torch.Tensor, others: torch.Tensor, tolerance: float) -> float:
+        """The share of numbers that are off by more than this share of how much the numbers spread."""
+        known = votes.nan_to_num()
+        room = tolerance * (known.std(0) + 1e-3 * known.abs().mean(0))
+        wrong = ~((votes - others).abs() <= room) & ~(votes.isnan() & others.isnan())
+        return float(wrong.double().mean())
+
     def _agree(self, one: torch.Tensor, other: torch.Tensor) -> bool:
         """Whether two answers are the same, up to a share of how much answers differ from each other."""
         if one.shape != other.shape:
@@ -134,6 +143,8 @@ class Places(Classifier):
 
     The model gives logits (n, num_classes, *places) or class numbers (n, *places), whole numbers.
     """
+
+    has_logits: ClassVar[bool] = False
 
     @property
     def keep(self) -> Keep:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from ucan.arithmetic import changes_in_words
 from ucan.certificate import SCOPES, Outcome, region_to_json
 from ucan.choices import norm_name, norm_to_json
 from ucan.region import Region
@@ -58,13 +59,19 @@ class Answer(Outcome, ABC):
         """The inverse of ``content``, with the fields that all answers have."""
 
     @abstractmethod
+    def question(self) -> Any:
+        """The question that this answers, with its settings."""
+
+    @abstractmethod
     def summary(self) -> str:
         """The claim, without region, scope and level."""
 
     def __str__(self) -> str:
         """The claim in one line; the radius is rounded down."""
         norm = norm_name(self.region.norm if self.norm is None else self.norm)
-        return f"{self.summary()}, for every change within an {norm} radius of {floor_digits(self.radius, 4)} ({self._claim})"
+        changes = changes_in_words(self.evidence.arithmetic)
+        about = f"{self._claim}, {changes}" if changes else self._claim
+        return f"{self.summary()}, for every change within an {norm} radius of {floor_digits(self.radius, 4)} ({about})"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values. Large tensors are stored as files in ``folder`` and referred to by name."""

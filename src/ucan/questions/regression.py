@@ -33,6 +33,7 @@ class Interval(Answer):
     of the noisy answers, an estimate of the one at the input itself. ``below`` and ``above`` are what the claim rests on: at
     the input itself an answer is below ``lowers`` with at most that probability, and above ``uppers`` likewise. With
     ``within`` = t the interval is ``value`` ± t, and the radius is what was looked for.
+    ``limits`` are the range of the outputs that was stated.
     """
 
     p: float
@@ -43,6 +44,7 @@ class Interval(Answer):
     below: torch.Tensor
     above: torch.Tensor
     within: float | None = None
+    limits: tuple[float | None, float | None] = (None, None)
     kind: ClassVar[str] = "interval"
     task: ClassVar[str] = "regression"
 
@@ -81,9 +83,10 @@ class Interval(Answer):
         return min(1.0, len(found) * float(np.min(found)))
 
     def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
-        """Every output, downwards and upwards."""
+        """How far every output is below its interval, and above it."""
         flat = as_answer(output).reshape(len(output), -1)
-        return torch.cat([-flat, flat], dim=1)
+        low, high = (torch.nan_to_num(end.flatten()).to(flat) for end in (self.lower, self.upper))
+        return torch.cat([low - flat, flat - high], dim=1)
 
     def content(self, folder: Path | None) -> dict[str, Any]:
         """The percentile, the radii and the ends."""
@@ -93,6 +96,7 @@ class Interval(Answer):
         return {
             "p": self.p,
             "radii": list(self.radii),
+            "limits": list(self.limits),
             **({} if self.within is None else {"within": self.within}),
             **(shown if self.lower.numel() <= 64 else {}),
             "ends": tensors_to_json(finite, folder),
@@ -105,7 +109,12 @@ class Interval(Answer):
             name: torch.where(end.abs() >= FINITE, end.sign() * math.inf, end)
             for name, end in tensors_from_json(content["ends"], folder).items()
         }
-        return cls(**shared, p=content["p"], radii=tuple(content["radii"]), within=content.get("within"), **ends)
+        within, limits = content.get("within"), tuple(content["limits"])
+        return cls(**shared, p=content["p"], radii=tuple(content["radii"]), within=within, limits=limits, **ends)
+
+    def question(self) -> Percentile:
+        """The same percentile and radii, or the same t; with the same range."""
+        return Percentile(self.p, self.radii if self.within is None else (), self.within, *self.limits)
 
     def summary(self) -> str:
         """Up to four outputs, with their ends rounded outwards."""
@@ -195,6 +204,7 @@ class Percentile(Question):
             uppers=torch.stack(uppers),
             below=torch.stack(below),
             above=torch.stack(above),
+            limits=(self.least, self.most),
         )
 
     def _steady(self, asked: Asked, t: float) -> Interval | Abstention:
@@ -229,6 +239,7 @@ class Percentile(Question):
             lowers=(value - t)[None],
             uppers=(value + t)[None],
             within=t,
+            limits=(self.least, self.most),
             **claimed,
         )
 

@@ -111,6 +111,10 @@ class Among(Answer):
         lists: dict[str, Any] = {name: tuple(content[name]) for name in ("labels", "radii", "p_lowers", "p_uppers")}
         return cls(**shared, k=content["k"], **lists)
 
+    def question(self) -> TopK:
+        """The same k."""
+        return TopK(self.k)
+
     def summary(self) -> str:
         """The first label."""
         return f"class {self.prediction} stays among the first {self.k}"

@@ -28,6 +28,7 @@ from ucan.models import BUILT_IN, load_model
 from ucan.models.adapt import adapt, normalised
 from ucan.models.factory import is_random
 from ucan.plan import CertifyPlan, PredictPlan
+from ucan.questions.smoothed import Smoothed
 from ucan.runs.config import DataRef, ModelRef, NoiseRef
 from ucan.runs.jobs import Inputs, Model, Pipeline, Selection
 from ucan.runs.parts import law_named, noise_named
@@ -251,9 +252,7 @@ def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | No
     )
 
 
-def model_ref(
-    asked: Pipeline, g: SmoothedClassifier, given: bool = False, class_names: Sequence[str] | None = None
-) -> ModelRef:
+def model_ref(asked: Pipeline, g: Smoothed, given: bool = False, class_names: Sequence[str] | None = None) -> ModelRef:
     """The config's record of the model; with ``given``, also how its number of classes and its name were given."""
     weights = None if asked.weights is None else str(asked.weights)
     spelled = (asked.classes, asked.model_id) if given else (None, None)
@@ -284,13 +283,13 @@ def data_ref(asked: Inputs, dataset: Labelled) -> DataRef:
     )
 
 
-def noise_ref(g: SmoothedClassifier) -> NoiseRef:
+def noise_ref(g: Smoothed) -> NoiseRef:
     """The config's record of the noise."""
     return NoiseRef(None, g.M.describe(), dict(g.M.settings()), weights_hash(g.M))
 
 
 def settle_backend(
-    g: SmoothedClassifier,
+    g: Smoothed,
     choice: str,
     plan: CertifyPlan | PredictPlan,
     first: torch.Tensor,
@@ -312,7 +311,7 @@ def settle_backend(
     return g.backend_for(first, plan)
 
 
-def _worth_compiling(g: SmoothedClassifier, plan: CertifyPlan | PredictPlan, first: torch.Tensor, inputs: int) -> bool:
+def _worth_compiling(g: Smoothed, plan: CertifyPlan | PredictPlan, first: torch.Tensor, inputs: int) -> bool:
     """Whether the job is long enough to compile, assuming that no input stops early; times one or two forward
     passes.
     """
@@ -325,7 +324,7 @@ def _worth_compiling(g: SmoothedClassifier, plan: CertifyPlan | PredictPlan, fir
         start = time.perf_counter()
         try:
             with torch.inference_mode():
-                int(g.f(batch)[0])  # waits for the device
+                g.f(batch).flatten()[0].item()  # waits for the device
         except torch.OutOfMemoryError:  # smaller passes will be tried, without compiling
             return False
         if (time.perf_counter() - start) * samples / size < WORTH_COMPILING:
