@@ -291,3 +291,40 @@ def test_a_true_answer_stands_and_each_change_is_noticed(task):
     assert [c.name for c in verify_answer(changed, g, x, n=200).checks if not c.passed] == ["law"]
     with pytest.raises(InvalidInput, match="own"):
         verify_answer(answer, g, x, seed=0)
+
+
+# --- the report ---
+
+
+def test_the_report_shows_a_picture_for_each_kind(tmp_path):
+    for task in ("regression", "boxes", "top-k", "labels", "segmentation"):
+        asked(task, tmp_path / task, "--max", 3)
+    page = tmp_path / "page.html"
+    done = run(
+        "report", *(tmp_path / task for task in ("regression", "boxes", "top-k", "labels", "segmentation")), "-o", page
+    )
+    text = page.read_text(encoding="utf-8")
+    assert done.exit_code == 0 and text.count("<section") == 5
+    assert "certified; grey: left open" in text and text.count("data:image/png") == 3 * 4 + 3  # masks, and boxes
+    assert "a ring the target" in text and "present" in text and "stroke-dasharray" in text
+    assert "ucan ask regression --radius 0.1,0.2" in text and "http" not in text.replace(
+        "http://www.w3.org", ""
+    ).replace("http-equiv", "")
+
+
+def test_the_command_of_a_report_repeats_the_run(tmp_path):
+    import shlex
+
+    from ucan.report.answers import command, read_asked
+
+    asked("labels", tmp_path / "run", "--max", 2)
+    (found,) = read_asked([tmp_path / "run"])
+    words = shlex.split(command(found))
+    assert run(*words[1:-1], tmp_path / "again", "--max", 2, "-q").exit_code == 0
+    assert records(tmp_path / "again") == records(tmp_path / "run")
+
+
+def test_runs_of_both_kinds_need_a_page_each(tmp_path):
+    asked("labels", tmp_path / "run", "--max", 1)
+    with pytest.raises(InvalidInput, match="a page each"):
+        run("report", tmp_path / "run", tmp_path, "-o", tmp_path / "page.html")
