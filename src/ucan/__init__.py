@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Generator,
         Isotropic,
         Pattern,
+        Splitting,
     )
     from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
     from ucan.models import Denoised, Ensemble
@@ -60,6 +61,7 @@ __all__ = [
     "SingularScale",
     "SmoothedClassifier",
     "SmoothedTable",
+    "Splitting",
     "Table",
     "UcanError",
     "Uniform",
@@ -75,7 +77,8 @@ __getattr__, __dir__ = lazy_names(
         "certificate": "Abstention Certificate Prediction",
         "data.tables": "Table",
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
-        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern",
+        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern "
+        "Splitting",
         "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
         "region": "Region",

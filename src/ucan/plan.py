@@ -72,7 +72,7 @@ class CertifyPlan:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_choice("bound", self.bound, BOUNDS)
-        if self.stop is not None and self.bound == "two-class":
+        if self.stop is not None and self.bound in ("two-class", "exact"):
             raise InvalidInput('stopping early needs bound="binary" or bound="anytime": leave out bound= or stop=.')
         if self.stop is not None and self.bound == "anytime":
             object.__setattr__(self, "stop", self.stop.anytime())

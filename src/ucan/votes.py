@@ -25,7 +25,7 @@ from torch import nn
 
 from ucan.arithmetic import Grid
 from ucan.errors import InvalidInput, ModelError
-from ucan.generators import Generator
+from ucan.generators import Generator, Turn
 from ucan.laws import Law
 
 # Above this dimension not even 16 copies are held at once.
@@ -73,6 +73,22 @@ class Stream:
     def block(self, number: int, device: torch.device) -> torch.Generator:
         """The generator of one block. A CPU generator keeps only 32 bits of a seed, so 32 bits are what we give it."""
         return torch.Generator(device).manual_seed((int(self.key[:8], 16) + number) % 2**32)
+
+
+class Enumeration(Stream):
+    """All draws of a noise in their order, in place of random ones."""
+
+    def block(self, number: int, device: torch.device) -> Turn:  # type: ignore[override]
+        """The draws of one block."""
+        return Turn(number)
+
+
+ENUMERATED = "enumerate"  # the phase whose votes are all draws of the noise
+
+
+def stream_of(seed: int | None, input_hash: str, phase: str) -> Stream:
+    """The stream of a phase of a run at an input."""
+    return (Enumeration if phase == ENUMERATED else Stream)(seed, input_hash, phase)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,17 @@ from ucan.scales import Scalar, Scale, as_scale, make_scale
 _SAMPLED: weakref.WeakKeyDictionary[Scale, dict[torch.dtype, Scale]] = weakref.WeakKeyDictionary()
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Stands for a block's random generator where the draws of a noise are enumerated: the block with this number."""
+
+    number: int
+
+    def first(self, size: int) -> int:
+        """The number of the first draw of the block, if every block has this many."""
+        return self.number * size
+
+
 class Generator(nn.Module):
     """Maps inputs to the offset μ and the scale Σ of their noise, y = x + μ + Σε, and declares the scope of its guarantee.
 
@@ -197,6 +208,10 @@ class Generator(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Without what was issued: a copy of a generator, or one that was sent elsewhere, issues its own."""
         return {name: value for name, value in vars(self).items() if name != "_issued"}
+
+    def turns(self, law: Law) -> int | None:
+        """The number of different draws, equally likely, if they can be enumerated; None if they cannot."""
+        return None
 
     def looks(self) -> bool:
         """Whether μ and Σ could depend on the input: True unless they are known not to."""
