@@ -52,6 +52,7 @@ ORDER = (
     "backends",
     "engine",
     "smoothed",
+    "differentiable",
     "continuing",
     "routed",
     "cluster",

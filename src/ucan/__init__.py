@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ucan.budget import Budget
     from ucan.certificate import Abstention, Certificate, Prediction
     from ucan.data.tables import Table
+    from ucan.differentiable import Differentiable
     from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
     from ucan.generators import (
         BasisWise,
@@ -41,6 +42,7 @@ __all__ = [
     "Composed",
     "DatasetWise",
     "Denoised",
+    "Differentiable",
     "Ensemble",
     "ExpInf",
     "Fixed",
@@ -76,6 +78,7 @@ __getattr__, __dir__ = lazy_names(
         "budget": "Budget",
         "certificate": "Abstention Certificate Prediction",
         "data.tables": "Table",
+        "differentiable": "Differentiable",
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
         "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern "
         "Splitting",

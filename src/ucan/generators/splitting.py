@@ -114,11 +114,11 @@ class Splitting(Generator):
 
     def draw(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
         """One t for each copy (n, batch, 1, …)."""
-        t = self._drawn(law, n * len(x), rng)
+        t = self._drawn(self.turns(law), n * len(x), rng)
         return t.reshape(n, len(x), *(1 for _ in x.shape[1:]))
 
-    def _drawn(self, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
-        turns = self.turns(law)
+    @staticmethod
+    def _drawn(turns: int, n: int, rng: torch.Generator) -> torch.Tensor:
         u = torch.rand(n, generator=rng, device=rng.device, dtype=torch.float64)
         return (u * turns).long().clamp_(max=turns - 1)
 
@@ -126,12 +126,12 @@ class Splitting(Generator):
         self, x: torch.Tensor, eps: torch.Tensor, law: Law, noise: tuple[torch.Tensor, Scale] | None = None
     ) -> torch.Tensor:
         """The middle of the cell of x, rounded to whole steps; its gradient is that of x itself, for attacks."""
-        middle = self._middle((x.double() * self.steps).round().long(), eps, law).to(x.dtype)
+        middle = self._middle((x.double() * self.steps).round().long(), eps, self.widths(law)).to(x.dtype)
         return middle + (x - x.detach()) if x.requires_grad else middle
 
-    def _middle(self, k: torch.Tensor, t: torch.Tensor, law: Law) -> torch.Tensor:
+    def _middle(self, k: torch.Tensor, t: torch.Tensor, widths: torch.Tensor) -> torch.Tensor:
         """The middles of the cells, clipped to [0, 1], that draws t cut around inputs k in whole steps, in float64."""
-        widths, shifts = self.widths(law).to(k.device), self.shifts.to(k.device)
+        widths, shifts = widths.to(k.device), self.shifts.to(k.device)
         offset = (t + shifts) % widths
         cell = torch.div(k - offset - 1, widths, rounding_mode="floor")
         low = (offset + cell * widths).double() + 0.5
@@ -144,14 +144,14 @@ class Splitting(Generator):
     def perturb_on_grid(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[Any], grid: Grid) -> None:
         """Blocks of cells' middles; from a ``Turn`` the draws of that turn in order, else random ones."""
         self.check_grid(grid)
-        k, turns = grid.integers(x).long().reshape(x.shape), self.turns(law)
+        k, turns, widths = grid.integers(x).long().reshape(x.shape), self.turns(law), self.widths(law)
         ones = tuple(1 for _ in x.shape[1:])
         for block, rng in zip(out, rngs, strict=True):
             if isinstance(rng, Turn):
-                t = rng.first(len(block)) + torch.arange(len(block), device=x.device)
+                t = (rng.first(len(block)) + torch.arange(len(block), device=x.device)) % turns
             else:
-                t = self._drawn(law, len(block), rng)
-            block.copy_(self._middle(k, (t % turns).reshape(-1, *ones), law))
+                t = self._drawn(turns, len(block), rng)
+            block.copy_(self._middle(k, t.reshape(-1, *ones), widths))
 
     def check_grid(self, grid: Grid) -> None:
         """Refuse a grid of another step than its own."""
