@@ -170,7 +170,7 @@ class SmoothedClassifier:
         inputs = self.check_inputs(x, plan.norm)
         if 1 < plan.family < len(inputs):
             raise InvalidInput(f"family is {plan.family}, but there are {len(inputs)} inputs: give at least that many.")
-        outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
+        outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, _named(inputs, seed))))
         return [outcomes[i] for i in range(len(outcomes))]
 
     def budget_of(self, value: Any, x: torch.Tensor) -> Budget | None:
@@ -257,7 +257,7 @@ class SmoothedClassifier:
             rival = "1/2" if p_B is None else f"the runner-up's bound {ceil_digits(p_B, 6)}"
             reason = f"the lower bound {floor_digits(p_A, 6)} on the probability of class {c_A} is not above {rival}"
             return Abstention(norm, M.scope, evidence, reason, p_A, budget)
-        region, mu = self.sizes.region(M, x, p_A, p_B, norm), M(x)[0]
+        region, mu = self.sizes.region(M, x, p_A, p_B, norm), M.stated(x)[0]
         if region is None:
             reason = "the input is no whole multiple of its step, and rounding it takes all of the radius"
             return Abstention(norm, M.scope, evidence, reason, p_A, budget)
@@ -348,7 +348,7 @@ class SmoothedClassifier:
             A prediction or an abstention for each input, in order.
         """
         plan, inputs = PredictPlan(n, alpha, given_seed(seed), test, batch_size, stop, precision), self.check_inputs(x)
-        outcomes = dict(self.predict_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
+        outcomes = dict(self.predict_each(inputs, self.seeded(plan, seed, _named(inputs, seed))))
         return [outcomes[i] for i in range(len(outcomes))]
 
     def predict_each(
@@ -507,6 +507,11 @@ class SmoothedClassifier:
     def check_inputs(self, x: torch.Tensor, norm: float | None = None) -> list[torch.Tensor]:
         """The inputs as a list, each (1, *event) on the model's device; raises an error before any work."""
         return self.readiness.inputs(x, norm)
+
+
+def _named(inputs: list[torch.Tensor], seed: Seed) -> str:
+    """The hash of the inputs, where a seed is derived from it."""
+    return batch_hash(inputs) if seed == "derived" else ""
 
 
 def _largest_other(counts: torch.Tensor, c_A: int) -> int:
