@@ -61,7 +61,7 @@ LAWS = [
     (ExpInf(scale=0.03), INF),
     (PowerLaw(scale=0.5, a=20.0), 1),
 ]
-BOUNDS = [{}, {"bound": "two-class"}, {"bound": "anytime"}, {"stop": 0.01}, {"stop": "5%"}]
+BOUNDS = [{}, {"bound": "two-class"}, {"bound": "anytime"}, {"bound": "randomised"}, {"stop": 0.01}, {"stop": "5%"}]
 
 
 def rng(seed=0):
@@ -200,7 +200,7 @@ def test_every_way_to_seed_and_a_family() -> None:
 
 def test_many_votes_and_few() -> None:
     for n in (1, 2, 10, 100_000):
-        for settings in BOUNDS[:3]:
+        for settings in BOUNDS[:4]:
             check_sound(certified(x0=0.1, n=n, **settings))
             check_sound(certified(x0=9.0, n=n, **settings))
 

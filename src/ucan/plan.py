@@ -72,8 +72,10 @@ class CertifyPlan:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_choice("bound", self.bound, BOUNDS)
-        if self.stop is not None and self.bound == "two-class":
-            raise InvalidInput('stopping early needs bound="binary" or bound="anytime": leave out bound= or stop=.')
+        if self.stop is not None and self.bound in ("two-class", "randomised"):
+            raise InvalidInput(
+                f'stopping early has a bound of its own, and bound="{self.bound}" is for a fixed n: leave out one of them.'
+            )
         if self.stop is not None and self.bound == "anytime":
             object.__setattr__(self, "stop", self.stop.anytime())
         _plain(self)

@@ -137,8 +137,10 @@ class SmoothedClassifier:
                 it from model, noise and inputs, so that nobody can choose it.
             batch_size: noisy copies per forward pass; by the input's size if None.
             bound: "binary" bounds the top class and gives all other probability to the runner-up. "two-class" bounds the
-                top class and the runner-up at α/2 each. "anytime" is a little lower than "binary" and holds for every n
-                at once, so that an input may be certified again with more votes.
+                top class and the runner-up at α/2 each. "randomised" is "binary" with one uniform number that follows from
+                the seed: never lower, and false with probability α exactly. "anytime" is a little lower than "binary" and
+                holds for every n at once, so that an input may be certified again with more votes. With ``stop`` the rule
+                has a bound of its own.
             stop: ends sampling before n: a radius or several (stop when it is decided for each whether the radius
                 reaches it), or "5%" (stop when the radius is within 5% of what n samples could still give). The bound
                 then holds at every stopping time, at the same α (docs/stopping.md); with bound="anytime", sampling can
@@ -234,10 +236,10 @@ class SmoothedClassifier:
         n, alpha = plan.n, plan.level
         c_A = int(counts_select.argmax())
         n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
-        p_A, p_B = bound_named(plan.bound).probabilities(Ballot(n_A, n_B, n, alpha))
+        evidence = self.engine.evidence(setup, x, votes, counts_select, plan.n0, n, plan, plan.bound)
+        p_A, p_B = bound_named(plan.bound).probabilities(Ballot(n_A, n_B, n, alpha, uniform=evidence.uniform))
         tau = self.arithmetic_error(M, x)
         p_A, p_B = max(0.0, p_A - tau), None if p_B is None else min(1.0, p_B + tau)
-        evidence = self.engine.evidence(setup, x, votes, counts_select, plan.n0, n, plan, plan.bound)
         return self.conclude(M, x, c_A, p_A, p_B, evidence, plan)
 
     def conclude(

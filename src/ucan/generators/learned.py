@@ -246,7 +246,7 @@ class CertificationWise(Generator):
         there = Fetched(mu), Fetched(sigma)
 
         def held() -> Generator:
-            mean, scales = (each.wait() for each in there)
+            mean, scales = (each.wait().clone() for each in there)  # certificates keep no memory of the device's driver
             return issued(self, x, mu, Diagonal(sigma), (mean, Diagonal(scales)))
 
         return held
