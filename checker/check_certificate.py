@@ -612,7 +612,9 @@ class Claim:
 
     def chosen(self) -> str:
         """The class is the one that the votes of the selection chose."""
-        evidence = field(self.evidence["pairs"], "before") if "pairs" in self.evidence else self.evidence
+        evidence = self.evidence
+        while "pairs" in evidence:  # the first of several classifiers that took each other's place has chosen
+            evidence = field(evidence["pairs"], "before")
         prediction, selection = whole(self.record, "prediction"), evidence.get("selection")
         if prediction >= len(self.counts):
             raise Wrong(f"class {prediction} is none of the {len(self.counts)}")

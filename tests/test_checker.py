@@ -353,6 +353,16 @@ def test_a_scale_that_is_nearly_singular_is_not_trusted() -> None:
     assert verdicts(record)["radius"] in ("not checked", "FAIL")
 
 
+def test_the_number_of_a_randomised_bound_is_that_of_the_seed() -> None:
+    record = check_sound(certified(bound="randomised"))
+    assert check_sound(certified(bound="randomised", seed=None))["evidence"]["seed"] is None
+    assert check_sound(certified(bound="randomised", seed="derived"))["evidence"]["data_hash"]
+    assert failed(tampered(record, ("p_lower",), lambda p: p * 1.0001)) >= {"bound"}
+    assert failed(tampered(record, ("evidence", "streams", "estimate"), "ab" * 32)) == {"bound"}
+    assert failed(tampered(record, ("evidence", "seed"), 5)) == {"bound"}
+    assert failed(tampered(record, ("evidence", "bound"), "binary")) == {"bound"}  # which allows less
+
+
 def test_changes_to_a_two_class_claim_are_found() -> None:
     record = check_sound(certified(bound="two-class"))
     assert failed(tampered(record, ("p_upper",), lambda p: p * 0.999)) == {"bound"}

@@ -579,3 +579,10 @@ def test_predictions_that_stop_have_votes_of_their_own():
     assert p.evidence.counts == fixed.evidence.counts  # the stream of every prediction
     (c,) = g.certify(x, n=p.evidence.n)
     assert c.evidence.counts != p.evidence.counts
+
+
+def test_a_rule_of_a_missing_package_names_it():
+    with pytest.raises(InvalidInput, match=r"patient.*of the package toy-parts, which is not installed"):
+        parse_stop("patient(votes=150)", "toy-parts")
+    with pytest.raises(InvalidInput, match="packages add others"):
+        parse_stop("patient(votes=150)")

@@ -317,12 +317,15 @@ class Within(Stop):
         return f"{100 * self.fraction:.12g}%"
 
 
-def parse_stop(value: Any) -> Stop | None:
-    """None, a radius, several radii, or a fraction written as text ("5%")."""
+def parse_stop(value: Any, package: str | None = None) -> Stop | None:
+    """None, a radius, several radii, or a fraction written as text ("5%"), or a rule by its name.
+
+    ``package`` is where a record says that the rule came from.
+    """
     if value is None or isinstance(value, Stop):
         return value
     if isinstance(value, str):
-        return _parse_text(value)
+        return _parse_text(value, package)
     try:
         if isinstance(value, bool):
             raise ValueError
@@ -333,15 +336,21 @@ def parse_stop(value: Any) -> Stop | None:
         ) from error
 
 
-def _parse_text(text: str) -> Stop:
+def package_of(stop: Stop | None) -> str | None:
+    """The package that brought a rule; None for ours, and for one that was handed in as an object without a name."""
+    name = None if stop is None else STOPS.name_of(type(stop))
+    return None if name is None else STOPS.package(name)
+
+
+def _parse_text(text: str, package: str | None = None) -> Stop:
     if text.strip()[:1].isalpha():  # a rule by its name
         name, parameters = parsed(text)
-        if name not in STOPS.names():
+        if name not in STOPS.names() and package is None:
             raise InvalidInput(
                 f"stop takes radii such as 0.5,1.0 or a percentage such as 5%, or the name of a rule "
                 f"({', '.join(STOPS.names())}; packages add others in the group {STOPS.group}), got {text!r}."
             )
-        made = call("stop", STOPS.load(name), parameters)
+        made = call("stop", STOPS.load(name, package=package), parameters)
         if not isinstance(made, Stop):
             raise InvalidInput(f"[stop] {name!r} made a {type(made).__name__}, which is no ucan.stopping.Stop.")
         return made
