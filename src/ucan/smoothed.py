@@ -142,7 +142,8 @@ class SmoothedClassifier:
                 holds for every n at once, so that an input may be certified again with more votes. With ``stop`` the rule
                 has a bound of its own.
             stop: ends sampling before n: a radius or several (stop when it is decided for each whether the radius
-                reaches it), or "5%" (stop when the radius is within 5% of what n samples could still give). The bound
+                reaches it; "0.5,linf:0.03" asks in several norms at once), or "5%" (stop when the radius is within 5% of
+                what n samples could still give). The bound
                 then holds at every stopping time, at the same α (docs/stopping.md); with bound="anytime", sampling can
                 also be continued beyond n. With a budget, it is about ε instead of the radius.
             precision: "fp32", "tf32" or "bf16" uses a copy of the classifier in that precision; the certificate is then

@@ -65,7 +65,8 @@ def certify(
         str | None,
         typer.Option(
             help="Stop sampling an input early: when it is decided whether its radius reaches each of these radii "
-            "(`0.5,1.0`), or when its radius is within this percentage of what more samples could give (`5%`)."
+            "(`0.5,1.0`; in several norms at once `0.5,linf:0.03`), or when its radius is within this percentage of what "
+            "more samples could give (`5%`)."
         ),
     ] = None,
     seed: words.NoiseSeedOption = "0",
