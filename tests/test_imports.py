@@ -60,6 +60,7 @@ ORDER = (
     "verify",
     "replay",
     "recertify",
+    "deciding",
     "data",
     "models",
     "tabular",
