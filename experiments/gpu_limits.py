@@ -22,7 +22,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,10 @@ from torch import nn
 
 from ucan import CertificationWise, Gaussian, SmoothedClassifier, data
 from ucan.bench import machine
-from ucan.betting import votes_at_least
-from ucan.certificate import Certificate
+from ucan.deciding import IN_PAIRS, Kept, OnData, Outcome, decided, kept
 from ucan.models import build_model, load_model
 from ucan.passes import Recorded
 from ucan.plan import CertifyPlan
-from ucan.recertify import recertify
 from ucan.stopping import AtRadii
 from ucan.training import load_run
 
@@ -260,8 +258,9 @@ def everything(work: Work, model: nn.Module, seconds: float) -> None:
     test, cap = data.load("cifar10"), 1000 if work.small else 100_000
     order = [i * 7919 % len(test) for i in range(min(work.inputs, len(test)))]
     images, labels = test.batch(order)
+    answers = dict(zip(order, labels.tolist(), strict=True))
     g = SmoothedClassifier(model, Gaussian(SIGMA), num_classes=10, backend=backend)
-    plan = CertifyPlan(n=cap, alpha=ALPHA, precision=precision, stop=AtRadii(RADII))
+    plan = CertifyPlan(n=cap, alpha=ALPHA, precision=precision)
     drawn = [0]
     g.engine.on_votes = lambda votes: drawn.__setitem__(0, drawn[0] + votes)
     prepare = work.timed(lambda: g.backend_for(images[:1].to(work.device), plan))
@@ -274,54 +273,35 @@ def everything(work: Work, model: nn.Module, seconds: float) -> None:
             fed[0] += 1
             yield one[None].to(work.device)
 
-    rows: list[dict[str, Any]] = []
+    rows: list[Outcome] = []
+
+    def told() -> dict[str, Any]:
+        seconds = time.monotonic() - began
+        all_of_it = OnData.of(rows, seconds, RADII, g.law, plan)
+        right = [row.radius for row in rows if row.prediction == answers[row.index]]
+        whole = len(rows) == fed[0] > 0
+        return {
+            **asdict(all_of_it),
+            "begun": fed[0],
+            "votes_classified": drawn[0],
+            "mean_votes": all_of_it.votes / max(1, len(rows)),
+            "votes_a_second": all_of_it.votes / seconds,
+            "seconds_for_10000": seconds * 10_000 / len(rows) if whole else None,
+            "certified": {f"{radius:g}": sum(r >= radius for r in right) / max(1, len(rows)) for radius in RADII},
+        }
+
     work.put("all", cap=cap, radii=RADII, sigma=SIGMA, prepare_seconds=prepare)
     with (work.out / "all.jsonl").open("a") as journal:
-        for number, outcome in g.certify_each(inputs(), plan):
-            rows.append(row_of(order[number], int(labels[number]), outcome))
-            journal.write(json.dumps(rows[-1]) + "\n")
+        for outcome in decided(g, inputs(), RADII, plan):
+            rows.append(replace(outcome, index=order[outcome.index]))
+            journal.write(json.dumps(asdict(rows[-1])) + "\n")
             if len(rows) % 500 == 0:
                 journal.flush()
-                work.put("all", **summary(rows, fed[0], time.monotonic() - began, drawn[0], cap))
+                work.put("all", **told())
             if time.monotonic() - began > 1.2 * seconds:
                 break
-    work.put("all", **summary(rows, fed[0], time.monotonic() - began, drawn[0], cap))
-    work.seen = [(row["idx"], row["radius"]) for row in rows if row["radius"] > 0]
-
-
-def row_of(idx: int, label: int, outcome: Any) -> dict[str, Any]:
-    """What is kept of one picture."""
-    e = outcome.evidence
-    hits = e.counts[outcome.prediction] if isinstance(outcome, Certificate) else 0
-    right = outcome.prediction == label
-    return {"idx": idx, "right": right, "radius": outcome.radius, "n": e.n, "n0": e.n0, "hits": hits}
-
-
-def summary(rows: list[dict[str, Any]], fed: int, seconds: float, drawn: int, cap: int) -> dict[str, Any]:
-    """Pictures and votes in this time, what 10,000 pictures would take, and the votes over the limit.
-
-    The limit of a picture is that of the largest radius that it was certified for, at the share of hits that it had.
-    """
-    law, over = Gaussian(SIGMA), []
-    for row in rows:
-        reached = [r for r in RADII if row["radius"] >= r and row["radius"] > 0]
-        if reached and row["n"]:
-            limit = votes_at_least(row["hits"] / row["n"], float(law.probability(reached[-1])), ALPHA)
-            over.append((row["n"] + row["n0"], min(cap, limit)))
-    votes = sum(row["n"] + row["n0"] for row in rows)
-    certified = {f"{r:g}": sum(row["right"] and row["radius"] >= r for row in rows) for r in RADII}
-    return {
-        "pictures": len(rows),
-        "begun": fed,
-        "seconds": seconds,
-        "votes": votes,
-        "votes_classified": drawn,
-        "mean_votes": votes / max(1, len(rows)),
-        "votes_a_second": votes / max(seconds, 1e-9),
-        "seconds_for_10000": seconds * 10_000 / max(1, len(rows)) if len(rows) == fed else None,
-        "certified": {r: count / max(1, len(rows)) for r, count in certified.items()},
-        "over_limit": sum(v for v, _ in over) / sum(limit for _, limit in over) if over else None,
-    }
+    work.put("all", **told())
+    work.seen = [(row.index, row.radius) for row in rows if row.radius > 0]
 
 
 # --- from fp32 to bf16 ---
@@ -338,32 +318,17 @@ def again(work: Work, model: nn.Module, seconds: float) -> None:
         return work.put("recertify", left_out="no picture was certified before")
     # One picture near each of some R/λ, in an order in which any beginning is spread over all of them.
     wanted = [0.5 + 1.9 * (i * 0.618034 % 1) for i in range(2 if work.small else 24)]
-    test, known, rows = data.load("cifar10"), dict(work.seen), list[dict[str, Any]]()
+    test, known, rows = data.load("cifar10"), dict(work.seen), list[Kept]()
     start = time.monotonic()
     for ratio in wanted:
         idx = min(known, key=lambda i: abs(known[i] / SIGMA - ratio))
         known.pop(idx)
         x = test[idx][0][None].to(work.device)
-        (before,) = old.certify(x, n=n, alpha=ALPHA)
-        if isinstance(before, Certificate):
-            between = time.monotonic()
-            now = recertify(before, old, new, x)
-            pairs = now.evidence.pairs
-            rows.append(
-                {
-                    "R/λ": before.radius / SIGMA,
-                    "kept": now.radius / before.radius,
-                    "n": before.evidence.n,
-                    "m": now.evidence.n,
-                    "pairs": pairs is not None,
-                    "lost": None if pairs is None else pairs.lost,
-                    "seconds": [between - start, time.monotonic() - between],
-                }
-            )
-            inside = [row for row in rows if 0.5 <= row["R/λ"] <= 2.4]
-            mean = sum(row["kept"] for row in inside) / max(1, len(inside))
-            least = min((row["kept"] for row in inside), default=None)
-            work.put("recertify", rows=rows, mean_kept=mean, least_kept=least)
+        one = kept(old, new, x, n)
+        rows += [] if one is None else [one]
+        inside = [row.kept for row in rows if IN_PAIRS[0] <= row.radius <= IN_PAIRS[1]]
+        shares = {"mean_kept": sum(inside) / len(inside), "least_kept": min(inside)} if inside else {}
+        work.put("recertify", rows=[asdict(row) for row in rows], **shares)
         if time.monotonic() - start > seconds or not known:
             break
 

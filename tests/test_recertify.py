@@ -85,7 +85,7 @@ def test_the_bound_is_the_difference_of_both():
     assert again.p_lower == low - upper_bound(lost, 1000, IN_PAIRS * 0.001)
 
 
-def test_above_099_fresh_votes_are_drawn():
+def test_of_a_nearly_sure_class_fresh_votes_are_drawn():
     old, new = smoothed(), smoothed()
     (c,) = old.certify(at(0.9999), n=20_000)
     again = recertify(c, old, new, at(0.9999), seed=5)
