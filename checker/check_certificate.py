@@ -30,7 +30,7 @@ LARGEST = 4096  # the largest matrix that is inverted; a minute's work
 CORNERS = 12  # up to so many coordinates that change, all corners of a box are looked at
 CLIMBS = 20  # steps of the search for a change that leaves the region
 # Clopper–Pearson bounds are about a number of votes that was fixed beforehand.
-FIXED = ("binary", "two-class", "paired", "exact", "majority", "top-two")
+FIXED = ("binary", "randomised", "two-class", "paired", "exact", "majority", "top-two")
 # The norms against which each law of noise has a radius.
 NORMS: dict[str, tuple[float, ...]] = {
     "Gaussian": (1, 2, math.inf),
@@ -148,6 +148,17 @@ def turning_point(holds: Callable[[float], bool], low: float, high: float) -> fl
 def at_least(k: int, n: int, alpha: float) -> float:
     """Clopper–Pearson from its definition: the largest p under which k or more of n votes are as rare as α."""
     return 0.0 if k == 0 else turning_point(lambda p: bool(stats.binom.sf(k - 1, n, p) <= alpha), 0.0, 1.0)
+
+
+def at_least_randomised(k: int, n: int, alpha: float, uniform: float) -> float:
+    """The largest p under which more than k of n votes, and a share of exactly k, are together as rare as α."""
+
+    def rare(p: float) -> bool:
+        return bool(stats.binom.sf(k, n, p) + uniform * stats.binom.pmf(k, n, p) <= alpha)
+
+    if rare(math.nextafter(1.0, 0.0)):
+        return 1.0
+    return turning_point(rare, 0.0, 1.0) if rare(0.0) else 0.0
 
 
 def log_wealth(k: int, n: int, p0: float) -> float:
@@ -602,7 +613,9 @@ class Claim:
 
     def chosen(self) -> str:
         """The class is the one that the votes of the selection chose."""
-        evidence = field(self.evidence["pairs"], "before") if "pairs" in self.evidence else self.evidence
+        evidence = self.evidence
+        while "pairs" in evidence:  # the first of several classifiers that took each other's place has chosen
+            evidence = field(evidence["pairs"], "before")
         prediction, selection = whole(self.record, "prediction"), evidence.get("selection")
         if prediction >= len(self.counts):
             raise Wrong(f"class {prediction} is none of the {len(self.counts)}")
@@ -636,6 +649,8 @@ class Claim:
         if bound == "exact":
             self.counted(n)
             return hits / n
+        if bound == "randomised":
+            return at_least_randomised(hits, n, alpha, self.uniform(evidence))
         if bound not in ("binary", "two-class"):
             raise NotChecked(f"the bound {bound!r} is unknown")
         return at_least(hits, n, alpha if bound == "binary" else alpha / 2)
@@ -658,6 +673,16 @@ class Claim:
         widths = [round(float(width)) for width in exact]
         if min(widths) < 1 or np.abs(exact / widths - 1).max() > 1e-9 or n != math.lcm(*widths):
             raise Wrong(f"{n} votes are not all draws of cells {widths[:4]} steps wide")
+
+    def uniform(self, evidence: Any) -> float:
+        """The number of a randomised bound: 52 bits of a hash of the stream's key, which follows from a seed that is told."""
+        phase, seed = field(evidence, "phase"), evidence.get("seed")
+        key = field(field(evidence, "streams"), phase)
+        if seed is not None:
+            text = f"{seed}/{field(evidence, 'input_hash')}/{phase}"
+            if type(seed) is not int or hashlib.sha256(text.encode()).hexdigest() != key:
+                raise Wrong("the stream's key, from which the bound's uniform number follows, is not that of the seed")
+        return (int(hashlib.sha256(f"{key}/bound".encode()).hexdigest()[:13], 16) + 0.5) / 2**52
 
     def paired(self, evidence: Any, answer: int, n: int, alpha: float) -> float:
         """The bound on p before at α/2, less the bound on what was lost at α/2."""
@@ -704,7 +729,7 @@ class Claim:
         """An abstention claims nothing but p_lower, of a class that it need not name."""
         p = number(self.record, "p_lower", 0, 1)
         votes = self.counts if self.evidence.get("selection") is None else votes_of(self.evidence, "selection")
-        answer = self.counts.index(max(self.counts)) if self.bound in FIXED[:2] else votes.index(max(votes))
+        answer = self.counts.index(max(self.counts)) if self.bound in FIXED[:3] else votes.index(max(votes))
         return follows("p", p, self.allowed(answer)) if p else "nothing is claimed"
 
     def test(self) -> str:

@@ -61,6 +61,7 @@ ORDER = (
     "verify",
     "replay",
     "recertify",
+    "deciding",
     "data",
     "models",
     "tabular",

@@ -138,11 +138,14 @@ class SmoothedClassifier:
                 it from model, noise and inputs, so that nobody can choose it.
             batch_size: noisy copies per forward pass; by the input's size if None.
             bound: "binary" bounds the top class and gives all other probability to the runner-up. "two-class" bounds the
-                top class and the runner-up at α/2 each. "anytime" is a little lower than "binary" and holds for every n
-                at once, so that an input may be certified again with more votes. "exact" counts all draws of splitting
-                noise instead of sampling: n0, n and α are not used.
+                top class and the runner-up at α/2 each. "randomised" is "binary" with one uniform number that follows from
+                the seed: never lower, and false with probability α exactly. "anytime" is a little lower than "binary" and
+                holds for every n at once, so that an input may be certified again with more votes. "exact" counts all draws
+                of splitting noise instead of sampling: n0, n and α are not used. With ``stop`` the rule has a bound of its
+                own.
             stop: ends sampling before n: a radius or several (stop when it is decided for each whether the radius
-                reaches it), or "5%" (stop when the radius is within 5% of what n samples could still give). The bound
+                reaches it; "0.5,linf:0.03" asks in several norms at once), or "5%" (stop when the radius is within 5% of
+                what n samples could still give). The bound
                 then holds at every stopping time, at the same α (docs/stopping.md); with bound="anytime", sampling can
                 also be continued beyond n. With a budget, it is about ε instead of the radius.
             precision: "fp32", "tf32" or "bf16" uses a copy of the classifier in that precision; the certificate is then
@@ -172,7 +175,7 @@ class SmoothedClassifier:
         inputs = self.check_inputs(x, plan.norm)
         if 1 < plan.family < len(inputs):
             raise InvalidInput(f"family is {plan.family}, but there are {len(inputs)} inputs: give at least that many.")
-        outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
+        outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, _named(inputs, seed))))
         return [outcomes[i] for i in range(len(outcomes))]
 
     def budget_of(self, value: Any, x: torch.Tensor) -> Budget | None:
@@ -262,11 +265,11 @@ class SmoothedClassifier:
         n, alpha = plan.n, plan.level
         c_A = int((votes.counts if counts_select is None else counts_select).argmax())
         n_A, n_B = int(votes.counts[c_A]), largest_other(votes.counts, c_A)
-        p_A, p_B = bound_named(plan.bound).probabilities(Ballot(n_A, n_B, n, alpha))
-        tau = 0.0 if plan.bound == EXACT else self.arithmetic_error(M, x)
-        p_A, p_B = max(0.0, p_A - tau), None if p_B is None else min(1.0, p_B + tau)
         n0 = 0 if counts_select is None else plan.n0
         evidence = self.engine.evidence(setup, x, votes, counts_select, n0, n, plan, plan.bound)
+        p_A, p_B = bound_named(plan.bound).probabilities(Ballot(n_A, n_B, n, alpha, uniform=evidence.uniform))
+        tau = 0.0 if plan.bound == EXACT else self.arithmetic_error(M, x)
+        p_A, p_B = max(0.0, p_A - tau), None if p_B is None else min(1.0, p_B + tau)
         return self.conclude(M, x, c_A, p_A, p_B, evidence, plan)
 
     def conclude(
@@ -286,7 +289,7 @@ class SmoothedClassifier:
             rival = "1/2" if p_B is None else f"the runner-up's bound {ceil_digits(p_B, 6)}"
             reason = f"the lower bound {floor_digits(p_A, 6)} on the probability of class {c_A} is not above {rival}"
             return Abstention(norm, M.scope, evidence, reason, p_A, budget)
-        region, mu = self.sizes.region(M, x, p_A, p_B, norm), M(x)[0]
+        region, mu = self.sizes.region(M, x, p_A, p_B, norm), M.stated(x)[0]
         if region is None:
             reason = "the input is no whole multiple of its step, and rounding it takes all of the radius"
             return Abstention(norm, M.scope, evidence, reason, p_A, budget)
@@ -377,7 +380,7 @@ class SmoothedClassifier:
             A prediction or an abstention for each input, in order.
         """
         plan, inputs = PredictPlan(n, alpha, given_seed(seed), test, batch_size, stop, precision), self.check_inputs(x)
-        outcomes = dict(self.predict_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
+        outcomes = dict(self.predict_each(inputs, self.seeded(plan, seed, _named(inputs, seed))))
         return [outcomes[i] for i in range(len(outcomes))]
 
     def predict_each(
@@ -546,6 +549,11 @@ class SmoothedClassifier:
     def check_inputs(self, x: torch.Tensor, norm: float | None = None) -> list[torch.Tensor]:
         """The inputs as a list, each (1, *event) on the model's device; raises an error before any work."""
         return self.readiness.inputs(x, norm)
+
+
+def _named(inputs: list[torch.Tensor], seed: Seed) -> str:
+    """The hash of the inputs, where a seed is derived from it."""
+    return batch_hash(inputs) if seed == "derived" else ""
 
 
 def largest_other(counts: torch.Tensor, c_A: int) -> int:

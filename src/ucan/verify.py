@@ -28,7 +28,7 @@ from ucan.sidecar import exact_hash, input_hash
 from ucan.sizes import alm_of
 from ucan.smoothed import EXACT, SmoothedClassifier, largest_other
 from ucan.stopping import parse_stop
-from ucan.votes import Votes
+from ucan.votes import Stream, Votes
 
 ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
 DEPLOYED = "the classifier and the noise that were given"
@@ -264,6 +264,7 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
         _region_check(certificate, g, x, shown),
         *_budget_check(certificate, g, x, shown),
         *_thresholds_check(certificate, g, x),
+        *_uniform_check(evidence),
         _check(
             "bound",
             shown,
@@ -272,6 +273,17 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
             f"from the counts by the {evidence.bound} bound at alpha = {evidence.alpha:g}",
         ),
     )
+
+
+def _uniform_check(evidence: Evidence) -> tuple[Check, ...]:
+    """Whether the uniform number of a randomised bound follows from the seed; of a secret seed nobody can tell."""
+    if evidence.bound != "randomised":
+        return ()
+    number = f"the uniform number {evidence.uniform:.6f} of the bound"
+    if evidence.seed is None:
+        return (Check("uniform", True, f"{number} is from a secret seed: that it was not chosen is not confirmed"),)
+    key = Stream(evidence.seed, evidence.input_hash, evidence.phase).key
+    return (_check("uniform", number, evidence.streams.get(evidence.phase) == key, FOLLOWS, "from the stated seed"),)
 
 
 def _thresholds_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
