@@ -284,6 +284,8 @@ GENERATORS = Catalogue(
         "composed": "ucan.generators.composed:Composed",
         "budget": "ucan.generators.fitted:ForBudget",
         "budget-wise": "ucan.generators.learned:BudgetWise",
+        "data-dependent": "ucan.generators.optimised:DataDependent",
+        "ancer": "ucan.generators.optimised:Ancer",
     },
 )
 RECIPES = Catalogue(

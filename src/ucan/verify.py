@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -455,13 +456,14 @@ def noise_of(certificate: Certificate, source: Generator | None = None) -> Gener
     return Stated(certificate, source)
 
 
-def noise_again(outcome: Certificate | Abstention) -> Generator:
+def noise_again(outcome: Certificate | Abstention, model: Any = None) -> Generator:
     """The noise of an outcome without its trained run: rebuilt by name, or as the certificate states it.
 
-    Noise rebuilt by name must have the recorded state; a certificate's Σ and μ must determine its noise.
+    Noise rebuilt by name must have the recorded state; a certificate's Σ and μ must determine its noise. ``model`` is the
+    classifier, for noise that is optimised on it.
     """
     noise, shape = outcome.evidence.noise, None if isinstance(outcome, Abstention) else outcome.region.shape
-    again = rebuilt(noise, Context(() if shape is None else shape, outcome.evidence.law))
+    again = rebuilt(noise, Context(() if shape is None else shape, outcome.evidence.law, model=model))
     if again is not None:
         return again
     kind = kind_of(noise)

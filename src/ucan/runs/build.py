@@ -18,11 +18,12 @@ from torch import nn
 
 from ucan.arithmetic import Grid, arithmetic_of, step_of
 from ucan.budget import Budget, read_budget
+from ucan.catalogue import GENERATORS, parsed
 from ucan.data import Labelled
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
-from ucan.generators import Fixed, Generator
+from ucan.generators import Fixed, Generator, Isotropic
 from ucan.laws import Law
 from ucan.models import BUILT_IN, load_model
 from ucan.models.adapt import adapt, normalised
@@ -50,13 +51,13 @@ def law_of(law: str | Law | None, scale: float | None, exponent: float | None) -
     return law_named(law, scale, exponent)
 
 
-def generator_of(noise: str | Generator | None, event: tuple[int, ...], law: Law) -> Generator:
-    """The generator that `--noise` describes, for inputs of this shape; a generator is returned unchanged."""
+def generator_of(noise: str | Generator | None, event: tuple[int, ...], law: Law, model: Any = None) -> Generator:
+    """The generator that `--noise` describes, for inputs of this shape and this classifier; a generator stays as it is."""
     if isinstance(noise, Generator):
         return noise
     path = Path(noise or "")
     if path.suffix != ".npy":
-        return noise_named(noise or "isotropic", event, law)
+        return noise_named(noise or "isotropic", event, law, model)
     sigma = _array("--noise", path).float()
     dim = math.prod(event)
     if sigma.shape == (dim, dim) and sigma.shape != event:
@@ -221,7 +222,7 @@ def _smoothed(
         return _trained(asked, asked.model, first, step), None
     f = adapt(loaded(asked, first.device, event, remarks), first, asked.classes)
     law = law_of(asked.law, asked.scale, asked.exponent)
-    noise = generator_of(asked.noise, event, law)
+    noise = generator_of(asked.noise, event, law, f.model)
     g = SmoothedClassifier(
         f.model, law, noise, f.num_classes, precision=asked.precision, model_id=asked.model_id, step=step
     )
@@ -233,7 +234,7 @@ def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | No
     options = {
         "--law": asked.law,
         "--exponent": asked.exponent,
-        "--noise": asked.noise,
+        "--noise": None if _is_optimised(asked.noise) else asked.noise,
         "--weights": asked.weights,
         "--model-id": asked.model_id,
     }
@@ -246,9 +247,22 @@ def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | No
             f"{folder} was trained on inputs of shape {run.shape}, but these have shape {tuple(first.shape[1:])}."
         )
     law = run.law if asked.scale is None else replace(run.law, scale=asked.scale)
-    return SmoothedClassifier(
-        run.classifier.to(first.device), law, run.generator, run.num_classes, precision=asked.precision, step=step
-    )
+    model, noise = run.classifier.to(first.device), run.generator
+    if asked.noise is not None:
+        if not isinstance(noise, Isotropic):
+            raise InvalidInput(
+                f"{folder} was trained with {noise.describe()} noise, and only isotropic noise is optimised."
+            )
+        noise = generator_of(asked.noise, run.shape, law, model)
+    return SmoothedClassifier(model, law, noise, run.num_classes, precision=asked.precision, step=step)
+
+
+def _is_optimised(noise: str | Generator | None) -> bool:
+    """Whether this noise is computed from the classifier, so that a trained run can have it in place of its own."""
+    if not isinstance(noise, str):
+        return isinstance(noise, Generator) and noise.on_model
+    name = parsed(noise)[0]
+    return name in GENERATORS.names() and bool(getattr(GENERATORS.load(name), "on_model", False))
 
 
 def model_ref(
