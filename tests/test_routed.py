@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,11 @@ from scipy.stats import norm as normal
 from torch import nn
 
 import ucan
+from ucan.certificate import from_dict, load_json, save_json
 from ucan.errors import InvalidInput
-from ucan.routed import Intersection, Routed, RoutedCertificate
+from ucan.region import Intersection
+from ucan.routed import Routed
+from ucan.verify import verify
 
 
 def halfspace(direction: list[float], offset: float = 0.0) -> nn.Module:
@@ -44,7 +48,7 @@ def test_against_the_closed_form() -> None:
     assert 0.28 < first.radius <= 0.3 and 0.55 < second.radius <= 0.6
     assert first.radius == min(first.choice.radius, first.answer.radius) and first.scope == "pipeline"
     assert open_choice.abstained and "the choice abstained" in open_choice.reason
-    assert open_answer.abstained and "the chosen expert abstained" in open_answer.reason
+    assert open_answer.abstained and "which was chosen, abstained" in open_answer.reason
     assert first.alpha == pytest.approx(0.001) and first.choice.evidence.alpha == 0.0005
 
 
@@ -102,20 +106,40 @@ def test_choice_and_answer_come_from_independent_noise() -> None:
 
 
 def test_to_json_and_back(tmp_path) -> None:
-    (outcome,) = router().certify(X[:1], n=500)
-    record = json.loads(json.dumps(outcome.to_dict(tmp_path)))
-    again = RoutedCertificate.from_dict(record, tmp_path)
+    outcome, _, unsure, open_answer = router().certify(X, n=500)
+    record = json.loads(json.dumps(outcome.to_dict(tmp_path), allow_nan=False))
+    again = from_dict(record, tmp_path)
     assert (again.radius, again.prediction, again.expert, again.scope) == (outcome.radius, 0, 1, "pipeline")
+    assert (record["format"], record["alm"]) == (3, None) and math.isnan(again.alm)
     with pytest.raises(InvalidInput, match="does not follow"):
-        RoutedCertificate.from_dict({**record, "radius": 2 * outcome.radius}, tmp_path)
-    with pytest.raises(InvalidInput, match="not a complete"):
-        RoutedCertificate.from_dict({"kind": "routed"}, tmp_path)
+        from_dict({**record, "radius": 2 * outcome.radius}, tmp_path)
+    with pytest.raises(InvalidInput, match="format 7"):
+        from_dict({**record, "format": 7}, tmp_path)
+    for each in (unsure, open_answer):
+        save_json(each, tmp_path / "one.json")
+        assert load_json(tmp_path / "one.json").reason == each.reason
+    assert "by expert 1" in str(outcome) and "α = 0.001" in str(outcome)
 
 
 def test_parts_about_other_inputs_do_not_go_together() -> None:
     first, second = router().certify(X[:2], n=500)
-    with pytest.raises(InvalidInput, match="one input"):
-        RoutedCertificate(first.choice, second.answer)
+    with pytest.raises(InvalidInput, match="the input"):
+        replace(second.answer, choice=first.choice)
+
+
+def test_verify_checks_both_parts() -> None:
+    system = router()
+    (outcome,) = system.certify(X[:1], n=2000)
+    verdict = verify(outcome, system, X[:1], n=2000)
+    assert verdict.stands and verdict.confirms == "pipeline"
+    assert {check.name.split()[0] for check in verdict.checks} == {"choice", "answer", "radius"}
+    other = Routed(router(0.6).selector, system.experts)  # another noise for the choice
+    failed = [check.name for check in verify(outcome, other, X[:1], n=2000).checks if not check.passed]
+    assert failed and all(name.startswith("choice") for name in failed)
+    swapped = Routed(system.selector, system.experts[::-1])
+    assert not verify(outcome, swapped, X[:1], n=2000).stands
+    with pytest.raises(InvalidInput, match="a router's"):
+        verify(outcome, system.experts[1], X[:1])
 
 
 def test_a_frozen_expert_makes_it_frozen() -> None:
@@ -133,5 +157,5 @@ def test_a_frozen_expert_makes_it_frozen() -> None:
     with pytest.raises(InvalidInput, match="same classes"):
         three = ucan.SmoothedClassifier(net, ucan.Gaussian(0.1), num_classes=3)
         Routed(selector, [experts[0], three])
-    with pytest.raises(InvalidInput, match="at least one region"):
-        Intersection(())
+    with pytest.raises(InvalidInput, match="one shape"):
+        Intersection.of(ucan.Region(1.0, 1.0, 2, (3,)), ucan.Region(1.0, 1.0, 2, (4,)))

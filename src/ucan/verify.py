@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from ucan.plan import CertifyPlan, random_seed
 from ucan.region import Region
 from ucan.registry import Registry
 from ucan.rounding import ceil_digits, floor_digits, floor_significant
+from ucan.routed import Deployed, Routed
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
 from ucan.sidecar import exact_hash, input_hash
@@ -95,7 +96,7 @@ class Stated(Fixed):
 
 def verify(
     certificate: Certificate,
-    g: SmoothedClassifier,
+    g: Deployed,
     x: torch.Tensor,
     n: int | None = None,
     alpha: float = 0.001,
@@ -113,9 +114,11 @@ def verify(
 
     If g's noise comes from the certificate itself (``noise_of``), the verdict says so and confirms no pipeline.
 
+    Of a router, the choice is checked against its selector and the answer against the chosen expert, at α/2 each.
+
     Args:
         certificate: the certificate to check.
-        g: the deployed smoothed classifier.
+        g: the deployed smoothed classifier, or router.
         x: the input (1, *event).
         n: the number of fresh samples; as many as the certificate has, and at least 100, if None.
         alpha: the level of the test with fresh samples.
@@ -123,6 +126,10 @@ def verify(
         registry: the registry that issued the certificate, for scope ``registry``.
     """
     check_alpha(alpha)
+    if isinstance(g, Routed):
+        return _verify_routed(certificate, g, x, n, alpha, seed)
+    if certificate.choice is not None:
+        raise InvalidInput("this certificate is a router's: give the router that is deployed.")
     if seed is not None and seed == certificate.evidence.seed:
         raise InvalidInput(f"seed {seed} is the certificate's own: fresh samples need another one.")
     seed = random_seed() if seed is None else seed
@@ -143,6 +150,33 @@ def verify(
     verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED)
     confirms = verdict.stands and not (stated and certificate.scope == "pipeline") and not _of_a_copy(certificate, g, x)
     return Verdict(checks, n, alpha, verdict.about, certificate.scope if confirms else None)
+
+
+def _verify_routed(
+    certificate: Certificate, g: Routed, x: torch.Tensor, n: int | None, alpha: float, seed: int | None
+) -> Verdict:
+    """The checks of the choice and of the answer, each under its own name."""
+    choice, expert = certificate.choice, certificate.expert
+    if choice is None or expert is None or not 0 <= expert < len(g.experts):
+        raise InvalidInput(f"this certificate names none of the router's {len(g.experts)} experts.")
+    parts = {
+        "choice": verify(choice, g.selector, x, n, alpha / 2, seed),
+        "answer": verify(certificate.answer, g.experts[expert], x, n, alpha / 2, seed),
+    }
+    checks = tuple(
+        replace(check, name=f"{part} {check.name}") for part, verdict in parts.items() for check in verdict.checks
+    )
+    smaller = min(choice.radius, certificate.answer.radius)
+    size = _check(
+        "radius",
+        f"the radius {floor_significant(certificate.radius)}",
+        certificate.radius <= smaller * SLACK,
+        ("is", "is not"),
+        f"at most the smaller of the two ({floor_significant(smaller)})",
+    )
+    confirmed = all(verdict.confirms is not None for verdict in parts.values()) and size.passed
+    votes = sum(verdict.n for verdict in parts.values())
+    return Verdict((*checks, size), votes, alpha, DEPLOYED, certificate.scope if confirmed else None)
 
 
 def _votes_behind(evidence: Evidence) -> list[Evidence]:

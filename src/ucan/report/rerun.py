@@ -15,6 +15,7 @@ from ucan.errors import UcanError
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
 from ucan.runs.fields import Leaf, Option, from_table, leaves
 from ucan.runs.read import AUDIT, Run
+from ucan.runs.router import is_router
 from ucan.training import Together, is_trained_run, preset_names, read_settings
 
 LAWS = {target.partition(":")[2]: name for name, target in catalogue.LAWS.own.items()}
@@ -37,7 +38,7 @@ def commands(run: Run) -> list[str]:
 def _options(config: Any, kind: str | None = None) -> Iterator[Any]:
     """Every field that is an option of the command, as one gives it; those that say what is usual are left out."""
     kind = kind or config.kind
-    trained = kind == "certify" and is_trained_run(config.model.spec or "")
+    trained = kind == "certify" and (is_router(config.model.spec) or is_trained_run(config.model.spec or ""))
     for leaf in leaves(type(config)):
         role = leaf.roles.get(kind)
         if not isinstance(role, Option) or (role.own and trained and not _optimised(leaf, config)):

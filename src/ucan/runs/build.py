@@ -29,9 +29,11 @@ from ucan.models import BUILT_IN, load_model
 from ucan.models.adapt import adapt, normalised
 from ucan.models.factory import is_random
 from ucan.plan import CertifyPlan, PredictPlan
-from ucan.runs.config import DataRef, ModelRef, NoiseRef
+from ucan.routed import Deployed, Routed
+from ucan.runs.config import DataRef, LawRef, ModelRef, NoiseRef
 from ucan.runs.jobs import Inputs, Model, Pipeline, Selection
 from ucan.runs.parts import law_named, noise_named
+from ucan.runs.router import is_router, read_router
 from ucan.scales import Dense
 from ucan.smoothed import SmoothedClassifier
 from ucan.tabular import SmoothedTable, as_amounts
@@ -110,11 +112,11 @@ def _array(option: str, path: Path) -> torch.Tensor:
         raise InvalidInput(f"{option}: {path} cannot be read as a numeric .npy file: {error}.") from error
 
 
-def norm_of(norm: float | None, generator: Generator) -> float:
-    """The norm. If None: the generator's norm if it has exactly one, else 2."""
+def norm_of(norm: float | None, g: Deployed) -> float:
+    """The norm. If None: that of its noise if it has exactly one, else 2."""
     if norm is not None:
         return norm
-    return generator.own_norm or 2.0
+    return g.own_norm or 2.0
 
 
 def step_for(arithmetic: str | None, dataset: Labelled, known: str | None) -> float | torch.Tensor | None:
@@ -139,7 +141,7 @@ def classes_of(model: Any, given: int | None, x: torch.Tensor) -> int:
 class Settled:
     """A smoothed classifier in real arithmetic for the selected inputs, and the names of its classes if known."""
 
-    g: SmoothedClassifier
+    g: Deployed
     selection: Selection
     class_names: tuple[str, ...] | None
     sigma: Mapping[str, float]
@@ -158,9 +160,11 @@ def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settle
         raise InvalidInput(
             f"--sigma is the noise of a table's columns, and {dataset.name} is not a table: use --scale and --noise."
         )
-    g, own = _smoothed(asked, selection.first().to(where), None, remarks)
-    if names is not None and len(names) != g.f.num_classes:
-        raise InvalidInput(f"{len(names)} class names were given, but the model has {g.f.num_classes} classes.")
+    first = selection.first().to(where)
+    g: Deployed
+    g, own = (routed_of(asked, first), None) if is_router(asked.spec) else _smoothed(asked, first, None, remarks)
+    if names is not None and len(names) != g.num_classes:
+        raise InvalidInput(f"{len(names)} class names were given, but the model has {g.num_classes} classes.")
     order = names or own  # the model's own labels take precedence over alphabetical order
     if order is not None and dataset.classes is not None and set(dataset.classes) <= set(order):
         dataset = dataset.in_order(order)
@@ -265,13 +269,36 @@ def _is_optimised(noise: str | Generator | None) -> bool:
     return name in GENERATORS.names() and bool(getattr(GENERATORS.load(name), "on_model", False))
 
 
-def model_ref(
-    asked: Pipeline, g: SmoothedClassifier, given: bool = False, class_names: Sequence[str] | None = None
-) -> ModelRef:
+def routed_of(asked: Pipeline, first: torch.Tensor, step: float | None = None) -> Routed:
+    """Build the router of a file for inputs like ``first`` (1, *event), on the device of ``first``."""
+    options: dict[str, Any] = {
+        "--law": asked.law,
+        "--scale": asked.scale,
+        "--exponent": asked.exponent,
+        "--noise": asked.noise,
+    }
+    options |= {"--weights": asked.weights, "--model-id": asked.model_id, "--normalise": asked.normalise}
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InvalidInput(f"{asked.spec} states the noise and the model of every part: leave out {', '.join(given)}.")
+    plan = read_router(str(asked.spec))
+    built = [
+        smoothed_of(
+            replace(asked, classes=len(plan.experts) if i == 0 and plan.selector else asked.classes, **part),
+            first,
+            step,
+        )
+        for i, part in enumerate(plan.parts)
+    ]
+    return plan.of(built)
+
+
+def model_ref(asked: Pipeline, g: Deployed, given: bool = False, class_names: Sequence[str] | None = None) -> ModelRef:
     """The config's record of the model; with ``given``, also how its number of classes and its name were given."""
     weights = None if asked.weights is None else str(asked.weights)
     spelled = (asked.classes, asked.model_id) if given else (None, None)
-    hashes = (weights_hash(g.f.model), g.engine.identity())
+    weights_of = weights_hash(g.f.model) if isinstance(g, SmoothedClassifier) else None
+    hashes = (weights_of, g.identity())
     named = tuple(asked.class_names or ()) if given else ()
     return ModelRef(
         asked.spec, weights, *spelled, *hashes, tuple(class_names or ()), named, asked.trust or None, asked.normalise
@@ -298,12 +325,37 @@ def data_ref(asked: Inputs, dataset: Labelled) -> DataRef:
     )
 
 
-def noise_ref(g: SmoothedClassifier) -> NoiseRef:
+def law_ref(g: Deployed) -> LawRef:
+    """The config's record of the law; a router's parts have their own."""
+    return LawRef.of(g.law) if isinstance(g, SmoothedClassifier) else LawRef()
+
+
+def noise_ref(g: Deployed) -> NoiseRef:
     """The config's record of the noise."""
+    if not isinstance(g, SmoothedClassifier):
+        return NoiseRef(None, g.describe())
     return NoiseRef(None, g.M.describe(), dict(g.M.settings()), weights_hash(g.M))
 
 
 def settle_backend(
+    g: Deployed,
+    choice: str,
+    plan: CertifyPlan | PredictPlan,
+    first: torch.Tensor,
+    inputs: int,
+    known: str | None = None,
+) -> str:
+    """Set the backend of g's classifier and return its name; ``known`` is the backend of an existing run.
+
+    The parts of a router have one each; names that differ are separated by commas.
+    """
+    begun = [None] * len(g.parts) if known is None else known.split(",")
+    begun = begun * len(g.parts) if len(begun) == 1 else begun
+    names = [_settle_one(part, choice, plan, first, inputs, own) for part, own in zip(g.parts, begun, strict=True)]
+    return names[0] if len(set(names)) == 1 else ",".join(names)
+
+
+def _settle_one(
     g: SmoothedClassifier,
     choice: str,
     plan: CertifyPlan | PredictPlan,
@@ -311,7 +363,7 @@ def settle_backend(
     inputs: int,
     known: str | None = None,
 ) -> str:
-    """Set the backend of g's classifier and return its name; ``known`` is the backend of an existing run."""
+    """Set the backend of one smoothed classifier."""
     if known is not None and choice in ("auto", known):
         g.engine.backend = "eager" if known == "function" else known
         if (found := g.backend_for(first, plan)) != known:
