@@ -53,6 +53,7 @@ ORDER = (
     "engine",
     "smoothed",
     "continuing",
+    "threshold",
     "routed",
     "cluster",
     "bench",

@@ -171,6 +171,24 @@ def test_predict_follows_the_choice(here: Path) -> None:
     assert done.accuracy is not None and done.accuracy > 0.5 and len(done.answers) == 20
 
 
+def test_a_threshold_in_the_file(here: Path, tmp_path: Path) -> None:
+    (here / "level.toml").write_text("threshold = 0.7\n" + FILE[FILE.index("[[expert]]") :])
+    certify(job(model="level.toml", most=12), tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    certificates = {i: c for i in run.columns["idx"].tolist() if not (c := run.outcome(i)).abstained}
+    assert {c.expert for c in certificates.values()} == {0, 1}
+    for path in sorted((tmp_path / "run" / "certificates").glob("*.json")):
+        record = json.loads(path.read_text())
+        Draft202012Validator(SCHEMA).validate(record)
+        assert "FAIL" not in {verdict for verdict, *_ in checker.check(record, path.parent)}
+    idx = next(iter(certificates))
+    path = tmp_path / "run" / "certificates" / f"{idx}.json"
+    assert verify(VerifyJob(certificate=path, model="level.toml", input="digits", index=idx, n=500)).stands
+    done = audit(AuditJob(run=tmp_path / "run", most=2, factors=(0.9,), budget=QUICK))
+    assert {a.part for a in done.attempts} == {"answer"} and done.summary.covered_breaks == 0
+    assert predict(PredictJob(model="level.toml", data="digits", skip=40, most=8, n=500)).abstained < 8
+
+
 def test_what_a_router_does_not_take_is_refused(here: Path, tmp_path: Path) -> None:
     for changed, words in (
         ({"scale": 0.5}, "leave out --scale"),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ucan.routed import Routed
     from ucan.smoothed import SmoothedClassifier
     from ucan.tabular import SmoothedTable
+    from ucan.threshold import Threshold
 
 __all__ = [
     "Abstention",
@@ -61,6 +62,7 @@ __all__ = [
     "SmoothedClassifier",
     "SmoothedTable",
     "Table",
+    "Threshold",
     "UcanError",
     "Uniform",
     "UnsupportedNorm",
@@ -81,6 +83,7 @@ __getattr__, __dir__ = lazy_names(
         "region": "Region",
         "registry": "Registry",
         "routed": "Routed",
+        "threshold": "Threshold",
         "smoothed": "SmoothedClassifier",
         "tabular": "SmoothedTable",
     },

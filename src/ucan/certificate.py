@@ -191,7 +191,6 @@ class Certificate(Outcome):
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values. A large Σ or μ is stored as a file in ``folder`` and referred to by name."""
         where = Path(folder) if folder is not None else None
-        region, scale = self.region, self.region.scale
         routed = self.choice is not None
         return {
             "format": ROUTED if routed else FORMAT,
@@ -205,12 +204,7 @@ class Certificate(Outcome):
             "norm": norm_to_json(self.norm),
             "scope": self.scope,
             "guarantee": SCOPES[self.scope],
-            "region": {
-                "norm": norm_to_json(region.norm),
-                "radius": region.radius,
-                "shape": list(region.shape),
-                "scale": _scale_to_json(scale, where),
-            },
+            "region": _region_to_json(self.region, where),
             "mean": None if self.mean is None else tensors_to_json({"mean": self.mean}, where),
             **budget_to_json(self.budget, where),
             **({} if self.budget_factor is None else {"budget_factor": self.budget_factor}),
@@ -294,12 +288,68 @@ class Prediction(Outcome):
         }
 
 
-def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certificate | Abstention | Prediction:
+@dataclass(frozen=True, eq=False)
+class Level(Outcome):
+    """With probability at least 1 − α the top probability stays on one side of ``threshold`` on the whole ``region``.
+
+    ``above``: class ``top`` has more than the threshold, which is at least 1/2; ``p`` is a lower bound on its probability at
+    the input. Otherwise no class has more, and ``p`` is an upper bound on all of them (``ucan.Threshold``).
+    """
+
+    threshold: float
+    above: bool
+    top: int
+    p: float
+    region: Region
+    budget: ClassVar[None] = None
+    budget_factor: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_number("p", self.p, 1.0)
+        if not (0.5 <= self.threshold < 1) or (self.p > self.threshold) != self.above:
+            raise InvalidInput("a level's p must be on its side of the threshold, which is at least 1/2 and below 1.")
+
+    @property
+    def chosen(self) -> int:
+        """Expert 0 above, expert 1 below."""
+        return 0 if self.above else 1
+
+    @property
+    def radius(self) -> float:
+        """The largest known ball of the norm asked for inside the region."""
+        return self.region.inscribed_radius(self.norm)
+
+    def __str__(self) -> str:
+        """The claim in one line."""
+        side = f"class {self.top} above" if self.above else "every class below"
+        return f"{side} {self.threshold:g} ({self._claim})"
+
+    def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "format": ROUTED,
+            "kind": "level",
+            "threshold": self.threshold,
+            "above": self.above,
+            "top": self.top,
+            "p": self.p,
+            "radius": self.radius,
+            "norm": norm_to_json(self.norm),
+            "scope": self.scope,
+            "region": _region_to_json(self.region, Path(folder) if folder is not None else None),
+            "evidence": self.evidence.to_dict(),
+        }
+
+
+def from_dict(
+    record: dict[str, Any], folder: str | Path | None = None
+) -> Certificate | Abstention | Prediction | Level:
     """Rebuild a result from its ``to_dict``, without loss; ``folder`` holds the file of a large Σ."""
     if record.get("format") not in READABLE:
         known = ", ".join(map(str, READABLE))
         raise InvalidInput(f"this record has format {record.get('format')!r}; this version reads formats {known}.")
-    if (record["format"] == ROUTED) != (record.get("choice") is not None):
+    if record.get("kind") != "level" and (record["format"] == ROUTED) != (record.get("choice") is not None):
         raise InvalidInput(
             f"this record has format {record['format']}, but format {ROUTED} is that of a router, with a choice."
         )
@@ -320,14 +370,11 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
             )
         if record["kind"] == "prediction":
             return Prediction(**shared, prediction=record["prediction"], p_value=record["p_value"])
-        inner = record["region"]
+        region = _region_from_json(record["region"], where)
+        if record["kind"] == "level":
+            told = {name: record[name] for name in ("threshold", "above", "top", "p")}
+            return Level(**shared, **told, region=region)
         mean = None if record["mean"] is None else tensors_from_json(record["mean"], where)["mean"]
-        region = Region(
-            _scale_from_json(inner["scale"], where),
-            inner["radius"],
-            norm_from_json(inner["norm"]),
-            inner["shape"],
-        )
         certificate = Certificate(
             **shared,
             prediction=record["prediction"],
@@ -368,7 +415,7 @@ def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) 
         write_whole(path, text.encode())
 
 
-def load_json(path: str | Path) -> Certificate | Abstention | Prediction:
+def load_json(path: str | Path) -> Certificate | Abstention | Prediction | Level:
     """Read a result that ``save_json`` wrote."""
     path = Path(path)
     try:
@@ -413,6 +460,16 @@ def budget_from_json(entry: dict[str, Any] | None, folder: Path | None) -> Budge
         return None
     plain = {name: value for name, value in entry.items() if name != "tensors"}
     return Budget.from_dict({**plain, **(tensors_from_json(entry["tensors"], folder) if "tensors" in entry else {})})
+
+
+def _region_to_json(region: Region, folder: Path | None) -> dict[str, Any]:
+    own = {"norm": norm_to_json(region.norm), "radius": region.radius, "shape": list(region.shape)}
+    return {**own, "scale": _scale_to_json(region.scale, folder)}
+
+
+def _region_from_json(entry: dict[str, Any], folder: Path | None) -> Region:
+    scale = _scale_from_json(entry["scale"], folder)
+    return Region(scale, entry["radius"], norm_from_json(entry["norm"]), entry["shape"])
 
 
 def _scale_to_json(scale: scales.Scale, folder: Path | None) -> dict[str, Any]:

@@ -161,9 +161,10 @@ class Routed:
     def identity(self) -> str | None:
         """A hash of every part with its law and noise; None if a part cannot be identified."""
         known = [(part.identity(), repr(part.law), part.M.record().state) for part in self.parts]
+        how = (type(self.selector).__name__, getattr(self.selector, "threshold", None))
         if any(model is None for model, *_ in known):
             return None
-        return "routed:" + hashlib.sha256(repr((type(self).__name__, known)).encode()).hexdigest()
+        return "routed:" + hashlib.sha256(repr((how, known)).encode()).hexdigest()
 
     def seeded(self, plan: AnyPlan, seed: Seed, data_hash: str) -> AnyPlan:
         """The plan with its seed, as the selector makes it."""

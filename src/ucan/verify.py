@@ -11,8 +11,8 @@ from torch import nn
 
 from ucan.arithmetic import REAL, ROUNDED_DOWN
 from ucan.backends import precision_name
-from ucan.bounds import BY_NAME, at_most_p_value, check_alpha
-from ucan.certificate import Abstention, Certificate
+from ucan.bounds import BY_NAME, at_most_p_value, check_alpha, majority_p_value
+from ucan.certificate import Abstention, Certificate, Level
 from ucan.choices import PRECISIONS, SCOPES, Scope, norm_name
 from ucan.errors import InvalidInput, UcanError
 from ucan.evidence import Evidence, Noise
@@ -30,6 +30,7 @@ from ucan.sidecar import exact_hash, input_hash
 from ucan.sizes import alm_of
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import parse_stop
+from ucan.threshold import Threshold, level_bound
 from ucan.votes import Votes
 
 ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
@@ -159,8 +160,10 @@ def _verify_routed(
     choice, expert = certificate.choice, certificate.expert
     if choice is None or expert is None or not 0 <= expert < len(g.experts):
         raise InvalidInput(f"this certificate names none of the router's {len(g.experts)} experts.")
+    if isinstance(g.selector, Threshold) and not isinstance(choice, Level):
+        raise InvalidInput("the router chooses by a threshold, and the certificate's choice is by a selector.")
     parts = {
-        "choice": verify(choice, g.selector, x, n, alpha / 2, seed),
+        "choice": (_verify_level if isinstance(choice, Level) else verify)(choice, g.selector, x, n, alpha / 2, seed),
         "answer": verify(certificate.answer, g.experts[expert], x, n, alpha / 2, seed),
     }
     checks = tuple(
@@ -177,6 +180,58 @@ def _verify_routed(
     confirmed = all(verdict.confirms is not None for verdict in parts.values()) and size.passed
     votes = sum(verdict.n for verdict in parts.values())
     return Verdict((*checks, size), votes, alpha, DEPLOYED, certificate.scope if confirmed else None)
+
+
+def _verify_level(
+    level: Level, g: SmoothedClassifier, x: torch.Tensor, n: int | None, alpha: float, seed: int | None
+) -> Verdict:
+    """Whether the claim that a top probability is on one side of a threshold stands for this selector."""
+    if not isinstance(g, Threshold):
+        return Verdict(
+            (Check("kind", False, "the certificate's choice is by a threshold, and the router's is not"),), 0, alpha
+        )
+    n, x, evidence = max(LEAST, level.evidence.n) if n is None else n, x.to(g.f.device or x.device), level.evidence
+    held = g.M.at(x)
+    like = Certificate(level.norm, level.scope, evidence, level.top, 0.0, None, level.region, 0.0, held(x)[0].cpu())
+    tau = g.arithmetic_error(held, x)
+    allowed = level_bound(evidence.counts, level.top, level.above, evidence.n, evidence.alpha, tau)
+    enough = level.p <= allowed * SLACK if level.above else level.p * SLACK >= allowed
+    most = g.level_region(held, x, level.p, level.above, 2 if level.norm is None else level.norm)
+    fits = most is not None and level.region.radius <= most.radius * SLACK and level.region.norm == most.norm
+    votes = g.votes(x, n, random_seed() if seed is None else seed, "verify", _precision(like, g, x))
+    scope, _ = _scope(like, g, x, None)
+    checks = (
+        scope,
+        *_same_checks(like, g, x),
+        _check("threshold", f"{g.threshold:g}", g.threshold == level.threshold, ("is", "is not"), "the certificate's"),
+        _check("bound", f"p = {_shown(level)}", enough, FOLLOWS, f"from the counts at alpha = {evidence.alpha:g}"),
+        _check("radius", f"the region's radius {floor_significant(level.region.radius)}", fits, FOLLOWS, "from p"),
+        _level_votes(level, votes, n, alpha, tau),
+    )
+    stands = all(check.passed for check in checks)
+    return Verdict(checks, n, alpha, DEPLOYED, level.scope if stands else None)
+
+
+def _shown(level: Level) -> str:
+    """The bound on p, rounded to its safe side."""
+    return floor_digits(level.p, 6) if level.above else ceil_digits(level.p, 6)
+
+
+def _level_votes(level: Level, votes: Votes, n: int, alpha: float, tau: float) -> Check:
+    """Whether fresh votes reject the claimed p: of the class from below, or of the most voted class from above."""
+    if level.above:
+        hits = int(votes.counts[level.top])
+        surprise = at_most_p_value(hits, n, max(0.0, level.p - tau))
+    else:  # over all classes
+        hits = int(votes.counts.max())
+        surprise = min(1.0, len(votes.counts) * majority_p_value(hits, n, min(1.0, level.p + tau)))
+    side = "at least" if level.above else "at most"
+    return Check(
+        "votes",
+        surprise > alpha,
+        f"{hits:,} of {n:,} fresh votes; claimed: p of {side} {_shown(level)} (p-value {surprise:.3g}, rejected if at most "
+        f"{alpha:g})",
+    )
 
 
 def _votes_behind(evidence: Evidence) -> list[Evidence]:

@@ -153,7 +153,15 @@ def _choice_in_words(choice: dict[str, Any] | None) -> list[str]:
     """Of a router: which expert was chosen, and how surely; no sentence of a single classifier."""
     if choice is None:
         return []
-    evidence, expert = choice["evidence"], choice["prediction"]
+    evidence = choice["evidence"]
+    if choice["kind"] == "level":
+        side = "above" if choice["above"] else "not above"
+        return [
+            f"A router chose expert {0 if choice['above'] else 1}, since the top probability is {side} "
+            f"{choice['threshold']:g}, except with probability {evidence['alpha']:g}; it stays so within a radius of "
+            f"{floor_significant(choice['radius'], 3)}."
+        ]
+    expert = choice["prediction"]
     return [
         f"A router chose expert {expert}, {_votes_in_words(evidence, expert).replace('got', 'with')}, except with probability "
         f"{evidence['alpha']:g}; the choice stays within a radius of {floor_significant(choice['radius'], 3)}."

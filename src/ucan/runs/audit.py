@@ -31,6 +31,7 @@ from ucan.runs.rebuild import data_of, pipeline_of
 from ucan.runs.router import is_router
 from ucan.smoothed import SmoothedClassifier
 from ucan.storage import storage
+from ucan.threshold import Threshold
 from ucan.version import __version__
 
 # What is attacked of a router's certificate.
@@ -97,7 +98,7 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     folder = run.folder / AUDIT if out is None else Path(out)
     with _locked(folder), _memory(registry, first) as memory:
         ledger = Ledger(folder, to_table(config))
-        kinds = ("",) if isinstance(g, SmoothedClassifier) else PARTS
+        kinds = _kinds(g)
         todo = sum(_open(ledger.get(i, f, m, k)) for i in chosen for m in modes for f in factors for k in kinds)
         told = _Told(progress)
         with progress.working(todo, len(ledger), job.budget.check):
@@ -148,9 +149,17 @@ def _targets(g: Deployed, run: Run, dataset: Labelled, chosen: list[int]) -> Ite
         return
     whole = list(_certificates(run, chosen))
     alpha = max(c.alpha for _, c in whole)
-    yield _Target(g.selector, [(idx, c.choice) for idx, c in whole], PARTS[0], alpha)
+    if PARTS[0] in _kinds(g):
+        yield _Target(g.selector, [(idx, c.choice) for idx, c in whole], PARTS[0], alpha)
     for k, expert in enumerate(g.experts):
         yield _Target(expert, [(idx, c.answer) for idx, c in whole if c.expert == k], PARTS[1], alpha)
+
+
+def _kinds(g: Deployed) -> tuple[str, ...]:
+    """The parts that are attacked; a choice by a threshold is none of them (docs/router.md)."""
+    if isinstance(g, SmoothedClassifier):
+        return ("",)
+    return PARTS[1:] if isinstance(g.selector, Threshold) else PARTS
 
 
 class _Told:

@@ -11,29 +11,36 @@ from typing import Any
 from ucan.errors import InvalidInput
 from ucan.routed import Routed
 from ucan.smoothed import SmoothedClassifier
+from ucan.threshold import Threshold
 
 # The settings of a part; each is the option of that name.
 SETTINGS = ("model", "weights", "law", "scale", "exponent", "noise", "model_id", "precision", "normalise")
 EXAMPLE = (
-    "a router is a [selector] with a model, and two or more [[expert]] tables, each with a model and its noise "
-    "(docs/router.md)"
+    "a router is a [selector] with a model, or threshold = τ, and two or more [[expert]] tables, each with a model and its "
+    "noise (docs/router.md)"
 )
 
 
 @dataclass(frozen=True)
 class RouterFile:
-    """The settings of each part: those of the selector, and of the experts in their order."""
+    """The settings of each part: those of the selector, and of the experts in their order.
 
-    selector: Mapping[str, Any]
+    With a ``threshold`` there is no selector: expert 0 answers where its top probability is above it.
+    """
+
+    selector: Mapping[str, Any] | None
     experts: tuple[Mapping[str, Any], ...]
+    threshold: float | None = None
 
     @property
     def parts(self) -> tuple[Mapping[str, Any], ...]:
         """All parts, in the order in which ``of`` takes them."""
-        return (self.selector, *self.experts)
+        return self.experts if self.selector is None else (self.selector, *self.experts)
 
     def of(self, parts: Sequence[SmoothedClassifier]) -> Routed:
         """The router of these classifiers."""
+        if self.threshold is not None:
+            return Routed(Threshold(parts[0], self.threshold), parts)
         return Routed(parts[0], parts[1:])
 
 
@@ -49,14 +56,16 @@ def read_router(path: str | Path) -> RouterFile:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(f"{path} cannot be read as a router: {error}.") from error
-    unknown = sorted(table.keys() - {"selector", "expert"})
-    experts = table.get("expert")
-    if unknown or not isinstance(table.get("selector"), dict) or not isinstance(experts, list) or len(experts) < 2:
+    unknown = sorted(table.keys() - {"selector", "threshold", "expert"})
+    experts, selector, threshold = table.get("expert"), table.get("selector"), table.get("threshold")
+    one = (selector is None) != (threshold is None)
+    if unknown or not one or not isinstance(experts, list) or len(experts) < 2:
         what = f"it has {', '.join(unknown)}" if unknown else "a table is missing"
         raise InvalidInput(f"{path} is not a router, since {what}: {EXAMPLE}.")
     return RouterFile(
-        _part(path, "selector", table["selector"]),
+        None if selector is None else _part(path, "selector", selector),
         tuple(_part(path, f"expert {k}", expert) for k, expert in enumerate(experts)),
+        threshold,
     )
 
 
