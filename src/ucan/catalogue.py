@@ -302,6 +302,7 @@ RECIPES = Catalogue(
         "drt": "ucan.training.recipes.drt:Drt",
         "acr": "ucan.training.recipes.acr:Acr",
         "sphere": "ucan.training.recipes.sphere:Sphere",
+        "denoise": "ucan.training.recipes.denoise:Denoise",
     },
 )
 ATTACKS = Catalogue(
