@@ -531,8 +531,8 @@ class Claim:
     def __init__(self, record: Any, folder: Path) -> None:
         self.record, self.folder, self.evidence = record, folder, field(record, "evidence")
         self.kind, self.format = field(record, "kind"), field(record, "format")
-        if self.format not in (1, 2) or self.kind not in ("certificate", "abstention", "prediction"):
-            raise Unreadable(f"this is a {self.kind!r} of format {self.format!r}, and formats 1 and 2 are known")
+        if self.format not in (1, 2, 3) or self.kind not in ("certificate", "abstention", "prediction"):
+            raise Unreadable(f"this is a {self.kind!r} of format {self.format!r}, and formats 1 to 3 are known")
         self.counts, self.n = votes_of(self.evidence, "counts"), whole(self.evidence, "n", 1)
         self.alpha, self.bound = number(self.evidence, "alpha", 1e-300, 1 - 2.0**-53), field(self.evidence, "bound")
         old = self.evidence.get("generator")
@@ -554,7 +554,9 @@ class Claim:
 
     def checks(self) -> dict[str, Callable[[], str]]:
         """The checks of this kind of outcome, in order."""
-        every = {"votes": self.votes, "settings": self.settings}
+        every: dict[str, Callable[[], str]] = {"votes": self.votes, "settings": self.settings}
+        if self.record.get("choice") is not None:
+            every["choice"] = self.choice
         if self.kind == "abstention":
             return {**every, "bound": self.abstained}
         every = {**every, "scope": self.scope, "class": self.chosen}
@@ -562,6 +564,23 @@ class Claim:
             return {**every, "test": self.test}
         every |= {"bound": self.bounds, "region": self.regions, "radius": self.radius, "size": self.size}
         return {**every, "budget": self.budget} if "budget" in self.record or "budget_factor" in self.record else every
+
+    def choice(self) -> str:
+        """The choice of a router is about the same input and norm, and its answer claims no more; it has its own checks."""
+        choice = Claim(self.record["choice"], self.folder)
+        if self.format != 3 or choice.kind == "abstention" or choice.record.get("choice") is not None:
+            raise Wrong("the choice of a router is a certificate or a prediction of its own, in format 3")
+        mine, other = (field(claim.evidence, "exact_hash") for claim in (self, choice))
+        if mine is None or mine != other or self.asked != choice.asked:
+            raise Wrong("the choice is about another input or another norm")
+        if field(self.record, "scope") == "pipeline" and field(choice.record, "scope") != "pipeline":
+            raise Wrong("the scope is pipeline, and that of the choice is not")
+        if self.kind != "certificate":
+            return "the choice is about the same input"
+        for name in ("radius", "budget_factor"):
+            if name in self.record:
+                follows(name, number(self.record, name, 0), number(choice.record, name, 0))
+        return "the choice is about the same input, and no more is claimed than it covers"
 
     def votes(self) -> str:
         """The votes add up to n."""
@@ -814,6 +833,10 @@ class Claim:
         """ALM and log-volume follow from the region; ALM is said in the norm asked for."""
         law, d, slack = field(self.evidence, "law"), self.dim, max(SLACK, self.shape.rounding)
         own, asked = (radius_of(law, q, d, self.p_a, self.p_b) for q in (self.norm, self.asked))
+        if self.record.get("choice") is not None:
+            if field(self.record, "alm") is not None or field(self.record, "log_volume") is not None:
+                raise Wrong("what two regions cut out has no ALM and no known volume")
+            return "no ALM and no volume are claimed"
         alm = math.exp(self.shape.log_det / d) * self.R * (asked / own if own else 0)
         said = follows("ALM", number(self.record, "alm", 0), alm, slack)
         if field(self.record, "log_volume") is None:
@@ -875,6 +898,10 @@ def check(record: Any, folder: Path) -> list[tuple[str, str, str]]:
             lines.append(("not checked", name, f"it cannot be read: {type(error).__name__}: {error}"))
         except Wrong as wrong:
             lines.append(("FAIL", name, str(wrong)))
+    if isinstance(record.get("choice"), dict) and record["choice"].get("kind") == "level":
+        lines.append(("not checked", "choice: level", "a choice by a threshold is not checked here"))
+    elif isinstance(record.get("choice"), dict):
+        lines += [(verdict, f"choice: {name}", words) for verdict, name, words in check(record["choice"], folder)]
     return lines
 
 

@@ -54,6 +54,7 @@ ORDER = (
     "smoothed",
     "differentiable",
     "continuing",
+    "threshold",
     "routed",
     "cluster",
     "bench",

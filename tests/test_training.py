@@ -255,7 +255,7 @@ KINDS = {
     "budget-composed": Composed,
 }
 METHODS = ("stability", "smoothadv", "macer", "smoothmix", "catrs", "acr", "sphere")  # presets named after their recipe
-KINDS |= dict.fromkeys(METHODS, Isotropic)
+KINDS |= dict.fromkeys((*METHODS, "clean", "denoised"), Isotropic)
 
 
 @pytest.mark.parametrize("name", preset_names())

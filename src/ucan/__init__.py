@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ucan.routed import Routed
     from ucan.smoothed import SmoothedClassifier
     from ucan.tabular import SmoothedTable
+    from ucan.threshold import Threshold
 
 __all__ = [
     "Abstention",
@@ -65,6 +66,7 @@ __all__ = [
     "SmoothedTable",
     "Splitting",
     "Table",
+    "Threshold",
     "UcanError",
     "Uniform",
     "UnsupportedNorm",
@@ -87,6 +89,7 @@ __getattr__, __dir__ = lazy_names(
         "region": "Region",
         "registry": "Registry",
         "routed": "Routed",
+        "threshold": "Threshold",
         "smoothed": "SmoothedClassifier",
         "tabular": "SmoothedTable",
     },

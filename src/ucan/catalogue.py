@@ -285,6 +285,8 @@ GENERATORS = Catalogue(
         "splitting": "ucan.generators.splitting:Splitting",
         "budget": "ucan.generators.fitted:ForBudget",
         "budget-wise": "ucan.generators.learned:BudgetWise",
+        "data-dependent": "ucan.generators.optimised:DataDependent",
+        "ancer": "ucan.generators.optimised:Ancer",
     },
 )
 RECIPES = Catalogue(
@@ -301,6 +303,7 @@ RECIPES = Catalogue(
         "drt": "ucan.training.recipes.drt:Drt",
         "acr": "ucan.training.recipes.acr:Acr",
         "sphere": "ucan.training.recipes.sphere:Sphere",
+        "denoise": "ucan.training.recipes.denoise:Denoise",
     },
 )
 ATTACKS = Catalogue(

@@ -62,6 +62,53 @@ TESTS: dict[str, str] = {
     "exact": "all draws of the noise are counted; for splitting noise",
 }
 
+# Training methods: what it is; its cost with its defaults, in forward-backward passes of an input and epoch; when to take it.
+RECIPES: dict[str, tuple[str, float, str]] = {
+    "augmentation": ("cross-entropy on noisy copies (Cohen)", 1, "a first look, a baseline, and learned noise"),
+    "consistency": (
+        "copies should agree with their mean (Jeong)",
+        2,
+        "the usual choice: strong at every radius for its cost",
+    ),
+    "stability": ("noisy answers like the clean one (Li)", 2, "where accuracy without noise matters as well"),
+    "smoothadv": (
+        "adversarial training of the smoothed classifier (Salman)",
+        44,
+        "small and middle radii, with time to spend",
+    ),
+    "macer": (
+        "the radius itself as a loss, no attack (Zhai)",
+        16,
+        "where attacks do not fit: no gradient in the input is used",
+    ),
+    "smoothmix": (
+        "inputs mixed with adversarial ones, less sure there (Jeong)",
+        12,
+        "over-confident classifiers, small radii",
+    ),
+    "catrs": ("the easiest copies of hard inputs, the hardest of sure ones (Jeong)", 22.8, "middle and large radii"),
+    "drt": (
+        "several networks with diverse gradients and large margins (Yang)",
+        3,
+        "ensembles alone; a pass is of all networks",
+    ),
+    "acr": (
+        "drops hopeless inputs, weighs the rest, attacks the noise (Sun)",
+        12.1,
+        "a large mean radius or one large radius",
+    ),
+    "sphere": (
+        "consistency under noise moved up the loss on its sphere (UCAN)",
+        4.4,
+        "large radii at little more than consistency",
+    ),
+    "denoise": (
+        "a denoiser in front of a fixed classifier (Salman)",
+        1,
+        "a classifier that is there and must not be changed",
+    ),
+}
+
 
 def check_choice(what: str, value: Any, choices: Collection[str]) -> None:
     """Refuse a value that is not among the choices, naming them."""

@@ -13,7 +13,7 @@ import torch
 from ucan.arithmetic import Grid
 from ucan.bounds import Ballot, bound_named, majority_p_value, top_two_p_value
 from ucan.budget import Budget
-from ucan.certificate import Abstention, Certificate, Prediction
+from ucan.certificate import Abstention, Certificate, Prediction, Scope
 from ucan.choices import PRECISIONS, Bound, Test, check_choice
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput
@@ -494,6 +494,41 @@ class SmoothedClassifier:
         """The largest scale that any direction of the noise can have, including λ; ALM is compared under this cap."""
         largest = self.M.cap()
         return None if largest is None else self.law.scale * largest
+
+    # --- what runs ask of a classifier, this one or a router (``ucan.Routed``) ---
+
+    @property
+    def parts(self) -> tuple[SmoothedClassifier, ...]:
+        """The smoothed classifiers that it is made of: itself."""
+        return (self,)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return self.f.num_classes
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of its guarantees without a registry."""
+        return self.M.scope
+
+    @property
+    def own_norm(self) -> float | None:
+        """The only norm that its noise was made for; None if the law decides."""
+        return self.M.own_norm
+
+    @property
+    def precision(self) -> str | None:
+        """What f computes in, where it was chosen."""
+        return self.engine.precision
+
+    def identity(self) -> str | None:
+        """The identity of f; None if it has none."""
+        return self.engine.identity()
+
+    def on_votes(self, tell: Callable[[int], None] | None) -> None:
+        """Call this after every pass with the number of its votes."""
+        self.engine.on_votes = tell
 
     # --- what both algorithms stand on ---
 

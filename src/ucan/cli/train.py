@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucan.catalogue import GENERATORS, LAWS, RECIPES
+from ucan.choices import RECIPES as METHODS
 from ucan.cli import words
 from ucan.cli.progress import duration
 from ucan.errors import InvalidInput
@@ -96,6 +97,12 @@ def train(
         if not quiet:
             for table, catalogue in (("law", LAWS), ("generator", GENERATORS), ("recipe", RECIPES)):
                 print(f"Kinds for [{table}]: {', '.join(catalogue.names())}.", file=sys.stderr)
+            print(
+                "Recipes: what each is, passes of an input in an epoch (forward and backward), when to take it",
+                file=sys.stderr,
+            )
+            for name, (what, cost, when) in METHODS.items():
+                print(f"  {name:14}{what}; {cost:g}; {when}", file=sys.stderr)
             print("To copy a preset and edit it: ucan train show NAME > mine.toml", file=sys.stderr)
         return
     if settings == "show" and preset is None and shown is not None:

@@ -55,6 +55,7 @@ class Generator(nn.Module):
     scope: ClassVar[Scope]
     redrawn: ClassVar[bool] = False  # whether every copy draws its own Σ, so that there is none to hold at an input
     learns_size: ClassVar[bool] = False  # whether only a term of the loss keeps Σ from shrinking in training
+    on_model: ClassVar[bool] = False  # whether it is computed from the classifier, at every input
     _issued: _Issued | None = None  # the last issued noise: constant noise is copied once, for all its certificates
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Generator:

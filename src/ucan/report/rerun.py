@@ -13,8 +13,9 @@ from ucan.audit.trials import MODES
 from ucan.config import CONFIG, read_config
 from ucan.errors import UcanError
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
-from ucan.runs.fields import Option, from_table, leaves
+from ucan.runs.fields import Leaf, Option, from_table, leaves
 from ucan.runs.read import AUDIT, Run
+from ucan.runs.router import is_router
 from ucan.training import Together, is_trained_run, preset_names, read_settings
 
 LAWS = {target.partition(":")[2]: name for name, target in catalogue.LAWS.own.items()}
@@ -37,10 +38,10 @@ def commands(run: Run) -> list[str]:
 def _options(config: Any, kind: str | None = None) -> Iterator[Any]:
     """Every field that is an option of the command, as one gives it; those that say what is usual are left out."""
     kind = kind or config.kind
-    trained = kind == "certify" and is_trained_run(config.model.spec or "")
+    trained = kind == "certify" and (is_router(config.model.spec) or is_trained_run(config.model.spec or ""))
     for leaf in leaves(type(config)):
         role = leaf.roles.get(kind)
-        if not isinstance(role, Option) or (role.own and trained):
+        if not isinstance(role, Option) or (role.own and trained and not _optimised(leaf, config)):
             continue
         value = SPELLED[leaf.path](config) if kind == "certify" and leaf.path in SPELLED else leaf.of(config)
         if value is None or value == role.default:
@@ -49,6 +50,11 @@ def _options(config: Any, kind: str | None = None) -> Iterator[Any]:
             yield role.name
         if value is not True:
             yield f"{value:g}" if role.name == "--norm" else ",".join(value) if isinstance(value, tuple) else value
+
+
+def _optimised(leaf: Leaf, config: Any) -> bool:
+    """Whether this is `--noise` that was given for a trained run: noise optimised on its classifier."""
+    return leaf.path == ("noise", "given") and config.noise.given is not None
 
 
 def _noise(config: RunConfig) -> str | None:
