@@ -117,8 +117,11 @@ def train(
             "These settings are meant for a GPU. On a CPU, add --set precision=32-true --set compile=false.",
             file=sys.stderr,
         )
-    trainer = trainer_of(job, out, None if quiet else Training(chosen.epochs))
-    told = trainer.rank == 0
+    told_by = Training(chosen.epochs)
+    trainer = trainer_of(job, out, None if quiet else told_by)
+    told_by.scope, told = trainer.scope, trainer.rank == 0
+    if not quiet and told and not chosen.held_out and chosen.certify_every:
+        print("To see certified accuracy on inputs that are not trained on: --set held_out=0.1.", file=sys.stderr)
     try:
         trainer.run()
     except KeyboardInterrupt:
@@ -177,6 +180,8 @@ class Training:
         self.epochs = epochs
         self.start = time.monotonic()
         self.first: float | None = None
+        self.certified = ""  # as it was when it was last looked at
+        self.scope = ""
 
     def __call__(self, epoch: int, step: int, steps: int, means: dict[str, float]) -> None:
         """Show the state of training."""
@@ -191,6 +196,9 @@ class Training:
             f"epoch {epoch + 1}/{self.epochs}, step {step}/{steps}, {left} left: loss {means['loss']:.4f}, accuracy "
             f"{floor_percent(means['correct'])} %"
         )
+        if "held_out_certified" in means:
+            self.certified = f", certified held-out {floor_percent(means['held_out_certified'])} % ({self.scope})"
+        line += self.certified
         if "min_sigma" in means:
             line += f", min σ {means['min_sigma']:.3f}, mean σ {means['mean_sigma']:.3f}"
         if sys.stderr.isatty():

@@ -15,7 +15,7 @@ from ucan.errors import UcanError
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
 from ucan.runs.fields import Option, from_table, leaves
 from ucan.runs.read import AUDIT, Run
-from ucan.training import Together, is_trained_run, preset_names, read_settings
+from ucan.training import Together, TrainSettings, is_trained_run, preset_names, read_settings
 
 LAWS = {target.partition(":")[2]: name for name, target in catalogue.LAWS.own.items()}
 NOISES = {"Isotropic": None, "Pattern(norm=1)": "pattern-1", "Pattern(norm=2)": "pattern-2"}
@@ -98,10 +98,9 @@ def _audit(run: Run) -> str:
 def _trained(folder: str) -> list[str]:
     """The training command, by the preset whose settings these are; otherwise the folder's config has them all."""
     path = Path(folder) / CONFIG
-    training = from_table(TrainConfig, read_config(path), str(path)).training
+    settings = TrainSettings.from_dict(dict(from_table(TrainConfig, read_config(path), str(path)).training))
     for name in preset_names():
-        settings = read_settings(name).to_dict()
-        if {k: v for k, v in settings.items() if v is not None} == training:
+        if read_settings(name) == settings:
             return [_line("train", name, "-o", folder)]
     return [f"# {folder}: trained with the settings under [training] in {path}"]
 

@@ -23,7 +23,7 @@ import numpy as np
 from ucan.certificate import Abstention, Certificate, budget_from_json, from_dict
 from ucan.config import CONFIG, differences, frozen, read_config, settle, write_config
 from ucan.errors import InvalidInput, StoreError
-from ucan.results.database import connect_reader, connect_writer
+from ucan.results.database import NAMES, connect_reader, connect_writer
 from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import storage, transaction
 
@@ -115,8 +115,16 @@ class Store:
             write_config(self.folder / CONFIG, wanted)
         self.config = wanted
 
-    def add(self, idx: int, label: int, outcome: Certificate | Abstention, seconds: float, again: bool = False) -> None:
-        """Store one outcome with its evidence, in one transaction.
+    def add(
+        self,
+        idx: int,
+        label: int,
+        outcome: Certificate | Abstention,
+        seconds: float,
+        again: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Store one outcome with its evidence and the input's name, if it has one, in one transaction.
 
         ``again``: replace the stored outcome, and add up the seconds of both.
         """
@@ -149,6 +157,9 @@ class Store:
                         self._db.execute(f"DELETE FROM {table} WHERE idx = ?", (int(idx),))
                 self._insert([tuple(row.values())])
                 self._db.execute("INSERT INTO records VALUES (?, ?)", (int(idx), record))
+                if name is not None:
+                    self._db.execute(NAMES)
+                    self._db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (int(idx), name))
         self._claims = claims
 
     def extend(self, columns: dict[str, np.ndarray]) -> None:
@@ -193,6 +204,18 @@ class Store:
         apart = np.flatnonzero(idx != int(skip) * np.arange(len(idx))) if skip is not None else idx[:0]
         count = int(apart[0]) if len(apart) else len(idx)
         return {name: columns[name][:count] for name in names}, len(idx) - count
+
+    def names(self) -> dict[int, str]:
+        """The names of the inputs by their numbers; empty if they have none."""
+        with storage(self.folder):
+            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'names'").fetchone():
+                return {}
+            return dict(self._db.execute("SELECT idx, name FROM names ORDER BY idx").fetchall())
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes in their order; empty if they have numbers only."""
+        return tuple(map(str, self.config.get("class_names", ())))
 
     def outcome(self, idx: int) -> Certificate | Abstention:
         """The full record of one input, as it was certified."""

@@ -25,7 +25,7 @@ from ucan.evidence import Evidence
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.results.confusion import other_order
-from ucan.results.formats import write
+from ucan.results.formats import class_name, write
 from ucan.results.metrics import NO_LABEL, labelled
 from ucan.results.store import Store
 from ucan.rounding import floor_percent
@@ -33,7 +33,7 @@ from ucan.runs.config import Sampling
 from ucan.runs.prepare import CertifyJob as CertifyJob
 from ucan.runs.prepare import Prepared, compared, config_of, grows, prepared
 from ucan.runs.progress import SILENT, Progress
-from ucan.runs.sheet import SHEET, class_name, has_sheet, row_answers, write_sheet
+from ucan.runs.sheet import SHEET, has_sheet, row_answers, write_sheet
 from ucan.smoothed import SmoothedClassifier
 from ucan.tabular import RowAnswer
 
@@ -129,7 +129,7 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
             if len(store):
                 write(store, work.tsv, overwrite=True)
                 if has_sheet(work.selection.dataset):
-                    write_sheet(store, work.selection.dataset, work.class_names, work.folder)
+                    write_sheet(store, work.selection.dataset, work.class_names or (), work.folder)
         _check_order(store, work, progress)
         return _summary(store, work)
 
@@ -140,7 +140,7 @@ def _check_order(store: Store, work: Prepared, progress: Progress) -> None:
     found = other_order(columns["label"], columns["prediction"])
     if found is None:
         return
-    names = work.class_names
+    names = work.class_names or ()
     told = ", ".join(f"{class_name(a, names)} as {class_name(b, names)}" for a, b in list(found.items())[:3])
     progress.warn(
         f"the classes of the data and of the model seem to be in different orders: most answers are wrong in the same "
@@ -164,7 +164,7 @@ def _memory(
 
 def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress: Progress) -> None:
     """Certify every input without a result, and those that can get more votes."""
-    done, plan = store.done(), work.plan
+    done, plan, data = store.done(), work.plan, work.selection.dataset
     todo = [index for index in work.selection.indices if index not in done]
     more = _unfinished(work, store, done)
     if work.job.certificates:
@@ -177,8 +177,9 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
             g.engine.on_votes = progress.sampled
             begin = last = time.perf_counter()
             for index, outcome in _answered(_outcomes(g, work, memory, todo, more), store):
-                label, now = int(work.selection.dataset.labels[index]), time.perf_counter()
-                store.add(index, label, outcome, now - last, again=index in done)
+                label, now = int(data.labels[index]), time.perf_counter()
+                named = None if data.names is None else data.name_of(index)
+                store.add(index, label, outcome, now - last, again=index in done, name=named)
                 last = now
                 if work.job.certificates:
                     save_json(outcome, _certificate_path(store, index))

@@ -228,7 +228,7 @@ class PredictConfig:
     ucan: str | None = entry("ucan")
     model: ModelRef = field(default_factory=ModelRef)
     data: DataRef = field(default_factory=DataRef)
-    most: int | None = entry("max")
+    most: int | None = entry("max", compared=False)  # a larger one adds inputs
     law: LawRef = field(default_factory=LawRef)
     noise: NoiseRef = field(default_factory=NoiseRef)
     num_classes: int | None = entry("classes")

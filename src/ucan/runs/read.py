@@ -99,6 +99,11 @@ class Run:
         rows = self.columns if idx <= self.columns["idx"][-1] else self.rows(("idx", "label"))
         return int(rows["label"][rows["idx"].searchsorted(idx)])
 
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The names of the inputs by their numbers; empty if they have none."""
+        return self._opened().names()
+
     def curve(self, by: Measure = "radius") -> Curve | None:
         """The certified accuracy by radius or by ALM; None if there are no sizes or no labels."""
         if by not in self._curves:

@@ -184,7 +184,8 @@ def _all(
         last = time.perf_counter()
         for idx, label, outcome in _outcomes(run, dataset, old, new, todo, n, seed):
             now = time.perf_counter()
-            store.add(idx, label, outcome, now - last)
+            named = None if dataset.names is None else dataset.name_of(idx)
+            store.add(idx, label, outcome, now - last, name=named)
             last = now
             progress.sampled(outcome.evidence.n)
             progress.finished("")

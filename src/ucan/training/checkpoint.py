@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,14 @@ from ucan.config import CONFIG, differences, frozen, read_config, refuse_changes
 from ucan.errors import TrainingError
 from ucan.generators import Generator
 from ucan.laws import Law
-from ucan.storage import whole
+from ucan.storage import whole, write_whole
 from ucan.training.classifier import build_classifier
 from ucan.training.settings import TrainSettings
 
-CHECKPOINT, WEIGHTS = "checkpoint.pt", "weights.safetensors"
+CHECKPOINT, WEIGHTS, METRICS = "checkpoint.pt", "weights.safetensors", "metrics.jsonl"
+FAILED = "failed.txt"  # why the training in this folder came to an end that resuming does not mend
+# Settings that change no weight, so that a run may be resumed with another value.
+FREE = ("certify_every",)
 CHECKPOINT_KEYS = {"epoch", "step", "totals", "joint", "optimisers", "ema", "noise", "layers"}
 
 
@@ -52,7 +58,40 @@ def check_settings(folder: Path, config: dict[str, Any]) -> None:
         raise TrainingError(f"{folder} holds a run of another kind ({begun.get('kind')}): give another folder (--out).")
     # An older run without data_hash is resumed without it.
     asked = {key: value for key, value in config.items() if key != "data_hash" or key in begun}
-    refuse_changes(folder, differences(begun, frozen(asked)), TrainingError)
+    changed = differences(_compared(begun), _compared(frozen(asked)))
+    if changed and not (folder / CHECKPOINT).exists() and not (folder / WEIGHTS).exists():
+        path.unlink()  # it was started and left nothing: there is nothing to resume, and nothing to lose
+    elif changed and (folder / FAILED).exists():
+        set_aside(folder)
+    else:
+        refuse_changes(folder, changed, TrainingError)
+
+
+def _compared(config: dict[str, Any]) -> dict[str, Any]:
+    """The config without the settings that change no weight."""
+    training = config.get("training", {})
+    return {**config, "training": {key: value for key, value in training.items() if key not in FREE}}
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename the folder of a failed training, so that another attempt can have its name."""
+    number = next(n for n in itertools.count(1) if not folder.with_name(f"{folder.name}-failed-{n}").exists())
+    return folder.rename(folder.with_name(f"{folder.name}-failed-{number}"))
+
+
+def clear_failed(folder: Path, error: BaseException) -> None:
+    """After an error: what was written before the first checkpoint is removed; after it, the folder is marked as failed if
+    resuming would fail again. So a corrected attempt is not blocked, and nothing that is worth anything is lost.
+    """
+    if (folder / CHECKPOINT).exists():
+        if isinstance(error, TrainingError):
+            write_whole(folder / FAILED, f"{error}\n".encode())
+        return
+    with suppress(OSError):
+        for name in (CONFIG, METRICS):
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+        folder.rmdir()  # only if nothing else is in it
 
 
 def keep_settings(folder: Path, config: dict[str, Any]) -> None:
@@ -89,6 +128,7 @@ def save_run(folder: Path, state: dict[str, torch.Tensor]) -> None:
     """Write the final weights atomically."""
     with whole(folder / WEIGHTS) as (part,):
         save_file({name: t.detach().cpu().contiguous() for name, t in state.items()}, part)
+    (folder / FAILED).unlink(missing_ok=True)
 
 
 def is_trained_run(folder: str | Path) -> bool:
