@@ -229,10 +229,10 @@ def _typical(run: Run, missing: list[str]) -> Typical | None:
 
 
 def _dataset(run: Run, known: dict[Any, Labelled | str], missing: list[str]) -> Labelled | None:
-    key = replace(run.config.data, skip=None, fingerprint=None)
+    key = replace(run.config.data, skip=None, fingerprint=None), run.base
     if key not in known:
         try:
-            known[key] = data_of(run.config.data)
+            known[key] = data_of(run.config.data, base=run.base)
         except (UcanError, OSError) as error:
             known[key] = f"The pictures are not shown, since the data cannot be read: {error}"
     found = known[key]

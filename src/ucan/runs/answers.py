@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ucan.config import frozen, handed_out, refuse_changes
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.formats import class_name
-from ucan.runs.config import PredictConfig, changes
+from ucan.runs.config import PredictConfig, changes, respelled
 from ucan.runs.fields import from_table, to_table
 from ucan.storage import Journal, storage, whole
 
@@ -99,7 +99,7 @@ class Answers:
                 about.seed_source == "random" and about.seed is None
             ):  # it was kept secret, and each input has its own noise
                 about = replace(about, seed=wanted.seed)
-            refuse_changes(path, changes(about, wanted))
+            refuse_changes(path, changes(about, respelled(about, wanted, path.parent)))
         self._config = wanted
 
     def add(self, answer: Answer) -> None:

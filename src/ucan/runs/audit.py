@@ -17,6 +17,7 @@ from ucan.data import Labelled
 from ucan.data.tables import by_held
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
+from ucan.places import found
 from ucan.registry import Registry
 from ucan.results.lock import LOCK, WriterLock
 from ucan.runs.config import AuditConfig
@@ -81,7 +82,7 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     first = next((c for _, c in _certificates(run, chosen)), None)
     if first is None:
         raise InvalidInput(f"{run.folder} was imported and has no certificates to attack.")
-    g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust)
+    g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust, run.base)
     weights = weights_hash(g.f.model)
     if run.config.model.weights_hash not in (None, weights):  # before the audit's folder is created
         raise InvalidInput(
@@ -89,7 +90,8 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
         )
     config = AuditConfig(ucan=__version__, weights_hash=weights, run=run.config_hash, **asdict(job.budget))
     modes, factors = modes_of(first.scope, job.mode), list(job.factors)
-    registry = job.registry or run.config.claim.registry
+    own = run.config.claim.registry
+    registry = job.registry or (None if own is None else found(own, run.base))
     folder = run.folder / AUDIT if out is None else Path(out)
     with _locked(folder), _memory(registry, first) as memory:
         ledger = Ledger(folder, to_table(config))
@@ -167,9 +169,9 @@ def _certificates(run: Run, indices: list[int]) -> Iterator[tuple[int, Certifica
 
 
 def _dataset(run: Run, source: str | None, last: int) -> Labelled:
-    found = data_of(run.config.data, source)
-    if last >= len(found):
+    dataset = data_of(run.config.data, source, run.base)
+    if last >= len(dataset):
         raise InvalidInput(
-            f"{found.name} has {len(found)} inputs, but input {last} was certified: are these the same data?"
+            f"{dataset.name} has {len(dataset)} inputs, but input {last} was certified: are these the same data?"
         )
-    return found
+    return dataset

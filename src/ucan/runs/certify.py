@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
     config = config_of(work)
     with (
         _memory(job.registry, work.g, work.first, work.plan) as memory,
-        Store.create(work.folder, config.to_table(), compared) as store,
+        Store.create(work.folder, config.to_table(), partial(compared, work.folder)) as store,
     ):
         if work.known is not None and grows(work.known, config):
             if job.cluster is not None:

@@ -17,6 +17,7 @@ from ucan.choices import Test
 from ucan.data import Labelled
 from ucan.data.tables import by_held
 from ucan.errors import InvalidInput
+from ucan.places import started_in
 from ucan.plan import PredictPlan, Seed
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
@@ -109,7 +110,7 @@ def predict(job: PredictJob, out: str | Path | None = None, progress: Progress =
     g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if begun is None else begun.arithmetic))
     g.holding(selection.held()).check_inputs(first)
     plan = g.seeded(plan, begun_seed(job.seed, begun), selection.dataset.fingerprint())
-    answers.begin(_config(job, settled, g, plan, first, begun))
+    answers.begin(_config(job, settled, g, plan, first, table, begun))
     named = Named(selection.dataset.names or (), settled.class_names or ())
     _answer_all(g, selection, answers, plan, progress)
     if table is not None:
@@ -137,6 +138,7 @@ def _config(
     g: SmoothedClassifier,
     plan: PredictPlan,
     first: torch.Tensor,
+    table: Path | None,
     begun: PredictConfig | None,
 ) -> PredictConfig:
     """Make the config of the answers; this also chooses the backend."""
@@ -151,6 +153,7 @@ def _config(
         model=model_ref(job, g, class_names=settled.class_names),
         data=data_ref(job, selection.dataset),
         most=job.most,
+        started_in=None if table is None else started_in(table.parent),
         law=LawRef.of(g.law),
         noise=noise_ref(g),
         num_classes=g.f.num_classes,

@@ -18,6 +18,7 @@ from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.config import CONFIG
 from ucan.errors import InvalidInput, StoreError
 from ucan.laws import norm_name
+from ucan.places import base_of
 from ucan.results.curves import Curve, certified_curve
 from ucan.results.metrics import Columns, Measure, labelled
 from ucan.results.store import Store
@@ -98,6 +99,11 @@ class Run:
         """The label of one input, also after an unfinished input."""
         rows = self.columns if idx <= self.columns["idx"][-1] else self.rows(("idx", "label"))
         return int(rows["label"][rows["idx"].searchsorted(idx)])
+
+    @property
+    def base(self) -> Path | None:
+        """The directory that the paths of its config are relative to; None if it does not state that."""
+        return base_of(self.folder, self.config.started_in)
 
     @cached_property
     def names(self) -> dict[int, str]:

@@ -20,6 +20,7 @@ from ucan.config import CONFIG, differences, frozen, read_config, refuse_changes
 from ucan.errors import TrainingError
 from ucan.generators import Generator
 from ucan.laws import Law
+from ucan.places import base_of, found_model, same_place
 from ucan.storage import whole, write_whole
 from ucan.training.classifier import build_classifier
 from ucan.training.settings import TrainSettings
@@ -43,6 +44,7 @@ class TrainedRun:
     shape: tuple[int, ...]
     num_classes: int
     budget: Budget | None = None
+    base: Path | None = None  # the directory that its paths are relative to
 
 
 def check_settings(folder: Path, config: dict[str, Any]) -> None:
@@ -58,7 +60,7 @@ def check_settings(folder: Path, config: dict[str, Any]) -> None:
         raise TrainingError(f"{folder} holds a run of another kind ({begun.get('kind')}): give another folder (--out).")
     # An older run without data_hash is resumed without it.
     asked = {key: value for key, value in config.items() if key != "data_hash" or key in begun}
-    changed = differences(_compared(begun), _compared(frozen(asked)))
+    changed = differences(_compared(begun), _compared(_respelled(begun, frozen(asked), folder)))
     if changed and not (folder / CHECKPOINT).exists() and not (folder / WEIGHTS).exists():
         path.unlink()  # it was started and left nothing: there is nothing to resume, and nothing to lose
     elif changed and (folder / FAILED).exists():
@@ -68,9 +70,20 @@ def check_settings(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _compared(config: dict[str, Any]) -> dict[str, Any]:
-    """The config without the settings that change no weight."""
+    """The config without what changes no weight."""
     training = config.get("training", {})
-    return {**config, "training": {key: value for key, value in training.items() if key not in FREE}}
+    kept = {key: value for key, value in config.items() if key != "started_in"}
+    return {**kept, "training": {key: value for key, value in training.items() if key not in FREE}}
+
+
+def _respelled(begun: dict[str, Any], asked: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The requested config with the run's own paths where they lead to the same files from here."""
+    base, moved = base_of(folder, begun.get("started_in")), dict(asked)
+    if same_place(begun.get("finetune"), base, asked.get("finetune")):
+        moved["finetune"] = begun["finetune"]
+    if same_place(begun["training"].get("data"), base, asked["training"].get("data")):
+        moved["training"] = {**asked["training"], "data": begun["training"]["data"]}
+    return moved
 
 
 def set_aside(folder: Path) -> Path:
@@ -171,6 +184,9 @@ def load_run(folder: str | Path, classifier: nn.Module | None = None) -> Trained
     config = read_config(folder / CONFIG)
     shape, num_classes = tuple(config["shape"]), int(config["num_classes"])
     settings = TrainSettings.from_dict(config["training"])
+    base = base_of(folder, config.get("started_in"))
+    if classifier is None:
+        found_model(settings.model, base)  # a module beside the run can be imported from anywhere
     classifier = classifier or build_classifier(settings, shape, num_classes)
     generator = settings.build_generator(shape, None)
     try:
@@ -184,4 +200,4 @@ def load_run(folder: str | Path, classifier: nn.Module | None = None) -> Trained
         ) from error
     law = settings.build_law(math.prod(shape))
     budget = Budget(state["budget"]) if "budget" in state else None
-    return TrainedRun(folder, settings, classifier.eval(), generator.eval(), law, shape, num_classes, budget)
+    return TrainedRun(folder, settings, classifier.eval(), generator.eval(), law, shape, num_classes, budget, base)

@@ -19,6 +19,7 @@ from torch import nn
 from ucan.data import Labelled, as_dataset, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
 from ucan.models import load_weights
+from ucan.places import started_in
 from ucan.storage import Journal
 from ucan.training.batches import Batch, Batches, epoch_seed, flip_and_crop
 from ucan.training.board import Board
@@ -102,6 +103,7 @@ class Trainer:
             "num_classes": classes,
             "data_hash": dataset.fingerprint() if self.fabric.global_rank == 0 else None,
             "finetune": None if finetune is None else str(finetune),
+            "started_in": started_in(self.folder),
             "training": settings.to_dict(),
         }
         apart: Labelled | None = None

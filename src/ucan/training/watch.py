@@ -18,7 +18,6 @@ from ucan.budget import Budget
 from ucan.data import Labelled
 from ucan.generators import Generator
 from ucan.laws import Law
-from ucan.results.metrics import NO_LABEL
 from ucan.smoothed import SmoothedClassifier
 from ucan.training.joint import Joint
 
@@ -60,7 +59,7 @@ class Watch:
     """The held-out inputs of a training run and what is certified on them."""
 
     def __init__(self, held_out: Labelled, classes: int, law: Law, generator: Generator, every: int) -> None:
-        known = (held_out.labels != NO_LABEL).nonzero().flatten()
+        known = (held_out.labels >= 0).nonzero().flatten()
         self.inputs, self.labels = held_out.batch(known[:: max(1, len(known) // INPUTS)][:INPUTS])
         self.classes = classes
         self.law = law
