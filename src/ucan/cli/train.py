@@ -67,8 +67,9 @@ def train(
         Claim | None,
         typer.Option(
             "--for",
-            help="What will be certified: an `linf`, `l2` or `l1` radius, `alm`, or the settings' own `budget`. It "
-            "selects the loss term for that claim, and refuses noise made for another claim.",
+            help="What will be certified: an `linf`, `l2` or `l1` radius, `alm` (alternative Lebesgue measure, the size of "
+            "the region), or the settings' own `budget`. It selects the loss term for that claim, and refuses noise made "
+            "for another claim.",
         ),
     ] = None,
     device: words.DeviceOption = "auto",

@@ -212,6 +212,24 @@ class Store:
                 return {}
             return dict(self._db.execute("SELECT idx, name FROM names ORDER BY idx").fetchall())
 
+    def region_radii(self) -> tuple[dict[int, float], float | None]:
+        """R of each input's region, before Σ, by number, 0 for an abstention; and the norm in which regions are measured.
+
+        Imported rows have none.
+        """
+        query = (
+            "SELECT idx, json_extract(record, '$.region.radius'), json_extract(record, '$.region.norm') FROM records "
+            "ORDER BY idx"
+        )
+        with storage(self.folder):
+            rows = self._db.execute(query).fetchall()
+        try:
+            norms = {float(norm) for _, _, norm in rows if norm is not None}
+            radii = {int(idx): 0.0 if radius is None else float(radius) for idx, radius, _ in rows}
+        except (TypeError, ValueError) as error:
+            raise StoreError(_damaged(self.folder, error)) from error
+        return radii, norms.pop() if len(norms) == 1 else None
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes in their order; empty if they have numbers only."""
