@@ -121,8 +121,6 @@ def train(
     told_by = Training(chosen.epochs)
     trainer = trainer_of(job, out, None if quiet else told_by)
     told_by.scope, told = trainer.scope, trainer.rank == 0
-    if not quiet and told and not chosen.held_out and chosen.certify_every:
-        print("To see certified accuracy on inputs that are not trained on: --set held_out=0.1.", file=sys.stderr)
     try:
         trainer.run()
     except KeyboardInterrupt:
@@ -142,6 +140,10 @@ def _next(folder: Path, settings: TrainSettings, about: str) -> None:
 
     pictures = settings.data == "imagenet" or (settings.data not in NAMES and Path(settings.data).is_dir())
     size = f" --size {settings.size}" if pictures and settings.size else ""
+    if not settings.held_out:
+        print(
+            "\nCertified accuracy on inputs that are not trained on is shown with --set held_out=0.1.", file=sys.stderr
+        )
     print(
         f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {settings.data}{size}{about}",
         file=sys.stderr,

@@ -13,7 +13,7 @@ import math
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,8 @@ class Store:
             lock = WriterLock(folder / LOCK)
         try:
             with storage(folder):
+                if _is_begun(folder, wanted) and compare(read_config(folder / CONFIG), wanted):
+                    (folder / CONFIG).unlink()  # it has no result: nothing to resume, and nothing to lose
                 settled = settle(folder, wanted, compare)
                 return cls(folder, settled, connect_writer(folder / RESULTS), lock)
         except BaseException:
@@ -338,6 +340,36 @@ class Store:
             raise InvalidInput(f"{self.folder} was opened read-only: use Store.create to write.")
         with transaction(self._db):
             yield
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove a run that has no result, so that its folder does not block another attempt; other files are left alone."""
+    names = {CONFIG, RESULTS, f"{RESULTS}-wal", f"{RESULTS}-shm", LOCK}
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - names or _results(folder):
+        return
+    with suppress(OSError):
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def _is_begun(folder: Path, wanted: dict[str, Any]) -> bool:
+    """Whether a folder holds a run of the wanted kind without any result."""
+    if not (folder / CONFIG).is_file() or read_config(folder / CONFIG).get("kind") != wanted.get("kind"):
+        return False
+    return not _results(folder)
+
+
+def _results(folder: Path) -> int:
+    """How many results the run in a folder has."""
+    path = folder / RESULTS
+    if not path.is_file() or not path.stat().st_size:
+        return 0
+    db = connect_reader(path)
+    try:
+        return int(db.execute("SELECT count(*) FROM outcomes").fetchone()[0])
+    finally:
+        db.close()
 
 
 def _damaged(folder: Path, error: Exception) -> str:

@@ -21,16 +21,17 @@ from ucan.certificate import SCOPES, Abstention, Certificate, save_json
 from ucan.cluster import spread
 from ucan.continuing import can_go_on, certify_more
 from ucan.data.tables import Table, by_held
-from ucan.errors import InvalidInput, ModelError, UcanError
+from ucan.errors import InvalidInput
 from ucan.evidence import Evidence
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.results.confusion import other_order
 from ucan.results.formats import class_name, write
 from ucan.results.metrics import NO_LABEL, labelled
-from ucan.results.store import Store
+from ucan.results.store import Store, remove_empty
 from ucan.rounding import floor_percent
 from ucan.runs.config import Sampling
+from ucan.runs.mishaps import answered
 from ucan.runs.prepare import CertifyJob as CertifyJob
 from ucan.runs.prepare import Prepared, compared, config_of, grows, prepared
 from ucan.runs.progress import SILENT, Progress
@@ -115,6 +116,15 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
         The counts, the accuracy and the paths of the run.
     """
     work = prepared(job, out, progress)
+    try:
+        return _certify(work, job, progress)
+    except Exception:
+        if work.known is None:
+            remove_empty(work.folder)
+        raise
+
+
+def _certify(work: Prepared, job: CertifyJob, progress: Progress) -> Certified:
     config = config_of(work)
     with (
         _memory(job.registry, work.g, work.first, work.plan) as memory,
@@ -177,7 +187,7 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
         with _placed(work, progress) as g:
             g.engine.on_votes = progress.sampled
             begin = last = time.perf_counter()
-            for index, outcome in _answered(_outcomes(g, work, memory, todo, more), store):
+            for index, outcome in answered(_outcomes(g, work, memory, todo, more), store.__len__, store.folder):
                 label, now = int(data.labels[index]), time.perf_counter()
                 named = None if data.names is None else data.name_of(index)
                 store.add(index, label, outcome, now - last, again=index in done, name=named)
@@ -194,22 +204,6 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
             f"{tally.invalid:,} of {tally.votes:,} votes were invalid: the model returned NaN or a class number out of "
             f"range. They count against every class."
         )
-
-
-def _answered(
-    outcomes: Iterator[tuple[int, Certificate | Abstention]], store: Store
-) -> Iterator[tuple[int, Certificate | Abstention]]:
-    """Yield the outcomes; if the model raises an error, say which results are kept."""
-    try:
-        yield from outcomes
-    except (UcanError, OSError):
-        raise
-    except Exception as error:  # whatever the user's model raises
-        said = str(error).strip().splitlines() or ["no message"]
-        raise ModelError(
-            f"the model failed during the run: {type(error).__name__}: {said[0].rstrip('.')}. {len(store)} results "
-            f"are kept in {store.folder}; run the same command again to resume."
-        ) from error
 
 
 def _outcomes(

@@ -25,6 +25,7 @@ from ucan.runs.answers import Answer, Answers, Named
 from ucan.runs.build import Settled, data_ref, model_ref, noise_ref, settle, settle_backend, step_for
 from ucan.runs.config import LawRef, PredictConfig, begun_seed, kept_seed
 from ucan.runs.jobs import Inputs, Pipeline, Selection
+from ucan.runs.mishaps import answered
 from ucan.runs.progress import SILENT, Progress
 from ucan.smoothed import SmoothedClassifier
 from ucan.version import __version__
@@ -179,7 +180,9 @@ def _answer_all(
     with progress.working(len(todo), len(answers.done), plan.n):
         g.engine.on_votes = progress.sampled
         last = time.perf_counter()
-        for index, outcome in _outcomes(g, selection.dataset, todo, plan):
+        where = None if answers.table is None else answers.table.with_name(f"{answers.table.name}.part")
+        outcomes = _outcomes(g, selection.dataset, todo, plan)
+        for index, outcome in answered(outcomes, lambda: len(answers.done), where):
             now = time.perf_counter()
             label, found = int(selection.dataset.labels[index]), outcome.prediction
             correct = int(found is not None and found == label)
