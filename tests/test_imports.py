@@ -24,6 +24,7 @@ ORDER = (
     "allocator",
     "storage",
     "config",
+    "places",
     "fingerprint",
     "passes",
     "estimators",

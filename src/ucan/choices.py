@@ -23,6 +23,9 @@ SCOPES: dict[str, str] = {
 
 NORMS: tuple[float, ...] = (1, 2, math.inf)
 
+# ALM where it first appears in a text.
+ALM = "ALM (alternative Lebesgue measure)"
+
 # What the classifier computes in.
 PRECISIONS: dict[str, str] = {
     "fp32": "float32 throughout",
