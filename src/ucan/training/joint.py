@@ -51,6 +51,16 @@ def variance_term(entries: torch.Tensor, term: str, budget: torch.Tensor | None 
     raise InvalidInput(f"the variance term must be one of {', '.join(VARIANCE_TERMS)}, got {term!r}.")
 
 
+class Exact:
+    """Inputs that mixed precision leaves as they are, since Fabric casts only bare tensors.
+
+    In bf16 a small change of an input or of its noise, such as one step of an attack, would mostly be rounded away.
+    """
+
+    def __init__(self, inputs: torch.Tensor) -> None:
+        self.inputs = inputs
+
+
 class Joint(nn.Module):
     """The training step as one module: (x, labels) → loss and metrics."""
 
@@ -88,7 +98,7 @@ class Joint(nn.Module):
 
     def forward(
         self,
-        x: torch.Tensor,
+        given: torch.Tensor | Exact,
         labels: torch.Tensor,
         rng: torch.Generator,
         places: torch.Tensor | None = None,
@@ -100,6 +110,7 @@ class Joint(nn.Module):
 
         That is its smallest and its mean. ``places`` are the inputs' numbers in the training set.
         """
+        x = given.inputs if isinstance(given, Exact) else given
         step = self.step_at(x, labels, rng, places, Progress(epoch, epochs, done))
         metrics = self.recipe.step(step).metrics()
         entries = scale_entries(as_scale(step.noise.scale), x)
