@@ -4,6 +4,7 @@
 #
 #     experiments/methods.sh SECONDS OUT RUNS [LANES] [ROW …]     5 lanes and all rows by default
 #
+# With training=0 in the environment a training is begun however little time is left; "more" holds further options of methods.py.
 # Records go to OUT (OUT/methods.json holds them all), logs to OUT/logs, weights to RUNS; what is there already is gone on with.
 set -u
 end=$(($(date +%s) + $1)) out=$2 runs=$3 lanes=${4:-5}
@@ -22,7 +23,8 @@ job() {
 export -f left job
 side_by_side() { printf '%s\n' $rows | xargs -P "$lanes" -I {} bash -c "job {} $*"; }
 
-side_by_side --caps 10000 --training 200
-side_by_side --caps 10000 30000 --training 100000
-side_by_side --caps 10000 30000 100000 --training 100000
+side_by_side --caps 10000 --training "${training:-200}"
+for caps in "10000 30000" "10000 30000 100000"; do
+  [ "$(left)" -gt 30 ] && side_by_side --caps "$caps" --training 1000000
+done
 python3 "$here/methods.py" --out "$out" --merge "$out/methods.json"
