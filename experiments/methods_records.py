@@ -10,17 +10,22 @@ Every share rounds down. A row that is not recorded is named as missing.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import math
 import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from methods import METHODS, PASSES, Method
+import numpy as np
+from methods import METHODS, PASSES, SIGMA, Method
 from methods_picture import Point, drawn
-from suite import DIGITS, looked_at, undecided
+from scipy import stats
+from suite import ALPHA, DIGITS, looked_at, undecided
 
+from ucan.bounds import anytime_lower_bound
 from ucan.choices import METHODS as TEXTS
 from ucan.rounding import floor_percent
 from ucan.storage import write_whole
@@ -73,10 +78,27 @@ class Ours:
         return "–" if audit is None else f"{audit['summary']['attacked']} / {audit['summary']['covered_breaks']}"
 
     @property
-    def undecided(self) -> str:
-        """Inputs that more votes could decide, and the votes that these have at most."""
-        found = undecided(self.record)
-        return f"{found['inputs']}" if found["inputs"] else "0"
+    def votes(self) -> int:
+        """The most that an input had; what they left undecided counts as not certified."""
+        cap: int = self.record["passed"]
+        return cap
+
+    def shown(self, level: float) -> str:
+        """The share in percent; "–" where so many votes cannot certify the level, even if all agree."""
+        least = stats.norm.cdf(level / SIGMA)
+        return floor_percent(self.share(level)) if _most(self.votes) >= least else "–"
+
+    def beyond(self, other: Ours, level: float) -> tuple[float, float]:
+        """The difference to another row at a level in points, and its standard error, paired by input."""
+        place = next(iter(self.record["claims"].values()))["levels"].index(level)
+        ours, theirs = (np.array(row.digits) > place for row in (self, other))
+        each = 100.0 * (ours.astype(float) - theirs)
+        return float(each.mean()), float(each.std(ddof=1) / math.sqrt(len(each)))
+
+
+@functools.cache
+def _most(votes: int) -> float:
+    return float(anytime_lower_bound(votes, votes, ALPHA))
 
 
 @dataclass(frozen=True)
@@ -133,7 +155,7 @@ def texts_table() -> list[str]:
 
 def ours_table(rows: dict[str, Ours]) -> list[str]:
     """Certified accuracy by radius, at equal cost."""
-    head = "| method | epochs | passes, million | scope | attacked / broken | undecided |"
+    head = "| method | epochs | passes, million | scope | attacked / broken | votes, at most |"
     lines = [
         head + "|".join(f" {level:g} " for level in LEVELS) + "|",
         "|---|--:|--:|---|--:|--:|" + "--:|" * len(LEVELS),
@@ -143,11 +165,24 @@ def ours_table(rows: dict[str, Ours]) -> list[str]:
         about = (
             f"| {NAMES[name]} | {row.record['epochs']} | {row.record['passes'] / 1e6:.2f} | `{row.record['scope']}` "
         )
-        cells = [(floor_percent(row.share(level)), row.share(level) == best[level]) for level in LEVELS]
+        cells = [(row.shown(level), row.share(level) == best[level] > 0) for level in LEVELS]
         shown = " | ".join(f"**{text}**" if bold else text for text, bold in cells)
-        lines.append(about + f"| {row.audit} | {row.undecided} | {shown} |")
+        lines.append(about + f"| {row.audit} | {row.votes:,} | {shown} |")
     missing = [NAMES[name] for name in NAMES if name not in rows]
     return [*lines, "", f"Not measured: {', '.join(missing)}."] if missing else lines
+
+
+def differences_table(rows: dict[str, Ours], base: str = "consistency") -> list[str]:
+    """Every row against one, in points, with the standard error of the difference."""
+    if base not in rows:
+        return [f"{NAMES[base]} is not measured yet."]
+    levels = (0.0, 0.5, 1.0, 1.5)
+    lines = ["| method |" + "|".join(f" {level:g} " for level in levels) + "|", "|---|" + "--:|" * len(levels)]
+    for name, row in rows.items():
+        if name != base:
+            found = (row.beyond(rows[base], level) for level in levels)
+            lines.append(f"| {NAMES[name]} | " + " | ".join(f"{d:+.1f} ± {e:.1f}" for d, e in found) + " |")
+    return lines
 
 
 def settings_table(rows: dict[str, Ours]) -> list[str]:
@@ -173,7 +208,7 @@ def released_table(rows: dict[str, Ours]) -> list[str]:
         whole = " | ".join(floor_percent(count / 10_000) for count in one.whole)
         ours = rows.get(one.method)
         beside = [
-            f"{floor_percent(one.fifth[LEVELS.index(level)] / 2_000)} | {floor_percent(ours.share(level)) if ours else '–'}"
+            f"{floor_percent(one.fifth[LEVELS.index(level)] / 2_000)} | {ours.shown(level) if ours else '–'}"
             for level in (0.5, 1.0)
         ]
         passes = "–" if one.passes is None else f"{one.passes:,}"
@@ -189,6 +224,7 @@ def written(page: str, rows: dict[str, Ours]) -> str:
     tables = {
         "recipes": texts_table(),
         "equal terms": ours_table(rows),
+        "differences": differences_table(rows),
         "settings": settings_table(rows),
         "released": released_table(rows),
     }

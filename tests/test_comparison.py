@@ -61,7 +61,15 @@ def test_the_page_and_its_figure_show_what_is_recorded() -> None:
 
 def record(reached: str, **more: object) -> dict:
     levels = [k / 4 for k in range(10)]
-    about = {"epochs": 60, "passes": 6_000_000, "scope": "pipeline", "batch": 128, "of": 10_000, "n": 100_000}
+    about = {
+        "epochs": 60,
+        "passes": 6_000_000,
+        "scope": "pipeline",
+        "batch": 128,
+        "of": 10_000,
+        "n": 100_000,
+        "passed": 10_000,
+    }
     claims = {"l2 radius": {"levels": levels, "reached": reached}}
     recipe = {"kind": "consistency", "draws": 2}
     return {**about, "claims": claims, "recipe": recipe, "inputs": len(reached), "open": {}, "audit": None, **more}
@@ -72,8 +80,14 @@ def test_shares_are_counted_from_the_levels_that_inputs_reached() -> None:
     assert [row.share(level) for level in (0.0, 0.25, 0.5, 0.75)] == [0.75, 0.5, 0.25, 0.0]
     assert methods_records.Ours(row.method, record("33.3")).share(0.5) == 1.0  # what lies behind a gap does not count
     lines = methods_records.ours_table({"consistency": row})
-    assert "| **75.0** | **50.0** | **25.0** | **0.0** |" in lines[2]
+    assert lines[2].endswith("| 10,000 | **75.0** | **50.0** | **25.0** | 0.0 | 0.0 | 0.0 | 0.0 | – |")
     assert lines[-1].startswith("Not measured: Gaussian, Stability, SmoothAdv")
+
+
+def test_rows_are_compared_input_by_input() -> None:
+    one, two = (methods_records.Ours(methods.METHODS["consistency"], record(text)) for text in ("2222", "2202"))
+    assert one.beyond(two, 0.25) == (25.0, 25.0) and two.beyond(one, 0.25)[0] == -25.0
+    assert "| +25.0 ± 25.0 |" in methods_records.differences_table({"consistency": two, "sphere": one})[2]
 
 
 def test_open_inputs_are_closed_with_their_number() -> None:
