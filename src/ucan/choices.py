@@ -83,12 +83,12 @@ METHODS: dict[str, Method] = {
     "augmentation": Method(
         "cross-entropy on noisy copies (Cohen et al., 2019)",
         "m passes, m = 1",
-        "for clean accuracy and small radii, and as the baseline",
+        "as the baseline, and where clean accuracy counts more than radii",
     ),
     "consistency": Method(
         "two noisy copies should agree (Jeong and Shin, 2020)",
         "m passes, m = 2",
-        "first: cheap, and hard to beat at equal cost",
+        "first: cheap, and at equal cost the best up to 1.5 times the noise's scale",
     ),
     "stability": Method(
         "the noisy copy should answer as the clean input does (Li et al., 2019)",
@@ -98,22 +98,22 @@ METHODS: dict[str, Method] = {
     "smoothadv": Method(
         "adversarial training through the noise (Salman et al., 2019)",
         "m(1 + T) passes, m = 2 to 8, T = 2 to 10",
-        "for large radii, with a long training",
+        "for radii of 2.5 times the noise's scale and more, at the price of clean accuracy",
     ),
     "macer": Method(
         "the certified radius itself as a loss (Zhai et al., 2020)",
         "m passes, m = 16",
-        "for Gaussian noise without an attack, with a long training",
+        "without an attack, where there is time for some hundred epochs",
     ),
     "smoothmix": Method(
         "inputs mixed with adversarial ones, less sure there (Jeong et al., 2021)",
         "m(2 + T) passes, m = 2, T = 4",
-        "for large radii, with a long training",
+        "for large radii, where there is time for 100 epochs and more",
     ),
     "catrs": Method(
         "the easiest copies of hard inputs, the hardest of sure ones (Jeong and Shin, 2023)",
         "m(2 + T) passes, m = 4, T = 4",
-        "for large radii, with a long training",
+        "for large radii, where there is time for 100 epochs and more",
     ),
     "drt": Method(
         "networks of an ensemble that fail in different directions (Yang et al., 2022)",
@@ -123,7 +123,7 @@ METHODS: dict[str, Method] = {
     "acr": Method(
         "drop hopeless inputs, weigh the rest, attack the noise (Sun et al., 2025)",
         "m, then m(1 + T) passes, m = 4, T = 3 to 6",
-        "for the largest radii, at the price of clean accuracy",
+        "for the largest radii, where there is time for 100 epochs and more",
     ),
     "sphere": Method(
         "consistency under noise that is attacked on its own sphere (UCAN)",
