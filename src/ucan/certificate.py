@@ -64,7 +64,8 @@ class Outcome:
         )
         copy = f", of a copy in {evidence.precision}" if evidence.copy else ""
         held = f", {evidence.held.words()}" if evidence.held is not None else ""
-        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{copy}{held}"
+        bound = ", by a randomised bound" if evidence.bound == "randomised" else ""
+        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{bound}{copy}{held}"
 
 
 @dataclass(frozen=True, eq=False)
