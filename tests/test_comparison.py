@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from ucan import data
+from ucan import Ensemble, data
 from ucan.catalogue import RECIPES
 from ucan.choices import METHODS
+from ucan.cli.train import train
 from ucan.training import Trainer, TrainSettings
 from ucan.training.recipes import Augmentation
 from ucan.training.step import Outcome, Step
@@ -25,12 +26,13 @@ import methods_picture  # noqa: E402
 import methods_records  # noqa: E402
 
 
-def test_every_recipe_has_a_line_that_is_shown() -> None:
+def test_every_recipe_has_a_line_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert METHODS.keys() == RECIPES.own.keys()
     assert all(";" not in text for one in METHODS.values() for text in (one.what, one.cost))
-    listed = subprocess.run([sys.executable, "-m", "ucan", "train", "list"], capture_output=True, text=True, check=True)
+    train("list")
+    listed = capsys.readouterr().err.splitlines()
     for name, one in METHODS.items():
-        assert f"  {name:14}{one}" in listed.stderr.splitlines()
+        assert f"  {name:14}{one}" in listed
 
 
 @pytest.mark.parametrize("name", methods.METHODS)
@@ -130,6 +132,17 @@ def test_mixed_precision_leaves_inputs_and_noise_in_float32(tmp_path: Path) -> N
     trainer.joint.recipe = Looks()
     trainer.run()
     assert set(seen) == {(torch.float32, torch.float32)}
+
+
+@pytest.mark.parametrize("kind", RECIPES.own)
+def test_every_recipe_trains_in_mixed_precision(kind: str, tmp_path: Path) -> None:
+    recipe = {"kind": kind, **({"steps": 1} if kind in ("smoothadv", "smoothmix", "catrs", "acr", "sphere") else {})}
+    settings = TrainSettings(epochs=2, batch=64, precision="bf16-mixed", recipe=recipe)
+    one = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    classifier = Ensemble([one, nn.Sequential(nn.Flatten(), nn.Linear(64, 10))]) if kind == "drt" else one
+    trainer = Trainer(settings, data.load("digits", "train").subset(range(128)), classifier, tmp_path / "run", "cpu")
+    trainer.run()
+    assert all(bool(value.isfinite().all()) for value in trainer.final_state().values())
 
 
 @pytest.mark.slow
