@@ -34,7 +34,7 @@ from ucan.training.checkpoint import (
     write_checkpoint,
 )
 from ucan.training.classifier import count_outputs, load_start
-from ucan.training.joint import Joint
+from ucan.training.joint import Exact, Joint
 from ucan.training.recipes import Task
 from ucan.training.settings import TrainSettings
 from ucan.training.share import launched, leave_in_order, share_statistics
@@ -221,7 +221,8 @@ class Trainer:
             for group in optimiser.param_groups:
                 group["lr"] = group["peak"] * schedule(settings.schedule, now.done)
         x = flip_and_crop(batch.x, self.rng, share=self.share) if settings.augment else batch.x
-        metrics = self.wrapped(x, batch.labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
+        given = Exact(x) if settings.precision.endswith("-mixed") else x
+        metrics = self.wrapped(given, batch.labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
         # The processes' gradients are averaged: so weighted, the average is the gradient of the whole batch's mean.
         self.fabric.backward(self.share.world * self.share.fraction * metrics["loss"])
         for optimiser in self.optimisers:
