@@ -68,6 +68,7 @@ class Candidate:
     place: int = 0  # copies of the present stream that were asked for
     chosen: Selecting | None = None
     watch: Watch | None = None
+    settled: bool = False  # whether its rule or its cap has ended its votes
 
     def goes_on(self, tally: torch.Tensor, drawn: int) -> None:
         """Begin with votes that were counted before, the first ``drawn`` of the stream; none of them is drawn again."""
@@ -110,7 +111,8 @@ class Candidate:
         counted = torch.bincount(votes[:taken], minlength=classes + 1)
         self.tally = counted if self.drawn == 0 else self.tally + counted
         self.drawn += len(answers) if taken is None else taken
-        return taken is not None or self.drawn >= case.cap
+        self.settled = taken is not None or self.drawn >= case.cap
+        return self.settled
 
     def _watch(self, stop: Stop, case: Case) -> Watch:
         if self.watch is None:
