@@ -69,6 +69,7 @@ ORDER = (
     "runs",
     "report",
     "app",
+    "service",
     "cli",
     "__main__",
     "__init__",
@@ -182,6 +183,7 @@ HEAVY = (
     "matplotlib",
     "gradio",
     "ray",
+    "uvicorn",
 )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ucan.region import Region
     from ucan.registry import Registry
     from ucan.routed import Routed
+    from ucan.service.client import Client
     from ucan.smoothed import SmoothedClassifier
     from ucan.tabular import SmoothedTable
 
@@ -37,6 +38,7 @@ __all__ = [
     "BudgetWise",
     "Certificate",
     "CertificationWise",
+    "Client",
     "Composed",
     "DatasetWise",
     "Denoised",
@@ -81,6 +83,7 @@ __getattr__, __dir__ = lazy_names(
         "region": "Region",
         "registry": "Registry",
         "routed": "Routed",
+        "service.client": "Client",
         "smoothed": "SmoothedClassifier",
         "tabular": "SmoothedTable",
     },
