@@ -97,6 +97,14 @@ class Application:
             return reply, JSON, {**entry, "ms": round(1e3 * (time.monotonic() - began), 3)}
         except _Refused as error:
             return refused(error.refusal), JSON, {"error": error.refusal.code}
+        except _Gone:
+            raise
+        except Exception as error:  # ours: one request's bug is not the others'
+            return (
+                refused(Refusal(500, "internal", "the service failed on this request.")),
+                JSON,
+                {"error": repr(error)},
+            )
 
     def _admit(self, scope: Scope) -> None:
         """Refuse who may not ask, before anything is read."""

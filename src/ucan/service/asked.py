@@ -13,7 +13,6 @@ import torch
 
 from ucan.errors import InvalidInput
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, random_seed
-from ucan.rounding import floor_digits
 from ucan.service.inputs import Form
 from ucan.service.limits import Limits
 from ucan.stopping import Stop, parse_stop
@@ -137,9 +136,7 @@ class Offer:
             return longest
         number = _number("deadline", value)
         if not 0 < number <= longest:
-            raise InvalidInput(
-                f"deadline must be a number of seconds up to {floor_digits(longest, 3)}, got {_shown(value)}."
-            )
+            raise InvalidInput(f"deadline must be a number of seconds up to {longest:g}, got {_shown(value)}.")
         return number
 
 

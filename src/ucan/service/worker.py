@@ -20,7 +20,6 @@ from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.registry.memory import answer_alone
-from ucan.rounding import floor_digits
 from ucan.sequential import PART, Candidate, Terms, settle_each
 from ucan.service.asked import Asked
 from ucan.service.deployed import Deployed
@@ -266,8 +265,8 @@ class Worker(threading.Thread):
             self._done(task, Refusal(503, "stopping", "this service is stopping: try again.", self.wait_advised()))
             return
         drawn = 0 if task.candidate is None else task.candidate.drawn
-        plan, seconds = task.asked.plan, floor_digits(task.asked.deadline, 3)
-        reason = f"the deadline of {seconds} s came after {drawn:,} of up to {plan.n:,} votes; nothing is claimed"
+        plan = task.asked.plan
+        reason = f"the deadline of {task.asked.deadline:g} s came after {drawn:,} of up to {plan.n:,} votes; nothing is claimed"
         x = task.asked.x.to(self._issue.device)
         outcome = self.g.unfinished(self._setup, x, task.candidate, plan, reason)
         self.metrics.add("ucan_deadlines_total")
