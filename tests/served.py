@@ -29,7 +29,7 @@ def inputs(count: int = 12) -> torch.Tensor:
     """Inputs of every brightness; the last ones lie on a border."""
     rng = torch.Generator().manual_seed(0)
     levels = torch.linspace(0.1, 0.9, count)[:, None, None, None]
-    return (levels + 0.05 * torch.randn(count, *SHAPE, generator=rng)).float()
+    return (levels + 0.05 * torch.randn(count, *SHAPE, generator=rng)).clamp(0, 1).float()
 
 
 def other() -> nn.Module:

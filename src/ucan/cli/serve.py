@@ -109,20 +109,20 @@ def serve(
 
         serve_replicas(job, host, port, replicas, cluster)
         return
-    listener = listening(host, port)
-    service = Service.open(job)
-    if service.deployed.remembers is not None and registry is None:
-        print(
-            f"ucan: this run answered through the registry {service.deployed.remembers}; without --registry the answers have "
-            f"scope {service.scope}.",
-            file=sys.stderr,
-        )
-    address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    print(f"{service.deployed.name}: {address} (scope {service.scope})\nPress Ctrl-C to stop.", flush=True)
-    try:
-        serving(service, listener, drain)
-    finally:
-        service.close()
+    with listening(host, port) as listener:
+        service = Service.open(job)
+        if service.deployed.remembers is not None and registry is None:
+            print(
+                f"ucan: this run answered through the registry {service.deployed.remembers}; without --registry the answers "
+                f"have scope {service.scope}.",
+                file=sys.stderr,
+            )
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        print(f"{service.deployed.name}: {address} (scope {service.scope})\nPress Ctrl-C to stop.", flush=True)
+        try:
+            serving(service, listener, drain)
+        finally:
+            service.close()
 
 
 def _norms(text: str) -> tuple[float, ...]:

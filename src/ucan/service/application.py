@@ -28,6 +28,8 @@ TENSORS = re.compile(r"^/v1/tensors/([0-9a-f]{64}\.safetensors)$")
 PICTURES = re.compile(r"^image/[a-z0-9.+-]{1,40}$")
 # Bodies above this are decoded beside the event loop, which goes on answering others.
 LARGE = 65_536
+# Requests that are read or answered at once, beyond those that the queue holds.
+SPARE = 1000
 OPEN = ("/healthz", "/docs", "/openapi.json", "/v1/certificate.schema.json")
 
 
@@ -48,6 +50,7 @@ class Application:
         self.service = service
         token = service.job.token
         self._token = None if token is None else token.encode("latin-1")
+        self._present = 0
         self._decoding = asyncio.Semaphore(2)  # a picture of a few bytes may take much memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,12 +62,15 @@ class Application:
             await send({"type": "websocket.close", "code": 1008})
             return
         request_id = self.service.request_id()
+        self._present += 1
         try:
             reply, content, entry = await self._answered(scope, receive)
         except _Gone:
             self.service.metrics.add("ucan_requests_total", path=_known_path(scope["path"]), status="499")
             self.service.log(id=request_id, path=_known_path(scope["path"]), status=499)
             return
+        finally:
+            self._present -= 1
         path = _known_path(scope["path"])
         self.service.metrics.add("ucan_requests_total", path=path, status=str(reply.status))
         if scope["method"] == "POST":
@@ -88,6 +94,8 @@ class Application:
             kind = KINDS.get(scope["path"])
             if kind is None:
                 return (*self._page(scope), {})
+            if self._present > self.service.job.limits.queue + SPARE:
+                raise _Refused(Refusal(503, "crowded", "too many requests at once: try again.", 1))
             if scope["method"] != "POST":
                 raise _Refused(Refusal(405, "method", f"{scope['path']} takes POST."))
             began = time.monotonic()

@@ -33,6 +33,16 @@ class ServiceError(UcanError, RuntimeError):
         self.status, self.code = status, code
 
 
+class _Connection:
+    """A connection of one thread, closed with the thread."""
+
+    def __init__(self, made: http.client.HTTPConnection) -> None:
+        self.made = made
+
+    def __del__(self) -> None:
+        self.made.close()
+
+
 class Client:
     """Asks a service of ``ucan serve``; its answers are the records of ``g.certify`` and ``g.predict``.
 
@@ -97,10 +107,7 @@ class Client:
 
     def close(self) -> None:
         """Close this thread's connection."""
-        connection = getattr(self._own, "connection", None)
-        if connection is not None:
-            connection.close()
-            self._own.connection = None
+        self._own.connection = None
 
     def _asked(self, kind: str, x: Any, options: dict[str, Any]) -> Certificate | Abstention | Prediction:
         record = self.post(kind, x, options)
@@ -138,12 +145,13 @@ class Client:
             time.sleep(pause)
 
     def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, str], bytes]:
-        connection = getattr(self._own, "connection", None)
-        if connection is None:
+        held = getattr(self._own, "connection", None)
+        if held is None:
             kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
             host = self._parts.hostname
             assert host is not None, "it was checked"
-            connection = self._own.connection = kind(host, self._parts.port, timeout=self.timeout)
+            held = self._own.connection = _Connection(kind(host, self._parts.port, timeout=self.timeout))
+        connection = held.made
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"

@@ -17,8 +17,6 @@ from ucan.service.service import Service
 
 # The shortest token: shorter ones can be guessed.
 SHORTEST_TOKEN = 16
-# Connections beyond those of waiting requests: idle ones, slow ones, and those that read /metrics.
-SPARE = 1000
 # Seconds that an idle connection is kept, and that a client has to read its answer at the end.
 IDLE, LEAVING = 15, 10
 
@@ -90,7 +88,6 @@ def serve(
         server_header=False,
         date_header=True,
         proxy_headers=False,
-        limit_concurrency=limits.queue + SPARE,
         timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=LEAVING,
     )
