@@ -66,9 +66,10 @@ def process(run: Path, *options: str, token: str | None = None, **environment: s
 
 @pytest.fixture(scope="module")
 def server(run: Path) -> Iterator[Any]:
-    with process(
-        run, "--max-n", "1000000", "--slow", "1", "--max-body", "100000", "--queue", "64", token=TOKEN
-    ) as made:
+    log = run.parent / "log"
+    limits = ("--max-n", "1000000", "--slow", "1", "--max-body", "100000", "--queue", "64")
+    with process(run, *limits, "--log", str(log), token=TOKEN) as made:
+        made.log = log
         yield made
 
 
@@ -165,6 +166,13 @@ def huge(url: str, rng: random.Random) -> None:
         assert b" 413 " in s.recv(1000)
 
 
+def endless(url: str, rng: random.Random) -> None:
+    with connection(url) as s, pytest.raises(OSError):
+        s.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+        for _ in range(1000):
+            s.sendall(b"X-More: " + b"x" * 10_000 + b"\r\n")
+
+
 def nan(url: str, rng: random.Random) -> None:
     with pytest.raises(ServiceError, match="NaN"):
         Client(url, TOKEN).certify(np.full((1, 4, 4), rng.choice([np.nan, np.inf]), np.float32))
@@ -195,7 +203,7 @@ def hang_up(url: str, rng: random.Random) -> None:
 
 def soak(server: Any, seconds: float) -> None:
     """Everyone who means ill at once, for as long, beside two who ask as they should."""
-    kinds = [garbage, not_json, huge, nan, slow, wrong_token, hang_up]
+    kinds = [garbage, not_json, huge, endless, nan, slow, wrong_token, hang_up]
     last, done, broken = time.monotonic() + seconds, dict.fromkeys(kinds, 0), []
 
     def annoy(kind: Any) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +52,10 @@ def test_two_replicas_answer_as_the_library_does(tmp_path):
     assert {line["status"] for line in logged} == {200}
 
 
+def as_json(outcome: Any) -> Any:
+    return json.loads(json.dumps(outcome.to_dict()))
+
+
 def compare(url: str) -> None:
     g, wrong = SmoothedClassifier(thirds(), Gaussian(0.25), None, 3), []
     g.check_inputs(XS)
@@ -68,7 +73,7 @@ def compare(url: str) -> None:
             (wanted,) = g.certify(XS[i : i + 1], **asked)
             (likely,) = g.predict(XS[i : i + 1], n=200, seed=i)
             found = [client.certify(XS[i], **asked), client.predict(XS[i], n=200, seed=i)]
-            if [json.dumps(one.to_dict()) for one in found] != [json.dumps(one.to_dict()) for one in (wanted, likely)]:
+            if list(map(as_json, found)) != list(map(as_json, (wanted, likely))):
                 wrong.append((i, asked))
         client.close()
 

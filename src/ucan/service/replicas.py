@@ -52,16 +52,17 @@ def serve_replicas(job: ServeJob, host: str, port: int, replicas: int, cluster: 
         weights=_absolute(job.weights),
         log=None if job.log == "-" else _absolute(job.log),  # Ray collects what replicas print
     )
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
     try:
-        ray.init(address=cluster, ignore_reinit_error=True, log_to_driver=False)
+        own = {"include_dashboard": False} if cluster is None else {"address": cluster}
+        ray.init(ignore_reinit_error=True, log_to_driver=False, **own)
         gpus = 1 if ray.cluster_resources().get("GPU", 0) >= replicas else 0
         serve.start(http_options={"host": host, "port": port})
         serve.run(application(job, replicas, gpus), name=NAME, route_prefix="/")
     except RuntimeError as error:
         raise ClusterError(f"Ray Serve did not start: {error}") from error
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # not before: Ray sets handlers of its own
+        signal.signal(number, lambda *_: ended.set())
     print(f"{replicas} replicas on http://{host}:{port}\nPress Ctrl-C to stop.", flush=True)
     ended.wait()
     serve.shutdown()

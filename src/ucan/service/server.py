@@ -17,6 +17,8 @@ from ucan.service.service import Service
 
 # The shortest token: shorter ones can be guessed.
 SHORTEST_TOKEN = 16
+# The most bytes of a request's headers.
+HEADERS = 65_536
 # Seconds that an idle connection is kept, and that a client has to read its answer at the end.
 IDLE, LEAVING = 15, 10
 
@@ -133,13 +135,14 @@ async def _drained(service: Service, server: Any, leave: asyncio.Event, now: asy
 
 
 def _impatient(seconds: float) -> type[Any]:
-    """Uvicorn's protocol, which closes a connection whose headers do not arrive in time."""
+    """Uvicorn's protocol, which closes a connection whose headers do not arrive in time, or have no end."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     base: Any = AutoHTTPProtocol
 
     class Impatient(base):  # type: ignore[misc]
         guard: asyncio.TimerHandle | None = None
+        unread = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -148,8 +151,13 @@ def _impatient(seconds: float) -> type[Any]:
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if self.cycle is None or self.cycle.response_complete:
+                self.unread += len(data)
                 self._watch(self.transport)
-            elif self.guard is not None:
+                if self.unread > HEADERS:
+                    self.transport.close()
+                return
+            self.unread = 0
+            if self.guard is not None:
                 self.guard.cancel()
                 self.guard = None
 

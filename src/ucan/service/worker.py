@@ -164,14 +164,22 @@ class Worker(threading.Thread):
         finally:
             self._ready.set()
         seats = max(1, self._setup.counter.capacity // (2 * PART))
-        while self._wait():
-            try:
-                for candidate in settle_each(self._setup.counter, _Arrivals(self._next), seats):
-                    self._conclude(candidate)
-            except Exception:  # the model's: somebody's input, or all of them
-                self._one_by_one()
-        if self._memory is not None:
-            self._memory.close()
+        try:
+            while self._wait():
+                try:
+                    for candidate in settle_each(self._setup.counter, _Arrivals(self._next), seats):
+                        self._conclude(candidate)
+                except Exception:  # the model's: somebody's input, or all of them
+                    self._one_by_one()
+        finally:  # by a bug, if anybody is left: they are told so, and so is everybody who comes
+            with self._changed:
+                self.draining = True
+                left, self._under_way = [*self._waiting, *self._under_way.values()], {}
+                self._waiting.clear()
+            for task in left:
+                task.done(Refusal(500, "internal", "the service has failed and must be started again."))
+            if self._memory is not None:
+                self._memory.close()
 
     def _prepare(self) -> None:
         g, form, plan = self.g, self.deployed.form, self.deployed.plan
