@@ -6,6 +6,8 @@ import io
 import json
 import math
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,6 +37,7 @@ from ucan.service.service import ServeJob, Service
 from ucan.stopping import AtRadii, Radius, parse_stop
 from ucan.votes import Classifier, Stream, VoteCounter
 
+ROOT = Path(__file__).parents[1]
 XS = inputs()
 PLAN = CertifyPlan(n=400, stop=None)
 
@@ -344,7 +347,7 @@ def test_a_secret_seed_is_not_in_the_answer_and_the_log_has_what_draws_it_again(
     assert not any(str(value) in (tmp_path / "log").read_text() for value in XS[1].flatten().tolist())
 
 
-def test_a_deadline_gives_an_abstention_with_its_reason_and_its_votes():
+def test_a_deadline_gives_an_abstention_with_its_reason_and_its_votes(tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
     made = service(limits={"n": 10**7})
     requests = [("certify", {"input": XS[0].tolist(), "n": 10**7, "deadline": 0.3})]
@@ -358,10 +361,13 @@ def test_a_deadline_gives_an_abstention_with_its_reason_and_its_votes():
     assert 0 < late["evidence"]["n"] < 10**7 and "prediction" not in late
     assert at_once["kind"] == "abstention" and at_once["evidence"]["n"] == 0
     assert fine == by_the_library(smoothed(), "certify", XS[:1], {"n": 200, "seed": 1})
-    schema = json.loads((Path(__file__).parents[1] / "src/ucan/certificate.schema.json").read_text())
+    schema = json.loads((ROOT / "src/ucan/certificate.schema.json").read_text())
     for record in (late, at_once):
         jsonschema.validate(record, schema)
         assert isinstance(from_dict(record), Abstention)
+        (tmp_path / "outcome.json").write_text(json.dumps(record))
+        checker = [sys.executable, str(ROOT / "checker/check_certificate.py"), str(tmp_path / "outcome.json")]
+        assert subprocess.run(checker, capture_output=True, check=False).returncode == 0
     assert made.ledger.spent == pytest.approx(0.002)  # that of the one without a vote was given back
 
 
