@@ -18,13 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from served import inputs, thirds
 from ucan import Client, Gaussian, SmoothedClassifier
 from ucan.certificate import Abstention, Certificate, Prediction
+from ucan.cli import app
 from ucan.runs.certify import CertifyJob, certify
+from ucan.runs.read import Run
 from ucan.service.client import ServiceError
-from ucan.service.load import generate, resident
+from ucan.service.load import generate, measure_run, resident
 
 pytest.importorskip("uvicorn")
 ROOT = Path(__file__).parents[1]
@@ -109,6 +112,22 @@ def test_concurrent_clients_get_the_answers_of_the_library(server):
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_with_the_seed_of_its_run_the_service_gives_the_certificates_of_the_run(server, run):
+    opened, client = Run.open(run), Client(server.url, TOKEN)
+    for i in range(len(XS)):
+        assert as_json(client.certify(XS[i], seed=opened.config.sampling.number)) == as_json(opened.outcome(i))
+    client.close()
+
+
+def test_a_load_is_counted_on_both_sides(server, monkeypatch, tmp_path):
+    monkeypatch.setenv("UCAN_TOKEN", TOKEN)
+    words = ["bench", "--serve", server.url, "--seconds", "1", "--clients", "4", "-o", str(tmp_path / "load.json")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and "99 % within" in done.output, done.output
+    load = json.loads((tmp_path / "load.json").read_text())
+    assert load["answers"] == load["server_answers"] > 0 and load["statuses"] == {} and load["median"] <= load["p99"]
 
 
 def test_the_client_says_what_went_wrong(server):
@@ -287,6 +306,27 @@ def test_promises_outlive_a_kill(run, tmp_path):
 @pytest.mark.slow
 def test_promises_outlive_twenty_kills(run, tmp_path):
     assert rounds(run, tmp_path, 20) >= 20
+
+
+# --- throughput ---
+
+
+@pytest.mark.slow
+def test_the_service_certifies_at_nearly_the_rate_of_certify(tmp_path):
+    """Per second of a processor, the load generator's own apart; 32 clients, digits, n = 1,000 with stopping."""
+    pytest.importorskip("sklearn")
+    net, run = str(tmp_path / "net"), str(tmp_path / "run")
+    sampling = ["--n", "1000", "--stop", "0.25,0.5", "-q"]
+    for words in (
+        ["train", "digits-isotropic", "-o", net, "-q"],
+        ["certify", "--model", net, "--data", "digits", *sampling, "-o", run],
+    ):
+        assert CliRunner().invoke(app, words).exit_code == 0
+    measured = measure_run(run, clients=32, seconds=60.0)
+    load = measured.load
+    assert load.answers == load.server_answers and load.statuses == {}
+    assert measured.ratio is not None and measured.ratio >= 0.8, measured
+    assert load.server_memory is not None and load.server_memory[1] - load.server_memory[0] < 20, load.server_memory
 
 
 # --- the door ---

@@ -31,7 +31,8 @@ class Load:
     """What clients saw of a service. Times are in seconds; ``statuses`` counts refusals by what they said.
 
     ``client_seconds`` is the processor time of the load generator; ``server_seconds`` that of the service, where its process
-    could be watched, and ``server_memory`` its memory in MiB at the first and at the last look.
+    could be watched, and ``server_memory`` its memory in MiB at the first and at the last look. ``server_answers`` is how many
+    answers the service says it has given in the meantime: as many as arrived, if none was lost or given twice.
     """
 
     clients: int
@@ -43,6 +44,7 @@ class Load:
     p99: float
     slowest: float
     client_seconds: float
+    server_answers: int
     server_seconds: float | None = None
     server_memory: tuple[float, float] | None = None
 
@@ -95,6 +97,7 @@ def generate(
         raise InvalidInput("a load needs at least one client, some time and an input.")
     client, waits, statuses = Client(url, token), list[float](), Counter[str]()
     lock, abstained = threading.Lock(), [0]
+    given = answers_given(client, kind)
     before, memory = usage(pid), resident(pid)
     began, own = time.monotonic(), time.process_time()
 
@@ -134,6 +137,7 @@ def generate(
         p99=p99,
         slowest=slowest,
         client_seconds=time.process_time() - own,
+        server_answers=answers_given(client, kind) - given,
         server_seconds=None if before is None or after is None else after - before,
         server_memory=None if memory is None or held is None else (memory, held),
     )
@@ -198,6 +202,12 @@ def serving(run: str | Path, *options: str) -> Iterator[tuple[str, int]]:
         finally:
             process.terminate()
             process.wait()
+
+
+def answers_given(client: Client, kind: str) -> int:
+    """How many answers of this kind a service has given."""
+    found = re.search(rf'^ucan_requests_total{{path="/v1/{kind}",status="200"}} (\d+)$', client.metrics(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def usage(pid: int | None) -> float | None:
