@@ -24,9 +24,9 @@ from served import inputs, thirds
 from ucan import Client, Gaussian, SmoothedClassifier
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.cli import app
+from ucan.errors import ServiceError
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.read import Run
-from ucan.service.client import ServiceError
 from ucan.service.load import generate, measure_run, resident
 
 pytest.importorskip("uvicorn")

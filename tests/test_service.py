@@ -23,8 +23,10 @@ from hypothesis import strategies as st
 from served import inputs, thirds
 from ucan import Abstention, Certificate, CertificationWise, Fixed, Gaussian, InvalidInput, SmoothedClassifier, scales
 from ucan.certificate import from_dict
+from ucan.data import load
 from ucan.engine import Issuer
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed
+from ucan.runs.read import Run
 from ucan.sequential import AllVotes, Candidate, Terms, settle_each
 from ucan.service.application import Application
 from ucan.service.asked import Offer
@@ -677,3 +679,30 @@ def test_plans_of_either_algorithm_begin_and_end_as_in_the_library():
         each = g.certify_each if isinstance(plan, CertifyPlan) else g.predict_each
         ((_, wanted),) = each([x], plan)
         assert g.ended(setup, candidate, plan).to_dict() == wanted.to_dict()
+
+
+OLD = ROOT / "tests" / "fixtures" / "version-0.1"
+
+
+@pytest.mark.parametrize(("name", "model"), [("two-class-run", "isotropic"), ("composed-run", "composed")])
+def test_a_run_of_an_older_version_is_served_as_it_was(name, model):
+    pytest.importorskip("sklearn")
+    run, dataset = Run.open(OLD / name), load("digits")
+    limits = Limits(seeds=True)
+    made = Service(Deployed.open(OLD / name, str(OLD / model)), ServeJob(run="", limits=limits, log=None))
+    made.worker.begin()
+    seed = run.config.sampling.number
+    numbers = run.columns["idx"].tolist()[:3]
+    answers = ask(made, *(("certify", {"input": dataset[i][0].tolist(), "seed": seed}) for i in numbers))
+    ended(made)
+    for i, (status, record) in zip(numbers, answers, strict=True):
+        stored = run.outcome(i)
+        assert status == 200 and stored.counts.tolist() == record["evidence"]["counts"]
+        assert stored.prediction == record.get("prediction") and stored.radius == record.get("radius", 0.0)
+
+
+def test_another_model_than_that_of_the_run_is_refused():
+    with pytest.raises(InvalidInput, match="not the one that"):
+        Deployed.open(OLD / "isotropic-run", str(OLD / "composed"))
+    with pytest.raises(InvalidInput, match="brings its own model"):
+        Deployed.open(OLD / "isotropic", "served:thirds")

@@ -117,6 +117,12 @@ def serve(
                 f"have scope {service.scope}.",
                 file=sys.stderr,
             )
+        if service.scope == "frozen":
+            print(
+                "ucan: scope frozen: each guarantee is about the classifier whose noise is held at that input, and not about "
+                "this service, which computes noise anew. --registry makes it hold (docs/registry.md).",
+                file=sys.stderr,
+            )
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         print(f"{service.deployed.name}: {address} (scope {service.scope})\nPress Ctrl-C to stop.", flush=True)
         try:

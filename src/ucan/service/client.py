@@ -18,19 +18,11 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from ucan.certificate import Abstention, Certificate, Prediction, from_dict
-from ucan.errors import InvalidInput, UcanError
+from ucan.errors import InvalidInput, ServiceError
 
 TENSORS = re.compile(r"^[0-9a-f]{64}\.safetensors$")
 # Seconds between two tries where the service does not say.
 PAUSE = 0.2
-
-
-class ServiceError(UcanError, RuntimeError):
-    """The service refused a request, or cannot be reached. ``status`` is that of HTTP, 0 where there was no answer."""
-
-    def __init__(self, message: str, status: int = 0, code: str = "unreachable") -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
 
 
 class _Connection:

@@ -103,7 +103,8 @@ def _certified(
         shape = dataset.event_shape
     else:
         raise InvalidInput(f"neither the data of {run} are here nor a certificate that tells their shape: give --data.")
-    if config.model.weights_hash not in (None, weights_hash(g.f.model)) or first.evidence.model != g.engine.identity():
+    same = config.model.weights_hash in (None, weights_hash(g.f.model))
+    if not same or first.evidence.model not in (None, g.engine.identity()):
         raise InvalidInput(
             f"the model is not the one that {run} certified: certify it again, then serve that run. (If it has moved, give "
             f"--model and --weights.)"

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from ucan.allocator import keep_memory
-from ucan.errors import InvalidInput, UcanError
+from ucan.errors import InvalidInput, ServiceError, UcanError
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of
-from ucan.service.client import Client, ServiceError
+from ucan.service.client import Client
 from ucan.service.deployed import Deployed
 
 
