@@ -533,7 +533,9 @@ class Claim:
         self.kind, self.format = field(record, "kind"), field(record, "format")
         if self.format not in (1, 2, 3) or self.kind not in ("certificate", "abstention", "prediction"):
             raise Unreadable(f"this is a {self.kind!r} of format {self.format!r}, and formats 1 to 3 are known")
-        self.counts, self.n = votes_of(self.evidence, "counts"), whole(self.evidence, "n", 1)
+        # An abstention that claims nothing may have had no vote: a deadline came first.
+        self.nothing = self.kind == "abstention" and record.get("p_lower") == 0
+        self.counts, self.n = votes_of(self.evidence, "counts"), whole(self.evidence, "n", 0 if self.nothing else 1)
         self.alpha, self.bound = number(self.evidence, "alpha", 1e-300, 1 - 2.0**-53), field(self.evidence, "bound")
         old = self.evidence.get("generator")
         self.told = field(self.evidence, "noise") if old is None else {"line": old}
@@ -594,7 +596,7 @@ class Claim:
         cap, stop = self.evidence.get("cap"), self.evidence.get("stop")
         if cap is not None and self.n > whole(self.evidence, "cap", 1):
             raise Wrong(f"{self.n} votes were counted, and {cap} were planned")
-        if self.bound in FIXED and (stop is not None or cap not in (None, self.n)):
+        if self.bound in FIXED and (stop is not None or cap not in (None, self.n)) and not self.nothing:
             raise Wrong(
                 f"the {self.bound} bound needs a fixed number of votes, and sampling ended at {self.n} of {cap}"
             )

@@ -73,6 +73,7 @@ ORDER = (
     "runs",
     "report",
     "app",
+    "service",
     "cli",
     "__main__",
     "__init__",
@@ -186,6 +187,7 @@ HEAVY = (
     "matplotlib",
     "gradio",
     "ray",
+    "uvicorn",
 )
 
 

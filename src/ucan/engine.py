@@ -212,30 +212,14 @@ class Engine:
         self, inputs: Iterator[torch.Tensor], device: torch.device, seed: int, phases: dict[str, int]
     ) -> Iterator[Request]:
         """What is to be counted on each input."""
-        elsewhere, held, started = None, None, self._started(inputs, device)
+        issue, started = Issuer(self, device), self._started(inputs, device)
         while True:
             with self.beside(device):
                 following = next(started, None)
                 if following is None:
                     return
-                x, noise = following
-                kind = (x.shape, x.dtype)
-                if held is not None and held[0] == kind:
-                    M = held[1]
-                else:
-                    M = noise()
-                    # Noise that does not look at its input is issued once for all inputs of a call, in the state that their
-                    # evidence names: comparing a large matrix with its copy takes longer than all else done for an input.
-                    held = None if self.M.looks() else (kind, M)
+                x, M = issue(*following)
                 name = input_hash(x)
-                if self.grid is None:
-                    check_lost(M, x, self.law)
-                if M.scope == "pipeline" and self.M.looks():  # at every input: noise may follow only some of them
-                    if elsewhere is None:
-                        check_elsewhere(self.M, M, x, self.law)
-                    else:
-                        check_constant(M, elsewhere, x, self.law)
-                    elsewhere = M
             yield Request(M, x, tuple((stream_of(seed, name, phase), n) for phase, n in phases.items()))
 
     def _started(
@@ -321,6 +305,39 @@ class Engine:
             thresholds=thresholds,
             held=held_of(self.f.model),
         )
+
+
+class Issuer:
+    """Issues the noise of one input after the other, each held at its input and checked there."""
+
+    def __init__(self, engine: Engine, device: torch.device) -> None:
+        self.engine, self.device = engine, device
+        self._elsewhere: Generator | None = None
+        self._held: tuple[Any, Generator] | None = None
+
+    def __call__(
+        self, x: torch.Tensor, started: Callable[[], Generator] | None = None
+    ) -> tuple[torch.Tensor, Generator]:
+        """An input (1, *event) on the device, and the generator held at it; ``started`` gives noise that is under way."""
+        generator, law = self.engine.M, self.engine.law
+        x = x.to(self.device)
+        kind = (x.shape, x.dtype)
+        if self._held is not None and self._held[0] == kind:
+            M = self._held[1]
+        else:
+            M = generator.at(x) if started is None else started()
+            # Noise that does not look at its input is issued once for all inputs of a call, in the state that their
+            # evidence names: comparing a large matrix with its copy takes longer than all else done for an input.
+            self._held = None if generator.looks() else (kind, M)
+        if self.engine.grid is None:
+            check_lost(M, x, law)
+        if M.scope == "pipeline" and generator.looks():  # at every input: noise may follow only some of them
+            if self._elsewhere is None:
+                check_elsewhere(generator, M, x, law)
+            else:
+                check_constant(M, self._elsewhere, x, law)
+            self._elsewhere = M
+        return x, M
 
 
 def device_name(device: torch.device) -> str:
