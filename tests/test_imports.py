@@ -24,6 +24,7 @@ ORDER = (
     "allocator",
     "storage",
     "config",
+    "places",
     "fingerprint",
     "passes",
     "estimators",
@@ -53,7 +54,9 @@ ORDER = (
     "engine",
     "questions",
     "smoothed",
+    "differentiable",
     "continuing",
+    "threshold",
     "routed",
     "cluster",
     "bench",
@@ -62,6 +65,7 @@ ORDER = (
     "replay",
     "verify_answer",
     "recertify",
+    "deciding",
     "data",
     "models",
     "tabular",
@@ -71,6 +75,7 @@ ORDER = (
     "runs",
     "report",
     "app",
+    "service",
     "cli",
     "__main__",
     "__init__",
@@ -184,6 +189,7 @@ HEAVY = (
     "matplotlib",
     "gradio",
     "ray",
+    "uvicorn",
 )
 
 

@@ -230,7 +230,7 @@ def test_records_of_other_questions_are_no_certificates():
         record = one.to_dict()
         again = from_dict(record)
         assert again.to_dict() == record and str(again) == str(one) and not isinstance(one, ucan.Certificate)
-        with pytest.raises(InvalidInput, match="format 3"):
+        with pytest.raises(InvalidInput, match="format 4"):
             class_from_dict(record)
     with pytest.raises(InvalidInput, match="does not know"):
         from_dict({**record, "kind": "fortune"})

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ucan.budget import Budget
     from ucan.certificate import Abstention, Certificate, Prediction
     from ucan.data.tables import Table
+    from ucan.differentiable import Differentiable
     from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
     from ucan.generators import (
         BasisWise,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         Generator,
         Isotropic,
         Pattern,
+        Splitting,
     )
     from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
     from ucan.models import Denoised, Ensemble
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
     from ucan.region import Region
     from ucan.registry import Registry
     from ucan.routed import Routed
+    from ucan.service.client import Client
     from ucan.smoothed import SmoothedClassifier
     from ucan.tabular import SmoothedTable
+    from ucan.threshold import Threshold
 
 __all__ = [
     "Abstention",
@@ -38,9 +42,11 @@ __all__ = [
     "BudgetWise",
     "Certificate",
     "CertificationWise",
+    "Client",
     "Composed",
     "DatasetWise",
     "Denoised",
+    "Differentiable",
     "Ensemble",
     "ExpInf",
     "Fixed",
@@ -64,7 +70,9 @@ __all__ = [
     "SmoothedRegressor",
     "SmoothedSegmenter",
     "SmoothedTable",
+    "Splitting",
     "Table",
+    "Threshold",
     "UcanError",
     "Uniform",
     "UnsupportedNorm",
@@ -78,14 +86,18 @@ __getattr__, __dir__ = lazy_names(
         "budget": "Budget",
         "certificate": "Abstention Certificate Prediction",
         "data.tables": "Table",
+        "differentiable": "Differentiable",
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
-        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern",
+        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern "
+        "Splitting",
         "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
         "questions.smoothed": "SmoothedLabels SmoothedRegressor SmoothedSegmenter",
         "region": "Region",
         "registry": "Registry",
         "routed": "Routed",
+        "service.client": "Client",
+        "threshold": "Threshold",
         "smoothed": "SmoothedClassifier",
         "tabular": "SmoothedTable",
     },

@@ -33,14 +33,14 @@ class Decided(Answer):
     ``answers`` is int64 (*places), −1 where nothing is claimed. All claims of one input hold at once, with probability at
     least 1 − α. ``radii`` (*places) are before Σ, 0 where nothing is claimed; by Holm's rule they are all the radius that was
     asked for. ``region`` is the smallest of them, where all claims hold. ``p_lowers`` bound the classes' probabilities at the
-    input itself. ``asked`` is the radius that was asked for, if one was. ``chosen`` are the classes that votes of their own
+    input itself. ``asked`` is the radius that was asked for, if one was. ``selected`` are the classes that votes of their own
     chose, also where nothing is claimed about them.
     """
 
     what: str
     rule: Rule
     answers: torch.Tensor
-    chosen: torch.Tensor
+    selected: torch.Tensor
     radii: torch.Tensor
     p_lowers: torch.Tensor
     asked: float | None = None
@@ -78,7 +78,7 @@ class Decided(Answer):
 
     def content(self, folder: Path | None) -> dict[str, Any]:
         """The rule, and the maps."""
-        maps = {name: getattr(self, name) for name in ("answers", "chosen", "radii", "p_lowers")}
+        maps = {name: getattr(self, name) for name in ("answers", "selected", "radii", "p_lowers")}
         about = {"what": self.what, "rule": self.rule, "asked": self.asked, "share": self.share}
         return {**about, "maps": tensors_to_json(maps, folder)}
 
@@ -149,4 +149,4 @@ class Decisions(Question):
         maps: dict[str, Any] = {"radii": torch.from_numpy(radii), "p_lowers": torch.from_numpy(lows)}
         shared = asked.shared(bound, smallest)
         about: dict[str, Any] = {"what": self.what, "rule": rule, "asked": self.radius}
-        return Decided(**shared, **about, answers=answers, chosen=classes, **maps)
+        return Decided(**shared, **about, answers=answers, selected=classes, **maps)

@@ -16,8 +16,8 @@ from ucan.choices import norm_name, norm_to_json
 from ucan.region import Region
 from ucan.rounding import floor_digits
 
-# Certificates of one class have format 2; a reader of these refuses what answers another question.
-FORMAT = 3
+# Certificates of one class have format 2 or 3; a reader of these refuses what answers another question.
+FORMAT = 4
 Where = Literal["here", "inside"]
 
 

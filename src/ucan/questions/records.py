@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ucan.certificate import Abstention, Certificate, Prediction, region_from_json
+from ucan.certificate import Abstention, Certificate, Level, Prediction, region_from_json
 from ucan.certificate import from_dict as class_from_dict
 from ucan.choices import norm_from_json
 from ucan.errors import InvalidInput, UcanError
@@ -22,7 +22,7 @@ KINDS: dict[str, type[Answer]] = {kind.kind: kind for kind in (Interval, Among, 
 
 def from_dict(
     record: dict[str, Any], folder: str | Path | None = None
-) -> Answer | Abstention | Certificate | Prediction:
+) -> Answer | Abstention | Certificate | Prediction | Level:
     """Rebuild an answer from its ``to_dict``; certificates of one class, too."""
     if record.get("format") != FORMAT:
         return class_from_dict(record, folder)
@@ -45,7 +45,7 @@ def from_dict(
         raise InvalidInput(f"this is not a complete record of an answer: {error}.") from error
 
 
-def load_json(path: str | Path) -> Answer | Abstention | Certificate | Prediction:
+def load_json(path: str | Path) -> Answer | Abstention | Certificate | Prediction | Level:
     """Read an answer or a certificate from a file that ``ucan.certificate.save_json`` wrote."""
     path = Path(path)
     try:

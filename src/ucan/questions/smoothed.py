@@ -76,6 +76,10 @@ class Smoothed:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, question: Question
     ) -> Iterator[tuple[int, Answer | Abstention]]:
         """Yield (number, answer) for inputs (1, *event) as each is finished; inputs share forward passes."""
+        if self.M.turns(self.law) is not None:
+            raise InvalidInput(
+                f"{self.M.describe()} noise is not added to its input, and only certificates of one class are known for it."
+            )
         phases = {**({"select": plan.n0} if question.selects else {}), "estimate": plan.n}
         for setup, i, request, kept in self.engine.counted(inputs, plan, phases):  # μ, Σ ← M
             with self.engine.beside(request.x.device):
@@ -103,6 +107,10 @@ class Smoothed:
                 "this model cannot be identified, so no seed can be derived from it: give it a model_id."
             )
         return replace(plan, seed=DerivedSeed(self.engine.derived_seed(data_hash), data_hash))
+
+    def identity(self) -> str | None:
+        """The model's identity."""
+        return self.engine.identity()
 
     def held_at(self, x: torch.Tensor) -> Generator:
         """μ, Σ ← M at one input (1, *event); refused if the noise would be lost in rounding."""

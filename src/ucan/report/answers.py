@@ -20,7 +20,7 @@ from ucan.questions.catalogue import QUESTIONS
 from ucan.questions.decisions import Decided
 from ucan.questions.record import Answer
 from ucan.questions.regression import Interval
-from ucan.report.figures import ticks
+from ucan.report.axes import ticks
 from ucan.report.markup import render
 from ucan.report.page import COLOURS, GENERATOR
 from ucan.report.pictures import NO_CLASS, as_classes, as_picture, is_picture
@@ -206,7 +206,7 @@ def _masks(decided: list[tuple[int, Decided]], data: Labelled | None) -> list[di
         panels = []
         if data is not None and is_picture(tuple(data.event_shape)):
             panels.append(("input", as_picture(data[idx][0])))
-        panels.append(("mask", as_classes(one.chosen.numpy())))
+        panels.append(("mask", as_classes(one.selected.numpy())))
         panels.append(("certified; grey: left open", as_classes(one.answers.numpy())))
         if data is not None and data.targets is not None and data.targets[idx].shape == one.answers.shape:
             panels.append(("target", as_classes(data.targets[idx].numpy())))

@@ -26,7 +26,7 @@ from ucan.questions.smoothed import Smoothed, SmoothedLabels, SmoothedRegressor,
 from ucan.questions.topk import Among
 from ucan.results.answers import AnswerStore
 from ucan.results.metrics import NO_LABEL
-from ucan.runs.build import data_ref, generator_of, law_of, loaded, model_ref, noise_ref, settle_backend, smoothed_of
+from ucan.runs.build import data_ref, generator_of, law_of, loaded, model_ref, noise_ref, settle_one, smoothed_of
 from ucan.runs.build import step_for as step_for
 from ucan.runs.config import AskConfig, ClaimRef, LawRef, Sampling, begun_seed
 from ucan.runs.fields import from_table, to_table
@@ -159,7 +159,7 @@ def _config(
 ) -> AskConfig:
     """Make the run's config; this also chooses the backend."""
     before = known.sampling.backend if known is not None and known.model.spec == job.spec else None
-    backend = settle_backend(g, job.backend, plan, first, len(selection.indices), before)
+    backend = settle_one(g, job.backend, plan, first, len(selection.indices), before)
     return AskConfig(
         ucan=__version__,
         question=name_of(job.question),
