@@ -277,3 +277,4 @@ def test_composed_noise_shifts_as_isotropic_noise_does():
         g.certify(torch.zeros(1, 1, 2, 2), n=5000, norm=math.inf, **options) for options in ({"confidence": 0.5}, {})
     )
     assert one.radius == pytest.approx(plain.radius, rel=1e-9) and one.norm == math.inf
+    assert one.at(one.region.radius) == pytest.approx(0.5, abs=1e-9) and from_dict(one.to_dict()).line == one.line

@@ -24,22 +24,22 @@ BOUND = "binary"
 class Confident(Answer):
     """The class ``prediction`` has a smoothed probability of at least ``confidence`` at every input in the region.
 
-    ``p_lower`` bounds it at the input itself. A level below 1/2 leaves open whether it is the most probable class.
+    ``p_lower`` bounds it at the input itself. A level below 1/2 leaves open whether it is the most probable class. ``line`` is
+    how a radius becomes a move in the law's own units: multiplied by the first, and the second added.
     """
 
     prediction: int
     confidence: float
     p_lower: float
+    line: tuple[float, float] = (1.0, 0.0)
     kind: ClassVar[str] = "confidence"
     task: ClassVar[str] = "confidence"
 
     def at(self, radius: float) -> float:
-        """A lower bound on the probability for every change of at most this size, before Σ: T_r(p_lower).
-
-        In real arithmetic, and for noise whose regions are the law's own.
-        """
-        dim, norm = self.region.dim, self.region.norm
-        return float(self.evidence.law.shifted(self.p_lower, radius, norm, dim))
+        """A lower bound on the probability for every change of at most this size, before Σ: T_r(p_lower)."""
+        per, paid = self.line
+        moved = per * radius + (paid if radius else 0.0)
+        return float(self.evidence.law.shifted(self.p_lower, moved, self.region.norm, self.region.dim))
 
     def p_value(self, kept: Votes, where: Where) -> float:
         """By how few votes the class has."""
@@ -57,12 +57,14 @@ class Confident(Answer):
 
     def content(self, folder: Path | None) -> dict[str, Any]:
         """The class, the level and the bound."""
-        return {"prediction": self.prediction, "confidence": self.confidence, "p_lower": self.p_lower}
+        about = {"prediction": self.prediction, "confidence": self.confidence, "p_lower": self.p_lower}
+        return {**about, "line": list(self.line)}
 
     @classmethod
     def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Confident:
         """From JSON's values."""
-        return cls(**shared, **{name: content[name] for name in ("prediction", "confidence", "p_lower")})
+        about: dict[str, Any] = {name: content[name] for name in ("prediction", "confidence", "p_lower")}
+        return cls(**shared, **about, line=tuple(content["line"]))
 
     def question(self) -> Confidence:
         """The same level."""
@@ -94,4 +96,5 @@ class Confidence(Question):
                 f"the lower bound {floor_digits(p, 6)} on the probability of class {c_A} is not above {self.level:g}"
             )
             return asked.abstention(BOUND, shown)
-        return Confident(**asked.shared(BOUND, radius), prediction=c_A, confidence=self.level, p_lower=p)
+        about: dict[str, Any] = {"prediction": c_A, "confidence": self.level, "p_lower": p, "line": shift.line}
+        return Confident(**asked.shared(BOUND, radius), **about)

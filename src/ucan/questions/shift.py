@@ -71,7 +71,13 @@ class Shift:
 
     def moved(self, r: float) -> float:
         """The move in the law's own units, rounding paid."""
-        return float((r / ROUNDED_DOWN if self.rounded else r) + self.paid) / self.own
+        per, paid = self.line
+        return float(per * r + paid)
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """What a radius is multiplied by, and what is added to it, to be a move in the law's own units."""
+        return 1 / (self.own * (ROUNDED_DOWN if self.rounded else 1.0)), self.paid / self.own
 
     def threshold(self, r: float) -> float:
         """The probability at which a class keeps its majority up to r; NaN where there is none."""
