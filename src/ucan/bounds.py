@@ -301,6 +301,20 @@ class Sequential(Bound):
         return low
 
 
+class Exact(Bound):
+    """Of votes that are all draws of a noise, each once: shares are probabilities, and α is not used."""
+
+    name = "exact"
+
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """The shares of the class and of the most voted other one."""
+        return (votes.hits / votes.n, votes.others / votes.n) if votes.fixed else (0.0, None)
+
+    def p_value(self, votes: Ballot, tau: float) -> float:
+        """0 where the class leads, else 1."""
+        return 0.0 if votes.hits > votes.others else 1.0
+
+
 # Of α, what the votes in pairs have; those before have the rest.
 IN_PAIRS = 0.5
 
@@ -337,7 +351,7 @@ def ladder(thresholds: tuple[float, ...]) -> list[tuple[float, float]]:
     return list(zip(stands, [*ends, 1.0], strict=True))
 
 
-_ALL = (Binary(), Randomised(), TwoClass(), Anytime(), Sequential(), Paired())
+_ALL = (Binary(), Randomised(), TwoClass(), Anytime(), Sequential(), Paired(), Exact())
 BY_NAME: dict[str, Bound] = {bound.name: bound for bound in _ALL}
 
 

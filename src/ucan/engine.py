@@ -44,6 +44,7 @@ from ucan.votes import (
     forward_size,
     halved,
     running_tallies,
+    stream_of,
 )
 
 # Number of prepared backends of f that are cached.
@@ -69,7 +70,7 @@ class Setup:
 
     def classify_samples(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
         """n votes on one input (1, *event) under the generator held at it."""
-        return classify_samples(self.counter, M, x, n, Stream(seed, input_hash(x), phase))
+        return classify_samples(self.counter, M, x, n, stream_of(seed, input_hash(x), phase))
 
     def running_votes(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Iterator[Votes]:
         """The same votes as they come: those so far, after every forward pass; the last are all n."""
@@ -235,7 +236,7 @@ class Engine:
                     else:
                         check_constant(M, elsewhere, x, self.law)
                     elsewhere = M
-            yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
+            yield Request(M, x, tuple((stream_of(seed, name, phase), n) for phase, n in phases.items()))
 
     def _started(
         self, inputs: Iterator[torch.Tensor], device: torch.device
@@ -298,7 +299,7 @@ class Engine:
     ) -> Evidence:
         """Everything needed to check these votes, or to draw them again; ``selection`` chose the class, where others did."""
         name, phase = input_hash(x), "estimate" if isinstance(plan, CertifyPlan) else "predict"
-        phases = (phase,) if selection is None else ("select", phase)
+        phases = [] if bound == "exact" else [phase] if selection is None else ["select", phase]  # exact: none drawn
         return Evidence(
             counts=tuple(votes.counts.tolist()),
             invalid=votes.invalid,

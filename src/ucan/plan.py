@@ -72,7 +72,7 @@ class CertifyPlan:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_choice("bound", self.bound, BOUNDS)
-        if self.stop is not None and self.bound in ("two-class", "randomised"):
+        if self.stop is not None and self.bound in ("two-class", "randomised", "exact"):
             raise InvalidInput(
                 f'stopping early has a bound of its own, and bound="{self.bound}" is for a fixed n: leave out one of them.'
             )
@@ -162,10 +162,15 @@ def _plain(plan: CertifyPlan | PredictPlan) -> None:
     object.__setattr__(plan, "alpha", float(plan.alpha))
 
 
+MOST = 10**15
+
+
 def check_count(name: str, value: Any) -> None:
-    """Refuse anything but a whole number of at least 1."""
+    """Refuse anything but a whole number of at least 1, and one that no machine will ever count to."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
+    if int(value) > MOST:
+        raise InvalidInput(f"{name} must be at most {MOST:,}, got {value!r}.")
 
 
 def given_seed(seed: Any) -> int:

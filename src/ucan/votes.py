@@ -25,7 +25,7 @@ from torch import nn
 
 from ucan.arithmetic import Grid
 from ucan.errors import InvalidInput, ModelError
-from ucan.generators import Generator
+from ucan.generators import Generator, Turn
 from ucan.laws import Law
 from ucan.passes import Fetched
 
@@ -74,6 +74,22 @@ class Stream:
     def block(self, number: int, device: torch.device) -> torch.Generator:
         """The generator of one block. A CPU generator keeps only 32 bits of a seed, so 32 bits are what we give it."""
         return torch.Generator(device).manual_seed((int(self.key[:8], 16) + number) % 2**32)
+
+
+class Enumeration(Stream):
+    """All draws of a noise in their order, in place of random ones."""
+
+    def block(self, number: int, device: torch.device) -> Turn:  # type: ignore[override]
+        """The draws of one block."""
+        return Turn(number)
+
+
+ENUMERATED = "enumerate"  # the phase whose votes are all draws of the noise
+
+
+def stream_of(seed: int | None, input_hash: str, phase: str) -> Stream:
+    """The stream of a phase of a run at an input."""
+    return (Enumeration if phase == ENUMERATED else Stream)(seed, input_hash, phase)
 
 
 @dataclass(frozen=True)
@@ -171,6 +187,7 @@ class Classifier:
 
     def _alike_in_company(self, batch: torch.Tensor, others: torch.Tensor) -> bool:
         together, again = self._answers(batch), self._answers(batch)
+        self.to_votes(together, len(batch))  # an answer of the wrong shape is another fault
         if not self._agree(together, again):
             return True  # it draws at random
         apart = torch.cat([self._answers(one) for one in batch.split(1)])

@@ -133,6 +133,7 @@ def _network(
 
     from ucan.laws import Gaussian
     from ucan.models import build_model, load_model
+    from ucan.models.foreign import ExportedModel
     from ucan.runs.build import classes_of
     from ucan.training import is_trained_run, load_run
 
@@ -148,6 +149,8 @@ def _network(
     if model in NAMES and weights is None:  # the speed does not depend on the weights
         return build_model(model, event, 10).to(where), event, 10, Gaussian(0.25)
     network = load_model(model, weights, None, where, event)
+    if isinstance(network, ExportedModel):
+        network = network.as_module()
     if not isinstance(network, nn.Module) or next(network.parameters(), None) is None:
         raise InvalidInput(
             f"{model} has no PyTorch weights, so its bare forward pass cannot be measured. Give a PyTorch module."

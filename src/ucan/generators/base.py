@@ -30,6 +30,17 @@ from ucan.scales import Scalar, Scale, as_scale, make_scale
 _SAMPLED: weakref.WeakKeyDictionary[Scale, dict[torch.dtype, Scale]] = weakref.WeakKeyDictionary()
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Stands for a block's random generator where the draws of a noise are enumerated: the block with this number."""
+
+    number: int
+
+    def first(self, size: int) -> int:
+        """The number of the first draw of the block, if every block has this many."""
+        return self.number * size
+
+
 class Generator(nn.Module):
     """Maps inputs to the offset μ and the scale Σ of their noise, y = x + μ + Σε, and declares the scope of its guarantee.
 
@@ -44,6 +55,7 @@ class Generator(nn.Module):
     scope: ClassVar[Scope]
     redrawn: ClassVar[bool] = False  # whether every copy draws its own Σ, so that there is none to hold at an input
     learns_size: ClassVar[bool] = False  # whether only a term of the loss keeps Σ from shrinking in training
+    on_model: ClassVar[bool] = False  # whether it is computed from the classifier, at every input
     _issued: _Issued | None = None  # the last issued noise: constant noise is copied once, for all its certificates
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Generator:
@@ -207,6 +219,10 @@ class Generator(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Without what was issued: a copy of a generator, or one that was sent elsewhere, issues its own."""
         return {name: value for name, value in vars(self).items() if name != "_issued"}
+
+    def turns(self, law: Law) -> int | None:
+        """The number of different draws, equally likely, if they can be enumerated; None if they cannot."""
+        return None
 
     def looks(self) -> bool:
         """Whether μ and Σ could depend on the input: True unless they are known not to."""
