@@ -34,6 +34,7 @@ from ucan.service.deployed import Deployed
 from ucan.service.inputs import Form
 from ucan.service.limits import Ledger, Limits
 from ucan.service.metrics import Metrics
+from ucan.service.replicas import application
 from ucan.service.server import check_address, token_of
 from ucan.service.service import ServeJob, Service
 from ucan.stopping import AtRadii, Radius, parse_stop
@@ -400,6 +401,11 @@ def test_alpha_is_spent_once_per_claim_and_never_more_than_the_budget():
     assert status == 200
     assert "ucan_alpha_spent 0.0054" in made.metrics.text() and "ucan_alpha_budget 0.0055" in made.metrics.text()
     ended(made)
+
+
+def test_a_budget_of_alpha_is_for_one_process():
+    with pytest.raises(InvalidInput, match="one process"):
+        application(ServeJob(run="", limits=Limits(alpha_budget=0.05)), replicas=2)
 
 
 def test_a_ledger_neither_loses_nor_invents_alpha():
