@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 import ucan
+from ucan.audit import Budget
 from ucan.errors import InvalidInput, ModelError, UnsupportedNorm
 from ucan.generators.optimised import Ancer, DataDependent
+from ucan.report.rerun import commands
+from ucan.runs.audit import AuditJob, audit
+from ucan.runs.certify import CertifyJob, certify
+from ucan.runs.read import Run
+from ucan.runs.train import TrainJob, trainer_of
+from ucan.runs.verify import VerifyJob, verify
+from ucan.training import read_settings
 
 LAW = ucan.Gaussian(0.3)
 
@@ -78,3 +90,83 @@ def test_what_it_has_no_radius_for_is_refused() -> None:
         g.certify(torch.zeros(1, 1, 2, 2), n=100)
     with pytest.raises(InvalidInput, match="shape_steps"):
         Ancer(curved(), LAW, shape_steps=0)
+
+
+# --- on the digits, by the commands ---
+
+QUICK = "data-dependent(steps=30,draws=16)"
+SHAPED = "ancer(steps=30,draws=16,shape_steps=25)"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("optimised") / "model"
+    trainer_of(TrainJob(settings="digits-isotropic", changes=["epochs=10"], device="cpu"), folder).run()
+    return folder
+
+
+def certified(trained: Path, out: Path, **changed: Any) -> Run:
+    settings: dict[str, Any] = dict(model=str(trained), data="digits", scale=0.15, skip=40, n=500, most=10)
+    certify(CertifyJob(**{**settings, **changed}), out)
+    return Run.open(out)
+
+
+def means(run: Run) -> tuple[float, float]:
+    return float(run.columns["radius"].mean()), float(run.columns["alm"].mean())
+
+
+def test_larger_frozen_radii_than_the_isotropic_start(trained: Path, tmp_path: Path) -> None:
+    plain, own, shaped = (
+        certified(trained, tmp_path / str(i), noise=noise) for i, noise in enumerate((None, QUICK, SHAPED))
+    )
+    assert (plain.scope, own.scope, shaped.scope) == ("pipeline", "frozen", "frozen")
+    assert means(own)[0] > 1.1 * means(plain)[0]  # the radius
+    assert means(shaped)[1] > 1.03 * means(own)[1] and means(shaped)[0] > 1.05 * means(plain)[0]  # ALM, and the radius
+    assert any(f"--noise '{QUICK}'" in line for line in commands(own))
+
+
+def test_its_audit_breaks_nothing_where_it_is_frozen_and_something_live(trained: Path, tmp_path: Path) -> None:
+    run = certified(trained, tmp_path / "run", noise="data-dependent(steps=4,draws=4)", most=2, certificates=True)
+    budget = Budget(steps=4, draws=8, restarts=1, check=300)
+    done = audit(AuditJob(run=run.folder, factors=(0.9,), budget=budget))
+    assert done.summary.broken["frozen"] == 0 and not done.summary.is_bug and "live" in done.summary.broken
+    assert {a.covered for a in done.attempts if a.mode == "live"} == {False}
+    idx = int(run.columns["idx"][~run.columns["abstained"]][0])
+    job = VerifyJob(
+        certificate=run.folder / "certificates" / f"{idx}.json", model=str(trained), scale=0.15, input="digits", index=idx,
+        noise="data-dependent(steps=4,draws=4)",
+    )  # fmt: skip
+    verified = verify(job)
+    assert verified.stands and verified.verdict.confirms == "frozen"
+    assert not verify(replace(job, noise="data-dependent(steps=4,draws=5)")).stands  # other noise
+
+
+def test_with_a_registry_nothing_breaks(trained: Path, tmp_path: Path) -> None:
+    run = certified(
+        trained, tmp_path / "run", noise="data-dependent(steps=4,draws=4)", most=2, registry=tmp_path / "memory.sqlite"
+    )
+    assert run.scope == "registry" and run.certificates > 0
+    budget = Budget(steps=3, draws=8, restarts=1, check=300)
+    done = audit(AuditJob(run=run.folder, factors=(0.9,), budget=budget))
+    assert done.summary.covered_breaks == 0 and not done.summary.is_bug
+
+
+def test_the_noise_of_a_trained_run_is_replaced_by_optimised_noise_alone(trained: Path) -> None:
+    with pytest.raises(InvalidInput, match="leave out --noise"):
+        certified(trained, trained, noise="pattern-2")
+    with pytest.raises(InvalidInput, match="not trained"):
+        replace(read_settings("digits-isotropic"), generator={"kind": "ancer"}).build_generator((1, 8, 8), None)
+
+
+def test_votes_are_independent_of_the_draws_that_chose_sigma() -> None:
+    """For a linear classifier the true radius is the margin, whatever σ is: false claims stay below α."""
+    net, alpha, tries = linear([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]]), 0.2, 150
+    noise = DataDependent(net, LAW, draws=10, steps=4)
+    g = ucan.SmoothedClassifier(net, LAW, noise, num_classes=2)
+    x = torch.rand(tries, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    x[:, 0, 0, 0] = 0.3
+    outcomes = g.certify(x, n0=20, n=60, alpha=alpha, seed=1)
+    false = sum(not c.abstained and c.radius > 0.3 for c in outcomes)
+    assert (
+        0.05 * tries < false <= tries * alpha + 3 * (tries * alpha * (1 - alpha)) ** 0.5
+    )  # a bound that is nearly tight

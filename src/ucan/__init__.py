@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ucan.budget import Budget
     from ucan.certificate import Abstention, Certificate, Prediction
     from ucan.data.tables import Table
+    from ucan.differentiable import Differentiable
     from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
     from ucan.generators import (
         BasisWise,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         Generator,
         Isotropic,
         Pattern,
+        Splitting,
     )
     from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
     from ucan.models import Denoised, Ensemble
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ucan.service.client import Client
     from ucan.smoothed import SmoothedClassifier
     from ucan.tabular import SmoothedTable
+    from ucan.threshold import Threshold
 
 __all__ = [
     "Abstention",
@@ -42,6 +45,7 @@ __all__ = [
     "Composed",
     "DatasetWise",
     "Denoised",
+    "Differentiable",
     "Ensemble",
     "ExpInf",
     "Fixed",
@@ -62,7 +66,9 @@ __all__ = [
     "SingularScale",
     "SmoothedClassifier",
     "SmoothedTable",
+    "Splitting",
     "Table",
+    "Threshold",
     "UcanError",
     "Uniform",
     "UnsupportedNorm",
@@ -76,14 +82,17 @@ __getattr__, __dir__ = lazy_names(
         "budget": "Budget",
         "certificate": "Abstention Certificate Prediction",
         "data.tables": "Table",
+        "differentiable": "Differentiable",
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
-        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern",
+        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern "
+        "Splitting",
         "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
         "region": "Region",
         "registry": "Registry",
         "routed": "Routed",
         "service.client": "Client",
+        "threshold": "Threshold",
         "smoothed": "SmoothedClassifier",
         "tabular": "SmoothedTable",
     },

@@ -26,10 +26,11 @@ from ucan.report import pictures
 from ucan.report.noise import Noise, NoiseAt
 from ucan.report.runs import AUDIT, Run
 from ucan.report.slices import Slice, cut
+from ucan.results.formats import class_name
 from ucan.results.metrics import labelled
 from ucan.rounding import floor_digits, floor_significant
 from ucan.runs.rebuild import data_of
-from ucan.runs.sheet import class_name
+from ucan.runs.router import is_router
 from ucan.sidecar import input_hash
 from ucan.tabular import row_answer
 
@@ -128,7 +129,7 @@ def in_words(record: dict[str, Any], truth: int, names: Sequence[str] = ()) -> l
     if record["kind"] == "abstention":
         return [f"No claim: {record['reason'].rstrip('.')}."]
     evidence, answer, norm = record["evidence"], record["prediction"], record["norm"]
-    called, label = (class_name(number, names or None) for number in (answer, truth))
+    called, label = (class_name(number, names) for number in (answer, truth))
     called = f"class {called}" if called.isdigit() else called
     verdict = "" if truth < 0 else ", which is right" if answer == truth else f", but the label is {label}"
     length = "length" if norm is None else f"{norm_name(float(norm))} length"
@@ -144,6 +145,26 @@ def in_words(record: dict[str, Any], truth: int, names: Sequence[str] = ()) -> l
         + condition.get(record["scope"], ", **if the noise stays as it was computed at this input**."),
         f"{called[0].upper()}{called[1:]} {_votes_in_words(evidence, answer)}, so its probability is at least "
         f"{floor_digits(record['p_lower'], 3)}, except with probability {evidence['alpha']:g}.",
+        *_choice_in_words(record.get("choice")),
+    ]
+
+
+def _choice_in_words(choice: dict[str, Any] | None) -> list[str]:
+    """Of a router: which expert was chosen, and how surely; no sentence of a single classifier."""
+    if choice is None:
+        return []
+    evidence = choice["evidence"]
+    if choice["kind"] == "level":
+        side = "above" if choice["above"] else "not above"
+        return [
+            f"A router chose expert {0 if choice['above'] else 1}, since the top probability is {side} "
+            f"{choice['threshold']:g}, except with probability {evidence['alpha']:g}; it stays so within a radius of "
+            f"{floor_significant(choice['radius'], 3)}."
+        ]
+    expert = choice["prediction"]
+    return [
+        f"A router chose expert {expert}, {_votes_in_words(evidence, expert).replace('got', 'with')}, except with probability "
+        f"{evidence['alpha']:g}; the choice stays within a radius of {floor_significant(choice['radius'], 3)}."
     ]
 
 
@@ -167,6 +188,8 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
     truth = run.label_of(number)
     classes = run.config.model.class_names
     said = in_words(record, truth, classes)
+    if is_router(run.config.model.spec) and record["kind"] == "abstention" and "choice" not in record:
+        said.append("The votes are those of the choice, among the experts.")
     if isinstance(dataset, Table) and record["kind"] == "certificate" and run.in_units:
         found_reach = row_answer(dataset.for_model(None, classes), number, run.outcome(number)).reach
         said[1] = said[1] if found_reach is None else found_reach.words()
@@ -189,8 +212,10 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
         assert attempt is not None, "chosen named its input"
         said.append(_break_in_words(attempt, record.get("p_upper") is not None))
         panels += _break_panels(run, attempt)
-    name = dataset.name_of(number) if dataset is not None and dataset.names is not None else ""
-    label = class_name(truth, classes or None)
+    name = run.names.get(number) or (
+        dataset.name_of(number) if dataset is not None and dataset.names is not None else ""
+    )
+    label = class_name(truth, classes)
     return Exhibit(
         why, number, truth, record.get("prediction"), evidence.counts, tuple(said), tuple(panels), name, label
     )
@@ -227,10 +252,10 @@ def _typical(run: Run, missing: list[str]) -> Typical | None:
 
 
 def _dataset(run: Run, known: dict[Any, Labelled | str], missing: list[str]) -> Labelled | None:
-    key = replace(run.config.data, skip=None, fingerprint=None)
+    key = replace(run.config.data, skip=None, fingerprint=None), run.base
     if key not in known:
         try:
-            known[key] = data_of(run.config.data)
+            known[key] = data_of(run.config.data, base=run.base)
         except (UcanError, OSError) as error:
             known[key] = f"The pictures are not shown, since the data cannot be read: {error}"
     found = known[key]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,22 @@ from ucan.certificate import SCOPES, Abstention, Certificate, save_json
 from ucan.cluster import spread
 from ucan.continuing import can_go_on, certify_more
 from ucan.data.tables import Table, by_held
-from ucan.errors import InvalidInput, ModelError, UcanError
+from ucan.errors import InvalidInput
 from ucan.evidence import Evidence
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.results.confusion import other_order
-from ucan.results.formats import write
+from ucan.results.formats import class_name, write
 from ucan.results.metrics import NO_LABEL, labelled
-from ucan.results.store import Store
+from ucan.results.store import Store, remove_empty
 from ucan.rounding import floor_percent
+from ucan.routed import Deployed, single
 from ucan.runs.config import Sampling
+from ucan.runs.mishaps import answered
 from ucan.runs.prepare import CertifyJob as CertifyJob
 from ucan.runs.prepare import Prepared, compared, config_of, grows, prepared
 from ucan.runs.progress import SILENT, Progress
-from ucan.runs.sheet import SHEET, class_name, has_sheet, row_answers, write_sheet
-from ucan.smoothed import SmoothedClassifier
+from ucan.runs.sheet import SHEET, has_sheet, row_answers, write_sheet
 from ucan.tabular import RowAnswer
 
 # Number of a table's rows that a summary describes.
@@ -114,10 +116,19 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
         The counts, the accuracy and the paths of the run.
     """
     work = prepared(job, out, progress)
+    try:
+        return _certify(work, job, progress)
+    except Exception:
+        if work.known is None:
+            remove_empty(work.folder)
+        raise
+
+
+def _certify(work: Prepared, job: CertifyJob, progress: Progress) -> Certified:
     config = config_of(work)
     with (
         _memory(job.registry, work.g, work.first, work.plan) as memory,
-        Store.create(work.folder, config.to_table(), compared) as store,
+        Store.create(work.folder, config.to_table(), partial(compared, work.folder)) as store,
     ):
         if work.known is not None and grows(work.known, config):
             if job.cluster is not None:
@@ -129,7 +140,7 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
             if len(store):
                 write(store, work.tsv, overwrite=True)
                 if has_sheet(work.selection.dataset):
-                    write_sheet(store, work.selection.dataset, work.class_names, work.folder)
+                    write_sheet(store, work.selection.dataset, work.class_names or (), work.folder)
         _check_order(store, work, progress)
         return _summary(store, work)
 
@@ -140,7 +151,7 @@ def _check_order(store: Store, work: Prepared, progress: Progress) -> None:
     found = other_order(columns["label"], columns["prediction"])
     if found is None:
         return
-    names = work.class_names
+    names = work.class_names or ()
     told = ", ".join(f"{class_name(a, names)} as {class_name(b, names)}" for a, b in list(found.items())[:3])
     progress.warn(
         f"the classes of the data and of the model seem to be in different orders: most answers are wrong in the same "
@@ -150,35 +161,35 @@ def _check_order(store: Store, work: Prepared, progress: Progress) -> None:
 
 
 @contextmanager
-def _memory(
-    path: str | Path | None, g: SmoothedClassifier, first: torch.Tensor, plan: CertifyPlan
-) -> Iterator[Registry | None]:
+def _memory(path: str | Path | None, g: Deployed, first: torch.Tensor, plan: CertifyPlan) -> Iterator[Registry | None]:
     """Open the registry, if one is given, and check that it belongs to this classifier."""
     if path is None:
         yield None
         return
-    with Registry(path, region_norm(g, first, plan.norm)) as registry:
-        registry.check(g, first, plan)
+    one = single(g, "a registry")
+    with Registry(path, region_norm(one, first, plan.norm)) as registry:
+        registry.check(one, first, plan)
         yield registry
 
 
 def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress: Progress) -> None:
     """Certify every input without a result, and those that can get more votes."""
-    done, plan = store.done(), work.plan
+    done, plan, data = store.done(), work.plan, work.selection.dataset
     todo = [index for index in work.selection.indices if index not in done]
     more = _unfinished(work, store, done)
     if work.job.certificates:
-        _write_certificates(store, sorted(done))
+        write_certificates(store, sorted(done))
     tally = _Tally.of(store)
     with progress.working(len(todo) + len(more), len(done) - len(more), plan.n0 + plan.n):
         if not todo and not more:
             return
         with _placed(work, progress) as g:
-            g.engine.on_votes = progress.sampled
+            g.on_votes(progress.sampled)
             begin = last = time.perf_counter()
-            for index, outcome in _answered(_outcomes(g, work, memory, todo, more), store):
-                label, now = int(work.selection.dataset.labels[index]), time.perf_counter()
-                store.add(index, label, outcome, now - last, again=index in done)
+            for index, outcome in answered(_outcomes(g, work, memory, todo, more), store.__len__, store.folder):
+                label, now = int(data.labels[index]), time.perf_counter()
+                named = None if data.names is None else data.name_of(index)
+                store.add(index, label, outcome, now - last, again=index in done, name=named)
                 last = now
                 if work.job.certificates:
                     save_json(outcome, _certificate_path(store, index))
@@ -194,24 +205,8 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
         )
 
 
-def _answered(
-    outcomes: Iterator[tuple[int, Certificate | Abstention]], store: Store
-) -> Iterator[tuple[int, Certificate | Abstention]]:
-    """Yield the outcomes; if the model raises an error, say which results are kept."""
-    try:
-        yield from outcomes
-    except (UcanError, OSError):
-        raise
-    except Exception as error:  # whatever the user's model raises
-        said = str(error).strip().splitlines() or ["no message"]
-        raise ModelError(
-            f"the model failed during the run: {type(error).__name__}: {said[0].rstrip('.')}. {len(store)} results "
-            f"are kept in {store.folder}; run the same command again to resume."
-        ) from error
-
-
 def _outcomes(
-    g: SmoothedClassifier, work: Prepared, memory: Registry | None, todo: list[int], more: dict[int, Evidence]
+    g: Deployed, work: Prepared, memory: Registry | None, todo: list[int], more: dict[int, Evidence]
 ) -> Iterator[tuple[int, Certificate | Abstention]]:
     """Yield each outcome with its input's index: first the new inputs, then those that already have votes.
 
@@ -220,12 +215,16 @@ def _outcomes(
     data, plan = work.selection.dataset, work.plan
     for held, group in by_held(data, todo):
         inputs, at = (data[index][0][None] for index in group), g.holding(held)
-        answers = at.certify_each(inputs, plan) if memory is None else memory.certify_each(at, inputs, plan)
+        answers = (
+            at.certify_each(inputs, plan)
+            if memory is None
+            else memory.certify_each(single(at, "a registry"), inputs, plan)
+        )
         for number, outcome in answers:
             yield group[number], outcome
     for held, group in by_held(data, more):
         begun = ((data[index][0][None], more[index]) for index in group)
-        for number, outcome in certify_more(g.holding(held), begun, plan):
+        for number, outcome in certify_more(single(g.holding(held), "a run with more votes"), begun, plan):
             yield group[number], outcome
 
 
@@ -269,7 +268,7 @@ class _Tally:
 
 
 @contextmanager
-def _placed(work: Prepared, progress: Progress) -> Iterator[SmoothedClassifier]:
+def _placed(work: Prepared, progress: Progress) -> Iterator[Deployed]:
     """Set up where the votes are counted: in this process, or on the workers of a cluster."""
     device = work.first.device.type
     if work.job.cluster is None:
@@ -277,11 +276,11 @@ def _placed(work: Prepared, progress: Progress) -> Iterator[SmoothedClassifier]:
             keep_memory()
         yield work.g
         return
-    with spread(work.g, work.job.cluster, work.job.workers, progress.say, device) as served:
+    with spread(single(work.g, "a cluster"), work.job.cluster, work.job.workers, progress.say, device) as served:
         yield served
 
 
-def _write_certificates(store: Store, indices: Sequence[int]) -> None:
+def write_certificates(store: Store, indices: Sequence[int]) -> None:
     """Write certificates that are missing because an earlier call was interrupted or did not ask for them."""
     (store.folder / "certificates").mkdir(exist_ok=True)
     for index in indices:

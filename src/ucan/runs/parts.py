@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from ucan.catalogue import GENERATORS, SCALES, parsed
+from typing import Any
+
+from torch import nn
+
+from ucan.catalogue import GENERATORS, PATTERNS, check_noise, parsed
 from ucan.errors import InvalidInput
 from ucan.evidence import make_law
 from ucan.generators import Context, Fixed, Generator, make_generator
 from ucan.laws import Law
-
-PATTERNS = {"pattern-1": 1, "pattern-2": 2, "pattern-inf": "inf"}
 
 
 def law_named(text: str | None, scale: float | None, exponent: float | None) -> Law:
@@ -26,25 +28,23 @@ def law_named(text: str | None, scale: float | None, exponent: float | None) -> 
     return make_law(name, parameters, "--law")
 
 
-def noise_named(text: str, event: tuple[int, ...], law: Law) -> Generator:
+def noise_named(text: str, event: tuple[int, ...], law: Law, model: Any = None) -> Generator:
     """The noise that `--noise NAME` or `--noise 'NAME(parameter=value,…)'` describes: a generator, or a fixed Σ of a kind.
 
-    Noise that is learned, or fitted to training inputs, cannot be made here: it is part of a trained run.
+    Noise that is learned, or fitted to training inputs, cannot be made here: it is part of a trained run. ``model`` is the
+    classifier, for noise that is optimised on it.
     """
     if text in PATTERNS:
         text = f"pattern(norm={PATTERNS[text]})"
     name, parameters = parsed(text)
-    context = Context(event, law)
+    context = Context(event, law, model=model)
     if name not in GENERATORS.names():
-        if name not in SCALES.names():
-            raise InvalidInput(
-                f"--noise {text!r} is neither a .npy file nor the name of a kind of noise "
-                f"({', '.join((*GENERATORS.names(), *PATTERNS))}) or of Σ ({', '.join(SCALES.names())})."
-            )
+        check_noise(text)
         return Fixed.fitted(context, scale={"kind": name, **parameters})
     kind = GENERATORS.load(name)
     made = None if kind.needs_inputs(parameters) else make_generator(name, parameters, context)
-    if made is None or any(p.requires_grad for p in made.parameters()):
+    given = {id(p) for p in model.parameters()} if isinstance(model, nn.Module) else set()
+    if made is None or any(p.requires_grad and id(p) not in given for p in made.parameters()):
         raise InvalidInput(
             f"--noise {name} is learned in training: train it (`ucan train`), and give the trained run's folder as --model."
         )

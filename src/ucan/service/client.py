@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ucan.certificate import Abstention, Certificate, Prediction, from_dict
+from ucan.certificate import Abstention, Certificate, Level, Prediction, from_dict
 from ucan.errors import InvalidInput, ServiceError
 
 TENSORS = re.compile(r"^[0-9a-f]{64}\.safetensors$")
@@ -105,11 +105,11 @@ class Client:
         record = self.post(kind, x, options)
         names = [name for name in _files(record) if TENSORS.match(name)]
         if not names:
-            return from_dict(record)
+            return _whole(from_dict(record))
         with tempfile.TemporaryDirectory(prefix="ucan-client-") as folder:
             for name in names:
                 (Path(folder) / name).write_bytes(self._get(f"/v1/tensors/{name}"))
-            return from_dict(record, folder)
+            return _whole(from_dict(record, folder))
 
     def _get(self, path: str) -> bytes:
         return self._patiently("GET", path, None)
@@ -173,3 +173,10 @@ def _error(data: bytes) -> tuple[str, str]:
         return str(found["error"]), str(found["message"])
     except (ValueError, KeyError, TypeError):
         return "unknown", data[:200].decode(errors="replace")
+
+
+def _whole(outcome: Certificate | Abstention | Prediction | Level) -> Certificate | Abstention | Prediction:
+    """The outcome; a router's choice alone is no answer."""
+    if isinstance(outcome, Level):
+        raise ServiceError("the service answered with a router's choice alone: is it another version?")
+    return outcome

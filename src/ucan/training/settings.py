@@ -30,7 +30,8 @@ OPTIMISERS, SCHEDULES = ("adam", "sgd"), ("constant", "cosine", "one-cycle")
 class TrainSettings:
     """A training run. The tables ``law``, ``generator`` and ``recipe`` hold a ``kind`` and its parameters.
 
-    ``budget`` is the set of changes to protect against: a table with ``limit``, ``limits`` or ``spread``.
+    ``budget`` is the set of changes to protect against: a table with ``limit``, ``limits`` or ``spread``. With ``denoiser``,
+    a table with the ``width`` and ``depth`` of a DnCNN, that is trained, in front of the model with its weights fixed.
     """
 
     data: str = "digits"
@@ -48,6 +49,7 @@ class TrainSettings:
     ema: float = 0.0
     augment: bool = False
     held_out: float = 0.0
+    certify_every: int = 5  # epochs between two checks of certified accuracy on the held-out part; 0: none
     variance_term: str = "none"
     variance_weight: float = 1.0
     seed: int = 0
@@ -55,6 +57,7 @@ class TrainSettings:
     generator: dict[str, Any] = field(default_factory=lambda: {"kind": "isotropic"})
     recipe: dict[str, Any] = field(default_factory=lambda: {"kind": "augmentation"})
     budget: dict[str, Any] | None = None
+    denoiser: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -70,9 +73,15 @@ class TrainSettings:
         for name, catalogue in PARTS.items():
             catalogue.check(getattr(self, name).get("kind"), f"{name}.kind")
         check_budget(self.budget)
+        if (self.denoiser is not None) != (self.recipe.get("kind") == "denoise"):
+            raise InvalidInput(
+                'a [denoiser] is trained by [recipe] kind = "denoise", and that recipe trains nothing else.'
+            )
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must be at least 1, got {getattr(self, name)!r}.")
+        if self.certify_every < 0:
+            raise InvalidInput(f"certify_every must be 0 (never) or a number of epochs, got {self.certify_every!r}.")
         for name in ("ema", "held_out"):
             if not 0 <= getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must lie in [0, 1), got {getattr(self, name)!r}.")
