@@ -30,7 +30,7 @@ LARGEST = 4096  # the largest matrix that is inverted; a minute's work
 CORNERS = 12  # up to so many coordinates that change, all corners of a box are looked at
 CLIMBS = 20  # steps of the search for a change that leaves the region
 # Clopper–Pearson bounds are about a number of votes that was fixed beforehand.
-FIXED = ("binary", "two-class", "paired", "majority", "top-two")
+FIXED = ("binary", "randomised", "two-class", "paired", "exact", "majority", "top-two")
 # The norms against which each law of noise has a radius.
 NORMS: dict[str, tuple[float, ...]] = {
     "Gaussian": (1, 2, math.inf),
@@ -42,6 +42,7 @@ NORMS: dict[str, tuple[float, ...]] = {
 # Kinds of noise of the form x + μ + Σε, and whether μ and Σ are the same for every input.
 KINDS = {"Isotropic": True, "Fixed": True, "Pattern": True, "DatasetWise": True, "BasisWise": True}
 KINDS |= {"BudgetWise": True, "CertificationWise": False}
+CELLS = "Splitting"  # noise that cuts the input's grid into cells; its draws can all be counted
 COMPOSED_SETTINGS = {"norm", "share", "spread", "net", "budget"}
 FLOATS = {"float16": "<f2", "float32": "<f4", "float64": "<f8", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
 FLOATS |= {"int64": "<i8", "I64": "<i8"}
@@ -147,6 +148,17 @@ def turning_point(holds: Callable[[float], bool], low: float, high: float) -> fl
 def at_least(k: int, n: int, alpha: float) -> float:
     """Clopper–Pearson from its definition: the largest p under which k or more of n votes are as rare as α."""
     return 0.0 if k == 0 else turning_point(lambda p: bool(stats.binom.sf(k - 1, n, p) <= alpha), 0.0, 1.0)
+
+
+def at_least_randomised(k: int, n: int, alpha: float, uniform: float) -> float:
+    """The largest p under which more than k of n votes, and a share of exactly k, are together as rare as α."""
+
+    def rare(p: float) -> bool:
+        return bool(stats.binom.sf(k, n, p) + uniform * stats.binom.pmf(k, n, p) <= alpha)
+
+    if rare(math.nextafter(1.0, 0.0)):
+        return 1.0
+    return turning_point(rare, 0.0, 1.0) if rare(0.0) else 0.0
 
 
 def log_wealth(k: int, n: int, p0: float) -> float:
@@ -610,7 +622,7 @@ class Claim:
             raise Unreadable(f"the scope {scope!r} is unknown")
         if scope == "pipeline":
             kind, _, _ = self.noise()
-            constant = KINDS.get(kind, kind == "Composed") if self.old else self.told.get("constant")
+            constant = KINDS.get(kind, kind in ("Composed", CELLS)) if self.old else self.told.get("constant")
             if not constant or KINDS.get(kind) is False:
                 raise Wrong(f"nothing shows that {kind} noise is the same at every input: the scope can only be frozen")
         return f"{scope}, as the evidence says of its noise{self.held()}"
@@ -626,11 +638,13 @@ class Claim:
 
     def chosen(self) -> str:
         """The class is the one that the votes of the selection chose."""
-        evidence = field(self.evidence["pairs"], "before") if "pairs" in self.evidence else self.evidence
+        evidence = self.evidence
+        while "pairs" in evidence:  # the first of several classifiers that took each other's place has chosen
+            evidence = field(evidence["pairs"], "before")
         prediction, selection = whole(self.record, "prediction"), evidence.get("selection")
         if prediction >= len(self.counts):
             raise Wrong(f"class {prediction} is none of the {len(self.counts)}")
-        if selection is None and self.kind == "certificate":
+        if selection is None and self.kind == "certificate" and self.bound != "exact":
             if self.old:
                 return f"class {prediction}; version 0.1 kept no votes that chose it"
             raise NotChecked("the votes that chose the class are missing")
@@ -657,9 +671,43 @@ class Claim:
             return self.sequential(evidence, hits, n, alpha)
         if bound == "paired":
             return self.paired(evidence, answer, n, alpha)
+        if bound == "exact":
+            self.counted(n)
+            return hits / n
+        if bound == "randomised":
+            return at_least_randomised(hits, n, alpha, self.uniform(evidence))
         if bound not in ("binary", "two-class"):
             raise NotChecked(f"the bound {bound!r} is unknown")
         return at_least(hits, n, alpha if bound == "binary" else alpha / 2)
+
+    def counted(self, n: int) -> None:
+        """The votes can be all draws of the noise: there are as many as its cells allow, and the inputs are on its grid."""
+        kind, own, settings = self.noise()
+        law = field(self.evidence, "law")
+        if kind != CELLS or not own or law["name"] != "Uniform":
+            raise Wrong(f"the draws of {kind} noise under the law {law['name']} cannot all be counted")
+        steps = whole(settings, "steps", 1)
+        if not str(self.evidence.get("arithmetic")).startswith(f"grid(1/{steps})"):
+            raise Wrong(f"noise that cuts steps of 1/{steps} needs inputs on that grid")
+        if self.kind != "certificate":
+            return
+        sigma = diagonal_of(field(self.region, "scale"), self.folder, self.dim)
+        if sigma is None:
+            raise Wrong("noise that cuts cells has one scale per coordinate")
+        exact = np.unique(2 * number(law, "scale", 0) * steps * sigma)
+        widths = [round(float(width)) for width in exact]
+        if min(widths) < 1 or np.abs(exact / widths - 1).max() > 1e-9 or n != math.lcm(*widths):
+            raise Wrong(f"{n} votes are not all draws of cells {widths[:4]} steps wide")
+
+    def uniform(self, evidence: Any) -> float:
+        """The number of a randomised bound: 52 bits of a hash of the stream's key, which follows from a seed that is told."""
+        phase, seed = field(evidence, "phase"), evidence.get("seed")
+        key = field(field(evidence, "streams"), phase)
+        if seed is not None:
+            text = f"{seed}/{field(evidence, 'input_hash')}/{phase}"
+            if type(seed) is not int or hashlib.sha256(text.encode()).hexdigest() != key:
+                raise Wrong("the stream's key, from which the bound's uniform number follows, is not that of the seed")
+        return (int(hashlib.sha256(f"{key}/bound".encode()).hexdigest()[:13], 16) + 0.5) / 2**52
 
     def paired(self, evidence: Any, answer: int, n: int, alpha: float) -> float:
         """The bound on p before at α/2, less the bound on what was lost at α/2."""
@@ -692,12 +740,12 @@ class Claim:
         """The bounds on the probabilities follow from the votes."""
         prediction = whole(self.record, "prediction")
         said = follows("p", self.p_a, self.allowed(prediction))
-        if (self.bound == "two-class") != (self.p_b is not None):
-            raise Wrong(f"p_upper belongs to the two-class bound alone, and this one is {self.bound}")
+        if (self.bound in ("two-class", "exact")) != (self.p_b is not None):
+            raise Wrong(f"p_upper belongs to the two-class and the exact bound, and this one is {self.bound}")
         if self.p_b is None:
             return said
         most = max((c for i, c in enumerate(self.counts) if i != prediction), default=0)
-        least = 1 - at_least(self.n - most, self.n, self.alpha / 2)
+        least = 1 - at_least(self.n - most, self.n, self.alpha / 2) if self.bound == "two-class" else most / self.n
         if not self.p_b * (1 + SLACK) >= least:
             raise Wrong(f"p of {self.p_b:.12g} at most is claimed for the other classes, and {least:.12g} follows")
         return f"{said}; {self.p_b:.12g} for the others is not below {least:.12g}"
@@ -706,7 +754,7 @@ class Claim:
         """An abstention claims nothing but p_lower, of a class that it need not name."""
         p = number(self.record, "p_lower", 0, 1)
         votes = self.counts if self.evidence.get("selection") is None else votes_of(self.evidence, "selection")
-        answer = self.counts.index(max(self.counts)) if self.bound in FIXED[:2] else votes.index(max(votes))
+        answer = self.counts.index(max(self.counts)) if self.bound in FIXED[:3] else votes.index(max(votes))
         return follows("p", p, self.allowed(answer)) if p else "nothing is claimed"
 
     def test(self) -> str:
@@ -717,6 +765,9 @@ class Claim:
         elif self.bound == "top-two":
             other = sorted(self.counts)[-2] if len(self.counts) > 1 else 0
             least = min(1.0, 2 * float(stats.binom.sf(hits - 1, hits + other, 0.5)))
+        elif self.bound == "exact":
+            self.counted(self.n)
+            least = 0.0 if hits > sorted(self.counts)[-2] else 1.0
         elif self.bound in ("sequential", "paired"):  # of an answer that a registry took from a certificate
             least = self.alpha if self.allowed(whole(self.record, "prediction")) > 0.5 else 1.0
         elif self.bound in FIXED:
@@ -735,8 +786,14 @@ class Claim:
         law = field(self.evidence, "law")
         limit = radius_of(law, self.norm, self.dim, self.p_a, self.p_b)
         kind, own, settings = self.noise()
-        if not own or kind not in (*KINDS, "Composed") or (kind == "Composed" and {*settings} - COMPOSED_SETTINGS):
+        if (
+            not own
+            or kind not in (*KINDS, "Composed", CELLS)
+            or (kind == "Composed" and {*settings} - COMPOSED_SETTINGS)
+        ):
             raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
+        if kind == CELLS and (law["name"] != "Uniform" or not self.norm == self.asked == 1):
+            raise Wrong("noise that cuts cells makes ℓ1 regions under the uniform law, and no other")
         gaussian = law["name"] == "Gaussian"
         if kind == "Composed":
             box, ball = bool(settings.get("budget")), field(self.region, "scale") == {"kind": "Scalar", "value": 1.0}
@@ -805,7 +862,7 @@ class Claim:
         claimed, law = number(self.record, "budget_factor", 0), field(self.evidence, "law")
         asked = budget_of(field(self.record, "budget"), self.folder, self.dim)
         kind, own, _ = self.noise()
-        if not own or kind not in (*KINDS, "Composed"):
+        if not own or kind not in (*KINDS, "Composed", CELLS):
             raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
         if "module" in law or law["name"] not in NORMS:
             raise NotChecked(f"the law {law['name']} does not come with UCAN")

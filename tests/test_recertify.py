@@ -1,6 +1,7 @@
 """Certificates that survive a change of the model: never above the truth, and cheap where little is lost."""
 
 import importlib.util
+import itertools
 import json
 import math
 import sys
@@ -84,7 +85,7 @@ def test_the_bound_is_the_difference_of_both():
     assert again.p_lower == low - upper_bound(lost, 1000, IN_PAIRS * 0.001)
 
 
-def test_above_099_fresh_votes_are_drawn():
+def test_of_a_nearly_sure_class_fresh_votes_are_drawn():
     old, new = smoothed(), smoothed()
     (c,) = old.certify(at(0.9999), n=20_000)
     again = recertify(c, old, new, at(0.9999), seed=5)
@@ -117,6 +118,23 @@ def test_the_record_goes_to_json_and_back_through_verify_schema_and_checker(tmp_
     assert not verify(better, new, at(0.9), n=200).stands  # with more votes lost the claim does not follow
     with pytest.raises(InvalidInput, match="cannot be lost"):
         replace(read.evidence, pairs=replace(read.evidence.pairs, lost=-1))
+
+
+def test_a_chain_of_classifiers_goes_through_verify_schema_and_checker(tmp_path):
+    chain = [smoothed(), smoothed(0.001), smoothed(0.002), smoothed(0.003)]
+    (c,) = chain[0].certify(at(0.9), n=20_000, bound="randomised")
+    for old, new in itertools.pairwise(chain):
+        c = recertify(c, old, new, at(0.9), m=5000)
+        assert isinstance(c, Certificate) and c.evidence.bound == "paired"
+        assert verify(c, new, at(0.9), n=2000).stands
+        save_json(c, tmp_path / "c.json")
+        assert CHECKER.main([str(tmp_path / "c.json")]) == 0
+        SCHEMA.validate(c.to_dict())
+    assert 0.8 < c.p_lower < 0.9 * 0.997
+    record = c.to_dict()
+    record["evidence"]["pairs"]["before"]["pairs"]["before"]["pairs"]["before"]["selection"] = [100, 0]
+    (tmp_path / "c.json").write_text(json.dumps(record))
+    assert CHECKER.main([str(tmp_path / "c.json")]) == 1  # the first of them chose another class
 
 
 def test_what_is_not_the_same_is_refused():

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ucan.budget import Budget
     from ucan.certificate import Abstention, Certificate, Prediction
     from ucan.data.tables import Table
+    from ucan.differentiable import Differentiable
     from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
     from ucan.generators import (
         BasisWise,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         Generator,
         Isotropic,
         Pattern,
+        Splitting,
     )
     from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
     from ucan.models import Denoised, Ensemble
@@ -41,6 +43,7 @@ __all__ = [
     "Composed",
     "DatasetWise",
     "Denoised",
+    "Differentiable",
     "Ensemble",
     "ExpInf",
     "Fixed",
@@ -61,6 +64,7 @@ __all__ = [
     "SingularScale",
     "SmoothedClassifier",
     "SmoothedTable",
+    "Splitting",
     "Table",
     "Threshold",
     "UcanError",
@@ -76,8 +80,10 @@ __getattr__, __dir__ = lazy_names(
         "budget": "Budget",
         "certificate": "Abstention Certificate Prediction",
         "data.tables": "Table",
+        "differentiable": "Differentiable",
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
-        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern",
+        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern "
+        "Splitting",
         "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
         "region": "Region",

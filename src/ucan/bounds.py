@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -45,6 +46,34 @@ def lower_bound(k: int, n: int, alpha: float) -> float:
     if k == n:
         return math.exp(math.log(alpha) / n)
     return float(special.betaincinv(k, n - k + 1, alpha))
+
+
+def randomised_lower_bound(k: int, n: int, alpha: float, uniform: float) -> float:
+    """Clopper–Pearson made exact: below the truth with probability 1 − α, not more; never below ``lower_bound``.
+
+    ``uniform`` is one number from (0, 1), drawn independently of the votes; 1 gives ``lower_bound``. A p is rejected if
+    P(X > k) + uniform·P(X = k) ≤ α for X ~ Bin(n, p): at the true p that sum is uniform itself. It rises with p. Where all
+    n votes agree, a number of at most α rejects every p below 1. n must be fixed in advance.
+    """
+    if not 0 < uniform <= 1:
+        raise InvalidInput(f"the uniform number of a randomised bound lies in (0, 1], got {uniform!r}.")
+    low, high = lower_bound(k, n, alpha), lower_bound(k + 1, n, alpha) if k < n else math.nextafter(1.0, 0.0)
+
+    def rejected(p: float) -> bool:
+        more = majority_p_value(k + 1, n, p) if k < n else 0.0
+        return uniform * majority_p_value(k, n, p) + (1 - uniform) * more <= alpha
+
+    if rejected(high):
+        return high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low
+
+
+def uniform_of(key: str) -> float:
+    """The uniform number of a randomised bound: it follows from the key of the votes' stream, and no vote does from it."""
+    return (int(hashlib.sha256(f"{key}/bound".encode()).hexdigest()[:13], 16) + 0.5) / 2**52
 
 
 def upper_bound(k: int, n: int, alpha: float) -> float:
@@ -133,7 +162,8 @@ class Ballot:
     ``fixed``: n was fixed before the first vote, and no rule could have ended them earlier. Otherwise ``cap`` votes were
     planned at most, ``chose`` are hits and number of the votes that chose the class, and ``thresholds`` the probabilities
     that a rule about radii asks for, rising. Of a classifier that took the place of another, ``before`` are bound and votes
-    of that one, and ``lost`` of the n votes in pairs went to the class before and to another one now.
+    of that one, and ``lost`` of the n votes in pairs went to the class before and to another one now. ``uniform`` is the
+    number of a randomised bound.
     """
 
     hits: int
@@ -146,6 +176,7 @@ class Ballot:
     thresholds: tuple[float, ...] = ()
     before: tuple[str, Ballot] | None = None
     lost: int = 0
+    uniform: float = 1.0
 
 
 class Bound(ABC):
@@ -173,6 +204,18 @@ class Binary(Bound):
     def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
         """CP_low(hits, n; α)."""
         return (lower_bound(votes.hits, votes.n, votes.alpha) if votes.fixed else 0.0), None
+
+
+class Randomised(Bound):
+    """Clopper–Pearson for the class, with a uniform number that makes its level exactly α."""
+
+    name = "randomised"
+
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """``randomised_lower_bound``."""
+        if not votes.fixed:
+            return 0.0, None
+        return randomised_lower_bound(votes.hits, votes.n, votes.alpha, votes.uniform), None
 
 
 class TwoClass(Bound):
@@ -258,6 +301,20 @@ class Sequential(Bound):
         return low
 
 
+class Exact(Bound):
+    """Of votes that are all draws of a noise, each once: shares are probabilities, and α is not used."""
+
+    name = "exact"
+
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """The shares of the class and of the most voted other one."""
+        return (votes.hits / votes.n, votes.others / votes.n) if votes.fixed else (0.0, None)
+
+    def p_value(self, votes: Ballot, tau: float) -> float:
+        """0 where the class leads, else 1."""
+        return 0.0 if votes.hits > votes.others else 1.0
+
+
 # Of α, what the votes in pairs have; those before have the rest.
 IN_PAIRS = 0.5
 
@@ -294,7 +351,8 @@ def ladder(thresholds: tuple[float, ...]) -> list[tuple[float, float]]:
     return list(zip(stands, [*ends, 1.0], strict=True))
 
 
-BY_NAME: dict[str, Bound] = {bound.name: bound for bound in (Binary(), TwoClass(), Anytime(), Sequential(), Paired())}
+_ALL = (Binary(), Randomised(), TwoClass(), Anytime(), Sequential(), Paired(), Exact())
+BY_NAME: dict[str, Bound] = {bound.name: bound for bound in _ALL}
 
 
 def bound_named(name: str) -> Bound:

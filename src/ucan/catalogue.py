@@ -283,6 +283,7 @@ GENERATORS = Catalogue(
         "certification-wise": "ucan.generators.learned:CertificationWise",
         "basis-wise": "ucan.generators.basis:BasisWise",
         "composed": "ucan.generators.composed:Composed",
+        "splitting": "ucan.generators.splitting:Splitting",
         "budget": "ucan.generators.fitted:ForBudget",
         "budget-wise": "ucan.generators.learned:BudgetWise",
         "data-dependent": "ucan.generators.optimised:DataDependent",

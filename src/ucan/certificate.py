@@ -83,8 +83,9 @@ class Outcome:
         )
         copy = f", of a copy in {evidence.precision}" if evidence.copy else ""
         held = f", {evidence.held.words()}" if evidence.held is not None else ""
+        bound = ", by a randomised bound" if evidence.bound == "randomised" else ""
         routed = "" if self.choice is None else f", by expert {self.expert}"
-        return f"scope {self.scope}, α = {self.alpha:g}{family}{copy}{held}{routed}"
+        return f"scope {self.scope}, α = {self.alpha:g}{family}{bound}{copy}{held}{routed}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,19 +44,22 @@ ARITHMETICS: dict[str, str] = {
     "real": "in the inputs' precision: the guarantee holds in real arithmetic",
 }
 
-Bound = Literal["binary", "two-class", "anytime"]
+Bound = Literal["binary", "randomised", "two-class", "anytime", "exact"]
 # How a bound on the class's probability follows from votes (``ucan.bounds``).
 BOUNDS: dict[str, str] = {
     "binary": "Clopper–Pearson for the class, all other classes together having the rest",
+    "randomised": "Clopper–Pearson for the class, made exact by one uniform number that follows from the seed",
     "two-class": "Clopper–Pearson for the class and for its runner-up, at α/2 each",
     "anytime": "a bound that holds at every number of votes at once",
+    "exact": "all draws of the noise are counted, so that nothing is left to chance; for splitting noise",
 }
 
-Test = Literal["majority", "top-two"]
+Test = Literal["majority", "top-two", "exact"]
 # How a prediction is tested.
 TESTS: dict[str, str] = {
     "majority": "one-sided: the class has more than half of the probability",
     "top-two": "two-sided, between the two most voted classes; also answers where no class has a majority",
+    "exact": "all draws of the noise are counted; for splitting noise",
 }
 
 # Training methods: what it is; its cost with its defaults, in forward-backward passes of an input and epoch; when to take it.

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,10 +44,13 @@ from ucan.votes import (
     forward_size,
     halved,
     running_tallies,
+    stream_of,
 )
 
 # Number of prepared backends of f that are cached.
 KEPT = 4
+# Inputs for which a GPU computes the noise ahead of their votes.
+AHEAD = 8
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Setup:
 
     def classify_samples(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
         """n votes on one input (1, *event) under the generator held at it."""
-        return classify_samples(self.counter, M, x, n, Stream(seed, input_hash(x), phase))
+        return classify_samples(self.counter, M, x, n, stream_of(seed, input_hash(x), phase))
 
     def running_votes(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Iterator[Votes]:
         """The same votes as they come: those so far, after every forward pass; the last are all n."""
@@ -208,18 +212,18 @@ class Engine:
         self, inputs: Iterator[torch.Tensor], device: torch.device, seed: int, phases: dict[str, int]
     ) -> Iterator[Request]:
         """What is to be counted on each input."""
-        elsewhere, held = None, None
+        elsewhere, held, started = None, None, self._started(inputs, device)
         while True:
             with self.beside(device):
-                x = next(inputs, None)
-                if x is None:
+                following = next(started, None)
+                if following is None:
                     return
-                x = x.to(device)
+                x, noise = following
                 kind = (x.shape, x.dtype)
                 if held is not None and held[0] == kind:
                     M = held[1]
                 else:
-                    M = self.M.at(x)
+                    M = noise()
                     # Noise that does not look at its input is issued once for all inputs of a call, in the state that their
                     # evidence names: comparing a large matrix with its copy takes longer than all else done for an input.
                     held = None if self.M.looks() else (kind, M)
@@ -232,7 +236,22 @@ class Engine:
                     else:
                         check_constant(M, elsewhere, x, self.law)
                     elsewhere = M
-            yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
+            yield Request(M, x, tuple((stream_of(seed, name, phase), n) for phase, n in phases.items()))
+
+    def _started(
+        self, inputs: Iterator[torch.Tensor], device: torch.device
+    ) -> Iterator[tuple[torch.Tensor, Callable[[], Generator]]]:
+        """Each input with its noise, which a GPU begins to compute for some inputs ahead: between the kernels of forward
+        passes each of its own has to wait for its turn.
+        """
+        ahead = AHEAD if device.type == "cuda" and self.M.looks() else 0
+        under_way = deque[tuple[torch.Tensor, Callable[[], Generator]]]()
+        for x in inputs:
+            there = x.to(device)
+            under_way.append((there, self.M.starting(there)))
+            if len(under_way) > ahead:
+                yield under_way.popleft()
+        yield from under_way
 
     @contextmanager
     def beside(self, device: torch.device) -> Iterator[None]:
@@ -269,7 +288,7 @@ class Engine:
     ) -> Evidence:
         """Everything needed to check these votes, or to draw them again; ``selection`` chose the class, where others did."""
         name, phase = input_hash(x), "estimate" if isinstance(plan, CertifyPlan) else "predict"
-        phases = (phase,) if selection is None else ("select", phase)
+        phases = [] if bound == "exact" else [phase] if selection is None else ["select", phase]  # exact: none drawn
         return Evidence(
             counts=tuple(votes.counts.tolist()),
             invalid=votes.invalid,

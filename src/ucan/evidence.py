@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ucan import laws
-from ucan.bounds import Ballot
+from ucan.bounds import Ballot, uniform_of
 from ucan.catalogue import LAWS, Made, call
 from ucan.errors import InvalidInput
 from ucan.held import Held
@@ -162,6 +162,11 @@ class Evidence:
         """The noise in one line, for tables."""
         return self.noise.line
 
+    @property
+    def uniform(self) -> float:
+        """The number that a randomised bound on these votes goes by; 1, which gains nothing, if their stream has no key."""
+        return uniform_of(self.streams[self.phase]) if self.phase in self.streams else 1.0
+
     def ballot(self, answer: int) -> Ballot:
         """The votes in the form that the bound on this class's probability needs."""
         others = max((count for c, count in enumerate(self.counts) if c != answer), default=0)
@@ -178,6 +183,7 @@ class Evidence:
             self.thresholds,
             None if self.pairs is None else (self.pairs.before.bound, self.pairs.before.ballot(answer)),
             0 if self.pairs is None else self.pairs.lost,
+            self.uniform,
         )
 
     def to_dict(self) -> dict[str, Any]:

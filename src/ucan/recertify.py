@@ -25,7 +25,7 @@ from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Job, Stream, VoteCounter, Votes, blocks
 
 # Above this p_lower what pairs cannot exclude is more than what there is to lose, and as many fresh votes are as good.
-PAIRS_PAY = 0.99
+PAIRS_PAY = 0.992
 # Votes in pairs for each vote of the old certificate, if no number is given.
 SHARE = 0.1
 
@@ -40,7 +40,7 @@ def recertify(
 ) -> Certificate | Abstention:
     """A certificate of ``new`` at the input x (1, *event), at the level of ``certificate``, which is about ``old`` there.
 
-    ``m`` votes are drawn, by default a tenth of the old certificate's. Up to p_lower = 0.99 they are cast by both
+    ``m`` votes are drawn, by default a tenth of the old certificate's. Up to p_lower = 0.992 they are cast by both
     classifiers, in pairs; above, by the new one alone, whose class is then chosen anew. Which of the two it is follows
     from the old certificate, before any vote. ``seed`` as for ``certify``, by default one that nobody knows; it must not
     be the old certificate's. Law, noise, classes and arithmetic of both classifiers are the same.

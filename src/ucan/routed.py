@@ -170,6 +170,12 @@ class Routed:
         """The plan with its seed, as the selector makes it."""
         return self.selector.seeded(plan, seed, data_hash)
 
+    def counting(self, plan: AnyPlan) -> AnyPlan:
+        """The plan as it is; each part counts all draws of its own noise, or refuses to."""
+        for part in self.parts:
+            part.counting(plan)
+        return plan
+
     def norm_for(self, norm: float | None, budget: Budget | None) -> Any:
         """The norm of the radius."""
         return self.selector.norm_for(norm, budget)

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from ucan.generators import Generator
+from ucan.passes import Fetched
 from ucan.stopping import Case, Radius, Stop, Watch
-from ucan.votes import Fetched, Job, Stream, VoteCounter
+from ucan.votes import Job, Stream, VoteCounter
 
 # Copies that are classified together at least, where a block is not classified whole: drawing a block costs something, too.
 PART = 16
@@ -93,10 +94,14 @@ class Candidate:
         return self.drawn if self.selecting is None else self.selecting.drawn
 
     def worthwhile(self, stop: Stop, case: Case) -> int:
-        """How many copies to classify next: what a decision takes at least, and not many times a few."""
+        """How many copies to classify next: what a decision takes at least, and not many times a few.
+
+        Nor more than a block, or than there were so far: a radius that takes many votes may be given up after a few.
+        """
         if self.selecting is not None:
             return max(PART, self.selecting.needed())
-        return max(PART, self._watch(stop, case).needed(self.hits, self.drawn), self.drawn // 8)
+        needed = min(self._watch(stop, case).needed(self.hits, self.drawn), max(case.block, self.drawn))
+        return max(PART, needed, self.drawn // 8)
 
     def add(self, votes: torch.Tensor, classes: int, stop: Stop, case: Case) -> bool:
         """Take in further votes, in order; whether those were the last ones needed."""

@@ -28,10 +28,10 @@ from ucan.scales import as_scale
 from ucan.scales.base import same_map
 from ucan.sidecar import exact_hash, input_hash
 from ucan.sizes import alm_of
-from ucan.smoothed import SmoothedClassifier
+from ucan.smoothed import EXACT, SmoothedClassifier, largest_other
 from ucan.stopping import parse_stop
 from ucan.threshold import Threshold, level_bound
-from ucan.votes import Votes
+from ucan.votes import Stream, Votes
 
 ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
 DEPLOYED = "the classifier and the noise that were given"
@@ -145,12 +145,32 @@ def verify(
     x = x.to(g.f.device or x.device)
     same, follows = _same_checks(certificate, g, x), _follow_checks(certificate, g, x)
     checks = (scope, *same, *follows)
-    if len(certificate.evidence.counts) == g.f.num_classes:  # else the votes cannot be compared
+    if certificate.evidence.bound == EXACT:
+        checks = (*checks, *_counted_checks(certificate, g, x))
+    elif len(certificate.evidence.counts) == g.f.num_classes:  # else the votes cannot be compared
         votes = g.votes(x, n, seed, "verify", _precision(certificate, g, x))
         checks = (*checks, *fresh_checks(certificate, votes, n, alpha, g.arithmetic_error(g.M.at(x), x)))
     verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED)
     confirms = verdict.stands and not (stated and certificate.scope == "pipeline") and not _of_a_copy(certificate, g, x)
     return Verdict(checks, n, alpha, verdict.about, certificate.scope if confirms else None)
+
+
+def _counted_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
+    """Whether all draws of g's noise, counted again, bear a claim that was made by counting them."""
+    evidence, turns = certificate.evidence, g.M.turns(g.law)
+    if turns is None or turns != evidence.n or len(evidence.counts) != g.f.num_classes:
+        found = "cannot all be counted" if turns is None else f"are {turns:,}"
+        return (
+            Check("votes", False, f"{evidence.n:,} votes are stated to be all draws of the noise, but these {found}"),
+        )
+    again = g.count_all(x, _precision(certificate, g, x))
+    hits, others = int(again.counts[certificate.prediction]), largest_other(again.counts, certificate.prediction)
+    p_b = certificate.p_upper
+    bears = certificate.p_lower <= hits / turns * SLACK and p_b is not None and p_b * SLACK >= others / turns
+    told = (
+        f"{hits:,} of all {turns:,} draws give class {certificate.prediction}, and {others:,} the most frequent other"
+    )
+    return (_check("votes", told, bears, ("which bears", "which does not bear"), "the claim"),)
 
 
 def _verify_routed(
@@ -327,13 +347,14 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
     """Whether the region follows from the claimed probabilities by g's own rule, and those from the counts."""
     evidence, p_a, p_b = certificate.evidence, certificate.p_lower, certificate.p_upper
     most, rival = claimable(certificate)
-    tau = g.arithmetic_error(g.M.at(x), x)
+    tau = 0.0 if evidence.bound == EXACT else g.arithmetic_error(g.M.at(x), x)
     most, rival = most - tau, None if rival is None else rival + tau
     shown = f"p = {floor_digits(p_a, 6)}" + ("" if p_b is None else f" and {ceil_digits(p_b, 6)} for every other class")
     return (
         _region_check(certificate, g, x, shown),
         *_budget_check(certificate, g, x, shown),
         *_thresholds_check(certificate, g, x),
+        *_uniform_check(evidence),
         _check(
             "bound",
             shown,
@@ -342,6 +363,17 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
             f"from the counts by the {evidence.bound} bound at alpha = {evidence.alpha:g}",
         ),
     )
+
+
+def _uniform_check(evidence: Evidence) -> tuple[Check, ...]:
+    """Whether the uniform number of a randomised bound follows from the seed; of a secret seed nobody can tell."""
+    if evidence.bound != "randomised":
+        return ()
+    number = f"the uniform number {evidence.uniform:.6f} of the bound"
+    if evidence.seed is None:
+        return (Check("uniform", True, f"{number} is from a secret seed: that it was not chosen is not confirmed"),)
+    key = Stream(evidence.seed, evidence.input_hash, evidence.phase).key
+    return (_check("uniform", number, evidence.streams.get(evidence.phase) == key, FOLLOWS, "from the stated seed"),)
 
 
 def _thresholds_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:

@@ -230,12 +230,12 @@ def _recertify(
     evidence = certificate.evidence
     (again,) = g.certify(
         x,
-        n0=evidence.n0,
+        n0=max(1, evidence.n0),  # where all draws were counted none chose the class
         n=RECERTIFY * evidence.n,
         alpha=min(evidence.alpha, SURE),
         norm=certificate.norm if certificate.norm is not None else certificate.region.norm,
         seed=derived_seed(budget.seed, idx, "recertify"),
-        bound="two-class" if evidence.bound == "two-class" else "binary",
+        bound="exact" if evidence.bound == "exact" else "two-class" if evidence.bound == "two-class" else "binary",
         precision=precision_of(certificate),
         budget=certificate.budget,
     )

@@ -167,7 +167,7 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
     todo = [index for index in work.selection.indices if index not in done]
     more = _unfinished(work, store, done)
     if work.job.certificates:
-        _write_certificates(store, sorted(done))
+        write_certificates(store, sorted(done))
     tally = _Tally.of(store)
     with progress.working(len(todo) + len(more), len(done) - len(more), plan.n0 + plan.n):
         if not todo and not more:
@@ -284,7 +284,7 @@ def _placed(work: Prepared, progress: Progress) -> Iterator[Deployed]:
         yield served
 
 
-def _write_certificates(store: Store, indices: Sequence[int]) -> None:
+def write_certificates(store: Store, indices: Sequence[int]) -> None:
     """Write certificates that are missing because an earlier call was interrupted or did not ask for them."""
     (store.folder / "certificates").mkdir(exist_ok=True)
     for index in indices:
