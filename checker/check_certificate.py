@@ -369,6 +369,12 @@ def blocks_of(kind: str, tensors: dict[str, np.ndarray]) -> Iterator[np.ndarray]
         if not (tensors["diag"] > 0).all():
             raise Wrong("the diagonal of a low-rank Σ must be above 0")
         yield np.diag(tensors["diag"].ravel()) + tensors["factor"] @ tensors["factor"].T
+    elif kind == "Spiked":
+        f, base = tensors["factor"], float(tensors["base"].ravel()[0])
+        sigma = base * np.eye(len(f)) + (f * tensors["gains"].ravel()) @ f.T
+        if not (base > 0 and np.linalg.eigvalsh(sigma)[0] > 0):
+            raise Wrong("a spiked Σ must be positive definite")
+        yield sigma
     elif kind == "Basis":
         q, s = tensors["basis"], tensors["s"].ravel()
         if not (s > 0).all() or np.linalg.norm(q.T @ q - np.eye(len(q)), 2) > 1e-4:
