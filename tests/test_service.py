@@ -2,11 +2,11 @@
 
 import asyncio
 import base64
+import importlib.util
 import io
 import json
 import math
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -34,12 +34,18 @@ from ucan.service.deployed import Deployed
 from ucan.service.inputs import Form
 from ucan.service.limits import Ledger, Limits
 from ucan.service.metrics import Metrics
+from ucan.service.replicas import application
 from ucan.service.server import check_address, token_of
 from ucan.service.service import ServeJob, Service
 from ucan.stopping import AtRadii, Radius, parse_stop
 from ucan.votes import Classifier, Stream, VoteCounter
 
 ROOT = Path(__file__).parents[1]
+spec = importlib.util.spec_from_file_location("check_certificate", ROOT / "checker" / "check_certificate.py")
+assert spec is not None and spec.loader is not None
+checker = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = checker
+spec.loader.exec_module(checker)
 XS = inputs()
 PLAN = CertifyPlan(n=400, stop=None)
 
@@ -368,8 +374,7 @@ def test_a_deadline_gives_an_abstention_with_its_reason_and_its_votes(tmp_path):
         jsonschema.validate(record, schema)
         assert isinstance(from_dict(record), Abstention)
         (tmp_path / "outcome.json").write_text(json.dumps(record))
-        checker = [sys.executable, str(ROOT / "checker/check_certificate.py"), str(tmp_path / "outcome.json")]
-        assert subprocess.run(checker, capture_output=True, check=False).returncode == 0
+        assert checker.main([str(tmp_path / "outcome.json")]) == 0
     assert made.ledger.spent == pytest.approx(0.002)  # that of the one without a vote was given back
 
 
@@ -400,6 +405,11 @@ def test_alpha_is_spent_once_per_claim_and_never_more_than_the_budget():
     assert status == 200
     assert "ucan_alpha_spent 0.0054" in made.metrics.text() and "ucan_alpha_budget 0.0055" in made.metrics.text()
     ended(made)
+
+
+def test_a_budget_of_alpha_is_for_one_process():
+    with pytest.raises(InvalidInput, match="one process"):
+        application(ServeJob(run="", limits=Limits(alpha_budget=0.05)), replicas=2)
 
 
 def test_a_ledger_neither_loses_nor_invents_alpha():

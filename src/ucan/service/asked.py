@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import torch
 
 from ucan.errors import InvalidInput
-from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, random_seed
+from ucan.plan import CertifyPlan, PredictPlan, random_seed
 from ucan.service.inputs import Form
 from ucan.service.limits import Limits
 from ucan.stopping import Stop, parse_stop
@@ -138,11 +138,6 @@ class Offer:
         if not 0 < number <= longest:
             raise InvalidInput(f"deadline must be a number of seconds up to {longest:g}, got {_shown(value)}.")
         return number
-
-
-def is_published(plan: CertifyPlan | PredictPlan) -> bool:
-    """Whether the seed was given in the request."""
-    return not isinstance(plan.seed, SecretSeed)
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import torch
 
 from ucan.allocator import keep_memory
 from ucan.errors import InvalidInput, ServiceError, UcanError
+from ucan.runs.jobs import device_of
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of
 from ucan.service.client import Client
@@ -164,11 +165,11 @@ class Measured:
         return {**self.load.to_dict(), "alone": self.alone, "ratio": self.ratio}
 
 
-def measure_run(run: str | Path, clients: int, seconds: float, baseline: int = 400) -> Measured:
+def measure_run(run: str | Path, clients: int, seconds: float, device: str = "auto", baseline: int = 400) -> Measured:
     """Serve a run from a process of its own, load it, end it; then certify up to ``baseline`` of its inputs without it."""
-    deployed = Deployed.open(run)
+    deployed = Deployed.open(run, device=device_of(device))
     inputs = run_inputs(run, deployed)
-    with serving(run) as (url, pid):
+    with serving(run, "--device", device) as (url, pid):
         generate(url, inputs, clients, min(5.0, seconds))  # to warm up
         load = generate(url, inputs, clients, seconds, pid=pid)
     plan = deployed.plan

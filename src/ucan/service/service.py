@@ -24,7 +24,8 @@ from ucan.service.asked import Asked, Offer
 from ucan.service.deployed import Deployed
 from ucan.service.limits import Ledger, Limits
 from ucan.service.metrics import Metrics
-from ucan.service.worker import Outcome, Refusal, Task, Worker
+from ucan.service.task import Outcome, Refusal, Task
+from ucan.service.worker import Worker
 from ucan.sidecar import input_hash
 
 # Files of large tensors that clients may still fetch.
