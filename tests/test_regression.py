@@ -261,3 +261,18 @@ def test_noise_of_one_input_is_said_to_be_frozen():
 
     (one,) = ucan.SmoothedRegressor(linear, ucan.Gaussian(0.5), Own()).certify(torch.ones(1, 3), radius=0.1, n=200)
     assert one.scope == "frozen" and "frozen" in str(one)
+
+
+def test_another_way_to_run_a_model_must_give_the_same_numbers():
+    from ucan.questions.readers import Numbers
+
+    f, numbers = Numbers(linear), torch.randn(100, 2, generator=torch.Generator().manual_seed(0)) + 3
+    assert f.differing(numbers, numbers + 1e-4, 2e-3) == 0
+    assert f.differing(numbers, numbers * 1.1, 2e-3) > 0.9
+    missing = numbers.clone()
+    missing[:10] = torch.nan
+    assert f.differing(missing, missing, 2e-3) == 0 and f.differing(missing, numbers, 2e-3) == 0.1
+    assert (
+        repr(regressor("isotropic", ucan.Gaussian(0.5)))
+        == "SmoothedRegressor(linear, Gaussian(scale=0.5), Isotropic())"
+    )

@@ -63,6 +63,11 @@ class Smoothed:
         self.sizes = Sizes(law, self.grid)
         self.readiness = Readiness(self.f, self.M, self.sizes)
 
+    def __repr__(self) -> str:
+        """The model by its name or class, its law and its noise."""
+        model = getattr(self.f.model, "__qualname__", f"{type(self.f.model).__name__}(...)")
+        return f"{type(self).__name__}({model}, {self.law!r}, {self.M!r})"
+
     def ask(self, x: torch.Tensor, question: Question, plan: CertifyPlan, seed: Seed = 0) -> list[Any]:
         """The answer to a question, or an abstention, for each of a batch of inputs (batch, *event), in order."""
         question.check(self.f)
