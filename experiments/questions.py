@@ -51,16 +51,17 @@ def main() -> None:
     net, law = pooled(pixels).to(asked.device).eval(), ucan.Gaussian(0.25)
     x = torch.rand(asked.inputs, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(asked.device)
     classifier, n = ucan.SmoothedClassifier(net, law, num_classes=10), asked.n
+    regressor, labels = ucan.SmoothedRegressor(net, law), ucan.SmoothedLabels(net, law)
+    segmenter = ucan.SmoothedSegmenter(pixels, law, num_classes=10)
+    radii = [0.01 * i for i in range(1, 21)]
     questions: dict[str, Callable[[], object]] = {
         "classification": lambda: classifier.certify(x, n=n),
         "top-k": lambda: classifier.certify(x, n=n, top=3),
         "confidence": lambda: classifier.certify(x, n=n, confidence=0.6),
-        "regression": lambda: ucan.SmoothedRegressor(net, law).certify(x, radius=0.1, n=n),
-        "regression, 20 radii": lambda: ucan.SmoothedRegressor(net, law).certify(
-            x, radius=[0.01 * i for i in range(1, 21)], n=n
-        ),
-        "labels": lambda: ucan.SmoothedLabels(net, law).certify(x, radius=0.1, n=n),
-        "segmentation": lambda: ucan.SmoothedSegmenter(pixels, law, num_classes=10).certify(x, radius=0.1, n=n),
+        "regression": lambda: regressor.certify(x, radius=0.1, n=n),
+        "regression, 20 radii": lambda: regressor.certify(x, radius=radii, n=n),
+        "labels": lambda: labels.certify(x, radius=0.1, n=n),
+        "segmentation": lambda: segmenter.certify(x, radius=0.1, n=n),
     }
     clock = time.process_time if asked.device == "cpu" else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in questions}

@@ -199,6 +199,18 @@ def test_counts_are_kept_in_memory_that_does_not_grow_with_n():
     assert found.n == 28 and torch.equal(found.tally, torch.stack([(votes == c).sum(0) for c in range(4)]))
 
 
+@pytest.mark.parametrize("classes", [3, 300])
+def test_pixels_have_the_class_of_the_largest_logit(classes):
+    from ucan.questions.readers import Places
+
+    f, logits = Places(lambda b: b, classes), torch.randn(5, classes, 4, 6, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(f.to_votes(logits, 5).long(), logits.argmax(1))
+    logits[2, 1, 3, 5] = torch.nan
+    found = f.to_votes(logits, 5).long()
+    assert int(found[2, 3, 5]) == classes and int((found == classes).sum()) == 1
+    assert torch.equal(f.to_votes(logits.argmax(1), 5).long(), logits.argmax(1))
+
+
 def test_labels_are_there_or_not():
     w = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     g = ucan.SmoothedLabels(lambda b: b @ w.T, ucan.Gaussian(0.3))

@@ -170,8 +170,12 @@ class Places(Classifier):
                 f"the model answered a batch of {size} with {output.dtype} of shape {tuple(output.shape)}; it must give "
                 f"logits of shape ({size}, {self.num_classes}, height, width) or whole class numbers ({size}, height, width)."
             )
-        best = output.max(1)  # on a CPU several times as fast as argmax; a NaN is the largest
-        return torch.where(best.values.isnan(), self.num_classes, best.indices).to(kind)
+        # The last of the largest, in a few passes: on a CPU many times as fast as argmax across the first axis.
+        best = output.amax(1, keepdim=True)
+        number = torch.arange(self.num_classes, dtype=kind, device=output.device)
+        index = ((output == best) * number.reshape(-1, *[1] * (output.ndim - 2))).amax(1)
+        votes: torch.Tensor = index.masked_fill(best[:, 0].isnan(), self.num_classes)
+        return votes
 
     def margins(self, output: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
         """How far the logits of these classes (*places) are ahead of the others', (n, places); ±1 for class numbers."""
