@@ -566,6 +566,31 @@ def test_a_registry_makes_answers_hold_across_requests_and_restarts(tmp_path):
     ended(again)
 
 
+def test_two_services_that_share_a_registry_keep_each_others_promises(tmp_path):
+    job = {"registry": str(tmp_path / "answers.sqlite"), "plan": replace(PLAN, n=200)}
+    both = [service(frozen(), **job) for _ in range(2)]
+    rng = torch.Generator().manual_seed(3)
+    points = torch.rand(16, 1, 4, 4, generator=rng)
+
+    async def at_once() -> list[Any]:
+        asked = [call(both[i % 2], "/v1/certify", {"input": x.tolist()}) for i, x in enumerate(points)]
+        return list(await asyncio.gather(*asked))
+
+    promised = [from_dict(json.loads(body)) for _, _, body in asyncio.run(at_once())]
+    held = 0
+    for x, certificate in zip(points, promised, strict=True):
+        if isinstance(certificate, Certificate) and certificate.radius > 0:
+            delta = torch.randn(1, 4, 4, generator=rng)
+            inside = (x + 0.95 * certificate.radius * delta / delta.norm()).tolist()
+            assert {ask(one, ("predict", {"input": inside}))[0][1]["prediction"] for one in both} == {
+                certificate.prediction
+            }
+            held += 1
+    assert held >= 3
+    for one in both:
+        ended(one)
+
+
 # --- the network's manners ---
 
 
