@@ -117,3 +117,11 @@ def test_no_classifier_beats_it(law: ucan.Law) -> None:
         edge = along.quantile(p)  # the class is held where along < edge, with probability p
         radius = law.radius(p, norm=1, dim=3)
         assert ((along + radius * 1.0 < edge).double().mean()) > 0.495
+
+
+def test_alm_is_spelt_out_where_it_first_appears() -> None:
+    full = "ALM (alternative Lebesgue measure"
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if "ALM" in text:
+            assert text.index("ALM") == text.index(full), page.name

@@ -24,6 +24,7 @@ ORDER = (
     "allocator",
     "storage",
     "config",
+    "places",
     "fingerprint",
     "passes",
     "estimators",
@@ -72,6 +73,7 @@ ORDER = (
     "runs",
     "report",
     "app",
+    "service",
     "cli",
     "__main__",
     "__init__",
@@ -185,6 +187,7 @@ HEAVY = (
     "matplotlib",
     "gradio",
     "ray",
+    "uvicorn",
 )
 
 

@@ -106,5 +106,5 @@ def test_radii_that_make_no_sense(at: float) -> None:
 
 
 def test_a_measure_that_does_not_exist() -> None:
-    with pytest.raises(InvalidInput, match='"radius" or "alm"'):
+    with pytest.raises(InvalidInput, match='"radius", "alm" or "sigma"'):
         metrics.certified_accuracy(columns(), [0], by="volume")  # type: ignore[arg-type]

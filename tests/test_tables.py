@@ -7,19 +7,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
+import ucan
+from ucan.cli import app
 from ucan.cli.compare import compare
 from ucan.cli.exchange import export_run, import_results
+from ucan.data import InMemory
 from ucan.errors import InvalidInput, StoreError
 from ucan.report.evidence import overview_section
+from ucan.report.page import build_page, galleries_of
 from ucan.report.render import latex, markdown, render, terminal
 from ucan.report.runs import read_runs
-from ucan.report.tables import Table, comparison
+from ucan.report.tables import RADII, Table, comparison, first_axis
 from ucan.results import Store
 from ucan.results.formats import write
 from ucan.results.imports import ROUNDED, complete, import_run
+from ucan.runs.certify import CertifyJob, certify
+from ucan.runs.read import Run
 
 AT = (0.0, 0.5, 1.0)
 
@@ -409,3 +416,57 @@ def test_export_and_import_commands(cohen: Path, tmp_path: Path) -> None:
     assert cells(comparison([tmp_path / "back"], AT)) == [("Cohen's", "unknown", "–", "50.0", "20.0", "0.0")]
     invoke("export", cohen, "-o", tmp_path / "c.json")
     assert (tmp_path / "c.json").read_text().startswith("{")
+
+
+# --- the axis in units of Σ ---
+
+
+def shaped_run(folder: Path, sigma: float, seed: int = 0) -> Path:
+    """A run of four inputs whose first coordinate has this scale, and the others 1; the answer depends on the others."""
+    noise = ucan.Fixed(torch.tensor([sigma, 1.0, 1.0, 1.0]).reshape(1, 2, 2))
+    x = torch.full((4, 1, 2, 2), 0.9)
+    certify(
+        CertifyJob(
+            model=lambda y: (y.flatten(1)[:, 1:].sum(1) > 1.2).long(), data=InMemory(x, [1, 1, 1, 0]), noise=noise,
+            classes=2, scale=0.5, n=200, n0=20, seed=seed, model_id="sum",
+        ),
+        folder,
+    )  # fmt: skip
+    return folder
+
+
+def test_shares_in_units_of_sigma_are_those_of_the_radius_before_sigma(tmp_path: Path) -> None:
+    run = Run.open(shaped_run(tmp_path / "a", 3e-4))
+    radii = [run.outcome(i).region.radius for i in range(4)]  # type: ignore[union-attr]
+    assert run.shaped and run.measured("sigma")["sigma"].tolist() == radii
+    assert max(run.columns["radius"]) <= 3.01e-4 * max(radii)
+    row = comparison([run], (0.0, 0.3, min(radii), 99.0), "sigma").rows[0]
+    assert row.values == (0.75, 0.75, 0.75, 0.0)
+
+
+def test_an_axis_on_which_everything_is_0_is_not_offered_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny, usual = Run.open(shaped_run(tmp_path / "tiny", 3e-4)), Run.open(shaped_run(tmp_path / "usual", 1.0))
+    small = Run.open(shaped_run(tmp_path / "small", 0.02))
+    assert first_axis([tiny])[0] == "sigma" and first_axis([tiny])[1][1] > 0
+    assert first_axis([usual]) == ("radius", RADII) and first_axis([tiny, usual])[0] == "radius"
+    measure, columns = first_axis([small])  # its radii are small, but there
+    assert measure == "radius" and 0 < columns[-1] <= max(small.columns["radius"])
+    done = CliRunner().invoke(app, ["compare", str(tmp_path / "tiny")])
+    assert (
+        done.exit_code == 0 and "in units of Σ" in done.stdout and "By radius everything beyond 0 is 0 %" in done.stderr
+    )
+    by_radius = CliRunner().invoke(app, ["compare", str(tmp_path / "tiny"), "--at", "radius"])
+    assert "by ℓ2 radius" in by_radius.stdout and by_radius.exit_code == 0
+    page = build_page([tiny], galleries_of([tiny]))
+    assert page.index("against R, the radius in units of Σ") < page.index("against the ℓ2 radius")
+
+
+def test_units_of_different_noise_are_not_ranked_against_each_other(tmp_path: Path) -> None:
+    tiny, usual = shaped_run(tmp_path / "tiny", 3e-4), shaped_run(tmp_path / "usual", 1.0)
+    again = shaped_run(tmp_path / "again", 1.0, seed=1)
+    table = comparison([tiny, usual, again], (0.0, 0.3), "sigma")
+    assert any("not the same Σ" in note for note in table.notes)
+    assert all(all(row.best) for row in table.rows)  # each the best of its own Σ
+    assert Run.open(usual).units == Run.open(again).units != Run.open(tiny).units

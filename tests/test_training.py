@@ -33,6 +33,7 @@ from ucan.runs.train import changed
 from ucan.scales import DCT, Basis, Dense, Diagonal, Scalar
 from ucan.training import TrainSettings, build_classifier, is_trained_run, load_run, preset_names, read_settings
 from ucan.training.batches import Batches, epoch_seed, flip_and_crop
+from ucan.training.checkpoint import keep_settings
 from ucan.training.joint import Joint, scale_entries, variance_term
 from ucan.training.loop import schedule
 from ucan.training.recipes import Augmentation, Consistency
@@ -288,6 +289,26 @@ def test_the_papers_presets_have_the_papers_settings():
         settings = read_settings(name)
         assert (settings.optimiser, settings.lr, settings.batch, settings.epochs) == ("adam", 1e-2, 128, 200)
         assert settings.law["scale"] == 1.0 and settings.generator["gamma"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "recipe"),
+    [
+        ("mnist-consistency", 128, {"draws": 2, "weight": 5.0, "entropy": 0.5}),
+        ("mnist-smoothadv", 64, {"draws": 4, "steps": 10, "size": 255 / 256, "warm": 10}),
+        ("mnist-macer", 64, {"draws": 16, "weight": 16.0, "margin": 8.0, "sharpness": 16.0, "warm": 30}),
+        ("mnist-smoothmix", 64, {"draws": 4, "steps": 4, "length": 1.0, "weight": 5.0, "one_step": 1}),
+        ("imagenet-consistency", 128, {"draws": 2, "weight": 5.0, "entropy": 0.5}),
+        ("imagenet-catrs", 128, {"draws": 2, "steps": 1, "size": 1.0, "weight": 2.0}),
+        ("imagenet-acr", 256, {"draws": 1, "drop": 0.2, "steps": 2, "length": 1.0}),
+    ],
+)
+def test_methods_have_their_authors_settings(name, batch, recipe):
+    settings = read_settings(name)
+    assert settings.batch == batch and settings.epochs == 90 and settings.optimiser == "sgd"
+    assert settings.lr == (0.01 if name.startswith("mnist") else 0.1)
+    assert recipe.items() <= settings.recipe.items()
+    assert settings.batch * settings.recipe["draws"] in (256, 1024)  # copies in a step; MACER's authors take more
 
 
 def test_the_page_on_training_has_every_setting_with_its_default():
@@ -1255,3 +1276,69 @@ def test_pictures_are_decoded_ahead_in_the_order_of_seed_and_epoch(tmp_path):
         pairs = list(zip(lazy.epoch(epoch, first), held.epoch(epoch, first), strict=True))
         assert len(pairs) == 3 - first
         assert all(torch.equal(x, y) and torch.equal(a, b) for (x, a, _), (y, b, _) in pairs)
+
+
+# --- what is certified while it is trained ---
+
+
+def test_certified_accuracy_of_the_held_out_part_is_reported_and_changes_no_weight(tmp_path):
+    told = []
+    changes = dict(epochs=3, dataset=few(160), held_out=0.25, certify_every=2)
+    one = trainer(tmp_path / "watched", lambda *words: told.append(words), **changes)
+    one.run()
+    lines = [json.loads(line) for line in (tmp_path / "watched" / "metrics.jsonl").read_text().splitlines()]
+    assert ["held_out_certified" in line for line in lines] == [False, True, True]  # every second, and the last
+    last = lines[-1]
+    assert last["held_out_scope"] == one.scope and last["held_out_inputs"] == 40 and last["held_out_n"] == 100
+    assert told[-1][3]["held_out_certified"] == last["held_out_certified"]
+    trainer(tmp_path / "unwatched", **changes | {"certify_every": 0}).run()
+    assert same(weights(tmp_path / "watched"), weights(tmp_path / "unwatched"))
+    run, (_, apart) = load_run(tmp_path / "watched"), ucan.data.held_out(few(160), 0.25, 0)
+    g = ucan.SmoothedClassifier(run.classifier, run.law, run.generator, run.num_classes)
+    x, labels = apart.batch(range(40))
+    found = g.certify(x, n0=20, n=100, seed=0)
+    right = [c.radius for c, label in zip(found, labels.tolist(), strict=True) if c.prediction == label and c.radius]
+    assert last["held_out_certified"] == len(right) / 40
+    assert last["held_out_radius"] == pytest.approx(sum(right) / 40)
+
+
+def test_the_progress_line_names_the_scope_of_what_is_certified(place):
+    words = ["train", "digits-certification", "--set", "epochs=1", "--set", "held_out=0.1", "-o", "run"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and re.search(r"certified held-out \d+\.\d % \(frozen\)", done.stderr), done.stderr
+
+
+# --- an attempt that failed does not block the next ---
+
+
+def test_a_failed_start_leaves_no_folder(tmp_path):
+    with pytest.raises(TrainingError, match="nothing was saved"):
+        trainer(tmp_path / "run", lr=1e9, epochs=3, schedule="constant").run()
+    assert not (tmp_path / "run").exists()
+    trainer(tmp_path / "run", epochs=1, dataset=few(64)).run()
+    assert is_trained_run(tmp_path / "run")
+
+
+def test_a_start_that_was_killed_before_its_first_checkpoint_does_not_block_other_settings(tmp_path):
+    one = trainer(tmp_path / "run", epochs=1, dataset=few(64), lr=0.5)
+    keep_settings(one.folder, one.config)  # and then the power went
+    trainer(tmp_path / "run", epochs=1, dataset=few(64)).run()
+    assert is_trained_run(tmp_path / "run")
+
+
+def test_a_failed_attempt_is_set_aside_when_other_settings_are_tried(tmp_path):
+    folder = tmp_path / "run"
+    one = trainer(folder, epochs=2, dataset=few(64))
+    look = one._look
+
+    def fails(checked=None):
+        if one.epoch == 1:
+            one.totals["loss"] = one.totals["loss"] * math.nan
+        return look(checked)
+
+    one._look = fails
+    with pytest.raises(TrainingError, match="run it again with --set, in the same folder"):
+        one.run()
+    before = (folder / "checkpoint.pt").read_bytes()
+    trainer(folder, epochs=2, dataset=few(64), lr=1e-4).run()
+    assert is_trained_run(folder) and (tmp_path / "run-failed-1" / "checkpoint.pt").read_bytes() == before

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ucan.region import Region
     from ucan.registry import Registry
     from ucan.routed import Routed
+    from ucan.service.client import Client
     from ucan.smoothed import SmoothedClassifier
     from ucan.tabular import SmoothedTable
     from ucan.threshold import Threshold
@@ -40,6 +41,7 @@ __all__ = [
     "BudgetWise",
     "Certificate",
     "CertificationWise",
+    "Client",
     "Composed",
     "DatasetWise",
     "Denoised",
@@ -89,6 +91,7 @@ __getattr__, __dir__ = lazy_names(
         "region": "Region",
         "registry": "Registry",
         "routed": "Routed",
+        "service.client": "Client",
         "threshold": "Threshold",
         "smoothed": "SmoothedClassifier",
         "tabular": "SmoothedTable",

@@ -329,3 +329,16 @@ READERS = Catalogue(
         "imagenet": "ucan.data:read_imagenet",
     },
 )
+# Names of noise on the command line, besides those of generators and of Σ: a pattern with its norm.
+PATTERNS = {"pattern-1": 1, "pattern-2": 2, "pattern-inf": "inf"}
+
+
+def check_noise(text: str) -> None:
+    """Refuse a text that names no noise; only the name is checked, nothing is imported."""
+    name = text if text in PATTERNS else parsed(text)[0]
+    if text.lower().endswith(".npy") or name in (*PATTERNS, *GENERATORS.names(), *SCALES.names()):
+        return
+    raise InvalidInput(
+        f"--noise {text!r} is neither a .npy file nor the name of a kind of noise "
+        f"({', '.join((*GENERATORS.names(), *PATTERNS))}) or of Σ ({', '.join(SCALES.names())})."
+    )

@@ -1,4 +1,5 @@
-"""What can be chosen by name, defined once with its text: scopes, norms, precisions, backends, arithmetics, bounds, tests.
+"""What can be chosen by name, defined once with its text: scopes, norms, precisions, backends, arithmetics, bounds, tests,
+training methods.
 
 Imports nothing heavy, so that the command line can show it at once. What a name does is defined where its work is done
 (``ucan.bounds``, ``ucan.backends``, …), and a test holds the two together.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ucan.errors import InvalidInput
@@ -22,6 +24,9 @@ SCOPES: dict[str, str] = {
 }
 
 NORMS: tuple[float, ...] = (1, 2, math.inf)
+
+# ALM where it first appears in a text.
+ALM = "ALM (alternative Lebesgue measure)"
 
 # What the classifier computes in.
 PRECISIONS: dict[str, str] = {
@@ -62,50 +67,79 @@ TESTS: dict[str, str] = {
     "exact": "all draws of the noise are counted; for splitting noise",
 }
 
-# Training methods: what it is; its cost with its defaults, in forward-backward passes of an input and epoch; when to take it.
-RECIPES: dict[str, tuple[str, float, str]] = {
-    "augmentation": ("cross-entropy on noisy copies (Cohen)", 1, "a first look, a baseline, and learned noise"),
-    "consistency": (
-        "copies should agree with their mean (Jeong)",
-        2,
-        "the usual choice: strong at every radius for its cost",
+
+@dataclass(frozen=True)
+class Method:
+    """A training recipe in one line: what it is, its forward-backward passes for each input of an epoch, when to take it.
+
+    m are noisy copies, T steps of an attack.
+    """
+
+    what: str
+    cost: str
+    when: str
+
+    def __str__(self) -> str:
+        """The line."""
+        return f"{self.what}; {self.cost}; {self.when}"
+
+
+# The recipes of ``ucan.catalogue.RECIPES`` (docs/methods.md compares them).
+METHODS: dict[str, Method] = {
+    "augmentation": Method(
+        "cross-entropy on noisy copies (Cohen et al., 2019)",
+        "m passes, m = 1",
+        "as the baseline, and where clean accuracy counts more than radii",
     ),
-    "stability": ("noisy answers like the clean one (Li)", 2, "where accuracy without noise matters as well"),
-    "smoothadv": (
-        "adversarial training of the smoothed classifier (Salman)",
-        44,
-        "small and middle radii, with time to spend",
+    "consistency": Method(
+        "two noisy copies should agree (Jeong and Shin, 2020)",
+        "m passes, m = 2",
+        "first: cheap, and at equal cost the best up to 1.5 times the noise's scale",
     ),
-    "macer": (
-        "the radius itself as a loss, no attack (Zhai)",
-        16,
-        "where attacks do not fit: no gradient in the input is used",
+    "stability": Method(
+        "the noisy copy should answer as the clean input does (Li et al., 2019)",
+        "1 + m passes, m = 1",
+        "to compare with the literature; consistency is better at the same cost",
     ),
-    "smoothmix": (
-        "inputs mixed with adversarial ones, less sure there (Jeong)",
-        12,
-        "over-confident classifiers, small radii",
+    "smoothadv": Method(
+        "adversarial training through the noise (Salman et al., 2019)",
+        "m(1 + T) passes, m = 2 to 8, T = 2 to 10",
+        "for radii of 2.5 times the noise's scale and more, at the price of clean accuracy",
     ),
-    "catrs": ("the easiest copies of hard inputs, the hardest of sure ones (Jeong)", 22.8, "middle and large radii"),
-    "drt": (
-        "several networks with diverse gradients and large margins (Yang)",
-        3,
-        "ensembles alone; a pass is of all networks",
+    "macer": Method(
+        "the certified radius itself as a loss (Zhai et al., 2020)",
+        "m passes, m = 16",
+        "without an attack, where there is time for some hundred epochs",
     ),
-    "acr": (
-        "drops hopeless inputs, weighs the rest, attacks the noise (Sun)",
-        12.1,
-        "a large mean radius or one large radius",
+    "smoothmix": Method(
+        "inputs mixed with adversarial ones, less sure there (Jeong et al., 2021)",
+        "m(2 + T) passes, m = 2, T = 4",
+        "for large radii, where there is time for 100 epochs and more",
     ),
-    "sphere": (
-        "consistency under noise moved up the loss on its sphere (UCAN)",
-        4.4,
-        "large radii at little more than consistency",
+    "catrs": Method(
+        "the easiest copies of hard inputs, the hardest of sure ones (Jeong and Shin, 2023)",
+        "m(2 + T) passes, m = 4, T = 4",
+        "for large radii, where there is time for 100 epochs and more",
     ),
-    "denoise": (
-        "a denoiser in front of a fixed classifier (Salman)",
-        1,
-        "a classifier that is there and must not be changed",
+    "drt": Method(
+        "networks of an ensemble that fail in different directions (Yang et al., 2022)",
+        "about 3m passes of every network",
+        "for an ensemble of two or three networks",
+    ),
+    "acr": Method(
+        "drop hopeless inputs, weigh the rest, attack the noise (Sun et al., 2025)",
+        "m, then m(1 + T) passes, m = 4, T = 3 to 6",
+        "for the largest radii, where there is time for 100 epochs and more",
+    ),
+    "sphere": Method(
+        "consistency under noise that is attacked on its own sphere (UCAN)",
+        "m, then m(1 + T) passes, m = 2, T = 2",
+        "for radii of twice the noise's scale and more",
+    ),
+    "denoise": Method(
+        "a denoiser in front of a fixed classifier (Salman et al., 2020)",
+        "1 pass",
+        "for a classifier that is there and must not be changed",
     ),
 }
 

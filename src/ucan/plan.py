@@ -162,10 +162,15 @@ def _plain(plan: CertifyPlan | PredictPlan) -> None:
     object.__setattr__(plan, "alpha", float(plan.alpha))
 
 
+MOST = 10**15
+
+
 def check_count(name: str, value: Any) -> None:
-    """Refuse anything but a whole number of at least 1."""
+    """Refuse anything but a whole number of at least 1, and one that no machine will ever count to."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
+    if int(value) > MOST:
+        raise InvalidInput(f"{name} must be at most {MOST:,}, got {value!r}.")
 
 
 def given_seed(seed: Any) -> int:

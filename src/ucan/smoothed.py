@@ -312,8 +312,7 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
-        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self.decided(M, x, plan))
-        for setup, candidate in settled:
+        for setup, candidate in self._settle(inputs, plan, stop):
             yield candidate.index, self.concluded(setup, candidate, plan)
 
     def concluded(self, setup: Setup, candidate: Candidate, plan: CertifyPlan) -> Certificate | Abstention:
@@ -420,21 +419,20 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan
     ) -> Iterator[tuple[int, Prediction | Abstention]]:
         """Algorithm 2 with a test that may look after every block."""
-        rule = AnytimeRadii((0.0,))
-        settled = self._settle(
-            inputs, plan, rule, NAMING, "predict", lambda M, x: _majority(self.arithmetic_error(M, x))
-        )
-        for setup, candidate in settled:
-            hits, drawn, c_A = candidate.hits, candidate.drawn, candidate.c_A
-            tau = self.arithmetic_error(candidate.M, candidate.x)
-            with self.engine.beside(candidate.x.device):
-                evidence = self._stopped(setup, candidate, plan, rule.bound)
-            p_value = bound_named(rule.bound).p_value(evidence.ballot(c_A), tau)
-            if p_value <= plan.alpha:
-                yield candidate.index, Prediction(None, candidate.M.scope, evidence, prediction=c_A, p_value=p_value)
-            else:
-                reason = f"class {c_A} has {hits} of {drawn} votes, too few to be sure of a majority"
-                yield candidate.index, Abstention(None, candidate.M.scope, evidence, reason)
+        for setup, candidate in self._settle(inputs, plan, self.rule(plan)):
+            yield candidate.index, self._tested(setup, candidate, plan)
+
+    def _tested(self, setup: Setup, candidate: Candidate, plan: PredictPlan) -> Prediction | Abstention:
+        """The answer for a candidate's votes: whether the class that was named has a majority."""
+        hits, drawn, c_A, M, rule = candidate.hits, candidate.drawn, candidate.c_A, candidate.M, self.rule(plan)
+        tau = self.arithmetic_error(M, candidate.x)
+        with self.engine.beside(candidate.x.device):
+            evidence = self._stopped(setup, candidate, plan, rule.bound)
+        p_value = bound_named(rule.bound).p_value(evidence.ballot(c_A), tau)
+        if p_value <= plan.alpha:
+            return Prediction(None, M.scope, evidence, prediction=c_A, p_value=p_value)
+        reason = f"class {c_A} has {hits} of {drawn} votes, too few to be sure of a majority"
+        return Abstention(None, M.scope, evidence, reason)
 
     def votes(self, x: torch.Tensor, n: int, seed: int, phase: str, precision: str | None = None) -> Votes:
         """n votes on one input (1, *event), from their own stream of noise, named by ``phase``."""
@@ -533,43 +531,78 @@ class SmoothedClassifier:
     # --- what both algorithms stand on ---
 
     def _settle(
-        self,
-        inputs: Iterable[torch.Tensor],
-        plan: CertifyPlan | PredictPlan,
-        stop: Stop,
-        n0: int,
-        phase: str,
-        radius: Callable[[Generator, torch.Tensor], Radius],
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, stop: Stop
     ) -> Iterator[tuple[Setup, Candidate]]:
-        """Each input's class, chosen from n0 samples of their own or fewer, and its votes until the rule is satisfied."""
+        """Each input's class, chosen from samples of their own, and its votes until the rule is satisfied."""
         held = self.engine.held(inputs, plan)
-        for setup, i, x, M in held:  # none, or the first, to learn how votes are counted
-            rest = ((i, x, M) for _, i, x, M in held)
-            candidates = (
-                self._candidate(setup, i, x, M, plan, stop, n0, phase, radius(M, x))
-                for i, x, M in itertools.chain([(i, x, M)], rest)
-            )
+        for first in held:  # none, or the first, to learn how votes are counted
+            setup = first[0]
+            candidates = (self.begun(setup, i, x, M, plan) for _, i, x, M in itertools.chain([first], held))
             for candidate in self.engine.settled(setup, candidates, stop, plan):
                 yield setup, candidate
 
-    def _candidate(
-        self,
-        setup: Setup,
-        i: int,
-        x: torch.Tensor,
-        M: Generator,
-        plan: CertifyPlan | PredictPlan,
-        stop: Stop,
-        n0: int,
-        phase: str,
-        radius: Radius,
-    ) -> Candidate:
-        """One input (1, *event) before its first vote."""
-        name, counter = input_hash(x), setup.counter
+    def rule(self, plan: CertifyPlan | PredictPlan) -> Stop:
+        """The rule that ends the votes of a plan; without one all of its n votes are used."""
+        if isinstance(plan, CertifyPlan):
+            return plan.stop or AllVotes()
+        return AnytimeRadii((0.0,)) if plan.stop else AllVotes()
+
+    def begun(self, setup: Setup, i: int, x: torch.Tensor, M: Generator, plan: CertifyPlan | PredictPlan) -> Candidate:
+        """One input (1, *event) before its first vote, for either algorithm, with a stopping rule or without."""
+        name, counter, stop = input_hash(x), setup.counter, self.rule(plan)
+        if isinstance(plan, CertifyPlan):
+            n0, phase, radius = plan.n0, "estimate", self.decided(M, x, plan)
+        else:
+            n0, phase, radius = NAMING, "predict", _majority(self.arithmetic_error(M, x))
+            if not plan.stop:  # the paper's test names the class by the votes that it looks at
+                return Candidate(i, x, M, Stream(plan.seed, name, phase), 0, radius)
         lead = stop.lead(Case(plan.n, plan.level, radius, counter.block), n0)
         tally = np.zeros(counter.num_classes + 1, dtype=np.int64)
         selecting = Selecting(Stream(plan.seed, name, "select"), n0, lead, tally)
         return Candidate(i, x, M, Stream(plan.seed, name, phase), 0, radius, selecting)
+
+    def ended(
+        self, setup: Setup, candidate: Candidate, plan: CertifyPlan | PredictPlan
+    ) -> Certificate | Abstention | Prediction:
+        """The outcome for a candidate that ``begun`` made, when its rule or its cap has ended its votes."""
+        if isinstance(plan, PredictPlan):
+            if plan.stop:
+                return self._tested(setup, candidate, plan)
+            return self._test(setup, candidate.M, candidate.x, Votes.of(candidate.tally), plan)
+        if plan.stop is not None:
+            return self.concluded(setup, candidate, plan)
+        assert candidate.chosen is not None, "its class was chosen before its first vote"
+        selection, votes = torch.from_numpy(candidate.chosen.tally[:-1]), Votes.of(candidate.tally)
+        with self.engine.beside(candidate.x.device):
+            return self._bound(setup, candidate.M, candidate.x, selection, votes, plan)
+
+    def unfinished(
+        self,
+        setup: Setup,
+        x: torch.Tensor,
+        candidate: Candidate | None,
+        plan: CertifyPlan | PredictPlan,
+        reason: str,
+    ) -> Abstention:
+        """The abstention for an input (1, *event) whose votes were cut off, with those there are; None: there are none.
+
+        They prove nothing, since no rule ended them, and nothing is claimed.
+        """
+        votes = torch.zeros(setup.counter.num_classes + 1, dtype=torch.int64)
+        selection, n0, n = None, 0, 0
+        if candidate is not None:
+            choosing = candidate.chosen or candidate.selecting
+            if choosing is not None:
+                selection, n0 = torch.from_numpy(choosing.tally[:-1]), choosing.drawn
+            if candidate.drawn:
+                votes, n = candidate.tally, candidate.drawn
+        norm, budget, bound = (
+            (plan.norm, plan.budget, plan.bound) if isinstance(plan, CertifyPlan) else (None, None, plan.test)
+        )
+        named = bound if plan.rule is None else self.rule(plan).bound
+        with self.engine.beside(x.device):
+            evidence = self.engine.evidence(setup, x, Votes.of(votes), selection, n0, n, plan, named)
+        return Abstention(norm, self.M.scope, evidence, reason, budget=budget)
 
     def decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
         """The map from p to what a stopping rule decides at x, and its inverse."""

@@ -187,6 +187,7 @@ class Classifier:
 
     def _alike_in_company(self, batch: torch.Tensor, others: torch.Tensor) -> bool:
         together, again = self._answers(batch), self._answers(batch)
+        self.to_votes(together, len(batch))  # an answer of the wrong shape is another fault
         if not self._agree(together, again):
             return True  # it draws at random
         apart = torch.cat([self._answers(one) for one in batch.split(1)])

@@ -201,7 +201,8 @@ def _open_trained(run: Path, source: str | None, device: torch.device) -> Sessio
     norms = trained.generator.norms(trained.law)
     plan = CertifyPlan(n=VOTES, norm=2 if 2 in norms else norms[0], budget=trained.budget)
     settings = trained.settings
-    dataset, notes = _data(DataRef(settings.data, size=settings.size, channels=trained.shape[0]), source)
+    ref = DataRef(settings.data, size=settings.size, channels=trained.shape[0])
+    dataset, notes = _data(ref, source, trained.base)
     numbers = () if dataset is None else tuple(range(len(dataset)))
     return Session(run.resolve().name, g, plan, trained.shape, dataset, numbers, notes)
 
@@ -220,10 +221,10 @@ def _open_certified(
             f"{run} is about a table, and this page shows pictures: its answers are in {run / 'answers.csv'}, and "
             "`ucan report` makes its page."
         )
-    g = pipeline_of(config.model, first, device, model, weights)
+    g = pipeline_of(config.model, first, device, model, weights, base=opened.base)
     # The classifier has the precision.
     plan = replace(config.sampling.plan(opened.norm), precision=None, budget=first.budget)
-    dataset, notes = _data(config.data, source)
+    dataset, notes = _data(config.data, source, opened.base)
     if isinstance(first, Certificate):
         shape = first.region.shape
     elif dataset is not None:
@@ -241,10 +242,10 @@ def _open_certified(
     return Session(opened.label, g, replace(plan, n=min(plan.n, VOTES)), tuple(shape), dataset, numbers, notes)
 
 
-def _data(data: DataRef, source: str | None) -> tuple[Labelled | None, tuple[str, ...]]:
+def _data(data: DataRef, source: str | None, base: Path | None) -> tuple[Labelled | None, tuple[str, ...]]:
     """The run's data, if they can be found; without them pictures can still be uploaded."""
     try:
-        return data_of(data, source), ()
+        return data_of(data, source, base), ()
     except UcanError as error:
         if source is not None:
             raise

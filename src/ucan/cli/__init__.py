@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from ucan.cli.audit import audit
 from ucan.cli.bench import bench
@@ -18,21 +22,51 @@ from ucan.cli.explore import explore
 from ucan.cli.predict import predict
 from ucan.cli.recertify import recertify
 from ucan.cli.report import report
+from ucan.cli.serve import serve
 from ucan.cli.train import train
 from ucan.cli.tune import tune
 from ucan.cli.verify import verify
-from ucan.errors import UcanError
+from ucan.errors import InvalidInput, UcanError
 from ucan.version import __version__
+
+
+class OneLine(TyperGroup):
+    """The commands; wrong usage is an error of ours, in one line, like every other."""
+
+    def make_context(self, *words: Any, **more: Any) -> Any:
+        """Parse the options before the command."""
+        with _usage():
+            return super().make_context(*words, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the rest, and run the command."""
+        with _usage():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """Turn a usage error into an InvalidInput. It is recognised by what it has, since some versions of Typer bring Click."""
+    try:
+        yield
+    except Exception as error:
+        context = getattr(error, "ctx", None)
+        if getattr(error, "exit_code", None) != 2 or context is None or "Help" in type(error).__name__:
+            raise
+        said = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
+        raise InvalidInput(f"{said}. See `{context.command_path} --help`.") from error
+
 
 app = typer.Typer(
     name="ucan",
+    cls=OneLine,
     help="Certified robustness by randomized smoothing, with noise of any law and any shape.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, tune, certify, recertify, predict, verify, audit, compare, report, explore, bench):
+for command in (demo, train, tune, certify, recertify, predict, verify, audit, compare, report, explore, serve, bench):
     app.command()(command)
 app.command("export")(export_run)
 app.command("import")(import_results)

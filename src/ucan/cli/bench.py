@@ -73,6 +73,16 @@ def bench(
         ),
     ] = None,
     most: words.MaxOption = None,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN|URL",
+            help="Measure a service instead: `ucan serve` of this run, or one that runs at this address (UCAN_TOKEN is its "
+            "token).",
+        ),
+    ] = None,
+    clients: Annotated[int, typer.Option(min=1, help="With --serve: how many clients ask at once.")] = 32,
+    seconds: Annotated[float, typer.Option(help="With --serve: for how long they ask.")] = 30.0,
     device: words.DeviceOption = "auto",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the numbers as JSON.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
@@ -88,6 +98,9 @@ def bench(
 
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out takes a file in an existing folder, got {out}.")
+    if serve is not None:
+        _bench_service(serve, clients, seconds, device, out, as_json)
+        return
     known = [name for name in BACKENDS if name != "auto"]
     unknown = sorted({name.strip() for name in backend.split(",")} - set(known))
     if unknown:
@@ -124,6 +137,37 @@ def bench(
         raise KeyboardInterrupt
 
 
+def _bench_service(target: str, clients: int, seconds: float, device: str, out: Path | None, as_json: bool) -> None:
+    """Load a service, and print what its clients saw."""
+    from ucan.service.client import Client
+    from ucan.service.load import Measured, generate, inputs_for, measure_run
+
+    if target.startswith(("http://", "https://")):
+        measured = Measured(generate(target, inputs_for(Client(target)), clients, seconds))
+    else:
+        measured = measure_run(target, clients, seconds, device)
+    record, load = json.dumps(measured.to_dict(), indent=1) + "\n", measured.load
+    if out is not None:
+        with storage(out):
+            write_whole(out, record.encode())
+    if as_json:
+        typer.echo(record, nl=False)
+        return
+    typer.echo(
+        f"{clients} clients for {load.seconds:.0f} s: {load.answers:,} answers, {load.abstentions:,} of them abstentions; "
+        f"{load.rate:.1f} per second. Refused: {load.statuses or 'none'}.\n"
+        f"Latency: median {1e3 * load.median:.0f} ms, 99 % within {1e3 * load.p99:.0f} ms, slowest "
+        f"{1e3 * load.slowest:.0f} ms. The clients took {load.client_seconds:.1f} s of processor time."
+    )
+    if load.server_seconds is not None and load.server_memory is not None and measured.alone is not None:
+        first, last = load.server_memory
+        typer.echo(
+            f"The service took {load.server_seconds:.1f} s of processor time: {load.per_processor_second:.1f} certificates "
+            f"per processor second, {measured.ratio:.2f} of the {measured.alone:.1f} of certify alone. Memory: {first:.0f} "
+            f"MiB at the beginning, {last:.0f} MiB at the end."
+        )
+
+
 def _network(
     model: str, weights: Path | None, shape: str | None, where: torch.device
 ) -> tuple[nn.Module, tuple[int, ...], int, Law]:
@@ -133,6 +177,7 @@ def _network(
 
     from ucan.laws import Gaussian
     from ucan.models import build_model, load_model
+    from ucan.models.foreign import ExportedModel
     from ucan.runs.build import classes_of
     from ucan.training import is_trained_run, load_run
 
@@ -148,6 +193,8 @@ def _network(
     if model in NAMES and weights is None:  # the speed does not depend on the weights
         return build_model(model, event, 10).to(where), event, 10, Gaussian(0.25)
     network = load_model(model, weights, None, where, event)
+    if isinstance(network, ExportedModel):
+        network = network.as_module()
     if not isinstance(network, nn.Module) or next(network.parameters(), None) is None:
         raise InvalidInput(
             f"{model} has no PyTorch weights, so its bare forward pass cannot be measured. Give a PyTorch module."

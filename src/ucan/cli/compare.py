@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 from enum import StrEnum
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from ucan.choices import ALM
 from ucan.errors import InvalidInput
 from ucan.storage import storage, write_whole
 
@@ -18,6 +20,7 @@ class At(StrEnum):
     """The measure that certified accuracy is a function of."""
 
     radius = "radius"
+    sigma = "sigma"
     alm = "alm"
 
 
@@ -36,10 +39,19 @@ def compare(
     runs: Annotated[
         list[Path] | None, typer.Argument(metavar="RUN...", help="Run folders, certified or imported.")
     ] = None,
-    at: Annotated[At, typer.Option("--at", help="Certified accuracy by radius, or by ALM.")] = At.radius,
+    at: Annotated[
+        At | None,
+        typer.Option(
+            "--at",
+            help=f"Certified accuracy by `radius`; by `sigma`, R, the radius in units of Σ; or by `alm`, {ALM}, the size of "
+            "the region. Default: the first of these on which not everything is 0.",
+        ),
+    ] = None,
     radii: Annotated[
         str | None,
-        typer.Option(help="The columns, separated by commas. Default: 0 to 2.25 in steps of 0.25."),
+        typer.Option(
+            help="The columns, separated by commas. Default: 0 to 2.25 in steps of 0.25, or as far as it goes."
+        ),
     ] = None,
     look: Annotated[
         Look | None,
@@ -63,7 +75,7 @@ def compare(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Compare runs: certified accuracy in %, rounded down, by radius or by ALM.
+    """Compare runs: certified accuracy in %, rounded down, by radius, in units of Σ or by ALM.
 
     The scope and the ALM cap have their own columns. The best value within a scope is bold (or marked with a star).
 
@@ -72,14 +84,23 @@ def compare(
     `ucan compare --envelope "Cohen=runs/s025,runs/s050,runs/s100" runs/ours`
     """
     from ucan.report.render import render
-    from ucan.report.tables import RADII, comparison
+    from ucan.report.tables import RADII, comparison, first_axis
+    from ucan.runs.read import Run
 
+    ours, base = [Run.open(run) for run in runs or []], [Run.open(run) for run in baseline or []]
+    best_of = {name: [Run.open(run) for run in some] for name, some in map(parse_envelope, envelope or [])}
+    metric, fitting = first_axis([*ours, *base, *itertools.chain.from_iterable(best_of.values())])
+    if at is not None:
+        metric, fitting = at.value, fitting if at.value == metric else RADII
+    if metric != "radius" and at is None:
+        shown = "in units of Σ" if metric == "sigma" else "by ALM"
+        print(f"By radius everything beyond 0 is 0 %: shown {shown} instead (--at radius).", file=sys.stderr)
     table = comparison(
-        runs or [],
-        RADII if radii is None else parse_radii(radii),
-        at.value,
-        baselines=baseline or [],
-        envelopes=dict(parse_envelope(text) for text in envelope or []),
+        ours,
+        fitting if radii is None else parse_radii(radii),
+        metric,
+        baselines=base,
+        envelopes=best_of,
         bands=bands,
         digits=digits,
     )

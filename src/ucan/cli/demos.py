@@ -24,7 +24,7 @@ def demo_tables(out: Path, n: int, quiet: bool) -> None:
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
     except ImportError as error:
-        raise MissingExtra("The tables come with scikit-learn: pip install 'ucan[train]'.") from error
+        raise MissingExtra("The tables come with scikit-learn: pip install scikit-learn.") from error
 
     from ucan.cli.certify import in_words
     from ucan.cli.progress import Shown

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ucan.choices import ALM
 from ucan.cli import words
 from ucan.errors import InvalidInput
 
@@ -71,7 +72,7 @@ def import_results(
         words.NormName | None, typer.Option(help="The norm of the radii. For rs4a, also selects which radii to read.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="The run's name in tables. Default: the folder's name.")] = None,
-    alm_cap: Annotated[float | None, typer.Option(help="The largest scale of the noise, to compare by ALM.")] = None,
+    alm_cap: Annotated[float | None, typer.Option(help=f"The largest scale of the noise, to compare by {ALM}.")] = None,
     isotropic: Annotated[
         bool, typer.Option("--isotropic", help="The noise was isotropic: ALM equals the radius.")
     ] = False,

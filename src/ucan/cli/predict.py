@@ -69,13 +69,13 @@ def predict(
     """Predict with the smoothed classifier, or abstain (−1). An answer is wrong with probability at most α.
 
     With `-o FILE`, each answer is stored in `FILE.part` at once. Stop at any time; run the same command again to
-    resume. FILE itself is written when all answers are there.
+    resume. FILE itself is written when all answers are there, with the names of inputs and classes where they have any.
+    A larger --max then adds inputs to it.
 
     Example: `ucan predict --model mymodels:resnet --data images/ --scale 0.25 -o predictions.tsv`
     """
     if as_json and out is None:
         raise InvalidInput("--json prints a summary to standard output: give a file for the answers with -o.")
-    from ucan.runs.answers import table_of
     from ucan.runs.predict import PredictJob
     from ucan.runs.predict import predict as run
 
@@ -117,7 +117,7 @@ def predict(
     )
     done = run(job, out, _Kept("predicting", quiet, kept="answers are kept") if out else _Lost("predicting", quiet))
     if out is None:
-        sys.stdout.write(table_of(done.answers))
+        sys.stdout.write(done.table())
     else:
         print(json.dumps(done.to_dict()) if as_json else _in_words(done))
 

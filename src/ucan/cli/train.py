@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucan.catalogue import GENERATORS, LAWS, RECIPES
-from ucan.choices import RECIPES as METHODS
+from ucan.choices import METHODS
 from ucan.cli import words
 from ucan.cli.progress import duration
 from ucan.errors import InvalidInput
@@ -68,8 +68,9 @@ def train(
         Claim | None,
         typer.Option(
             "--for",
-            help="What will be certified: an `linf`, `l2` or `l1` radius, `alm`, or the settings' own `budget`. It "
-            "selects the loss term for that claim, and refuses noise made for another claim.",
+            help="What will be certified: an `linf`, `l2` or `l1` radius, `alm` (alternative Lebesgue measure, the size of "
+            "the region), or the settings' own `budget`. It selects the loss term for that claim, and refuses noise made "
+            "for another claim.",
         ),
     ] = None,
     device: words.DeviceOption = "auto",
@@ -95,14 +96,12 @@ def train(
         for name in preset_names():
             typer.echo(name if quiet else f"{name:28}{_about(name)}")
         if not quiet:
-            for table, catalogue in (("law", LAWS), ("generator", GENERATORS), ("recipe", RECIPES)):
+            for table, catalogue in (("law", LAWS), ("generator", GENERATORS)):
                 print(f"Kinds for [{table}]: {', '.join(catalogue.names())}.", file=sys.stderr)
-            print(
-                "Recipes: what each is, passes of an input in an epoch (forward and backward), when to take it",
-                file=sys.stderr,
-            )
-            for name, (what, cost, when) in METHODS.items():
-                print(f"  {name:14}{what}; {cost:g}; {when}", file=sys.stderr)
+            print("Kinds for [recipe], with their passes for each input of an epoch:", file=sys.stderr)
+            for name in RECIPES.names():
+                about = METHODS.get(name) or f"of the package {RECIPES.package(name)}"
+                print(f"  {name:14}{about}", file=sys.stderr)
             print("To copy a preset and edit it: ucan train show NAME > mine.toml", file=sys.stderr)
         return
     if settings == "show" and preset is None and shown is not None:
@@ -124,8 +123,9 @@ def train(
             "These settings are meant for a GPU. On a CPU, add --set precision=32-true --set compile=false.",
             file=sys.stderr,
         )
-    trainer = trainer_of(job, out, None if quiet else Training(chosen.epochs))
-    told = trainer.rank == 0
+    told_by = Training(chosen.epochs)
+    trainer = trainer_of(job, out, None if quiet else told_by)
+    told_by.scope, told = trainer.scope, trainer.rank == 0
     try:
         trainer.run()
     except KeyboardInterrupt:
@@ -145,6 +145,10 @@ def _next(folder: Path, settings: TrainSettings, about: str) -> None:
 
     pictures = settings.data == "imagenet" or (settings.data not in NAMES and Path(settings.data).is_dir())
     size = f" --size {settings.size}" if pictures and settings.size else ""
+    if not settings.held_out:
+        print(
+            "\nCertified accuracy on inputs that are not trained on is shown with --set held_out=0.1.", file=sys.stderr
+        )
     print(
         f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {settings.data}{size}{about}",
         file=sys.stderr,
@@ -184,6 +188,8 @@ class Training:
         self.epochs = epochs
         self.start = time.monotonic()
         self.first: float | None = None
+        self.certified = ""  # as it was when it was last looked at
+        self.scope = ""
 
     def __call__(self, epoch: int, step: int, steps: int, means: dict[str, float]) -> None:
         """Show the state of training."""
@@ -198,6 +204,9 @@ class Training:
             f"epoch {epoch + 1}/{self.epochs}, step {step}/{steps}, {left} left: loss {means['loss']:.4f}, accuracy "
             f"{floor_percent(means['correct'])} %"
         )
+        if "held_out_certified" in means:
+            self.certified = f", certified held-out {floor_percent(means['held_out_certified'])} % ({self.scope})"
+        line += self.certified
         if "min_sigma" in means:
             line += f", min σ {means['min_sigma']:.3f}, mean σ {means['mean_sigma']:.3f}"
         if sys.stderr.isatty():

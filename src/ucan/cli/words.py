@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucan.catalogue import GENERATORS, LAWS, SCALES, parsed
+from ucan.catalogue import GENERATORS, LAWS, SCALES, check_noise, parsed
 from ucan.errors import InvalidInput
 from ucan.models.names import NAMES as MODEL_NAMES
 
@@ -166,11 +166,20 @@ ExponentOption = Annotated[
 ADDED_NOISE = "".join(
     f", `{name}`" for parts in (GENERATORS, SCALES) for name in parts.names() if name not in parts.own
 )
+
+
+def _check_noise(text: str | None) -> str | None:
+    if text is not None:
+        check_noise(text)
+    return text
+
+
 NoiseOption = Annotated[
     str | None,
     typer.Option(
+        callback=_check_noise,
         help=f"The shape Σ: `isotropic` (the default), `pattern-1`, `pattern-2`, `pattern-inf`{ADDED_NOISE}, NAME or "
-        "NAME(parameter=value,…); or a `.npy` file with a map of the input's shape or a d×d matrix."
+        "NAME(parameter=value,…); or a `.npy` file with a map of the input's shape or a d×d matrix.",
     ),
 ]
 NormOption = Annotated[

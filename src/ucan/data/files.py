@@ -264,7 +264,7 @@ def load_digits(split: str = "test") -> InMemory:
     try:
         from sklearn.datasets import load_digits as read
     except ImportError as error:
-        raise MissingExtra("The digits come with scikit-learn: pip install 'ucan[train]'.") from error
+        raise MissingExtra("The digits come with scikit-learn: pip install scikit-learn.") from error
     digits = read()
     labels = np.asarray(digits.target, dtype=np.int64)
     test = np.zeros(len(labels), dtype=bool)

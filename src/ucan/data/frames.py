@@ -62,6 +62,12 @@ class Frame:
             raise InvalidInput(f"{self.name} has two columns named {twice!r}: rename one.")
         if not self.columns or not len(self.columns[0]):
             raise InvalidInput(f"{self.name} has no rows.")
+        other = next((column for column in self.columns if len(column) != len(self.columns[0])), None)
+        if other is not None:
+            raise InvalidInput(
+                f"{self.name}: column {other.name!r} has {len(other)} rows, and {self.columns[0].name!r} has "
+                f"{len(self.columns[0])}: give every column a value in every row."
+            )
 
     def __len__(self) -> int:
         return len(self.columns[0])

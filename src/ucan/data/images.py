@@ -123,11 +123,11 @@ class InMemory(Labelled):
     ) -> None:
         self.name, self.unit = name, unit
         self.names = None if names is None else tuple(map(str, names))
-        self.images = _check_images(_as_tensor(images), name, unit)
+        self.images = _check_images(_as_tensor(images, name), name, unit)
         whole = unit is not None and not self.images.is_floating_point()
         self.step = 1.0 if whole else BYTE if self.images.dtype == torch.uint8 else step
         count = len(self.images)
-        self.labels = torch.full((count,), UNKNOWN) if labels is None else _check_labels(_as_tensor(labels), name)
+        self.labels = torch.full((count,), UNKNOWN) if labels is None else _check_labels(_as_tensor(labels, name), name)
         self.classes = None if classes is None else tuple(classes)
         if self.names is not None and len(self.names) != count:
             raise InvalidInput(f"{name} has {count} inputs but {len(self.names)} names: give one name per input.")
@@ -358,12 +358,12 @@ def _pictures(folder: Path) -> list[Path]:
     )
 
 
-def _as_tensor(values: torch.Tensor | np.ndarray | Sequence[int]) -> torch.Tensor:
+def _as_tensor(values: torch.Tensor | np.ndarray | Sequence[int], name: str) -> torch.Tensor:
     if isinstance(values, torch.Tensor):
         return values
     array = np.asarray(values)
     if array.dtype.kind not in "uif":
-        raise InvalidInput(f"images and labels must be numbers, got an array of {array.dtype}.")
+        raise InvalidInput(f"{name}: images and labels must be numbers, got an array of {array.dtype}.")
     # torch needs native byte order, positive strides and writable memory.
     return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 

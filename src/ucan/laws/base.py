@@ -303,7 +303,10 @@ def exponentials(uniform: torch.Tensor) -> torch.Tensor:
 
 
 def _probabilities(name: str, value: Any) -> Array:
-    array = np.asarray(value, dtype=np.float64)
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{name} must be a number, or an array of numbers, in [0, 1], got {value!r}.") from error
     if not ((array >= 0) & (array <= 1)).all():
         raise InvalidInput(f"{name} must lie in [0, 1], got {value!r}.")
     return array

@@ -80,6 +80,11 @@ def adapt(model: Any, x: torch.Tensor, num_classes: int | None = None) -> Adapte
                 "command line --classes)."
             )
         return Adapted(model, width, _own_names(model, width))
+    if logits.ndim > 2 or (logits.ndim == 1 and logits.is_floating_point()):
+        raise ModelError(
+            f"the model's answer to one input has shape {tuple(logits.shape)}: return logits of shape (n, classes), or class "
+            "numbers of shape (n,) as integers."
+        )
     if num_classes is None:
         raise ModelError("the model returns class numbers: give the number of classes (--classes).")
     return Adapted(model, num_classes)

@@ -6,9 +6,10 @@ import hashlib
 import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch import nn
 
 from ucan.errors import MissingExtra, ModelError
 
@@ -29,9 +30,9 @@ class FileModel(ABC):
         self.largest: int | None = None
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        """The outputs for the batch, one row per input."""
+        """The outputs for the batch, one row per input; differentiable in the batch if it asks for that and the file can."""
         step = self.largest or len(batch)
-        with torch.no_grad():
+        with torch.set_grad_enabled(torch.is_grad_enabled() and batch.requires_grad):
             return torch.cat([self._piece(batch[i : i + step]) for i in range(0, len(batch), step)])
 
     def _piece(self, batch: torch.Tensor) -> torch.Tensor:
@@ -91,6 +92,29 @@ class ExportedModel(FileModel):
         """The program's output; the first if there are several."""
         answers = self.module(batch.to(self.device))
         return answers[0] if isinstance(answers, (tuple, list)) else answers
+
+    def as_module(self) -> nn.Module:
+        """The program as a module with its weights, to measure its speed (`ucan bench`)."""
+        return _Program(self)
+
+
+class _Program(nn.Module):
+    """A program of torch.export as a module. It has no modes: what it was exported in, it stays in."""
+
+    def __init__(self, model: ExportedModel) -> None:
+        super().__init__()
+        self.program = model.module
+        self.model = model
+        for part in self.modules():  # exported for inference: `_check_inference` has looked
+            part.training = False
+
+    def train(self, mode: bool = True) -> Self:
+        """Nothing to change: the program beneath refuses to be asked."""
+        return self
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """The outputs for the batch."""
+        return self.model(batch)
 
 
 def _input_shape(program: torch.export.ExportedProgram, path: Path) -> tuple[Any, ...]:

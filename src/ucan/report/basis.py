@@ -54,7 +54,7 @@ def rule_in_words(rule: Stop | None, budget: bool, by: Measure = "radius") -> st
     *others, last = named
     one, some = ("radius ", "the radii ") if not budget else ("ε = ", "ε = ")
     what = f"{some}{', '.join(others)} and {last} were" if others else f"{one}{last} was"
-    where = "elsewhere" if by == "radius" else "by ALM"
+    where = {"radius": "elsewhere", "alm": "by ALM", "sigma": "in units of Σ"}[by]
     return f"sampling stopped once {what} decided, by a bound a little below that of a fixed n: {where} these are lower bounds"
 
 

@@ -7,7 +7,6 @@ in a file they are the colours themselves.
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from ucan.report.axes import ticks
 from ucan.report.markup import Macros
 from ucan.report.paint import DASHES, FONT, PAPER, Paint
 from ucan.report.slices import Slice
@@ -174,14 +174,6 @@ def _band(curve: Curve, frame: Frame) -> str:
     there = "".join(f"V{b:.1f}H{a:.1f}" for a, b in zip(x[1:last], high[1:last], strict=True))
     back = "".join(f"V{b:.1f}H{a:.1f}" for a, b in zip(x[:last][-2::-1], low[:last][:0:-1], strict=True))
     return f"M{x[0]:.1f} {high[0]:.1f}{there}{back}Z"
-
-
-def ticks(most: float, count: int) -> list[float]:
-    """Round numbers from 0 to ``most``, about so many."""
-    rough = most / count
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
-    return [round(i * step, 12) for i in range(math.floor(most / step) + 1)]
 
 
 def _legend(

@@ -26,11 +26,11 @@ from ucan.report import pictures
 from ucan.report.noise import Noise, NoiseAt
 from ucan.report.runs import AUDIT, Run
 from ucan.report.slices import Slice, cut
+from ucan.results.formats import class_name
 from ucan.results.metrics import labelled
 from ucan.rounding import floor_digits, floor_significant
 from ucan.runs.rebuild import data_of
 from ucan.runs.router import is_router
-from ucan.runs.sheet import class_name
 from ucan.sidecar import input_hash
 from ucan.tabular import row_answer
 
@@ -129,7 +129,7 @@ def in_words(record: dict[str, Any], truth: int, names: Sequence[str] = ()) -> l
     if record["kind"] == "abstention":
         return [f"No claim: {record['reason'].rstrip('.')}."]
     evidence, answer, norm = record["evidence"], record["prediction"], record["norm"]
-    called, label = (class_name(number, names or None) for number in (answer, truth))
+    called, label = (class_name(number, names) for number in (answer, truth))
     called = f"class {called}" if called.isdigit() else called
     verdict = "" if truth < 0 else ", which is right" if answer == truth else f", but the label is {label}"
     length = "length" if norm is None else f"{norm_name(float(norm))} length"
@@ -212,8 +212,10 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
         assert attempt is not None, "chosen named its input"
         said.append(_break_in_words(attempt, record.get("p_upper") is not None))
         panels += _break_panels(run, attempt)
-    name = dataset.name_of(number) if dataset is not None and dataset.names is not None else ""
-    label = class_name(truth, classes or None)
+    name = run.names.get(number) or (
+        dataset.name_of(number) if dataset is not None and dataset.names is not None else ""
+    )
+    label = class_name(truth, classes)
     return Exhibit(
         why, number, truth, record.get("prediction"), evidence.counts, tuple(said), tuple(panels), name, label
     )
@@ -250,10 +252,10 @@ def _typical(run: Run, missing: list[str]) -> Typical | None:
 
 
 def _dataset(run: Run, known: dict[Any, Labelled | str], missing: list[str]) -> Labelled | None:
-    key = replace(run.config.data, skip=None, fingerprint=None)
+    key = replace(run.config.data, skip=None, fingerprint=None), run.base
     if key not in known:
         try:
-            known[key] = data_of(run.config.data)
+            known[key] = data_of(run.config.data, base=run.base)
         except (UcanError, OSError) as error:
             known[key] = f"The pictures are not shown, since the data cannot be read: {error}"
     found = known[key]

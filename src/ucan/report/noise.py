@@ -12,6 +12,7 @@ from ucan.errors import UcanError
 from ucan.fingerprint import weights_hash
 from ucan.generators import Generator
 from ucan.laws import Law
+from ucan.places import found_model
 from ucan.report.runs import Run
 from ucan.runs.router import is_router
 from ucan.scales import Scale, as_scale
@@ -96,7 +97,7 @@ def pixel_scale(scale: Scale, shape: tuple[int, ...]) -> np.ndarray | None:
 
 def _source(run: Run, missing: list[str]) -> Generator | None:
     """The generator of the trained run that was certified, if it is there and still the same."""
-    model = run.config.model.spec
+    model = None if run.config.model.spec is None else found_model(run.config.model.spec, run.base)
     if model is None or not is_trained_run(model) or run.config.noise.given is not None:  # optimised in its place
         return None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ from ucan.arithmetic import REAL
 from ucan.audit.trials import MODES
 from ucan.config import CONFIG, read_config
 from ucan.errors import UcanError
+from ucan.places import found_model
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
 from ucan.runs.fields import Leaf, Option, from_table, leaves
 from ucan.runs.read import AUDIT, Run
 from ucan.runs.router import is_router
-from ucan.training import Together, is_trained_run, preset_names, read_settings
+from ucan.training import Together, TrainSettings, is_trained_run, preset_names, read_settings
 
 LAWS = {target.partition(":")[2]: name for name, target in catalogue.LAWS.own.items()}
 NOISES = {"Isotropic": None, "Pattern(norm=1)": "pattern-1", "Pattern(norm=2)": "pattern-2"}
@@ -25,20 +27,28 @@ NOISES["Pattern(norm=inf)"] = "pattern-inf"
 
 def commands(run: Run) -> list[str]:
     """The commands that made this run, in order; a remark (#) where a setting is not on record."""
+    folder, made = _place(run)
     if run.config.is_imported:
-        return [_line("import", *_options(run.config), "-o", run.folder)]
+        return [_line("import", *_options(run.config), "-o", folder)]
     if run.config.kind == "recertify":
-        return [_line("recertify", *_options(run.config), "-o", run.folder), _audit(run)]
-    model = run.config.model.spec or ""
-    made = [line for one in Together.of(model).folders for line in _trained(one)] if is_trained_run(model) else []
+        return [_line("recertify", *_options(run.config), "-o", folder), _audit(run, folder)]
+    model = found_model(run.config.model.spec or "", run.base)
+    made += [line for one in Together.of(model).folders for line in _trained(one)] if is_trained_run(model) else []
     most = run.inputs + run.left_out
-    return [*made, _line("certify", *_options(run.config), "--max", most, "-o", run.folder), _audit(run)]
+    options = _options(run.config, trained=is_router(model) or (bool(model) and is_trained_run(model)))
+    return [*made, _line("certify", *options, "--max", most, "-o", folder), _audit(run, folder)]
 
 
-def _options(config: Any, kind: str | None = None) -> Iterator[Any]:
+def _place(run: Run) -> tuple[Path, list[str]]:
+    """The run's folder as the commands name it, and the change of directory that they need; none if it was started here."""
+    if run.base is None or run.base == Path.cwd():
+        return run.folder, []
+    return Path(os.path.relpath(run.folder, run.base)), [shlex.join(["cd", os.path.relpath(run.base)])]
+
+
+def _options(config: Any, kind: str | None = None, trained: bool = False) -> Iterator[Any]:
     """Every field that is an option of the command, as one gives it; those that say what is usual are left out."""
     kind = kind or config.kind
-    trained = kind == "certify" and (is_router(config.model.spec) or is_trained_run(config.model.spec or ""))
     for leaf in leaves(type(config)):
         role = leaf.roles.get(kind)
         if not isinstance(role, Option) or (role.own and trained and not _optimised(leaf, config)):
@@ -84,11 +94,11 @@ SPELLED: dict[tuple[str, ...], Callable[[RunConfig], Any]] = {
 }
 
 
-def _audit(run: Run) -> str:
+def _audit(run: Run, folder: Path) -> str:
     """The audit as it was run; where it was not, how to."""
     trusted = ["--trust"] if run.config.model.trust else []
     if not run.attempts:
-        return _line("audit", run.folder, *trusted)
+        return _line("audit", folder, *trusted)
     path = run.folder / AUDIT / CONFIG
     try:
         config = from_table(AuditConfig, read_config(path), str(path))
@@ -98,16 +108,15 @@ def _audit(run: Run) -> str:
     both = len(modes) == 2 or run.scope == "pipeline"
     factors = ",".join(f"{f:g}" for f in sorted({a.factor for a in run.attempts}))
     chosen = ["--max", len({a.idx for a in run.attempts}), *([] if both else ["--mode", modes[0]])]
-    return _line("audit", run.folder, *chosen, "--factors", factors, *_options(config), *trusted)
+    return _line("audit", folder, *chosen, "--factors", factors, *_options(config), *trusted)
 
 
 def _trained(folder: str) -> list[str]:
     """The training command, by the preset whose settings these are; otherwise the folder's config has them all."""
     path = Path(folder) / CONFIG
-    training = from_table(TrainConfig, read_config(path), str(path)).training
+    settings = TrainSettings.from_dict(dict(from_table(TrainConfig, read_config(path), str(path)).training))
     for name in preset_names():
-        settings = read_settings(name).to_dict()
-        if {k: v for k, v in settings.items() if v is not None} == training:
+        if read_settings(name) == settings:
             return [_line("train", name, "-o", folder)]
     return [f"# {folder}: trained with the settings under [training] in {path}"]
 

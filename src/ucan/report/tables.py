@@ -16,14 +16,18 @@ from typing import Literal
 
 import numpy as np
 
+from ucan.choices import ALM
 from ucan.errors import InvalidInput
 from ucan.laws import norm_name
+from ucan.report.axes import ticks
 from ucan.report.basis import decided, idle_in_words, inputs_in_words, same_inputs, stopped_in_words
 from ucan.results.formats import UNKNOWN_SCOPE, guarantee
 from ucan.results.metrics import Measure, certified_accuracy, certified_band
 from ucan.rounding import ceil_percent, floor_percent, floor_significant
-from ucan.runs.read import BUDGET_AXIS, IN_UNITS, Run, distinct
+from ucan.runs.read import BUDGET_AXIS, IN_UNITS, SIGMA_AXIS, Run, distinct
 
+# An axis that ends below this shows nothing but 0: another one is offered first.
+SMALLEST = 1e-3
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
 SCOPE_NOTES = {
     "frozen": "frozen: holds for the noise frozen at each input, not for a deployed pipeline that recomputes it; "
@@ -59,6 +63,7 @@ class Row:
     remarks: tuple[str, ...] = ()
     alphas: frozenset[float] = frozenset()
     in_units: bool = False
+    units: Hashable | None = None
 
     def cells(self, digits: int) -> tuple[str, ...]:
         """What is shown: percent, rounded down; a band's upper limit rounded up; "–" for unknown."""
@@ -95,6 +100,22 @@ class Table:
         return lines
 
 
+def first_axis(runs: Sequence[Run]) -> tuple[Measure, tuple[float, ...]]:
+    """The measure and the columns to begin with: by radius, unless everything is 0 % there beyond the column 0.
+
+    Radii that are only small get columns of their own size.
+    """
+    by_kind: tuple[Measure, ...] = ("radius", "sigma", "alm")
+    for by in by_kind:
+        ends = [curve.end for run in runs if (curve := run.curve(by)) is not None and math.isfinite(curve.end)]
+        most = max(ends, default=0.0)
+        if most >= RADII[1]:
+            return by, RADII
+        if most >= SMALLEST:
+            return by, tuple(ticks(most, len(RADII) - 1))
+    return "radius", RADII
+
+
 def comparison(
     runs: Sequence[str | Path | Run],
     radii: Sequence[float] = RADII,
@@ -104,7 +125,7 @@ def comparison(
     bands: bool = False,
     digits: int = 1,
 ) -> Table:
-    """Compare runs at the given radii, by ``metric`` "radius" or "alm".
+    """Compare runs at the given radii, by ``metric`` "radius", "alm" or "sigma" (R, the radius in units of Σ).
 
     ``baselines`` come first; every other row is then followed by its improvement over the best of them, (ours − best) /
     best. An envelope is a row of its own, the best over its runs at each radius, labelled so: its runs share one scope
@@ -128,7 +149,8 @@ def comparison(
         rows += [row, _improvement(row, shares[: len(base)], metric)] if base else [row]
     radius = "radius" if norm is None else f"{norm_name(norm)} radius"
     radius += IN_UNITS if shares[0].in_units else ""
-    what = "ALM" if metric == "alm" else radius if shares[0].budget is None else BUDGET_AXIS
+    radius = radius if shares[0].budget is None else BUDGET_AXIS
+    what = {"alm": ALM, "sigma": SIGMA_AXIS}.get(metric, radius)
     counts = {row.inputs for row in shares}
     of = f", {counts.pop()} inputs" if len(counts) == 1 and counts != {0} else ""  # else the notes say how many
     return Table(f"Certified accuracy in % by {what}{of}", points, tuple(rows), _notes(rows, metric, bands), digits)
@@ -140,7 +162,7 @@ def _place(run: str | Path | Run) -> Path:
 
 def _row(run: str | Path | Run, radii: tuple[float, ...], metric: Measure, bands: bool) -> Row:
     run = run if isinstance(run, Run) else Run.open(run)
-    config, columns = run.config, run.columns
+    config, columns = run.config, run.measured(metric)
     shares = tuple(map(float, certified_accuracy(columns, radii, metric)))
     limits: tuple[tuple[float, float], ...] = ()
     if bands:
@@ -164,6 +186,7 @@ def _row(run: str | Path | Run, radii: tuple[float, ...], metric: Measure, bands
         remarks=tuple(filter(None, remarks)),
         alphas=frozenset() if run.alpha is None else frozenset({run.alpha}),
         in_units=run.in_units,
+        units=run.units if metric == "sigma" or run.in_units else None,
     )
 
 
@@ -211,8 +234,8 @@ def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
     Where a stopping rule left a share open, that cell is a lower bound: it is not marked, but it can keep others from it.
     """
 
-    def group(row: Row) -> tuple[str, float | None]:
-        return row.scope, row.alm_cap if metric == "alm" else None
+    def group(row: Row) -> tuple[str, float | None, Hashable | None]:
+        return row.scope, row.alm_cap if metric == "alm" else None, row.units
 
     def shown(value: float) -> Decimal:
         return Decimal("-1") if math.isnan(value) else Decimal(floor_percent(value, digits))
@@ -221,7 +244,7 @@ def _marked(rows: list[Row], metric: Measure, digits: int) -> list[Row]:
     for row in rows:
         rivals = [r for r in rows if group(r) == group(row) and same_inputs(r.data, row.data) and _same_alpha(r, row)]
         tops = [max(shown(r.values[i]) for r in rivals) for i in range(len(row.values))]
-        comparable = metric == "radius" or row.alm_cap is not None
+        comparable = metric != "alm" or row.alm_cap is not None
         best = tuple(
             comparable and known and shown(v) == t and t > 0
             for v, t, known in zip(row.values, tops, row.decided, strict=True)
@@ -277,7 +300,20 @@ def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]
     if len(shares) < len(rows) and len(set(scopes)) > 1:
         notes.append("an improvement across scopes compares different guarantees")
     if metric == "alm":
-        notes.append("ALM is a size, not a radius; it compares only under a common cap on the scales of the noise")
+        notes.append(
+            f"{ALM}: the radius of a ball as large as the region. It is a size, not a radius that is guaranteed, and "
+            "compares only under a common cap on the scales of the noise"
+        )
+    if metric == "sigma":
+        notes.append(
+            "no change δ with ‖Σ⁻¹δ‖ below R changes the answer: in feature i alone, R·σᵢ in that feature's own unit "
+            "(`region.reach()`)"
+        )
+    if len({row.units for row in shares}) > 1:
+        notes.append(
+            "not the same Σ: R counts units of each run's own noise, and less noise makes it larger, so only rows under "
+            "the same Σ compare"
+        )
     if len(frozenset().union(*(row.alphas for row in shares))) > 1:
         levels = ((row.name, " and ".join(f"{a:g}" for a in sorted(row.alphas)) or "unknown") for row in shares)
         notes.append(

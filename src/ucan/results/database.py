@@ -19,6 +19,8 @@ CREATE TABLE outcomes (
     n INTEGER NOT NULL, seconds REAL);
 CREATE TABLE records (idx INTEGER PRIMARY KEY, record TEXT NOT NULL);
 """
+# Names of inputs came later: the table is added to a run whose inputs have names, and is absent from the others.
+NAMES = "CREATE TABLE IF NOT EXISTS names (idx INTEGER PRIMARY KEY, name TEXT NOT NULL)"
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:

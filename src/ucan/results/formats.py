@@ -1,15 +1,20 @@
 """Write results as TSV, CSV, Parquet and JSON, always with their scope.
 
 A table of numbers does not state the scope of its guarantee. So ``NAME.json`` is written next to a TSV or a CSV, with the
-scope as text, the norm, the ALM cap and the config; Parquet and JSON contain the same. For an interrupted run, the rows end
-before the first unfinished input (``Store.gapless``), and ``left_out`` is the number of further rows.
+scope as text, the norm, the ALM cap, the config, and the names of inputs; Parquet and JSON contain the same. Where inputs
+or classes have names, CSV, Parquet and the rows of JSON have them in columns of their own, after the numbers. For an
+interrupted run, the rows end before the first unfinished input (``Store.gapless``), and ``left_out`` is the number of
+further rows.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -53,6 +58,24 @@ def description(store: Store) -> dict[str, Any]:
     return about
 
 
+def class_name(number: int, names: Sequence[str]) -> str:
+    """The name of a class: its number if it has no name, empty for an unknown one and for an abstention."""
+    if number < 0:
+        return ""
+    return names[number] if number < len(names) else str(number)
+
+
+def named_columns(store: Store, columns: dict[str, np.ndarray]) -> dict[str, list[str]]:
+    """Columns with the names of the rows' inputs, of their labels and of their answers; those that are known."""
+    inputs, classes, found = store.names(), store.class_names, dict[str, list[str]]()
+    if inputs:
+        found["name"] = [inputs.get(idx, "") for idx in columns["idx"].tolist()]
+    if classes:
+        found["label_name"] = [class_name(label, classes) for label in columns["label"].tolist()]
+        found["prediction_name"] = [class_name(answer, classes) for answer in columns["prediction"].tolist()]
+    return found
+
+
 def write(store: Store, path: str | Path, kind: Format = "tsv", overwrite: bool = False) -> list[Path]:
     """Write a run's results in one of the formats; returns the paths of the file and of its sidecar, if any.
 
@@ -84,7 +107,9 @@ def write(store: Store, path: str | Path, kind: Format = "tsv", overwrite: bool 
 
 
 def _describe(store: Store, out: IO[bytes]) -> None:
-    out.write(json.dumps(description(store), indent=1, ensure_ascii=False, allow_nan=False).encode())
+    names = {str(idx): name for idx, name in store.names().items()}
+    about = {**description(store), **({"names": names} if names else {})}
+    out.write(json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False).encode())
 
 
 def _tsv(store: Store, out: IO[bytes]) -> None:
@@ -102,13 +127,17 @@ def _tsv(store: Store, out: IO[bytes]) -> None:
 
 
 def _csv(store: Store, out: IO[bytes]) -> None:
-    """Every column at full precision, and the scope in every row."""
+    """Every column at full precision, the scope in every row, and the names."""
     columns, _ = store.gapless()
-    scope = store.scope
-    out.write((",".join([*COLUMNS, "scope"]) + "\r\n").encode())
-    for row in zip(*(columns[name].tolist() for name in COLUMNS), strict=True):
-        values = (str(int(v)) if isinstance(v, bool) else repr(v) for v in row)
-        out.write((",".join([*values, scope]) + "\r\n").encode())
+    scope, named = store.scope, named_columns(store, columns)
+    text = io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text)
+    writer.writerow([*COLUMNS, "scope", *named])
+    rows = zip(*(columns[name].tolist() for name in COLUMNS), strict=True)
+    names = zip(*named.values(), strict=True) if named else itertools.repeat(())
+    for row, words in zip(rows, names, strict=False):
+        writer.writerow([*(str(int(v)) if isinstance(v, bool) else repr(v) for v in row), scope, *words])
+    text.detach()
 
 
 def _parquet(store: Store, out: IO[bytes]) -> None:
@@ -118,7 +147,8 @@ def _parquet(store: Store, out: IO[bytes]) -> None:
     except ImportError as error:
         raise MissingExtra("Parquet needs pyarrow: pip install 'ucan[results]'.") from error
     columns, _ = store.gapless()
-    table = pyarrow.table({**columns, "scope": [store.scope] * len(columns["idx"])})
+    scope = [store.scope] * len(columns["idx"])
+    table = pyarrow.table({**columns, "scope": scope, **named_columns(store, columns)})
     about = json.dumps(description(store), ensure_ascii=False, allow_nan=False)
     schema = table.schema.with_metadata({**(table.schema.metadata or {}), "ucan": about})
     pyarrow.parquet.write_table(table.cast(schema), out)
@@ -137,8 +167,9 @@ def _json(store: Store, out: IO[bytes]) -> None:
 
 def _rows(store: Store) -> Iterator[dict[str, Any]]:
     columns, _ = store.gapless()
-    for row in zip(*(columns[name].tolist() for name in COLUMNS), strict=True):
-        plain = dict(zip(COLUMNS, row, strict=True))
+    shown = {**{name: columns[name].tolist() for name in COLUMNS}, **named_columns(store, columns)}
+    for row in zip(*shown.values(), strict=True):
+        plain = dict(zip(shown, row, strict=True))
         yield _strict({**plain, "record": store.record(plain["idx"])})
 
 

@@ -18,7 +18,8 @@ from ucan.errors import InvalidInput
 from ucan.results.store import UNKNOWN
 
 Columns = dict[str, np.ndarray]
-Measure = Literal["radius", "alm"]
+# The radius, or the factor of a budget; ALM; or R, the radius in units of Σ (column "sigma", which `Run.measured` adds).
+Measure = Literal["radius", "alm", "sigma"]
 # In the column label. −2 in an imported run means: no label, but the file states which rows are correct.
 NO_LABEL = -1
 
@@ -47,8 +48,8 @@ def certified_count(columns: Columns, at: Any, by: Measure = "radius") -> np.nda
 
     At 0 only ``correct`` and ``abstained`` matter, so that is known even if the radii are not.
     """
-    if by not in ("radius", "alm"):
-        raise InvalidInput(f'by must be "radius" or "alm", got {by!r}.')
+    if by not in ("radius", "alm", "sigma"):
+        raise InvalidInput(f'by must be "radius", "alm" or "sigma", got {by!r}.')
     thresholds = np.asarray(at, dtype=np.float64)
     if not (np.isfinite(thresholds) & (thresholds >= 0)).all():
         raise InvalidInput(f"a radius to certify at must be a finite number of at least 0, got {at!r}.")

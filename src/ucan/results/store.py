@@ -13,7 +13,7 @@ import math
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 from ucan.certificate import Abstention, Certificate, budget_from_json, from_dict
 from ucan.config import CONFIG, differences, frozen, read_config, settle, write_config
 from ucan.errors import InvalidInput, StoreError
-from ucan.results.database import connect_reader, connect_writer
+from ucan.results.database import NAMES, connect_reader, connect_writer
 from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import storage, transaction
 
@@ -86,6 +86,8 @@ class Store:
             lock = WriterLock(folder / LOCK)
         try:
             with storage(folder):
+                if _is_begun(folder, wanted) and compare(read_config(folder / CONFIG), wanted):
+                    (folder / CONFIG).unlink()  # it has no result: nothing to resume, and nothing to lose
                 settled = settle(folder, wanted, compare)
                 return cls(folder, settled, connect_writer(folder / RESULTS), lock)
         except BaseException:
@@ -115,8 +117,16 @@ class Store:
             write_config(self.folder / CONFIG, wanted)
         self.config = wanted
 
-    def add(self, idx: int, label: int, outcome: Certificate | Abstention, seconds: float, again: bool = False) -> None:
-        """Store one outcome with its evidence, in one transaction.
+    def add(
+        self,
+        idx: int,
+        label: int,
+        outcome: Certificate | Abstention,
+        seconds: float,
+        again: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Store one outcome with its evidence and the input's name, if it has one, in one transaction.
 
         ``again``: replace the stored outcome, and add up the seconds of both.
         """
@@ -149,6 +159,9 @@ class Store:
                         self._db.execute(f"DELETE FROM {table} WHERE idx = ?", (int(idx),))
                 self._insert([tuple(row.values())])
                 self._db.execute("INSERT INTO records VALUES (?, ?)", (int(idx), record))
+                if name is not None:
+                    self._db.execute(NAMES)
+                    self._db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (int(idx), name))
         self._claims = claims
 
     def extend(self, columns: dict[str, np.ndarray]) -> None:
@@ -193,6 +206,36 @@ class Store:
         apart = np.flatnonzero(idx != int(skip) * np.arange(len(idx))) if skip is not None else idx[:0]
         count = int(apart[0]) if len(apart) else len(idx)
         return {name: columns[name][:count] for name in names}, len(idx) - count
+
+    def names(self) -> dict[int, str]:
+        """The names of the inputs by their numbers; empty if they have none."""
+        with storage(self.folder):
+            if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'names'").fetchone():
+                return {}
+            return dict(self._db.execute("SELECT idx, name FROM names ORDER BY idx").fetchall())
+
+    def region_radii(self) -> tuple[dict[int, float], float | None]:
+        """R of each input's region, before Σ, by number, 0 for an abstention; and the norm in which regions are measured.
+
+        Imported rows have none.
+        """
+        query = (
+            "SELECT idx, json_extract(record, '$.region.radius'), json_extract(record, '$.region.norm') FROM records "
+            "ORDER BY idx"
+        )
+        with storage(self.folder):
+            rows = self._db.execute(query).fetchall()
+        try:
+            norms = {float(norm) for _, _, norm in rows if norm is not None}
+            radii = {int(idx): 0.0 if radius is None else float(radius) for idx, radius, _ in rows}
+        except (TypeError, ValueError) as error:
+            raise StoreError(_damaged(self.folder, error)) from error
+        return radii, norms.pop() if len(norms) == 1 else None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes in their order; empty if they have numbers only."""
+        return tuple(map(str, self.config.get("class_names", ())))
 
     def outcome(self, idx: int) -> Certificate | Abstention:
         """The full record of one input, as it was certified."""
@@ -297,6 +340,36 @@ class Store:
             raise InvalidInput(f"{self.folder} was opened read-only: use Store.create to write.")
         with transaction(self._db):
             yield
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove a run that has no result, so that its folder does not block another attempt; other files are left alone."""
+    names = {CONFIG, RESULTS, f"{RESULTS}-wal", f"{RESULTS}-shm", LOCK}
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - names or _results(folder):
+        return
+    with suppress(OSError):
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def _is_begun(folder: Path, wanted: dict[str, Any]) -> bool:
+    """Whether a folder holds a run of the wanted kind without any result."""
+    if not (folder / CONFIG).is_file() or read_config(folder / CONFIG).get("kind") != wanted.get("kind"):
+        return False
+    return not _results(folder)
+
+
+def _results(folder: Path) -> int:
+    """How many results the run in a folder has."""
+    path = folder / RESULTS
+    if not path.is_file() or not path.stat().st_size:
+        return 0
+    db = connect_reader(path)
+    try:
+        return int(db.execute("SELECT count(*) FROM outcomes").fetchone()[0])
+    finally:
+        db.close()
 
 
 def _damaged(folder: Path, error: Exception) -> str:

@@ -18,6 +18,7 @@ from ucan.data import Labelled
 from ucan.data.tables import by_held
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
+from ucan.places import found, found_model
 from ucan.registry import Registry
 from ucan.results.lock import LOCK, WriterLock
 from ucan.routed import Deployed
@@ -94,7 +95,8 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     weights = weights_hash(g.f.model) if isinstance(g, SmoothedClassifier) else g.identity()
     config = AuditConfig(ucan=__version__, weights_hash=weights, run=run.config_hash, **asdict(job.budget))
     modes, factors = modes_of(first.scope, job.mode), list(job.factors)
-    registry = job.registry or run.config.claim.registry
+    own = run.config.claim.registry
+    registry = job.registry or (None if own is None else found(own, run.base))
     folder = run.folder / AUDIT if out is None else Path(out)
     with _locked(folder), _memory(registry, first) as memory:
         ledger = Ledger(folder, to_table(config))
@@ -116,9 +118,9 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
 def _deployed(job: AuditJob, run: Run, first: Certificate, dataset: Labelled, where: torch.device) -> Deployed:
     """The classifier of the run, or its router; refused, before the audit's folder is created, if it is another one."""
     known = run.config.model
-    spec = job.model or known.spec
+    spec = job.model or (None if known.spec is None else found_model(known.spec, run.base))
     if not is_router(spec):
-        g = pipeline_of(known, first, where, job.model, job.weights, dataset, job.trust)
+        g = pipeline_of(known, first, where, job.model, job.weights, dataset, job.trust, run.base)
         if known.weights_hash not in (None, weights_hash(g.f.model)):
             raise InvalidInput(
                 f"{run.folder} was made with other weights: give the certified weights with --model or --weights."
@@ -224,9 +226,9 @@ def _certificates(run: Run, indices: list[int]) -> Iterator[tuple[int, Certifica
 
 
 def _dataset(run: Run, source: str | None, last: int) -> Labelled:
-    found = data_of(run.config.data, source)
-    if last >= len(found):
+    dataset = data_of(run.config.data, source, run.base)
+    if last >= len(dataset):
         raise InvalidInput(
-            f"{found.name} has {len(found)} inputs, but input {last} was certified: are these the same data?"
+            f"{dataset.name} has {len(dataset)} inputs, but input {last} was certified: are these the same data?"
         )
-    return found
+    return dataset

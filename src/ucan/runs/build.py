@@ -155,6 +155,7 @@ def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settle
     if isinstance(dataset, Table):
         made = _on_table(asked, dataset, where, remarks)
         chosen = replace(selection, dataset=made.table)
+        remarks += _repeated(made.table.names or ())
         return Settled(made.smoothed, chosen, made.table.classes, made.sigma, tuple(remarks))
     if asked.sigma is not None:
         raise InvalidInput(
@@ -169,6 +170,18 @@ def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settle
     if order is not None and dataset.classes is not None and set(dataset.classes) <= set(order):
         dataset = dataset.in_order(order)
     return Settled(g, replace(selection, dataset=dataset), order or dataset.classes, {}, tuple(remarks))
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    """A remark if several rows have the same name."""
+    first: dict[str, int] = {}
+    for row, name in enumerate(names):
+        if first.setdefault(name, row) != row:
+            return [
+                f"several rows have the same name (rows {first[name]} and {row}: {name}): in the answers only idx tells them "
+                "apart. Give --id a column in which every row has its own value."
+            ]
+    return []
 
 
 def _on_table(asked: Pipeline, table: Table, where: torch.device, remarks: list[str]) -> SmoothedTable:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,22 @@ from ucan.certificate import SCOPES, Abstention, Certificate, save_json
 from ucan.cluster import spread
 from ucan.continuing import can_go_on, certify_more
 from ucan.data.tables import Table, by_held
-from ucan.errors import InvalidInput, ModelError, UcanError
+from ucan.errors import InvalidInput
 from ucan.evidence import Evidence
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.results.confusion import other_order
-from ucan.results.formats import write
+from ucan.results.formats import class_name, write
 from ucan.results.metrics import NO_LABEL, labelled
-from ucan.results.store import Store
+from ucan.results.store import Store, remove_empty
 from ucan.rounding import floor_percent
 from ucan.routed import Deployed, single
 from ucan.runs.config import Sampling
+from ucan.runs.mishaps import answered
 from ucan.runs.prepare import CertifyJob as CertifyJob
 from ucan.runs.prepare import Prepared, compared, config_of, grows, prepared
 from ucan.runs.progress import SILENT, Progress
-from ucan.runs.sheet import SHEET, class_name, has_sheet, row_answers, write_sheet
+from ucan.runs.sheet import SHEET, has_sheet, row_answers, write_sheet
 from ucan.tabular import RowAnswer
 
 # Number of a table's rows that a summary describes.
@@ -114,10 +116,19 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
         The counts, the accuracy and the paths of the run.
     """
     work = prepared(job, out, progress)
+    try:
+        return _certify(work, job, progress)
+    except Exception:
+        if work.known is None:
+            remove_empty(work.folder)
+        raise
+
+
+def _certify(work: Prepared, job: CertifyJob, progress: Progress) -> Certified:
     config = config_of(work)
     with (
         _memory(job.registry, work.g, work.first, work.plan) as memory,
-        Store.create(work.folder, config.to_table(), compared) as store,
+        Store.create(work.folder, config.to_table(), partial(compared, work.folder)) as store,
     ):
         if work.known is not None and grows(work.known, config):
             if job.cluster is not None:
@@ -129,7 +140,7 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
             if len(store):
                 write(store, work.tsv, overwrite=True)
                 if has_sheet(work.selection.dataset):
-                    write_sheet(store, work.selection.dataset, work.class_names, work.folder)
+                    write_sheet(store, work.selection.dataset, work.class_names or (), work.folder)
         _check_order(store, work, progress)
         return _summary(store, work)
 
@@ -140,7 +151,7 @@ def _check_order(store: Store, work: Prepared, progress: Progress) -> None:
     found = other_order(columns["label"], columns["prediction"])
     if found is None:
         return
-    names = work.class_names
+    names = work.class_names or ()
     told = ", ".join(f"{class_name(a, names)} as {class_name(b, names)}" for a, b in list(found.items())[:3])
     progress.warn(
         f"the classes of the data and of the model seem to be in different orders: most answers are wrong in the same "
@@ -163,7 +174,7 @@ def _memory(path: str | Path | None, g: Deployed, first: torch.Tensor, plan: Cer
 
 def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress: Progress) -> None:
     """Certify every input without a result, and those that can get more votes."""
-    done, plan = store.done(), work.plan
+    done, plan, data = store.done(), work.plan, work.selection.dataset
     todo = [index for index in work.selection.indices if index not in done]
     more = _unfinished(work, store, done)
     if work.job.certificates:
@@ -175,9 +186,10 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
         with _placed(work, progress) as g:
             g.on_votes(progress.sampled)
             begin = last = time.perf_counter()
-            for index, outcome in _answered(_outcomes(g, work, memory, todo, more), store):
-                label, now = int(work.selection.dataset.labels[index]), time.perf_counter()
-                store.add(index, label, outcome, now - last, again=index in done)
+            for index, outcome in answered(_outcomes(g, work, memory, todo, more), store.__len__, store.folder):
+                label, now = int(data.labels[index]), time.perf_counter()
+                named = None if data.names is None else data.name_of(index)
+                store.add(index, label, outcome, now - last, again=index in done, name=named)
                 last = now
                 if work.job.certificates:
                     save_json(outcome, _certificate_path(store, index))
@@ -191,22 +203,6 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
             f"{tally.invalid:,} of {tally.votes:,} votes were invalid: the model returned NaN or a class number out of "
             f"range. They count against every class."
         )
-
-
-def _answered(
-    outcomes: Iterator[tuple[int, Certificate | Abstention]], store: Store
-) -> Iterator[tuple[int, Certificate | Abstention]]:
-    """Yield the outcomes; if the model raises an error, say which results are kept."""
-    try:
-        yield from outcomes
-    except (UcanError, OSError):
-        raise
-    except Exception as error:  # whatever the user's model raises
-        said = str(error).strip().splitlines() or ["no message"]
-        raise ModelError(
-            f"the model failed during the run: {type(error).__name__}: {said[0].rstrip('.')}. {len(store)} results "
-            f"are kept in {store.folder}; run the same command again to resume."
-        ) from error
 
 
 def _outcomes(

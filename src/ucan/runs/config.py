@@ -7,7 +7,7 @@ be rebuilt from the record, and two configs can be compared field by field.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from ucan.config import CONFIG, differences, handed_out, read_config, to_toml
 from ucan.errors import InvalidInput
 from ucan.evidence import law_to_json
 from ucan.laws import Law
+from ucan.places import base_of, same_place
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, is_secret
 from ucan.runs.fields import Leaf, Option, entry, from_table, leaves, to_table
 from ucan.stopping import Stop, package_of, parse_stop
@@ -194,6 +195,13 @@ class RunConfig:
     )
     ucan: str | None = entry("ucan", certify="the version at work")
     before: str | None = entry("before", recertify=Option("RUN"))
+    started_in: str | None = entry(
+        "started_in",
+        later=True,
+        compared=False,
+        certify="the working directory, seen from the run's folder",
+        recertify="that of the run before",
+    )
     name: str | None = entry("name", certify="given in Python only", imported=Option("--name"))
     model: ModelRef = field(default_factory=ModelRef)
     data: DataRef = field(default_factory=DataRef)
@@ -230,7 +238,8 @@ class PredictConfig:
     ucan: str | None = entry("ucan")
     model: ModelRef = field(default_factory=ModelRef)
     data: DataRef = field(default_factory=DataRef)
-    most: int | None = entry("max")
+    most: int | None = entry("max", compared=False)  # a larger one adds inputs
+    started_in: str | None = entry("started_in", later=True, compared=False)  # seen from the table's folder
     law: LawRef = field(default_factory=LawRef)
     noise: NoiseRef = field(default_factory=NoiseRef)
     num_classes: int | None = entry("classes")
@@ -278,6 +287,7 @@ class TrainConfig:
     num_classes: int | None = entry("num_classes")
     data_hash: str | None = entry("data_hash")
     finetune: str | None = entry("finetune")
+    started_in: str | None = entry("started_in")
     training: Mapping[str, Any] = entry("training", {})
 
 
@@ -319,6 +329,22 @@ def changes(begun: Any, asked: Any) -> list[str]:
     spelled = [leaf for leaf in leaves(type(begun)) if not leaf.compared]
     before, after = (_without(to_table(config), [*unknown, *spelled]) for config in (begun, asked))
     return differences(before, after)
+
+
+def respelled(begun: Any, asked: Any, folder: Path) -> Any:
+    """The requested config with the paths of the run in ``folder`` where they lead to the same files from here."""
+    base = base_of(folder, begun.started_in)
+    model, data = asked.model, asked.data
+    for name in ("spec", "weights"):
+        if same_place(getattr(begun.model, name), base, getattr(model, name)):
+            model = replace(model, **{name: getattr(begun.model, name)})
+    for name in ("source", "train"):
+        if same_place(getattr(begun.data, name), base, getattr(data, name)):
+            data = replace(data, **{name: getattr(begun.data, name)})
+    moved = replace(asked, model=model, data=data)
+    if isinstance(asked, RunConfig) and same_place(begun.claim.registry, base, asked.claim.registry):
+        moved = replace(moved, claim=replace(asked.claim, registry=begun.claim.registry))
+    return moved
 
 
 def _without(table: dict[str, Any], left_out: list[Leaf]) -> dict[str, Any]:

@@ -6,13 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from ucan.catalogue import GENERATORS, SCALES, parsed
+from ucan.catalogue import GENERATORS, PATTERNS, check_noise, parsed
 from ucan.errors import InvalidInput
 from ucan.evidence import make_law
 from ucan.generators import Context, Fixed, Generator, make_generator
 from ucan.laws import Law
-
-PATTERNS = {"pattern-1": 1, "pattern-2": 2, "pattern-inf": "inf"}
 
 
 def law_named(text: str | None, scale: float | None, exponent: float | None) -> Law:
@@ -41,11 +39,7 @@ def noise_named(text: str, event: tuple[int, ...], law: Law, model: Any = None) 
     name, parameters = parsed(text)
     context = Context(event, law, model=model)
     if name not in GENERATORS.names():
-        if name not in SCALES.names():
-            raise InvalidInput(
-                f"--noise {text!r} is neither a .npy file nor the name of a kind of noise "
-                f"({', '.join((*GENERATORS.names(), *PATTERNS))}) or of Σ ({', '.join(SCALES.names())})."
-            )
+        check_noise(text)
         return Fixed.fitted(context, scale={"kind": name, **parameters})
     kind = GENERATORS.load(name)
     made = None if kind.needs_inputs(parameters) else make_generator(name, parameters, context)

@@ -17,14 +17,16 @@ from ucan.choices import Test
 from ucan.data import Labelled
 from ucan.data.tables import by_held
 from ucan.errors import InvalidInput
+from ucan.places import started_in
 from ucan.plan import PredictPlan, Seed
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
 from ucan.routed import Deployed
-from ucan.runs.answers import Answer, Answers
-from ucan.runs.build import data_ref, law_ref, model_ref, noise_ref, settle, settle_backend, step_for
+from ucan.runs.answers import Answer, Answers, Named
+from ucan.runs.build import Settled, data_ref, law_ref, model_ref, noise_ref, settle, settle_backend, step_for
 from ucan.runs.config import PredictConfig, begun_seed, kept_seed
 from ucan.runs.jobs import Inputs, Pipeline, Selection
+from ucan.runs.mishaps import answered
 from ucan.runs.progress import SILENT, Progress
 from ucan.version import __version__
 
@@ -48,6 +50,11 @@ class Predicted:
     answers: tuple[Answer, ...]
     tsv: Path | None
     alpha: float
+    named: Named
+
+    def table(self) -> str:
+        """The answers as a table, with the names of inputs and classes."""
+        return self.named.table(self.answers)
 
     @property
     def labelled(self) -> int:
@@ -80,8 +87,8 @@ class Predicted:
 def predict(job: PredictJob, out: str | Path | None = None, progress: Progress = SILENT) -> Predicted:
     """Predict the inputs of a job, and write a table if ``out`` is given.
 
-    Until the table is complete, answers are stored in ``out.part``. The same job resumes from there; a different job is
-    refused, and the error lists each difference.
+    Until the table is complete, answers are stored in ``out.part``. The same job resumes from there, also with more inputs;
+    a different job is refused, and the error lists each difference.
 
     Args:
         job: the classifier, its noise, the inputs and the sampling; the options of ``ucan predict``.
@@ -92,6 +99,7 @@ def predict(job: PredictJob, out: str | Path | None = None, progress: Progress =
         The answers, in the order of the data.
     """
     table = _checked(out)
+    answers = Answers(table)
     where, plan = job.place(), PredictPlan(job.n, job.alpha, 0, job.test, job.batch_size, job.stop)
     settled = settle(job, job.selection(), where)
     g, selection = settled.g, settled.selection
@@ -99,16 +107,16 @@ def predict(job: PredictJob, out: str | Path | None = None, progress: Progress =
         progress.warn(remark)
     first = selection.first().to(where)
     selection.check(g.num_classes)
-    answers = Answers(table)
     begun = answers.about
     g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if begun is None else begun.arithmetic))
     g.holding(selection.held()).check_inputs(first)
-    plan = g.seeded(plan, begun_seed(job.seed, begun), selection.dataset.fingerprint())
-    answers.begin(_config(job, g, plan, selection, first, begun))
+    plan = g.seeded(g.counting(plan), begun_seed(job.seed, begun), selection.dataset.fingerprint())
+    answers.begin(_config(job, settled, g, plan, first, table, begun))
+    named = Named(selection.dataset.names or (), settled.class_names or ())
     _answer_all(g, selection, answers, plan, progress)
     if table is not None:
-        answers.finish(selection.indices)
-    return Predicted(tuple(answers.done[i] for i in selection.indices), table, job.alpha)
+        answers.finish(named)
+    return Predicted(tuple(answers.done[i] for i in selection.indices), table, job.alpha, named)
 
 
 def _checked(out: str | Path | None) -> Path | None:
@@ -116,8 +124,8 @@ def _checked(out: str | Path | None) -> Path | None:
     if out is None:
         return None
     table = Path(out)
-    if table.exists():
-        raise InvalidInput(f"{table} already exists: give another file, or remove it first.")
+    if table.is_dir():
+        raise InvalidInput(f"{table} is a folder: give the file to write.")
     if not table.parent.is_dir():
         raise InvalidInput(f"there is no folder {table.parent} to write {table.name} to: create it first.")
     if not os.access(table.parent, os.W_OK):
@@ -127,10 +135,11 @@ def _checked(out: str | Path | None) -> Path | None:
 
 def _config(
     job: PredictJob,
+    settled: Settled,
     g: Deployed,
     plan: PredictPlan,
-    selection: Selection,
     first: torch.Tensor,
+    table: Path | None,
     begun: PredictConfig | None,
 ) -> PredictConfig:
     """Make the config of the answers; this also chooses the backend."""
@@ -139,11 +148,13 @@ def _config(
     # The backend of another model's answers does not matter: comparing the configs reports that the model differs.
     known = begun.backend if begun is not None and begun.model.spec == job.spec else None
     seed, source = kept_seed(plan)
+    selection = settled.selection
     return PredictConfig(
         ucan=__version__,
-        model=model_ref(job, g),
+        model=model_ref(job, g, class_names=settled.class_names),
         data=data_ref(job, selection.dataset),
         most=job.most,
+        started_in=None if table is None else started_in(table.parent),
         law=law_ref(g),
         noise=noise_ref(g),
         num_classes=g.num_classes,
@@ -167,7 +178,9 @@ def _answer_all(g: Deployed, selection: Selection, answers: Answers, plan: Predi
     with progress.working(len(todo), len(answers.done), plan.n):
         g.on_votes(progress.sampled)
         last = time.perf_counter()
-        for index, outcome in _outcomes(g, selection.dataset, todo, plan):
+        where = None if answers.table is None else answers.table.with_name(f"{answers.table.name}.part")
+        outcomes = _outcomes(g, selection.dataset, todo, plan)
+        for index, outcome in answered(outcomes, lambda: len(answers.done), where):
             now = time.perf_counter()
             label, found = int(selection.dataset.labels[index]), outcome.prediction
             correct = int(found is not None and found == label)

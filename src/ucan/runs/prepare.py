@@ -13,6 +13,7 @@ from ucan.arithmetic import arithmetic_of
 from ucan.config import CONFIG
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
+from ucan.places import started_in
 from ucan.plan import Bound, CertifyPlan, Seed
 from ucan.results.store import RESULTS, Store
 from ucan.routed import Deployed
@@ -27,7 +28,7 @@ from ucan.runs.build import (
     settle_backend,
     step_for,
 )
-from ucan.runs.config import ClaimRef, RunConfig, Sampling, begun_seed, changes, read_run_config
+from ucan.runs.config import ClaimRef, RunConfig, Sampling, begun_seed, changes, read_run_config, respelled
 from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.progress import Progress
 from ucan.stopping import AtRadii, parse_stop
@@ -164,6 +165,7 @@ def config_of(work: Prepared) -> RunConfig:
     key = None if plan.budget is None else plan.budget.key
     return RunConfig(
         ucan=__version__,
+        started_in=started_in(work.folder),
         model=model_ref(job, g, given=True, class_names=work.class_names),
         data=data_ref(job, data),
         law=replace(law_ref(g), given=job.law if isinstance(job.law, str) else None),
@@ -179,9 +181,13 @@ def config_of(work: Prepared) -> RunConfig:
     )
 
 
-def compared(begun: dict[str, Any], asked: dict[str, Any]) -> list[str]:
-    """The differences between the requested config and the run's; a larger n is not one where it is allowed."""
-    old, new = RunConfig.of(begun), RunConfig.of(asked)
+def compared(folder: Path, begun: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """The differences between the requested config and that of the run in this folder.
+
+    A larger n is not one where it is allowed, and neither is the path of the same file from another working directory.
+    """
+    old = RunConfig.of(begun)
+    new = respelled(old, RunConfig.of(asked), folder)
     return changes(replace(old, sampling=replace(old.sampling, n=new.sampling.n)) if grows(old, new) else old, new)
 
 

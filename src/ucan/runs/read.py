@@ -18,6 +18,7 @@ from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.config import CONFIG
 from ucan.errors import InvalidInput, StoreError
 from ucan.laws import norm_name
+from ucan.places import base_of
 from ucan.results.curves import Curve, certified_curve
 from ucan.results.metrics import Columns, Measure, labelled
 from ucan.results.store import Store
@@ -25,6 +26,7 @@ from ucan.runs.config import RunConfig
 
 BUDGET_AXIS = "ε of the budget"
 IN_UNITS = " in units of each column's σ"
+SIGMA_AXIS = "R, the radius in units of Σ"
 AUDIT = "audit"  # the folder of a run's audit, inside the run's
 
 
@@ -99,10 +101,48 @@ class Run:
         rows = self.columns if idx <= self.columns["idx"][-1] else self.rows(("idx", "label"))
         return int(rows["label"][rows["idx"].searchsorted(idx)])
 
+    @property
+    def base(self) -> Path | None:
+        """The directory that the paths of its config are relative to; None if it does not state that."""
+        return base_of(self.folder, self.config.started_in)
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The names of the inputs by their numbers; empty if they have none."""
+        return self._opened().names()
+
+    def measured(self, by: Measure) -> Columns:
+        """The columns, with the one that this measure reads."""
+        return self.columns if by != "sigma" else {**self.columns, "sigma": self._before_sigma[0]}
+
+    @property
+    def units(self) -> Hashable:
+        """A key that is equal for runs whose R is known to be in the same units: the same Σ, and the same norm of regions."""
+        noise = self.config.noise
+        return tuple(sorted(noise.sigma.items())) or noise.state or self.folder, self._before_sigma[1]
+
+    @cached_property
+    def _before_sigma(self) -> tuple[np.ndarray, float | None]:
+        """R of every row, before Σ; NaN where it is unknown. And the norm of the regions, if it is one."""
+        if self.in_units:
+            return self.columns["radius"], self.norm
+        if self.config.is_imported:
+            known = self.config.imported.isotropic and self.budget is None
+            return (self.columns["radius"] if known else np.full(self.inputs, np.nan)), self.norm
+        radii, norm = ({}, None) if self.store is None else self.store.region_radii()
+        return np.array([radii.get(idx, math.nan) for idx in self.columns["idx"].tolist()]), norm
+
+    @cached_property
+    def shaped(self) -> bool:
+        """Whether R says something else than the radius: Σ is not 1 in all directions."""
+        certified = self.columns["radius"] > 0
+        found, radius = self._before_sigma[0][certified], self.columns["radius"][certified]
+        return self.budget is None and bool((np.abs(found - radius) > 1e-3 * found).any())
+
     def curve(self, by: Measure = "radius") -> Curve | None:
-        """The certified accuracy by radius or by ALM; None if there are no sizes or no labels."""
+        """The certified accuracy by radius, by ALM or in units of Σ; None if there are no sizes or no labels."""
         if by not in self._curves:
-            self._curves[by] = certified_curve(self.columns, by)
+            self._curves[by] = certified_curve(self.measured(by), by)
         return self._curves[by]
 
     @property

@@ -20,22 +20,28 @@ from ucan.generators import kind_of
 from ucan.models import load_model
 from ucan.models.adapt import adapt, normalised
 from ucan.models.rows import TableModel
+from ucan.places import data_root, found, found_model
 from ucan.runs.config import DataRef, ModelRef
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
 from ucan.verify import noise_again
 
 
-def data_of(data: DataRef, source: str | None = None) -> Labelled:
-    """The inputs that a run certified, or those at ``source`` if they have moved."""
-    named = source or data.source
+def data_of(data: DataRef, source: str | None = None, base: Path | None = None) -> Labelled:
+    """The inputs that a run certified, or those at ``source`` if they have moved.
+
+    ``base`` is the directory that the run was started in (``Run.base``).
+    """
+    named = source or (None if data.source is None else found_model(data.source, base))
     if named is None:
         raise InvalidInput("this run does not state its data: give them with --data.")
     if is_table(named):
         if data.columns and data.train is None and data.source is None:
             raise InvalidInput("this run was made in Python from a table with its own settings: open it from Python.")
-        return Table(named, data.target, data.id, data.hold, data.vary, data.train, data.columns or None)
-    return load(named, data.split or "test", size=data.size, channels=data.channels or 3, unit=data.unit)
+        train = None if data.train is None else found(data.train, base)
+        return Table(named, data.target, data.id, data.hold, data.vary, train, data.columns or None)
+    root = None if source is not None else data_root(base)
+    return load(named, data.split or "test", root, data.size, data.channels or 3, data.unit)
 
 
 def pipeline_of(
@@ -46,21 +52,23 @@ def pipeline_of(
     weights: str | Path | None = None,
     dataset: Labelled | None = None,
     trust: bool = False,
+    base: Path | None = None,
 ) -> SmoothedClassifier:
     """The deployed pipeline behind an outcome of a run: a trained run's with its generator, or one under fixed noise.
 
     ``model`` and ``weights`` are their paths, if they have moved; another model has its own weights. For a table, ``dataset``
     is needed, and the result classifies its rows: ``holding`` fixes one row. A run cannot request to read a pickle: the
-    caller must set ``trust``.
+    caller must set ``trust``. ``base`` is the directory that the run was started in (``Run.base``).
     """
     if model is None:
-        model, weights = known.spec, weights or known.weights
+        model = None if known.spec is None else found_model(known.spec, base)
+        weights = weights or (None if known.weights is None else found(known.weights, base))
     if model is None:
         raise InvalidInput("this run does not state its model: give it with --model.")
     law, classes, precision = outcome.evidence.law, len(outcome.evidence.counts), _precision(outcome)
     if isinstance(dataset, Table):
-        named, found = known.model_id, load_model(model, weights, classes, device, trust=trust)
-        rows = TableModel(found, dataset.columns, classes, named)
+        f = load_model(model, weights, classes, device, trust=trust)
+        rows = TableModel(f, dataset.columns, classes, known.model_id)
         step = None if outcome.evidence.arithmetic == REAL else dataset.step
         return SmoothedClassifier(rows, law, noise_again(outcome), classes, step=step)
     step = step_of(outcome.evidence.arithmetic)
@@ -72,11 +80,11 @@ def pipeline_of(
         return SmoothedClassifier(own, law, noise, classes, precision=precision, step=step)
     certificate = outcome if isinstance(outcome, Certificate) else None
     shape = None if certificate is None else certificate.region.shape
-    found = _adapted(load_model(model, weights, classes, device, shape, trust=trust), known, shape, device)
-    noise = noise_again(outcome, found)
+    f = _adapted(load_model(model, weights, classes, device, shape, trust=trust), known, shape, device)
+    noise = noise_again(outcome, f)
     named = outcome.evidence.model or ""
     return SmoothedClassifier(
-        found,
+        f,
         law,
         noise,
         classes,

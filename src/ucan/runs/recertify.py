@@ -17,6 +17,7 @@ from ucan.data import Labelled
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
+from ucan.places import respelled, started_in
 from ucan.plan import CertifyPlan, random_seed
 from ucan.recertify import SHARE
 from ucan.recertify import recertify as certified_again
@@ -95,12 +96,12 @@ def recertify(job: RecertifyJob, out: str | Path | None = None, progress: Progre
     folder = Path(out) if out is not None else run.folder.with_name(f"{run.folder.name}-recertified")
     first = _first(run)
     dataset = _inputs(run, job.data)
-    old = pipeline_of(run.config.model, first, where, dataset=dataset, trust=job.trust)
+    old = pipeline_of(run.config.model, first, where, dataset=dataset, trust=job.trust, base=run.base)
     begun = run.config.sampling.backend
     old.engine.backend = begun if begun in BACKENDS else "eager"
     new = _successor(job, run, first, where, dataset)
     known = read_run_config(folder, ("recertify",))
-    config = _config(job, run, new, random_seed() if known is None else known.sampling.number)
+    config = _config(job, run, folder, new, random_seed() if known is None else known.sampling.number)
     with Store.create(folder, config.to_table(), _compared) as store:
         try:
             _all(run, dataset, old, new, config, store, progress)
@@ -126,7 +127,7 @@ def _first(run: Run) -> Certificate:
 
 
 def _inputs(run: Run, source: str | None) -> Labelled:
-    dataset = data_of(run.config.data, source)
+    dataset = data_of(run.config.data, source, run.base)
     if isinstance(dataset, Table):
         raise InvalidInput("recertify does not support tables yet: certify the new model with `ucan certify`.")
     if run.config.data.fingerprint not in (None, dataset.fingerprint()):
@@ -140,7 +141,7 @@ def _successor(
     """The new classifier under the run's noise."""
     if job.model is None and job.precision is None and job.backend is None:
         raise InvalidInput("say what replaces the run's classifier: --model, --precision or --backend.")
-    g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust)
+    g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust, run.base)
     if job.precision is not None:
         g = SmoothedClassifier(
             g.f.model, g.law, g.M, g.f.num_classes, precision=job.precision, model_id=g.engine.model_id, step=g.step
@@ -149,7 +150,7 @@ def _successor(
     return g
 
 
-def _config(job: RecertifyJob, run: Run, new: SmoothedClassifier, seed: int) -> RunConfig:
+def _config(job: RecertifyJob, run: Run, folder: Path, new: SmoothedClassifier, seed: int) -> RunConfig:
     """The config of the new run. Its votes come from a seed that nobody knew beforehand."""
     old = run.config
     n = job.n if job.n is not None else max(LEAST, math.ceil(SHARE * (old.sampling.n or 0)))
@@ -157,8 +158,10 @@ def _config(job: RecertifyJob, run: Run, new: SmoothedClassifier, seed: int) -> 
     moved = job.model is not None
     model = replace(
         old.model,
-        spec=job.model if moved else old.model.spec,
-        weights=(None if job.weights is None else str(job.weights)) if moved else old.model.weights,
+        spec=respelled(str(job.model), run.base) if moved else old.model.spec,
+        weights=(None if job.weights is None else respelled(str(job.weights), run.base))
+        if moved
+        else old.model.weights,
         weights_hash=weights_hash(new.f.model),
         identity=new.engine.identity(),
     )
@@ -166,10 +169,11 @@ def _config(job: RecertifyJob, run: Run, new: SmoothedClassifier, seed: int) -> 
         old.sampling, n=n, bound=None, stop=None, stop_package=None, seed=kept, seed_source=source,
         precision=new.engine.precision, backend=new.engine.backend,
     )  # fmt: skip
-    data = old.data if job.data is None else replace(old.data, source=job.data)
+    data = old.data if job.data is None else replace(old.data, source=respelled(job.data, run.base))
     return replace(
-        old, kind="recertify", ucan=__version__, before=str(run.folder), model=model, data=data, sampling=sampling
-    )
+        old, kind="recertify", ucan=__version__, before=respelled(str(run.folder), run.base), model=model, data=data,
+        sampling=sampling, started_in=started_in(folder, run.base),
+    )  # fmt: skip
 
 
 def _compared(begun: dict[str, Any], asked: dict[str, Any]) -> list[str]:
@@ -188,7 +192,8 @@ def _all(
         last = time.perf_counter()
         for idx, label, outcome in _outcomes(run, dataset, old, new, todo, n, seed):
             now = time.perf_counter()
-            store.add(idx, label, outcome, now - last)
+            named = None if dataset.names is None else dataset.name_of(idx)
+            store.add(idx, label, outcome, now - last, name=named)
             last = now
             progress.sampled(outcome.evidence.n)
             progress.finished("")

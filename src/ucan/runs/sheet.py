@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ucan.data import Labelled
 from ucan.data.tables import Table
+from ucan.results.formats import class_name
 from ucan.results.store import Store
 from ucan.rounding import floor_significant
 from ucan.storage import write_whole
@@ -22,7 +23,7 @@ def has_sheet(data: Labelled) -> bool:
     return data.names is not None or isinstance(data, Table)
 
 
-def write_sheet(store: Store, data: Labelled, class_names: Sequence[str] | None, folder: Path) -> Path:
+def write_sheet(store: Store, data: Labelled, class_names: Sequence[str], folder: Path) -> Path:
     """Write the sheet atomically."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -49,13 +50,6 @@ def write_sheet(store: Store, data: Labelled, class_names: Sequence[str] | None,
         )
     write_whole(folder / SHEET, text.getvalue().encode())
     return folder / SHEET
-
-
-def class_name(number: int, names: Sequence[str] | None) -> str:
-    """The name of a class: its number if it has no name, empty for an unknown label."""
-    if number < 0:
-        return ""
-    return names[number] if names is not None and number < len(names) else str(number)
 
 
 def row_answers(store: Store, table: Table, most: int) -> Iterator[RowAnswer]:

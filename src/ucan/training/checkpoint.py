@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,15 @@ from ucan.config import CONFIG, differences, frozen, read_config, refuse_changes
 from ucan.errors import TrainingError
 from ucan.generators import Generator
 from ucan.laws import Law
-from ucan.storage import whole
+from ucan.places import base_of, found_model, same_place
+from ucan.storage import whole, write_whole
 from ucan.training.classifier import build_classifier
 from ucan.training.settings import TrainSettings
 
-CHECKPOINT, WEIGHTS = "checkpoint.pt", "weights.safetensors"
+CHECKPOINT, WEIGHTS, METRICS = "checkpoint.pt", "weights.safetensors", "metrics.jsonl"
+FAILED = "failed.txt"  # why the training in this folder came to an end that resuming does not mend
+# Settings that change no weight, so that a run may be resumed with another value.
+FREE = ("certify_every",)
 CHECKPOINT_KEYS = {"epoch", "step", "totals", "joint", "optimisers", "ema", "noise", "layers"}
 
 
@@ -37,6 +44,7 @@ class TrainedRun:
     shape: tuple[int, ...]
     num_classes: int
     budget: Budget | None = None
+    base: Path | None = None  # the directory that its paths are relative to
 
 
 def check_settings(folder: Path, config: dict[str, Any]) -> None:
@@ -52,7 +60,51 @@ def check_settings(folder: Path, config: dict[str, Any]) -> None:
         raise TrainingError(f"{folder} holds a run of another kind ({begun.get('kind')}): give another folder (--out).")
     # An older run without data_hash is resumed without it.
     asked = {key: value for key, value in config.items() if key != "data_hash" or key in begun}
-    refuse_changes(folder, differences(begun, frozen(asked)), TrainingError)
+    changed = differences(_compared(begun), _compared(_respelled(begun, frozen(asked), folder)))
+    if changed and not (folder / CHECKPOINT).exists() and not (folder / WEIGHTS).exists():
+        path.unlink()  # it was started and left nothing: there is nothing to resume, and nothing to lose
+    elif changed and (folder / FAILED).exists():
+        set_aside(folder)
+    else:
+        refuse_changes(folder, changed, TrainingError)
+
+
+def _compared(config: dict[str, Any]) -> dict[str, Any]:
+    """The config without what changes no weight."""
+    training = config.get("training", {})
+    kept = {key: value for key, value in config.items() if key != "started_in"}
+    return {**kept, "training": {key: value for key, value in training.items() if key not in FREE}}
+
+
+def _respelled(begun: dict[str, Any], asked: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The requested config with the run's own paths where they lead to the same files from here."""
+    base, moved = base_of(folder, begun.get("started_in")), dict(asked)
+    if same_place(begun.get("finetune"), base, asked.get("finetune")):
+        moved["finetune"] = begun["finetune"]
+    if same_place(begun["training"].get("data"), base, asked["training"].get("data")):
+        moved["training"] = {**asked["training"], "data": begun["training"]["data"]}
+    return moved
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename the folder of a failed training, so that another attempt can have its name."""
+    number = next(n for n in itertools.count(1) if not folder.with_name(f"{folder.name}-failed-{n}").exists())
+    return folder.rename(folder.with_name(f"{folder.name}-failed-{number}"))
+
+
+def clear_failed(folder: Path, error: BaseException) -> None:
+    """After an error: what was written before the first checkpoint is removed; after it, the folder is marked as failed if
+    resuming would fail again. So a corrected attempt is not blocked, and nothing that is worth anything is lost.
+    """
+    if (folder / CHECKPOINT).exists():
+        if isinstance(error, TrainingError):
+            write_whole(folder / FAILED, f"{error}\n".encode())
+        return
+    with suppress(OSError):
+        for name in (CONFIG, METRICS):
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+        folder.rmdir()  # only if nothing else is in it
 
 
 def keep_settings(folder: Path, config: dict[str, Any]) -> None:
@@ -89,6 +141,7 @@ def save_run(folder: Path, state: dict[str, torch.Tensor]) -> None:
     """Write the final weights atomically."""
     with whole(folder / WEIGHTS) as (part,):
         save_file({name: t.detach().cpu().contiguous() for name, t in state.items()}, part)
+    (folder / FAILED).unlink(missing_ok=True)
 
 
 def is_trained_run(folder: str | Path) -> bool:
@@ -131,6 +184,9 @@ def load_run(folder: str | Path, classifier: nn.Module | None = None) -> Trained
     config = read_config(folder / CONFIG)
     shape, num_classes = tuple(config["shape"]), int(config["num_classes"])
     settings = TrainSettings.from_dict(config["training"])
+    base = base_of(folder, config.get("started_in"))
+    if classifier is None:
+        found_model(settings.model, base)  # a module beside the run can be imported from anywhere
     classifier = classifier or build_classifier(settings, shape, num_classes)
     generator = settings.build_generator(shape, None)
     try:
@@ -144,4 +200,4 @@ def load_run(folder: str | Path, classifier: nn.Module | None = None) -> Trained
         ) from error
     law = settings.build_law(math.prod(shape))
     budget = Budget(state["budget"]) if "budget" in state else None
-    return TrainedRun(folder, settings, classifier.eval(), generator.eval(), law, shape, num_classes, budget)
+    return TrainedRun(folder, settings, classifier.eval(), generator.eval(), law, shape, num_classes, budget, base)

@@ -18,12 +18,15 @@ from torch import nn
 
 from ucan.data import Labelled, as_dataset, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
+from ucan.places import started_in
 from ucan.storage import Journal
 from ucan.training.batches import Batch, Batches, epoch_seed, flip_and_crop
 from ucan.training.board import Board
 from ucan.training.checkpoint import (
     CHECKPOINT,
+    METRICS,
     check_settings,
+    clear_failed,
     keep_settings,
     read_checkpoint,
     save_run,
@@ -31,17 +34,17 @@ from ucan.training.checkpoint import (
     write_checkpoint,
 )
 from ucan.training.classifier import count_outputs, load_start
-from ucan.training.joint import Joint
+from ucan.training.joint import Exact, Joint
 from ucan.training.recipes import Task
 from ucan.training.settings import TrainSettings
 from ucan.training.share import launched, leave_in_order, share_statistics
 from ucan.training.step import Progress, Step
 from ucan.training.survey import Survey
+from ucan.training.watch import Checked, Watch
 from ucan.version import __version__
 
 # Steps between two checks of the loss, since reading it makes the device wait.
 LOOK_EVERY = 25
-METRICS = "metrics.jsonl"
 
 OnProgress = Callable[[int, int, int, dict[str, float]], None]  # epoch, step, steps per epoch, metrics
 
@@ -104,10 +107,12 @@ class Trainer:
             "num_classes": classes,
             "data_hash": dataset.fingerprint() if self.fabric.global_rank == 0 else None,
             "finetune": None if finetune is None else str(finetune),
+            "started_in": started_in(self.folder),
             "training": settings.to_dict(),
         }
+        apart: Labelled | None = None
         if settings.held_out:
-            dataset, _ = held_out(dataset, settings.held_out, settings.seed)
+            dataset, apart = held_out(dataset, settings.held_out, settings.seed)
         self.rank, world = self.fabric.global_rank, self.fabric.world_size
         self.batches = Batches(dataset, settings.batch, settings.seed, self.fabric.device, self.rank, world)
         self.share = self.batches.share
@@ -135,6 +140,7 @@ class Trainer:
         self.epoch = self.step = 0
         self.totals: dict[str, torch.Tensor] = {}
         self.board = Board(self.folder / "tensorboard")
+        self.watch = None if apart is None else Watch(apart, classes, self.law, generator, settings.certify_every)
         self._stop = False
 
     def run(self) -> None:
@@ -144,16 +150,29 @@ class Trainer:
         self._resume()
         if self.rank == 0:  # not earlier: these settings must not be stored next to another run's checkpoint
             keep_settings(self.folder, self.config)
-        with self._stoppable(), closing(self.board):
-            while self.epoch < self.settings.epochs:
-                self._run_epoch()
-                self.epoch, self.step = self.epoch + 1, 0
-                self._checkpoint()
-                if self.share.world > 1 and self.epoch < self.settings.epochs and self._all_stop():
-                    raise KeyboardInterrupt
+        try:
+            with self._stoppable(), closing(self.board):
+                self._run_epochs()
+        except BaseException as error:
+            if self.rank == 0:
+                clear_failed(self.folder, error)
+            raise
         if self.rank == 0:
             save_run(self.folder, self.final_state())
         self.fabric.barrier()
+
+    def _run_epochs(self) -> None:
+        while self.epoch < self.settings.epochs:
+            self._run_epoch()
+            self.epoch, self.step = self.epoch + 1, 0
+            self._checkpoint()
+            if self.share.world > 1 and self.epoch < self.settings.epochs and self._all_stop():
+                raise KeyboardInterrupt
+
+    @property
+    def scope(self) -> str:
+        """The scope of the certificates that this classifier will have."""
+        return self.joint.generator.scope
 
     def final_state(self) -> dict[str, torch.Tensor]:
         """The final weights: the moving average if there is one."""
@@ -178,7 +197,9 @@ class Trainer:
                 if self._all_stop():
                     self._checkpoint()
                     raise KeyboardInterrupt
-        self._log(self._look(), time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        checked = self._check()
+        self._log(self._look(checked), seconds, checked)
 
     def _progress(self) -> Progress:
         steps, done = self.settings.epochs * len(self.batches), self.epoch * len(self.batches) + self.step
@@ -200,7 +221,8 @@ class Trainer:
             for group in optimiser.param_groups:
                 group["lr"] = group["peak"] * schedule(settings.schedule, now.done)
         x = flip_and_crop(batch.x, self.rng, share=self.share) if settings.augment else batch.x
-        metrics = self.wrapped(x, batch.labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
+        given = Exact(x) if settings.precision.endswith("-mixed") else x
+        metrics = self.wrapped(given, batch.labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
         # The processes' gradients are averaged: so weighted, the average is the gradient of the whole batch's mean.
         self.fabric.backward(self.share.world * self.share.fraction * metrics["loss"])
         for optimiser in self.optimisers:
@@ -220,9 +242,19 @@ class Trainer:
         found: dict[str, torch.Tensor] = self.fabric.all_reduce(copies, reduce_op="sum")
         return found
 
-    def _look(self) -> dict[str, float]:
+    def _check(self) -> Checked | None:
+        """Certified accuracy on the held-out part, if it is time to look at it; the first process does that alone."""
+        watch = self.watch
+        if watch is None or self.rank != 0 or not watch.due(self.epoch, self.settings.epochs):
+            return None
+        if not all(bool(v.isfinite().all()) for v in self.final_state().values() if v.is_floating_point()):
+            return None  # the run ends here, and says so
+        return watch.check(self.joint, self.ema, self.fabric.device)
+
+    def _look(self, checked: Checked | None = None) -> dict[str, float]:
         """The epoch's means so far; a loss that is not finite ends the run here, before the next checkpoint."""
         means = {name: float(total) / max(1, self.step) for name, total in self._sums().items()}
+        means |= {} if checked is None else checked.metrics()
         if not math.isfinite(means.get("loss", 0.0)):
             kept = (
                 f"the checkpoint in {self.folder} is kept"
@@ -231,24 +263,26 @@ class Trainer:
             )
             raise TrainingError(
                 f"the loss became {means['loss']} in epoch {self.epoch + 1}, step {self.step}: {kept}. "
-                "A lower lr, or a smaller variance_weight, usually helps."
+                "A lower lr, or a smaller variance_weight, usually helps: run it again with --set, in the same folder."
             )
         if self.on_progress is not None and self.rank == 0:
             self.on_progress(self.epoch, self.step, len(self.batches), means)
         return means
 
-    def _log(self, means: dict[str, float], seconds: float) -> None:
+    def _log(self, means: dict[str, float], seconds: float, checked: Checked | None) -> None:
         if self.rank != 0:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        Journal(self.folder / METRICS).append(json.dumps({"epoch": self.epoch, **means, "seconds": seconds}))
+        about = {} if checked is None else checked.about()
+        line = {"epoch": self.epoch, **means, **about, "seconds": seconds}
+        Journal(self.folder / METRICS).append(json.dumps(line))
         self.board.add(self.epoch, means)
 
     def _checkpoint(self) -> None:
         if not all(bool(v.isfinite().all()) for v in self.joint.state_dict().values() if v.is_floating_point()):
             raise TrainingError(
                 f"the weights stopped being finite in epoch {self.epoch + 1}; the last good checkpoint is kept. "
-                "A lower lr usually helps."
+                "A lower lr usually helps: run it again with --set, in the same folder."
             )
         sums = self._sums()
         if self.rank == 0:
@@ -268,6 +302,8 @@ class Trainer:
     def _resume(self) -> None:
         state = self.fabric.broadcast(read_checkpoint(self.folder) if self.rank == 0 else None)
         if state is None:
+            if self.rank == 0 and self.folder.is_dir():  # a start that left no checkpoint
+                Journal(self.folder / METRICS).keep(0)
             return
         try:
             self.joint.load_state_dict(state["joint"])

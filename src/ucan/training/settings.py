@@ -49,6 +49,7 @@ class TrainSettings:
     ema: float = 0.0
     augment: bool = False
     held_out: float = 0.0
+    certify_every: int = 5  # epochs between two checks of certified accuracy on the held-out part; 0: none
     variance_term: str = "none"
     variance_weight: float = 1.0
     seed: int = 0
@@ -79,6 +80,8 @@ class TrainSettings:
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must be at least 1, got {getattr(self, name)!r}.")
+        if self.certify_every < 0:
+            raise InvalidInput(f"certify_every must be 0 (never) or a number of epochs, got {self.certify_every!r}.")
         for name in ("ema", "held_out"):
             if not 0 <= getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must lie in [0, 1), got {getattr(self, name)!r}.")

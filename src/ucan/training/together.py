@@ -55,7 +55,9 @@ def is_trained_run(named: str | Path) -> bool:
         folders = Together.of(named).folders
     except InvalidInput:
         return True  # loading it then raises the error
-    return bool(folders) and all(checkpoint.is_trained_run(folder) for folder in folders)
+    found = [checkpoint.is_trained_run(folder) for folder in folders]
+    # Where only some of several are trained runs, loading them says which are not.
+    return any(found)
 
 
 def load_run(named: str | Path, classifier: nn.Module | None = None) -> TrainedRun:

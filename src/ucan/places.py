@@ -1,0 +1,71 @@
+"""Where the files of a run are, from any working directory.
+
+A config keeps paths as they were given, and the working directory relative to the run's folder (``started_in``). So its
+data and models are found from elsewhere, also after the whole project was moved, and a config that is published tells no
+absolute path.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def started_in(folder: Path, base: Path | None = None) -> str:
+    """The working directory, or ``base``, as seen from a run's folder; absolute where there is no way between the two."""
+    return _seen_from(folder.resolve(), base or Path.cwd())
+
+
+def respelled(text: str, base: Path | None) -> str:
+    """A path that is given here, as it is spelled from ``base``; what is no file or folder stays as it is."""
+    if base is None or base == Path.cwd() or Path(text).is_absolute() or not Path(text).exists():
+        return text
+    return _seen_from(base, Path(text).resolve())
+
+
+def _seen_from(folder: Path, path: Path) -> str:
+    try:
+        return os.path.relpath(path, folder)
+    except ValueError:  # on another drive
+        return str(path)
+
+
+def base_of(folder: Path, started: str | None) -> Path | None:
+    """The directory that a run's paths are relative to; None if the run does not state it."""
+    return None if started is None else (folder.resolve() / started).resolve()
+
+
+def found(text: str, base: Path | None) -> str:
+    """A path of a run, as it can be opened from here: beside the run if it is there, else as it was given."""
+    path = Path(text)
+    if base is None or path.is_absolute() or base == Path.cwd() or not (base / path).exists():
+        return text
+    return str(base / path)
+
+
+def found_model(spec: str, base: Path | None) -> str:
+    """A model of a run, as it can be loaded from here: a file, trained runs with commas between them, or a module's name.
+
+    For a module's name, the directory that the run was started in is searched as well.
+    """
+    if base is not None and ":" in spec and not Path(spec).exists():
+        if str(base) not in sys.path:
+            sys.path.append(str(base))  # it stays, since a model may import more when it runs
+        return spec
+    return ",".join(found(part.strip(), base) for part in spec.split(",")) if "," in spec else found(spec, base)
+
+
+def data_root(base: Path | None) -> Path | None:
+    """The folder of the data sets that go by name, if it is beside the run; None: the usual one."""
+    if base is None or os.environ.get("UCAN_DATA_DIR") or Path("data").is_dir() or not (base / "data").is_dir():
+        return None
+    return base / "data"
+
+
+def same_place(old: str | None, base: Path | None, new: str | None) -> bool:
+    """Whether a path of a run and one that is given here, spelled otherwise, lead to the same file or folder."""
+    if old is None or new is None or base is None:
+        return False
+    there, here = (base / old).resolve(), Path(new).resolve()
+    return there == here and here.exists()

@@ -1,0 +1,114 @@
+"""Names of inputs and classes come back in every file that a run writes, and in what follows from it."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ucan.cli import main
+from ucan.results.formats import write
+from ucan.results.store import Store
+from ucan.runs.certify import CertifyJob, certify
+from ucan.runs.predict import PredictJob, predict
+
+SHADES = {"dark, very": 20, "höll": 230}
+
+
+def shade(x):
+    """1 for a bright picture, 0 for a dark one."""
+    return (x.mean((1, 2, 3)) > 0.5).long()
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, grey in SHADES.items():
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for k in range(3):
+            file = tmp_path / "pictures" / name / f"{k}, of «{grey}».png"
+            Image.fromarray(np.full((4, 4, 3), grey + k, dtype=np.uint8)).save(file)
+    return tmp_path
+
+
+FILES = [f"{name}/{k}, of «{grey}».png" for name, grey in SHADES.items() for k in range(3)]
+CLASSES = list(SHADES)
+JOB = dict(model=shade, data="pictures", classes=2, model_id="shade", scale=0.05, n=100)
+
+
+def rows_of(path, delimiter=","):
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter=delimiter))
+
+
+def test_every_file_of_a_run_has_the_names(pictures):
+    certify(CertifyJob(**JOB, n0=20), "run")
+    with Store.open("run") as store:
+        assert list(store.names().values()) == FILES and list(store.class_names) == CLASSES
+        for kind in ("csv", "json", "parquet", "tsv"):
+            write(store, f"out.{kind}", kind)
+    for row, file in zip(rows_of("out.csv"), FILES, strict=True):
+        assert row["name"] == file and row["label_name"] == row["prediction_name"] == file.partition("/")[0]
+    told = json.loads((pictures / "out.json").read_text("utf-8"))
+    assert [row["name"] for row in told["rows"]] == FILES and told["rows"][0]["label_name"] == CLASSES[0]
+    sidecar = json.loads((pictures / "out.tsv.json").read_text("utf-8"))
+    assert list(sidecar["names"].values()) == FILES and sidecar["config"]["class_names"] == CLASSES
+    assert [row["name"] for row in rows_of("run/answers.csv")] == FILES
+    assert list(rows_of("out.tsv", "\t")[0]) == ["idx", "label", "predict", "radius", "correct", "time"]
+    parquet = pytest.importorskip("pyarrow.parquet").read_table("out.parquet")
+    assert parquet["name"].to_pylist() == FILES and parquet["prediction_name"].to_pylist() == [
+        file.partition("/")[0] for file in FILES
+    ]
+
+
+def test_the_report_names_an_input_whose_file_is_gone(pictures, monkeypatch):
+    certify(CertifyJob(**JOB, n0=20), "run")
+    (pictures / "pictures").rename(pictures / "elsewhere")
+    monkeypatch.setattr("sys.argv", ["ucan", "report", "run", "-o", "page.html", "-q"])
+    with pytest.raises(SystemExit) as leaving:
+        main()
+    assert not leaving.value.code
+    page = (pictures / "page.html").read_text("utf-8")
+    assert (any(file in page for file in FILES) and "label höll" in page) or "label dark, very" in page
+
+
+def test_predictions_have_the_names(pictures):
+    done = predict(PredictJob(**JOB), "p.tsv")
+    rows = rows_of("p.tsv", "\t")
+    assert [row["name"] for row in rows] == FILES
+    assert [row["predict_name"] for row in rows] == [file.partition("/")[0] for file in FILES]
+    assert done.table() == (pictures / "p.tsv").read_text("utf-8")
+    assert json.loads((pictures / "p.tsv.json").read_text("utf-8"))["class_names"] == CLASSES
+
+
+def test_a_finished_table_of_predictions_takes_more_inputs_and_loses_none(pictures):
+    predict(PredictJob(**JOB, most=2), "p.tsv")
+    first = (pictures / "p.tsv").read_text("utf-8").splitlines()
+    more = predict(PredictJob(**JOB, most=5), "p.tsv")
+    assert len(more.answers) == 5 and not (pictures / "p.tsv.part").exists()
+    assert (pictures / "p.tsv").read_text("utf-8").splitlines()[:3] == first  # with their times: not computed again
+    fewer = predict(PredictJob(**JOB, most=1), "p.tsv")
+    assert len(fewer.answers) == 1 and len(rows_of("p.tsv", "\t")) == 5
+    with pytest.raises(
+        ValueError, match=r"p\.tsv holds a run with another config:\n  n: the run has 100, asked for 200"
+    ):
+        predict(PredictJob(**{**JOB, "n": 200}), "p.tsv")
+    (pictures / "p.tsv").write_text("other\ttable\n")
+    with pytest.raises(OSError, match=r"p\.tsv is damaged, or is not a file of `ucan predict`"):
+        predict(PredictJob(**JOB), "p.tsv")
+
+
+def test_a_secret_seed_is_not_published_with_the_predictions(pictures):
+    predict(PredictJob(**JOB, most=2, seed=None), "p.tsv")
+    assert "seed" not in json.loads((pictures / "p.tsv.json").read_text("utf-8"))
+    assert len(predict(PredictJob(**JOB, most=3, seed=None), "p.tsv").answers) == 3
+
+
+def test_a_name_does_not_break_the_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    from ucan.data import InMemory
+
+    data = InMemory(np.full((2, 1, 2, 2), 0.9, dtype=np.float32), [1, 1], names=["a\tb", "c\r\nd"])
+    done = predict(PredictJob(**{**JOB, "data": data}), "p.tsv")
+    assert [line.split("\t")[5] for line in done.table().splitlines()] == ["name", "a\\tb", "c\\r\\nd"]

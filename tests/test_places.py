@@ -1,0 +1,149 @@
+"""A run is read, resumed, audited, reported and explored from another working directory than the one it was started in."""
+
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ucan.app.session import Session
+from ucan.cli import main
+from ucan.places import base_of, found, found_model, same_place, started_in
+from ucan.report.rerun import commands
+from ucan.runs.audit import AuditJob, audit
+from ucan.runs.certify import CertifyJob, certify
+from ucan.runs.predict import PredictJob, predict
+from ucan.runs.read import Run, read_runs
+from ucan.runs.recertify import RecertifyJob, recertify
+
+MODEL = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 2)
+        self.linear.weight.data = torch.stack([-torch.ones(16), torch.ones(16)])
+        self.linear.bias.data = torch.tensor([8.0, -8.0])
+    def forward(self, x):
+        return self.linear(x.flatten(1))
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with a model, data and a run that was started there; and the working directory is now another one."""
+    home = tmp_path / "project"
+    home.mkdir()
+    name = f"net_{tmp_path.name}".replace("-", "_")
+    (home / f"{name}.py").write_text(MODEL)
+    x = np.concatenate([np.full((3, 1, 4, 4), 40), np.full((3, 1, 4, 4), 200)]).astype(np.uint8)
+    np.savez(home / "data.npz", x=x, y=[0, 0, 0, 1, 1, 1])
+    monkeypatch.chdir(home)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    certify(CertifyJob(model=f"{name}:Net", data="data.npz", most=4, n=200, n0=20), "runs/a")
+    sys.path[:] = [each for each in sys.path if each != str(home)]
+    sys.modules.pop(name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return home
+
+
+RUN = "../project/runs/a"
+
+
+def test_paths_are_kept_as_given_and_no_absolute_one_is_written(project):
+    text = (project / "runs" / "a" / "config.toml").read_text()
+    config = tomllib.loads(text)
+    assert config["data"] == "data.npz" and Path(config["started_in"]) == Path("../..") and str(project) not in text
+
+
+def test_an_audit_and_a_recertification_find_model_and_data(project):
+    assert audit(AuditJob(run=RUN, most=2, factors=(0.9,))).summary.attacked == 2
+    again = recertify(RecertifyJob(run=RUN, backend="eager", n=200), "../project/runs/b")
+    assert again.inputs == 4
+    assert Run.open("../project/runs/b").base == project.resolve()
+
+
+def test_the_page_opens_with_its_data(project):
+    session = Session.open(RUN)
+    assert session.dataset is not None and session.item(0)[1] == 0 and session.notes == ()
+
+
+def test_the_report_shows_the_inputs_and_how_to_run_it_again(project, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["ucan", "report", RUN, "-o", "page.html", "-q"])
+    with pytest.raises(SystemExit) as leaving:
+        main()
+    page = Path("page.html").read_text("utf-8")
+    assert not leaving.value.code and "cannot be read" not in page and "a noisy copy" in page
+    first, second, *_ = commands(read_runs([RUN])[0])
+    assert first == "cd ../project" and "--data data.npz" in second and second.endswith("-o runs/a")
+
+
+def test_a_run_is_resumed_from_elsewhere_and_other_data_are_refused(project, monkeypatch):
+    monkeypatch.syspath_prepend(project)
+    model = Run.open(RUN).config.model.spec
+    job = dict(model=model, n=200, n0=20)
+    assert certify(CertifyJob(data="../project/data.npz", **job), RUN).inputs == 6
+    shutil.copy(project / "data.npz", "data.npz")
+    with pytest.raises(ValueError, match=r"another config:\n  data: the run has 'data.npz', asked for './data.npz'"):
+        certify(CertifyJob(data="./data.npz", **job), RUN)
+
+
+def test_predictions_go_on_from_elsewhere(project, monkeypatch):
+    monkeypatch.syspath_prepend(project)
+    job = dict(model=Run.open(RUN).config.model.spec, n=100)
+    monkeypatch.chdir(project)
+    predict(PredictJob(data="data.npz", most=2, **job), "p.tsv")
+    monkeypatch.chdir(project.parent / "elsewhere")
+    assert len(predict(PredictJob(data="../project/data.npz", most=3, **job), "../project/p.tsv").answers) == 3
+
+
+def test_a_project_that_was_moved_as_a_whole_still_works(project, tmp_path):
+    moved = tmp_path / "moved"
+    project.rename(moved)
+    assert audit(AuditJob(run=moved / "runs" / "a", most=1, factors=(0.9,))).summary.attacked == 1
+
+
+def test_a_trained_run_finds_its_own_model_and_data(project, monkeypatch):
+    pytest.importorskip("lightning_fabric")
+    from ucan.training import load_run
+
+    monkeypatch.chdir(project)
+    name = next(project.glob("net_*.py")).stem
+    settings = ["--set", f"model={name}:Net", "--set", "data=data.npz", "--set", "epochs=1", "--set", "batch=2"]
+    monkeypatch.setattr(sys, "argv", ["ucan", "train", "digits-isotropic", *settings, "-o", "runs/t", "-q"])
+    with pytest.raises(SystemExit) as leaving:
+        main()
+    assert not leaving.value.code
+    sys.path[:] = [each for each in sys.path if each != str(project)]
+    sys.modules.pop(name)
+    monkeypatch.chdir(project.parent / "elsewhere")
+    assert load_run("../project/runs/t").num_classes == 2
+    session = Session.open("../project/runs/t")
+    assert session.dataset is not None and len(session.dataset) == 6
+    certify(CertifyJob(model="../project/runs/t", data="../project/data.npz", most=2, n=100, n0=10), "r")
+    config = ["data=../project/data.npz" if word.startswith("data=") else word for word in settings]
+    monkeypatch.setattr(sys, "argv", ["ucan", "train", "digits-isotropic", *config, "-o", "../project/runs/t", "-q"])
+    with pytest.raises(SystemExit) as leaving:
+        main()
+    assert not leaving.value.code  # the same data under another path: finished already
+
+
+def test_places_by_hand(tmp_path, monkeypatch):
+    (tmp_path / "a" / "runs" / "x").mkdir(parents=True)
+    (tmp_path / "a" / "d.csv").touch()
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    started = started_in(Path("runs/x"))
+    base = base_of(Path("runs/x"), started)
+    assert base == (tmp_path / "a").resolve() and found("d.csv", base) == "d.csv"
+    monkeypatch.chdir(tmp_path / "b")
+    assert base_of(Path("../a/runs/x"), started) == base
+    assert found("d.csv", base) == str(base / "d.csv") and found("gone.csv", base) == "gone.csv"
+    assert found("d.csv", None) == "d.csv" and found("/abs/d.csv", base) == "/abs/d.csv"
+    assert found_model("runs/x,gone,mirrored", base) == f"{base / 'runs/x'},gone,mirrored"
+    assert same_place("d.csv", base, "../a/d.csv") and not same_place("d.csv", base, "d.csv")
+    assert not same_place(None, base, "../a/d.csv") and not same_place("d.csv", None, "../a/d.csv")
