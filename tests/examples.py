@@ -1,7 +1,7 @@
 """Every example of the README and the docs, as a program that needs neither pytest nor any extra.
 
-`python tests/examples.py FOLDER [PAGE...]` makes what the examples speak of (a model, pictures, tables) in FOLDER, and runs every
-Python block and every `ucan` line there. Where an example needs a package that is not installed, it must end in one line
+`python tests/examples.py FOLDER [PAGE...]` makes what the examples speak of (a model, pictures, tables) in FOLDER, and runs
+every Python block and `ucan` line there. Where an example needs a package that is not installed, it must end in one line
 that says which, and how to install it.
 """
 
@@ -133,7 +133,12 @@ def run(words: list[str], folder: Path) -> str:
     target = shell.partition(" > ")[2].strip()
     words = shlex.split(shell.partition(" > ")[0]) if target else words
     done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300
+        [sys.executable, "-m", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=300,
     )
     if target:
         (folder / target).write_text(done.stdout)
@@ -164,7 +169,9 @@ def check_page(page: Path, folder: Path) -> list[str]:
         problem = run(shortened(line), folder)
         wrong += [f"{page.name}: {problem}"] if problem else []
         if "-o runs/mine" in line and (folder / "runs/mine").exists():
-            again = "ucan certify --model mymodels:resnet --data images/ --scale 0.25 --n 100 --certificates -o runs/mine"
+            again = (
+                "ucan certify --model mymodels:resnet --data images/ --scale 0.25 --n 100 --certificates -o runs/mine"
+            )
             run(shlex.split(again), folder)
     return wrong
 
