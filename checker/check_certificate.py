@@ -30,7 +30,7 @@ LARGEST = 4096  # the largest matrix that is inverted; a minute's work
 CORNERS = 12  # up to so many coordinates that change, all corners of a box are looked at
 CLIMBS = 20  # steps of the search for a change that leaves the region
 # Clopper–Pearson bounds are about a number of votes that was fixed beforehand.
-FIXED = ("binary", "two-class", "paired", "majority", "top-two")
+FIXED = ("binary", "randomised", "two-class", "paired", "exact", "majority", "top-two")
 # The norms against which each law of noise has a radius.
 NORMS: dict[str, tuple[float, ...]] = {
     "Gaussian": (1, 2, math.inf),
@@ -42,6 +42,7 @@ NORMS: dict[str, tuple[float, ...]] = {
 # Kinds of noise of the form x + μ + Σε, and whether μ and Σ are the same for every input.
 KINDS = {"Isotropic": True, "Fixed": True, "Pattern": True, "DatasetWise": True, "BasisWise": True}
 KINDS |= {"BudgetWise": True, "CertificationWise": False}
+CELLS = "Splitting"  # noise that cuts the input's grid into cells; its draws can all be counted
 COMPOSED_SETTINGS = {"norm", "share", "spread", "net", "budget"}
 FLOATS = {"float16": "<f2", "float32": "<f4", "float64": "<f8", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
 FLOATS |= {"int64": "<i8", "I64": "<i8"}
@@ -147,6 +148,38 @@ def turning_point(holds: Callable[[float], bool], low: float, high: float) -> fl
 def at_least(k: int, n: int, alpha: float) -> float:
     """Clopper–Pearson from its definition: the largest p under which k or more of n votes are as rare as α."""
     return 0.0 if k == 0 else turning_point(lambda p: bool(stats.binom.sf(k - 1, n, p) <= alpha), 0.0, 1.0)
+
+
+def at_most_net(lost: int, gained: int, n: int, alpha: float) -> float:
+    """The mean, at least 0, from which on every value is rejected by one who bets that less is lost, net of gains.
+
+    He has a quarter of his money on each of four bets b; a vote x multiplies it by 1 − b(x − mean), x being 1 where it was
+    lost, −1 where it was gained, else 0.
+    """
+
+    def open_to(mean: float) -> bool:
+        logs = [
+            lost * math.log(1 - b * (1 - mean)) + gained * math.log(1 + b * (1 + mean))
+            + (n - lost - gained) * math.log(1 + b * mean)
+            for b in (0.7, 0.45, 0.25, 0.12)
+        ]  # fmt: skip
+        top = max(logs)
+        return top + math.log(sum(math.exp(each - top) for each in logs) / 4) < -math.log(alpha)
+
+    if not open_to(0.0):
+        return 0.0
+    return 1.0 if open_to(1.0) else turning_point(open_to, 0.0, 1.0)
+
+
+def at_least_randomised(k: int, n: int, alpha: float, uniform: float) -> float:
+    """The largest p under which more than k of n votes, and a share of exactly k, are together as rare as α."""
+
+    def rare(p: float) -> bool:
+        return bool(stats.binom.sf(k, n, p) + uniform * stats.binom.pmf(k, n, p) <= alpha)
+
+    if rare(math.nextafter(1.0, 0.0)):
+        return 1.0
+    return turning_point(rare, 0.0, 1.0) if rare(0.0) else 0.0
 
 
 def log_wealth(k: int, n: int, p0: float) -> float:
@@ -336,6 +369,12 @@ def blocks_of(kind: str, tensors: dict[str, np.ndarray]) -> Iterator[np.ndarray]
         if not (tensors["diag"] > 0).all():
             raise Wrong("the diagonal of a low-rank Σ must be above 0")
         yield np.diag(tensors["diag"].ravel()) + tensors["factor"] @ tensors["factor"].T
+    elif kind == "Spiked":
+        f, base = tensors["factor"], float(tensors["base"].ravel()[0])
+        sigma = base * np.eye(len(f)) + (f * tensors["gains"].ravel()) @ f.T
+        if not (base > 0 and np.linalg.eigvalsh(sigma)[0] > 0):
+            raise Wrong("a spiked Σ must be positive definite")
+        yield sigma
     elif kind == "Basis":
         q, s = tensors["basis"], tensors["s"].ravel()
         if not (s > 0).all() or np.linalg.norm(q.T @ q - np.eye(len(q)), 2) > 1e-4:
@@ -519,9 +558,11 @@ class Claim:
     def __init__(self, record: Any, folder: Path) -> None:
         self.record, self.folder, self.evidence = record, folder, field(record, "evidence")
         self.kind, self.format = field(record, "kind"), field(record, "format")
-        if self.format not in (1, 2) or self.kind not in ("certificate", "abstention", "prediction"):
-            raise Unreadable(f"this is a {self.kind!r} of format {self.format!r}, and formats 1 and 2 are known")
-        self.counts, self.n = votes_of(self.evidence, "counts"), whole(self.evidence, "n", 1)
+        if self.format not in (1, 2, 3) or self.kind not in ("certificate", "abstention", "prediction"):
+            raise Unreadable(f"this is a {self.kind!r} of format {self.format!r}, and formats 1 to 3 are known")
+        # An abstention that claims nothing may have had no vote: a deadline came first.
+        self.nothing = self.kind == "abstention" and record.get("p_lower") == 0
+        self.counts, self.n = votes_of(self.evidence, "counts"), whole(self.evidence, "n", 0 if self.nothing else 1)
         self.alpha, self.bound = number(self.evidence, "alpha", 1e-300, 1 - 2.0**-53), field(self.evidence, "bound")
         old = self.evidence.get("generator")
         self.told = field(self.evidence, "noise") if old is None else {"line": old}
@@ -542,7 +583,9 @@ class Claim:
 
     def checks(self) -> dict[str, Callable[[], str]]:
         """The checks of this kind of outcome, in order."""
-        every = {"votes": self.votes, "settings": self.settings}
+        every: dict[str, Callable[[], str]] = {"votes": self.votes, "settings": self.settings}
+        if self.record.get("choice") is not None:
+            every["choice"] = self.choice
         if self.kind == "abstention":
             return {**every, "bound": self.abstained}
         every = {**every, "scope": self.scope, "class": self.chosen}
@@ -550,6 +593,23 @@ class Claim:
             return {**every, "test": self.test}
         every |= {"bound": self.bounds, "region": self.regions, "radius": self.radius, "size": self.size}
         return {**every, "budget": self.budget} if "budget" in self.record or "budget_factor" in self.record else every
+
+    def choice(self) -> str:
+        """The choice of a router is about the same input and norm, and its answer claims no more; it has its own checks."""
+        choice = Claim(self.record["choice"], self.folder)
+        if self.format != 3 or choice.kind == "abstention" or choice.record.get("choice") is not None:
+            raise Wrong("the choice of a router is a certificate or a prediction of its own, in format 3")
+        mine, other = (field(claim.evidence, "exact_hash") for claim in (self, choice))
+        if mine is None or mine != other or self.asked != choice.asked:
+            raise Wrong("the choice is about another input or another norm")
+        if field(self.record, "scope") == "pipeline" and field(choice.record, "scope") != "pipeline":
+            raise Wrong("the scope is pipeline, and that of the choice is not")
+        if self.kind != "certificate":
+            return "the choice is about the same input"
+        for name in ("radius", "budget_factor"):
+            if name in self.record:
+                follows(name, number(self.record, name, 0), number(choice.record, name, 0))
+        return "the choice is about the same input, and no more is claimed than it covers"
 
     def votes(self) -> str:
         """The votes add up to n."""
@@ -563,7 +623,7 @@ class Claim:
         cap, stop = self.evidence.get("cap"), self.evidence.get("stop")
         if cap is not None and self.n > whole(self.evidence, "cap", 1):
             raise Wrong(f"{self.n} votes were counted, and {cap} were planned")
-        if self.bound in FIXED and (stop is not None or cap not in (None, self.n)):
+        if self.bound in FIXED and (stop is not None or cap not in (None, self.n)) and not self.nothing:
             raise Wrong(
                 f"the {self.bound} bound needs a fixed number of votes, and sampling ended at {self.n} of {cap}"
             )
@@ -585,7 +645,7 @@ class Claim:
             raise Unreadable(f"the scope {scope!r} is unknown")
         if scope == "pipeline":
             kind, _, _ = self.noise()
-            constant = KINDS.get(kind, kind == "Composed") if self.old else self.told.get("constant")
+            constant = KINDS.get(kind, kind in ("Composed", CELLS)) if self.old else self.told.get("constant")
             if not constant or KINDS.get(kind) is False:
                 raise Wrong(f"nothing shows that {kind} noise is the same at every input: the scope can only be frozen")
         return f"{scope}, as the evidence says of its noise{self.held()}"
@@ -601,11 +661,13 @@ class Claim:
 
     def chosen(self) -> str:
         """The class is the one that the votes of the selection chose."""
-        evidence = field(self.evidence["pairs"], "before") if "pairs" in self.evidence else self.evidence
+        evidence = self.evidence
+        while "pairs" in evidence:  # the first of several classifiers that took each other's place has chosen
+            evidence = field(evidence["pairs"], "before")
         prediction, selection = whole(self.record, "prediction"), evidence.get("selection")
         if prediction >= len(self.counts):
             raise Wrong(f"class {prediction} is none of the {len(self.counts)}")
-        if selection is None and self.kind == "certificate":
+        if selection is None and self.kind == "certificate" and self.bound != "exact":
             if self.old:
                 return f"class {prediction}; version 0.1 kept no votes that chose it"
             raise NotChecked("the votes that chose the class are missing")
@@ -632,12 +694,46 @@ class Claim:
             return self.sequential(evidence, hits, n, alpha)
         if bound == "paired":
             return self.paired(evidence, answer, n, alpha)
+        if bound == "exact":
+            self.counted(n)
+            return hits / n
+        if bound == "randomised":
+            return at_least_randomised(hits, n, alpha, self.uniform(evidence))
         if bound not in ("binary", "two-class"):
             raise NotChecked(f"the bound {bound!r} is unknown")
         return at_least(hits, n, alpha if bound == "binary" else alpha / 2)
 
+    def counted(self, n: int) -> None:
+        """The votes can be all draws of the noise: there are as many as its cells allow, and the inputs are on its grid."""
+        kind, own, settings = self.noise()
+        law = field(self.evidence, "law")
+        if kind != CELLS or not own or law["name"] != "Uniform":
+            raise Wrong(f"the draws of {kind} noise under the law {law['name']} cannot all be counted")
+        steps = whole(settings, "steps", 1)
+        if not str(self.evidence.get("arithmetic")).startswith(f"grid(1/{steps})"):
+            raise Wrong(f"noise that cuts steps of 1/{steps} needs inputs on that grid")
+        if self.kind != "certificate":
+            return
+        sigma = diagonal_of(field(self.region, "scale"), self.folder, self.dim)
+        if sigma is None:
+            raise Wrong("noise that cuts cells has one scale per coordinate")
+        exact = np.unique(2 * number(law, "scale", 0) * steps * sigma)
+        widths = [round(float(width)) for width in exact]
+        if min(widths) < 1 or np.abs(exact / widths - 1).max() > 1e-9 or n != math.lcm(*widths):
+            raise Wrong(f"{n} votes are not all draws of cells {widths[:4]} steps wide")
+
+    def uniform(self, evidence: Any) -> float:
+        """The number of a randomised bound: 52 bits of a hash of the stream's key, which follows from a seed that is told."""
+        phase, seed = field(evidence, "phase"), evidence.get("seed")
+        key = field(field(evidence, "streams"), phase)
+        if seed is not None:
+            text = f"{seed}/{field(evidence, 'input_hash')}/{phase}"
+            if type(seed) is not int or hashlib.sha256(text.encode()).hexdigest() != key:
+                raise Wrong("the stream's key, from which the bound's uniform number follows, is not that of the seed")
+        return (int(hashlib.sha256(f"{key}/bound".encode()).hexdigest()[:13], 16) + 0.5) / 2**52
+
     def paired(self, evidence: Any, answer: int, n: int, alpha: float) -> float:
-        """The bound on p before at α/2, less the bound on what was lost at α/2."""
+        """The bound on p before at α/2, less that on what was lost at α/2; or, if gains are told, less the better at α/4."""
         pairs = field(evidence, "pairs")
         before, lost = field(pairs, "before"), whole(pairs, "lost")
         if lost > n - votes_of(evidence, "counts")[answer]:
@@ -648,7 +744,13 @@ class Claim:
             raise Wrong("the votes before are about another input or another law")
         if len(votes_of(before, "counts")) != len(votes_of(evidence, "counts")):
             raise Wrong("the votes before are on another number of classes")
-        return max(0.0, self.allowed_by(before, answer, alpha / 2) - (1 - at_least(n - lost, n, alpha / 2)))
+        loss = 1 - at_least(n - lost, n, alpha / 2)
+        if "gained" in pairs:
+            gained = whole(pairs, "gained")
+            if gained > votes_of(evidence, "counts")[answer]:
+                raise Wrong(f"{gained} votes in pairs are said to be gained, and fewer went to the class")
+            loss = min(1 - at_least(n - lost, n, alpha / 4), at_most_net(lost, gained, n, alpha / 4))
+        return max(0.0, self.allowed_by(before, answer, alpha / 2) - loss)
 
     def sequential(self, evidence: Any, hits: int, n: int, alpha: float) -> float:
         """The bound of votes that ended when given radii were decided."""
@@ -667,12 +769,12 @@ class Claim:
         """The bounds on the probabilities follow from the votes."""
         prediction = whole(self.record, "prediction")
         said = follows("p", self.p_a, self.allowed(prediction))
-        if (self.bound == "two-class") != (self.p_b is not None):
-            raise Wrong(f"p_upper belongs to the two-class bound alone, and this one is {self.bound}")
+        if (self.bound in ("two-class", "exact")) != (self.p_b is not None):
+            raise Wrong(f"p_upper belongs to the two-class and the exact bound, and this one is {self.bound}")
         if self.p_b is None:
             return said
         most = max((c for i, c in enumerate(self.counts) if i != prediction), default=0)
-        least = 1 - at_least(self.n - most, self.n, self.alpha / 2)
+        least = 1 - at_least(self.n - most, self.n, self.alpha / 2) if self.bound == "two-class" else most / self.n
         if not self.p_b * (1 + SLACK) >= least:
             raise Wrong(f"p of {self.p_b:.12g} at most is claimed for the other classes, and {least:.12g} follows")
         return f"{said}; {self.p_b:.12g} for the others is not below {least:.12g}"
@@ -681,7 +783,7 @@ class Claim:
         """An abstention claims nothing but p_lower, of a class that it need not name."""
         p = number(self.record, "p_lower", 0, 1)
         votes = self.counts if self.evidence.get("selection") is None else votes_of(self.evidence, "selection")
-        answer = self.counts.index(max(self.counts)) if self.bound in FIXED[:2] else votes.index(max(votes))
+        answer = self.counts.index(max(self.counts)) if self.bound in FIXED[:3] else votes.index(max(votes))
         return follows("p", p, self.allowed(answer)) if p else "nothing is claimed"
 
     def test(self) -> str:
@@ -692,6 +794,9 @@ class Claim:
         elif self.bound == "top-two":
             other = sorted(self.counts)[-2] if len(self.counts) > 1 else 0
             least = min(1.0, 2 * float(stats.binom.sf(hits - 1, hits + other, 0.5)))
+        elif self.bound == "exact":
+            self.counted(self.n)
+            least = 0.0 if hits > sorted(self.counts)[-2] else 1.0
         elif self.bound in ("sequential", "paired"):  # of an answer that a registry took from a certificate
             least = self.alpha if self.allowed(whole(self.record, "prediction")) > 0.5 else 1.0
         elif self.bound in FIXED:
@@ -710,8 +815,14 @@ class Claim:
         law = field(self.evidence, "law")
         limit = radius_of(law, self.norm, self.dim, self.p_a, self.p_b)
         kind, own, settings = self.noise()
-        if not own or kind not in (*KINDS, "Composed") or (kind == "Composed" and {*settings} - COMPOSED_SETTINGS):
+        if (
+            not own
+            or kind not in (*KINDS, "Composed", CELLS)
+            or (kind == "Composed" and {*settings} - COMPOSED_SETTINGS)
+        ):
             raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
+        if kind == CELLS and (law["name"] != "Uniform" or not self.norm == self.asked == 1):
+            raise Wrong("noise that cuts cells makes ℓ1 regions under the uniform law, and no other")
         gaussian = law["name"] == "Gaussian"
         if kind == "Composed":
             box, ball = bool(settings.get("budget")), field(self.region, "scale") == {"kind": "Scalar", "value": 1.0}
@@ -757,6 +868,10 @@ class Claim:
         """ALM and log-volume follow from the region; ALM is said in the norm asked for."""
         law, d, slack = field(self.evidence, "law"), self.dim, max(SLACK, self.shape.rounding)
         own, asked = (radius_of(law, q, d, self.p_a, self.p_b) for q in (self.norm, self.asked))
+        if self.record.get("choice") is not None:
+            if field(self.record, "alm") is not None or field(self.record, "log_volume") is not None:
+                raise Wrong("what two regions cut out has no ALM and no known volume")
+            return "no ALM and no volume are claimed"
         alm = math.exp(self.shape.log_det / d) * self.R * (asked / own if own else 0)
         said = follows("ALM", number(self.record, "alm", 0), alm, slack)
         if field(self.record, "log_volume") is None:
@@ -776,7 +891,7 @@ class Claim:
         claimed, law = number(self.record, "budget_factor", 0), field(self.evidence, "law")
         asked = budget_of(field(self.record, "budget"), self.folder, self.dim)
         kind, own, _ = self.noise()
-        if not own or kind not in (*KINDS, "Composed"):
+        if not own or kind not in (*KINDS, "Composed", CELLS):
             raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
         if "module" in law or law["name"] not in NORMS:
             raise NotChecked(f"the law {law['name']} does not come with UCAN")
@@ -818,6 +933,10 @@ def check(record: Any, folder: Path) -> list[tuple[str, str, str]]:
             lines.append(("not checked", name, f"it cannot be read: {type(error).__name__}: {error}"))
         except Wrong as wrong:
             lines.append(("FAIL", name, str(wrong)))
+    if isinstance(record.get("choice"), dict) and record["choice"].get("kind") == "level":
+        lines.append(("not checked", "choice: level", "a choice by a threshold is not checked here"))
+    elif isinstance(record.get("choice"), dict):
+        lines += [(verdict, f"choice: {name}", words) for verdict, name, words in check(record["choice"], folder)]
     return lines
 
 

@@ -76,13 +76,17 @@ def mnist_table(final: dict[str, Any], held_out: dict[str, Any], attacks: list[d
     return lines
 
 
-def cifar_table(record: dict[str, Any]) -> list[str]:
+def cifar_table(record: dict[str, Any], attacks: list[dict[str, Any]]) -> list[str]:
     levels = record["jobs"][-1]["levels"]
-    lines = ["| noise | λ | 0 | 2/255 | 4/255 | 6/255 | 8/255 |", "|---|--:|--:|--:|--:|--:|--:|"]
+    lines = [
+        "| noise | λ | 0 | 2/255 | 4/255 | 6/255 | 8/255 | attacked | broken |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
     for scale in sorted({job["scale"] for job in record["jobs"]}):
         for job in (job for job in record["jobs"] if job["scale"] == scale):
             row = " | ".join(shown(certified([job], level)) for level in levels)
-            lines.append(f"| {NAMES[job['method']]} | {scale:g} | {row} |")
+            told = attacked([attack for attack in attacks if attack["scale"] == scale], job["method"])
+            lines.append(f"| {NAMES[job['method']]} | {scale:g} | {row} | {told} |")
     return lines
 
 
@@ -90,7 +94,7 @@ def tables() -> list[str]:
     """All lines that docs/shape.md shows of the records."""
     read = lambda name: json.loads((RECORDED / f"shape-{name}.json").read_text())  # noqa: E731
     mnist = mnist_table(read("mnist"), read("mnist-held-out"), read("mnist-attacks"))
-    return [*mnist, "", *cifar_table(read("cifar10"))]
+    return [*mnist, "", *cifar_table(read("cifar10"), read("cifar10-attacks"))]
 
 
 def main() -> None:

@@ -16,7 +16,10 @@ from ucan.bounds import (
     check_alpha,
     lower_bound,
     majority_p_value,
+    net_loss_bound,
+    randomised_lower_bound,
     top_two_p_value,
+    uniform_of,
     upper_bound,
 )
 
@@ -203,3 +206,79 @@ def test_at_most_p_value_is_the_lower_tail(k, n, p):
     with mp.workdps(30):
         exact = sum(mp.binomial(n, j) * mp.mpf(p) ** j * (1 - mp.mpf(p)) ** (n - j) for j in range(k + 1))
     assert at_most_p_value(k, n, p) == pytest.approx(float(exact), rel=1e-9)
+
+
+# --- the randomised bound ---
+
+
+def share_rejecting(k, n, alpha, p):
+    """The share of uniform numbers for which the bound is above p: it falls as they rise."""
+    if randomised_lower_bound(k, n, alpha, 1.0) > p:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if randomised_lower_bound(k, n, alpha, middle) > p else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("alpha", (0.3, 0.05, 0.001))
+@pytest.mark.parametrize(("n", "p"), [(1, 0.2), (1, 0.99), (7, 0.5), (12, 0.9), (30, 0.02), (30, 0.999)])
+def test_the_randomised_bound_errs_with_probability_alpha_exactly(n, p, alpha):
+    """Summed over all counts and integrated over the uniform number; Clopper–Pearson errs less often."""
+    error = sum(stats.binom.pmf(k, n, p) * share_rejecting(k, n, alpha, p) for k in range(n + 1))
+    assert error == pytest.approx(alpha, rel=1e-8)
+    usual = sum(stats.binom.pmf(k, n, p) for k in range(n + 1) if lower_bound(k, n, alpha) > p)
+    assert usual < error
+
+
+@pytest.mark.parametrize("uniform", (1e-4, 0.03, 0.5, 0.999, 1.0))
+@pytest.mark.parametrize(("k", "n"), COUNTS)
+def test_the_randomised_bound_lies_between_the_bounds_of_k_and_of_one_more(k, n, uniform):
+    found = randomised_lower_bound(k, n, 0.001, uniform)
+    assert lower_bound(k, n, 0.001) <= found < 1
+    if k < n:
+        assert found <= lower_bound(k + 1, n, 0.001)
+        level = stats.binom.sf(k, n, found) + uniform * stats.binom.pmf(k, n, found)
+        assert level == pytest.approx(0.001, rel=1e-6) or (found in (0.0, lower_bound(k + 1, n, 0.001)))
+    elif uniform > 0.001:
+        assert found == pytest.approx((0.001 / uniform) ** (1 / n), rel=1e-12)
+
+
+def test_a_randomised_bound_needs_a_number_between_0_and_1():
+    for uniform in (0.0, 1.5, math.nan):
+        with pytest.raises(InvalidInput, match="uniform number"):
+            randomised_lower_bound(5, 10, 0.05, uniform)
+
+
+def test_uniform_numbers_are_uniform_and_follow_from_the_key():
+    found = [uniform_of(f"{key:064x}") for key in range(2000)]
+    assert stats.kstest(found, "uniform").pvalue > 0.01
+    assert uniform_of("a") == uniform_of("a") != uniform_of("b")
+
+
+# --- losses less gains ---
+
+
+@pytest.mark.parametrize("alpha", (0.2, 0.01))
+@pytest.mark.parametrize(
+    ("loses", "gains"), [(0.3, 0.3), (0.1, 0.0), (0.05, 0.02), (0.6, 0.1), (0.02, 0.2), (1.0, 0.0)]
+)
+def test_the_net_loss_exceeds_its_bound_with_probability_alpha_at_most(loses, gains, alpha):
+    """Summed over all counts of lost, gained and other votes."""
+    n, error = 30, 0.0
+    for lost in range(n + 1):
+        for gained in range(n + 1 - lost):
+            if net_loss_bound(lost, gained, n, alpha) < loses - gains:
+                error += stats.multinomial.pmf((lost, gained, n - lost - gained), n, (loses, gains, 1 - loses - gains))
+    assert error <= alpha
+
+
+def test_the_net_loss_is_small_where_gains_make_up_for_it():
+    assert net_loss_bound(26, 26, 10_000, 0.00025) < 0.75 * upper_bound(26, 10_000, 0.0005)
+    assert net_loss_bound(0, 26, 10_000, 0.00025) == 0.0
+    assert net_loss_bound(10, 10, 10_000, 0.001) < net_loss_bound(11, 10, 10_000, 0.001)
+    assert net_loss_bound(10, 11, 10_000, 0.001) < net_loss_bound(10, 10, 10_000, 0.001)
+    assert net_loss_bound(1, 0, 1, 0.01) == 1.0
+    with pytest.raises(InvalidInput):
+        net_loss_bound(6, 5, 10, 0.01)

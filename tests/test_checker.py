@@ -61,7 +61,7 @@ LAWS = [
     (ExpInf(scale=0.03), INF),
     (PowerLaw(scale=0.5, a=20.0), 1),
 ]
-BOUNDS = [{}, {"bound": "two-class"}, {"bound": "anytime"}, {"stop": 0.01}, {"stop": "5%"}]
+BOUNDS = [{}, {"bound": "two-class"}, {"bound": "anytime"}, {"bound": "randomised"}, {"stop": 0.01}, {"stop": "5%"}]
 
 
 def rng(seed=0):
@@ -200,7 +200,7 @@ def test_every_way_to_seed_and_a_family() -> None:
 
 def test_many_votes_and_few() -> None:
     for n in (1, 2, 10, 100_000):
-        for settings in BOUNDS[:3]:
+        for settings in BOUNDS[:4]:
             check_sound(certified(x0=0.1, n=n, **settings))
             check_sound(certified(x0=9.0, n=n, **settings))
 
@@ -351,6 +351,16 @@ def test_a_scale_that_is_nearly_singular_is_not_trusted() -> None:
     data = record["region"]["scale"]["tensors"]["matrix"]["data"]
     data[0] = [1.0000000000000002 * value for value in data[1]]
     assert verdicts(record)["radius"] in ("not checked", "FAIL")
+
+
+def test_the_number_of_a_randomised_bound_is_that_of_the_seed() -> None:
+    record = check_sound(certified(bound="randomised"))
+    assert check_sound(certified(bound="randomised", seed=None))["evidence"]["seed"] is None
+    assert check_sound(certified(bound="randomised", seed="derived"))["evidence"]["data_hash"]
+    assert failed(tampered(record, ("p_lower",), lambda p: p * 1.0001)) >= {"bound"}
+    assert failed(tampered(record, ("evidence", "streams", "estimate"), "ab" * 32)) == {"bound"}
+    assert failed(tampered(record, ("evidence", "seed"), 5)) == {"bound"}
+    assert failed(tampered(record, ("evidence", "bound"), "binary")) == {"bound"}  # which allows less
 
 
 def test_changes_to_a_two_class_claim_are_found() -> None:

@@ -647,7 +647,8 @@ WRONG = {
     "noise singular": (("--noise", "zero.npy"), "regularised"),
     "bound": (("--bound", "ternary"), 'bound must be "binary", "two-class" or "anytime"'),
     "stop": (("--stop", "soon"), "stop takes radii such as 0.5,1.0 or a percentage"),
-    "stop and bound": (("--stop", "0.5", "--bound", "two-class"), 'stopping early needs bound="binary"'),
+    "stop and bound": (("--stop", "0.5", "--bound", "two-class"), "--bound two-class would not be used"),
+    "stop and the default": (("--stop", "5%", "--bound", "binary"), "--bound binary would not be used"),
     "backend": (("--backend", "quick"), "quick"),
     "backend of a function": (("--backend", "compile"), "for PyTorch modules"),
     "precision": (("--precision", "fp8"), "fp8"),
@@ -1211,7 +1212,20 @@ def test_bench_refuses_before_it_measures(words: list[str], said: str) -> None:
 
 def test_bench_measures_ones_own_model(place: Path) -> None:
     (place / "own.py").write_text("from torch import nn\ndef make():\n    return nn.Linear(16, 3)\n")
-    words = ["bench", "--model", "own:make", "--shape", "16", "--n", "1000", "--backend", "eager", "--no-art"]
+    words = [
+        "bench",
+        "--model",
+        "own:make",
+        "--shape",
+        "16",
+        "--n",
+        "1000",
+        "--backend",
+        "eager",
+        "--no-art",
+        "--decisions",
+        "5",
+    ]
     assert "own:make at 16" in ok(*words, "-o", "bench.json")
     made = json.loads((place / "bench.json").read_text())
     assert made["machine"]["shape"] == "16" and made["rows"] and all(row["rate"] > 0 for row in made["rows"])
@@ -1222,7 +1236,20 @@ def test_bench_prints_json_alone_and_is_quiet_on_request(
     place: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
 ) -> None:
     monkeypatch.setattr(Bench, "art", lambda self, size: None)  # not installed
-    words = ["bench", "--model", "cnn", "--shape", "1,8,8", "--n", "1000", "--backend", "eager", "--no-shapes"]
+    words = [
+        "bench",
+        "--model",
+        "cnn",
+        "--shape",
+        "1,8,8",
+        "--n",
+        "1000",
+        "--backend",
+        "eager",
+        "--no-shapes",
+        "--decisions",
+        "5",
+    ]
     result = CliRunner().invoke(app, [*words, "--json", "-o", "bench.json", *(["-q"] if quiet else [])])
     assert result.exit_code == 0 and json.loads(result.stdout) == json.loads((place / "bench.json").read_text())
     assert ("Left out" in result.stderr) != quiet and (not quiet or result.stderr == "")
@@ -1249,8 +1276,24 @@ def test_bench_shows_what_it_has_when_interrupted(tmp_path: Path, monkeypatch: p
 
 def test_bench_measures_a_trained_run(place: Path) -> None:
     ok("train", "digits-isotropic", "-o", "run", "--set", "epochs=1", "--set", "model=cnn")
-    words = ["bench", "--model", "run", "--n", "1000", "--backend", "eager", "--no-art", "--no-shapes"]
-    assert "run at 1,8,8" in ok(*words)
+    words = [
+        "bench",
+        "--model",
+        "run",
+        "--n",
+        "1000",
+        "--backend",
+        "eager",
+        "--no-art",
+        "--no-shapes",
+        "--decisions",
+        "5",
+    ]
+    said = ok(*words, "--data", "digits", "--max", "12", "-o", "bench.json")
+    assert "run at 1,8,8" in said and "Ten radii in one pass: 12 inputs" in said and "votes over the limit, 5" in said
+    made = json.loads((place / "bench.json").read_text())
+    assert len(made["simulated"]) == 3 and made["data"][0]["votes"] > 0
+    assert all(row["m"] == 100 and row["kept"] < 1 for row in made["recertified"] if row["in_pairs"])
     result = CliRunner().invoke(app, [*words, "--shape", "1,8,8"])
     assert isinstance(result.exception, InvalidInput) and "leave out --shape" in str(result.exception)
 

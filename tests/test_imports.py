@@ -53,7 +53,9 @@ ORDER = (
     "backends",
     "engine",
     "smoothed",
+    "differentiable",
     "continuing",
+    "threshold",
     "routed",
     "cluster",
     "bench",
@@ -61,6 +63,7 @@ ORDER = (
     "verify",
     "replay",
     "recertify",
+    "deciding",
     "data",
     "models",
     "tabular",
@@ -70,6 +73,7 @@ ORDER = (
     "runs",
     "report",
     "app",
+    "service",
     "cli",
     "__main__",
     "__init__",
@@ -183,6 +187,7 @@ HEAVY = (
     "matplotlib",
     "gradio",
     "ray",
+    "uvicorn",
 )
 
 

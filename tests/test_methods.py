@@ -309,7 +309,7 @@ def trained(folder: Path, kind: str, epochs: int, stop_at=None):
 
 
 def test_all_methods_are_tried_here():
-    assert set(QUICK) | {"augmentation", "consistency"} == set(RECIPES.own)
+    assert set(QUICK) | {"augmentation", "consistency", "denoise"} == set(RECIPES.own)  # the last: test_denoiser.py
 
 
 @pytest.mark.parametrize("kind", QUICK)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 import ucan
+from ucan.audit import Budget
 from ucan.errors import InvalidInput, ModelError, UnsupportedNorm
 from ucan.generators.optimised import Ancer, DataDependent
+from ucan.generators.rotated import Rancer
+from ucan.report.rerun import commands
+from ucan.runs.audit import AuditJob, audit
+from ucan.runs.certify import CertifyJob, certify
+from ucan.runs.read import Run
+from ucan.runs.train import TrainJob, trainer_of
+from ucan.runs.verify import VerifyJob, verify
+from ucan.training import read_settings
 
 LAW = ucan.Gaussian(0.3)
 
@@ -78,3 +91,132 @@ def test_what_it_has_no_radius_for_is_refused() -> None:
         g.certify(torch.zeros(1, 1, 2, 2), n=100)
     with pytest.raises(InvalidInput, match="shape_steps"):
         Ancer(curved(), LAW, shape_steps=0)
+
+
+def test_directions_are_the_hessians_leading_ones() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(9, 12), nn.Tanh(), nn.Linear(12, 3)).eval()
+    x, rng = torch.rand(1, 1, 3, 3), torch.Generator().manual_seed(3)
+    noise = Rancer(net, LAW, draws=40, steps=1, rank=2, rounds=300)
+    v = noise.directions(x, 1.0, rng).double()
+    torch.testing.assert_close(v.T @ v, torch.eye(2, dtype=torch.float64), atol=1e-5, rtol=0)
+    eps = 0.3 * torch.randn(40, 1, 3, 3, generator=torch.Generator().manual_seed(3))
+    top = net(x + eps).softmax(-1).mean(0).argmax().expand(40)
+    dense = torch.autograd.functional.hessian(
+        lambda z: nn.functional.cross_entropy(net(z.reshape(1, 1, 3, 3) + eps), top), x
+    )
+    values, vectors = torch.linalg.eigh(dense.reshape(9, 9).double())
+    leading = vectors[:, values.abs().argsort(descending=True)[:2]]
+    assert float(torch.linalg.svdvals(leading.T @ v).min()) > 0.999
+
+
+def test_rancer_grows_beside_a_direction_that_no_axis_has() -> None:
+    """A linear classifier that looks along the diagonal: no coordinate is free, and all directions but one are."""
+    net = linear([[1.0] * 16, [-1.0] * 16])
+    x = torch.full((1, 1, 4, 4), 0.05)
+    given = dict(draws=60, steps=5, shape_steps=60)
+    axes, turned = Ancer(net, LAW, **given), Rancer(net, LAW, rank=2, **given)
+    scale = turned(x)[1]
+    assert type(scale).__name__ == "Spiked" and scale.largest() > 1.3
+    outcomes = [ucan.SmoothedClassifier(net, LAW, m, num_classes=2).certify(x, n=4000)[0] for m in (axes, turned)]
+    assert outcomes[1].alm > 1.1 * outcomes[0].alm and outcomes[1].scope == "frozen"
+    true = 16 * 0.05 / 4  # the distance to the border
+    assert all(0.8 * true < c.radius <= true for c in outcomes)
+    whole = turned.perturb(x.repeat(3, 1, 1, 1), LAW, 5, torch.Generator().manual_seed(0))
+    assert whole.shape == (5, 3, 1, 4, 4)
+    with pytest.raises(InvalidInput, match="one input at a time"):
+        turned(x.repeat(2, 1, 1, 1))
+    with pytest.raises(InvalidInput, match="rank"):
+        Rancer(net, LAW, rank=0)
+
+
+# --- on the digits, by the commands ---
+
+QUICK = "data-dependent(steps=30,draws=16)"
+SHAPED = "ancer(steps=30,draws=16,shape_steps=25)"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("optimised") / "model"
+    trainer_of(TrainJob(settings="digits-isotropic", changes=["epochs=10"], device="cpu"), folder).run()
+    return folder
+
+
+def certified(trained: Path, out: Path, **changed: Any) -> Run:
+    settings: dict[str, Any] = dict(model=str(trained), data="digits", scale=0.15, skip=40, n=500, most=10)
+    certify(CertifyJob(**{**settings, **changed}), out)
+    return Run.open(out)
+
+
+def means(run: Run) -> tuple[float, float]:
+    return float(run.columns["radius"].mean()), float(run.columns["alm"].mean())
+
+
+def test_larger_frozen_radii_than_the_isotropic_start(trained: Path, tmp_path: Path) -> None:
+    plain, own, shaped = (
+        certified(trained, tmp_path / str(i), noise=noise) for i, noise in enumerate((None, QUICK, SHAPED))
+    )
+    assert (plain.scope, own.scope, shaped.scope) == ("pipeline", "frozen", "frozen")
+    assert means(own)[0] > 1.1 * means(plain)[0]  # the radius
+    assert means(shaped)[1] > 1.03 * means(own)[1] and means(shaped)[0] > 1.05 * means(plain)[0]  # ALM, and the radius
+    assert any(f"--noise '{QUICK}'" in line for line in commands(own))
+
+
+def test_its_audit_breaks_nothing_where_it_is_frozen_and_something_live(trained: Path, tmp_path: Path) -> None:
+    run = certified(trained, tmp_path / "run", noise="data-dependent(steps=4,draws=4)", most=2, certificates=True)
+    budget = Budget(steps=4, draws=8, restarts=1, check=300)
+    done = audit(AuditJob(run=run.folder, factors=(0.9,), budget=budget))
+    assert done.summary.broken["frozen"] == 0 and not done.summary.is_bug and "live" in done.summary.broken
+    assert {a.covered for a in done.attempts if a.mode == "live"} == {False}
+    idx = int(run.columns["idx"][~run.columns["abstained"]][0])
+    job = VerifyJob(
+        certificate=run.folder / "certificates" / f"{idx}.json", model=str(trained), scale=0.15, input="digits", index=idx,
+        noise="data-dependent(steps=4,draws=4)",
+    )  # fmt: skip
+    verified = verify(job)
+    assert verified.stands and verified.verdict.confirms == "frozen"
+    assert not verify(replace(job, noise="data-dependent(steps=4,draws=5)")).stands  # other noise
+
+
+def test_rancer_by_its_name(trained: Path, tmp_path: Path) -> None:
+    noise = "rancer(steps=4,draws=4,shape_steps=4,rank=3,rounds=2)"
+    run = certified(trained, tmp_path / "run", noise=noise, most=2, certificates=True)
+    assert run.scope == "frozen" and run.certificates > 0
+    done = audit(AuditJob(run=run.folder, factors=(0.9,), budget=Budget(steps=2, draws=8, restarts=1, check=300)))
+    assert done.summary.broken["frozen"] == 0
+    idx = int(run.columns["idx"][~run.columns["abstained"]][0])
+    path = run.folder / "certificates" / f"{idx}.json"
+    job = VerifyJob(certificate=path, model=str(trained), scale=0.15, input="digits", index=idx, noise=noise, n=300)
+    assert verify(job).verdict.confirms == "frozen"
+
+
+def test_with_a_registry_nothing_breaks(trained: Path, tmp_path: Path) -> None:
+    run = certified(
+        trained, tmp_path / "run", noise="data-dependent(steps=4,draws=4)", most=2, registry=tmp_path / "memory.sqlite"
+    )
+    assert run.scope == "registry" and run.certificates > 0
+    budget = Budget(steps=3, draws=8, restarts=1, check=300)
+    done = audit(AuditJob(run=run.folder, factors=(0.9,), budget=budget))
+    assert done.summary.covered_breaks == 0 and not done.summary.is_bug
+
+
+def test_the_noise_of_a_trained_run_is_replaced_by_optimised_noise_alone(trained: Path) -> None:
+    with pytest.raises(InvalidInput, match="leave out --noise"):
+        certified(trained, trained, noise="pattern-2")
+    with pytest.raises(InvalidInput, match="not trained"):
+        replace(read_settings("digits-isotropic"), generator={"kind": "ancer"}).build_generator((1, 8, 8), None)
+
+
+def test_votes_are_independent_of_the_draws_that_chose_sigma() -> None:
+    """For a linear classifier the true radius is the margin, whatever σ is: false claims stay below α."""
+    net, alpha, tries = linear([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]]), 0.2, 150
+    noise = DataDependent(net, LAW, draws=10, steps=4)
+    g = ucan.SmoothedClassifier(net, LAW, noise, num_classes=2)
+    x = torch.rand(tries, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    x[:, 0, 0, 0] = 0.3
+    outcomes = g.certify(x, n0=20, n=60, alpha=alpha, seed=1)
+    false = sum(not c.abstained and c.radius > 0.3 for c in outcomes)
+    assert (
+        0.05 * tries < false <= tries * alpha + 3 * (tries * alpha * (1 - alpha)) ** 0.5
+    )  # a bound that is nearly tight

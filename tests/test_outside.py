@@ -123,6 +123,8 @@ def test_a_model_of_ones_own_is_certified_under_noise_by_name_and_rebuilt_from_t
     assert striped["evidence"]["law"]["share"] == 0.4
     assert ramped["region"]["scale"]["kind"] == "ramp@toy-parts"
     assert ramped["evidence"]["stop"] == "patient(votes=150)" and ramped["evidence"]["n"] < 300
+    missing = command(place, "report", "ramped", "-o", "none.html", "-q", installed=False, code=2)
+    assert "'patient' of the package toy-parts, which is not installed" in missing
     for run, law, noise in (
         ("striped", "halved(share=0.4)", "stripes(even=0.6,odd=0.9)"),
         ("ramped", "gaussian", "ramp(low=0.7)"),

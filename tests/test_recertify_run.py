@@ -97,6 +97,12 @@ def test_on_the_command_line_it_resumes_and_is_told_again(place):
     assert [Run.open("new").outcome(i).to_dict() for i in range(6)] == before
     line = commands(Run.open("new"))[0]
     assert line.startswith(f"ucan recertify {place / 'old'} --model halves:near") and "--n 2000" in line
+    assert not Path("new", "certificates").exists()
+    assert told(*words, "--certificates").exit_code == 0  # of what is there already
+    files = sorted(Path("new", "certificates").glob("*.json"))
+    assert len(files) == 6 and json.loads(files[0].read_text())["evidence"]["pairs"]["lost"] >= 0
+    checked = told("verify", files[0], "--model", "halves:near", "--input", "x.npz", "--index", "0")
+    assert checked.exit_code == 0 and "stands" in checked.stdout, checked.output
     words_only = told("recertify", place / "old", "--model", "halves:near", "-o", "other", "--device", "cpu", "-q")
     assert "certificates where there were 5" in words_only.stdout
     assert told("verify", "--help").exit_code == 0

@@ -256,7 +256,7 @@ KINDS = {
     "budget-composed": Composed,
 }
 METHODS = ("stability", "smoothadv", "macer", "smoothmix", "catrs", "acr", "sphere")  # presets named after their recipe
-KINDS |= dict.fromkeys(METHODS, Isotropic)
+KINDS |= dict.fromkeys((*METHODS, "clean", "denoised"), Isotropic)
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -289,6 +289,26 @@ def test_the_papers_presets_have_the_papers_settings():
         settings = read_settings(name)
         assert (settings.optimiser, settings.lr, settings.batch, settings.epochs) == ("adam", 1e-2, 128, 200)
         assert settings.law["scale"] == 1.0 and settings.generator["gamma"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "recipe"),
+    [
+        ("mnist-consistency", 128, {"draws": 2, "weight": 5.0, "entropy": 0.5}),
+        ("mnist-smoothadv", 64, {"draws": 4, "steps": 10, "size": 255 / 256, "warm": 10}),
+        ("mnist-macer", 64, {"draws": 16, "weight": 16.0, "margin": 8.0, "sharpness": 16.0, "warm": 30}),
+        ("mnist-smoothmix", 64, {"draws": 4, "steps": 4, "length": 1.0, "weight": 5.0, "one_step": 1}),
+        ("imagenet-consistency", 128, {"draws": 2, "weight": 5.0, "entropy": 0.5}),
+        ("imagenet-catrs", 128, {"draws": 2, "steps": 1, "size": 1.0, "weight": 2.0}),
+        ("imagenet-acr", 256, {"draws": 1, "drop": 0.2, "steps": 2, "length": 1.0}),
+    ],
+)
+def test_methods_have_their_authors_settings(name, batch, recipe):
+    settings = read_settings(name)
+    assert settings.batch == batch and settings.epochs == 90 and settings.optimiser == "sgd"
+    assert settings.lr == (0.01 if name.startswith("mnist") else 0.1)
+    assert recipe.items() <= settings.recipe.items()
+    assert settings.batch * settings.recipe["draws"] in (256, 1024)  # copies in a step; MACER's authors take more
 
 
 def test_the_page_on_training_has_every_setting_with_its_default():

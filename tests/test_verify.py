@@ -9,7 +9,7 @@ from scipy import stats
 from torch import nn
 
 from ucan import Certificate, CertificationWise, Fixed, Gaussian, InvalidInput, Region, Registry, SmoothedClassifier
-from ucan.bounds import lower_bound, upper_bound
+from ucan.bounds import lower_bound, randomised_lower_bound, upper_bound
 from ucan.certificate import from_dict
 from ucan.generators import Generator
 from ucan.scales import Dense, Diagonal
@@ -67,7 +67,14 @@ def test_a_claim_at_the_very_probability_falls_no_more_often_than_alpha():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"bound": "two-class"}, {"bound": "anytime"}, {"stop": 0.1}, {"stop": "20%"}, {"norm": torch.inf}],
+    [
+        {"bound": "two-class"},
+        {"bound": "randomised"},
+        {"bound": "anytime"},
+        {"stop": 0.1},
+        {"stop": "20%"},
+        {"norm": torch.inf},
+    ],
     ids=str,
 )
 def test_every_kind_of_certificate_can_be_verified(settings):
@@ -76,6 +83,22 @@ def test_every_kind_of_certificate_can_be_verified(settings):
     assert verdict.stands, verdict
     assert {check.name for check in verdict.checks} >= {"input", "weights", "radius", "bound", "votes"}
     assert all(check.detail for check in verdict.checks)
+
+
+def test_a_randomised_bound_says_so_and_its_number_follows_from_the_seed():
+    plain, c = certificate(), certificate(bound="randomised")
+    assert c.counts.tolist() == plain.counts.tolist() and c.p_lower > plain.p_lower
+    assert "by a randomised bound" in str(c) and "randomised" not in str(plain)
+    assert {k.name: k.passed for k in verify(c, smoothed(), X).checks}["uniform"]
+    # Another key has another number: one that allows more is easily found, and is not that of the seed.
+    keys = ({**c.evidence.streams, "estimate": f"{i:064x}"} for i in range(100))
+    forged = min((replace(c.evidence, streams=each) for each in keys), key=lambda e: e.uniform)
+    p = randomised_lower_bound(int(c.counts[c.prediction]), forged.n, forged.alpha, forged.uniform)
+    assert p > c.p_lower
+    seen = {k.name: k.passed for k in verify(replace(c, evidence=forged, p_lower=p), smoothed(), X).checks}
+    assert seen["bound"] and not seen["uniform"]
+    secret = verify(certificate(bound="randomised", seed=None), smoothed(), X)
+    assert secret.stands and "not confirmed" in {k.name: k.detail for k in secret.checks}["uniform"]
 
 
 def test_a_certificate_survives_its_file_and_its_noise_is_rebuilt_from_it():

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ucan.budget import Budget
     from ucan.certificate import Abstention, Certificate, Prediction
     from ucan.data.tables import Table
+    from ucan.differentiable import Differentiable
     from ucan.errors import InvalidInput, MissingExtra, ModelError, SingularScale, UcanError, UnsupportedNorm
     from ucan.generators import (
         BasisWise,
@@ -21,14 +22,17 @@ if TYPE_CHECKING:
         Generator,
         Isotropic,
         Pattern,
+        Splitting,
     )
     from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
     from ucan.models import Denoised, Ensemble
     from ucan.region import Region
     from ucan.registry import Registry
     from ucan.routed import Routed
+    from ucan.service.client import Client
     from ucan.smoothed import SmoothedClassifier
     from ucan.tabular import SmoothedTable
+    from ucan.threshold import Threshold
 
 __all__ = [
     "Abstention",
@@ -37,9 +41,11 @@ __all__ = [
     "BudgetWise",
     "Certificate",
     "CertificationWise",
+    "Client",
     "Composed",
     "DatasetWise",
     "Denoised",
+    "Differentiable",
     "Ensemble",
     "ExpInf",
     "Fixed",
@@ -60,7 +66,9 @@ __all__ = [
     "SingularScale",
     "SmoothedClassifier",
     "SmoothedTable",
+    "Splitting",
     "Table",
+    "Threshold",
     "UcanError",
     "Uniform",
     "UnsupportedNorm",
@@ -74,13 +82,17 @@ __getattr__, __dir__ = lazy_names(
         "budget": "Budget",
         "certificate": "Abstention Certificate Prediction",
         "data.tables": "Table",
+        "differentiable": "Differentiable",
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
-        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern",
+        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern "
+        "Splitting",
         "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
         "region": "Region",
         "registry": "Registry",
         "routed": "Routed",
+        "service.client": "Client",
+        "threshold": "Threshold",
         "smoothed": "SmoothedClassifier",
         "tabular": "SmoothedTable",
     },

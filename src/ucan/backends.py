@@ -19,6 +19,7 @@ from torch import nn
 from ucan.choices import BACKENDS, check_choice
 from ucan.choices import PRECISIONS as PRECISIONS
 from ucan.errors import InvalidInput, ModelError
+from ucan.passes import recorded
 from ucan.runtimes import RUNTIMES, check_usable, installed, loaded
 from ucan.votes import Classifier, Form
 
@@ -43,6 +44,8 @@ OPTIONS: dict[str, dict[str, bool | int]] = {
 
 # Convolutions of no more channels than this are left to ``tuned`` to choose kernels for; for wider ones the library's are best.
 NARROW = 64
+# Launching a forward pass may take this share of the time that it runs; above, it is recorded as one graph.
+LAUNCHING = 0.1
 
 Vote = Callable[[torch.Tensor], torch.Tensor]
 
@@ -131,6 +134,8 @@ def _module_backend(
                 f"the model cannot run in {precision} ({str(error).strip().splitlines()[0]}): leave precision out, or let "
                 "its forward keep the dtype that it is given."
             ) from error
+        if kind in OPTIONS:
+            run = _recorded(run, ready)
 
     return Backend(_in_precision(run, precision), kind, precision, form)
 
@@ -204,6 +209,26 @@ def _compiled(vote: Vote, options: dict[str, bool | int]) -> Vote:
             return run(noisy)
 
     return limited
+
+
+@torch.inference_mode()
+def _recorded(vote: Vote, ready: torch.Tensor) -> Vote:
+    """The compiled vote as one CUDA graph, where the host would be busy with launching its kernels, and memory is plenty.
+
+    A graph keeps the memory of a forward pass for itself.
+    """
+    if not ready.is_cuda:
+        return vote
+    free, memory = torch.cuda.mem_get_info(ready.device)
+    torch.cuda.synchronize(ready.device)
+    start = time.perf_counter()
+    vote(ready)
+    launched = time.perf_counter() - start
+    torch.cuda.synchronize(ready.device)
+    if free < memory / 2 or launched < LAUNCHING * (time.perf_counter() - start):
+        return vote
+    run = recorded(lambda noisy: (vote(noisy),), ready)
+    return lambda noisy: run(noisy)[0]
 
 
 def _in_precision(vote: Vote, precision: str) -> Vote:

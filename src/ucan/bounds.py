@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -47,9 +48,65 @@ def lower_bound(k: int, n: int, alpha: float) -> float:
     return float(special.betaincinv(k, n - k + 1, alpha))
 
 
+def randomised_lower_bound(k: int, n: int, alpha: float, uniform: float) -> float:
+    """Clopper–Pearson made exact: below the truth with probability 1 − α, not more; never below ``lower_bound``.
+
+    ``uniform`` is one number from (0, 1), drawn independently of the votes; 1 gives ``lower_bound``. A p is rejected if
+    P(X > k) + uniform·P(X = k) ≤ α for X ~ Bin(n, p): at the true p that sum is uniform itself. It rises with p. Where all
+    n votes agree, a number of at most α rejects every p below 1. n must be fixed in advance.
+    """
+    if not 0 < uniform <= 1:
+        raise InvalidInput(f"the uniform number of a randomised bound lies in (0, 1], got {uniform!r}.")
+    low, high = lower_bound(k, n, alpha), lower_bound(k + 1, n, alpha) if k < n else math.nextafter(1.0, 0.0)
+
+    def rejected(p: float) -> bool:
+        more = majority_p_value(k + 1, n, p) if k < n else 0.0
+        return uniform * majority_p_value(k, n, p) + (1 - uniform) * more <= alpha
+
+    if rejected(high):
+        return high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low
+
+
+def uniform_of(key: str) -> float:
+    """The uniform number of a randomised bound: it follows from the key of the votes' stream, and no vote does from it."""
+    return (int(hashlib.sha256(f"{key}/bound".encode()).hexdigest()[:13], 16) + 0.5) / 2**52
+
+
 def upper_bound(k: int, n: int, alpha: float) -> float:
     """One-sided Clopper–Pearson: with probability at least 1 − α, p is not above this."""
     return 1.0 - lower_bound(n - k, n, alpha)
+
+
+# What someone bets who tests how much more is lost than gained: near 1 where hardly anything changes, less where much does.
+NET_BETS = (0.7, 0.45, 0.25, 0.12)
+
+
+def net_loss_bound(lost: int, gained: int, n: int, alpha: float) -> float:
+    """With probability at least 1 − α, P(lost) − P(gained) is not above this; never below 0. n must be fixed in advance.
+
+    Draws are 1 where a vote was lost, −1 where one was gained, else 0; their mean is the difference μ. Against "μ ≥ m" a bettor
+    puts λ on every draw x, which multiplies his money by 1 − λ(x − m), in the mean by 1 at most. Money in equal shares on
+    several λ is expected not to grow either, and is 1/α or more with probability at most α (Markov). It rises with m.
+    """
+    check_counts(lost + gained, n)
+    check_alpha(alpha)
+    bets, goal = np.array(NET_BETS), math.log(len(NET_BETS) / alpha)
+
+    def rejected(m: float) -> bool:
+        log_money = lost * np.log1p(-bets * (1 - m)) + gained * np.log1p(bets * (1 + m))
+        return float(special.logsumexp(log_money + (n - lost - gained) * np.log1p(bets * m))) >= goal
+
+    low, high = 0.0, 1.0
+    if rejected(low) or not rejected(high):
+        return low if rejected(low) else high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rejected(middle) else (middle, high)
+    return high
 
 
 def majority_p_value(n_a: int, n: int, p: float = 0.5) -> float:
@@ -133,7 +190,8 @@ class Ballot:
     ``fixed``: n was fixed before the first vote, and no rule could have ended them earlier. Otherwise ``cap`` votes were
     planned at most, ``chose`` are hits and number of the votes that chose the class, and ``thresholds`` the probabilities
     that a rule about radii asks for, rising. Of a classifier that took the place of another, ``before`` are bound and votes
-    of that one, and ``lost`` of the n votes in pairs went to the class before and to another one now.
+    of that one, and ``lost`` of the n votes in pairs went to the class before and to another one now, ``gained`` the other way
+    round (None where nobody counted them). ``uniform`` is the number of a randomised bound.
     """
 
     hits: int
@@ -146,6 +204,8 @@ class Ballot:
     thresholds: tuple[float, ...] = ()
     before: tuple[str, Ballot] | None = None
     lost: int = 0
+    uniform: float = 1.0
+    gained: int | None = None
 
 
 class Bound(ABC):
@@ -173,6 +233,18 @@ class Binary(Bound):
     def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
         """CP_low(hits, n; α)."""
         return (lower_bound(votes.hits, votes.n, votes.alpha) if votes.fixed else 0.0), None
+
+
+class Randomised(Bound):
+    """Clopper–Pearson for the class, with a uniform number that makes its level exactly α."""
+
+    name = "randomised"
+
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """``randomised_lower_bound``."""
+        if not votes.fixed:
+            return 0.0, None
+        return randomised_lower_bound(votes.hits, votes.n, votes.alpha, votes.uniform), None
 
 
 class TwoClass(Bound):
@@ -258,6 +330,20 @@ class Sequential(Bound):
         return low
 
 
+class Exact(Bound):
+    """Of votes that are all draws of a noise, each once: shares are probabilities, and α is not used."""
+
+    name = "exact"
+
+    def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
+        """The shares of the class and of the most voted other one."""
+        return (votes.hits / votes.n, votes.others / votes.n) if votes.fixed else (0.0, None)
+
+    def p_value(self, votes: Ballot, tau: float) -> float:
+        """0 where the class leads, else 1."""
+        return 0.0 if votes.hits > votes.others else 1.0
+
+
 # Of α, what the votes in pairs have; those before have the rest.
 IN_PAIRS = 0.5
 
@@ -265,18 +351,26 @@ IN_PAIRS = 0.5
 class Paired(Bound):
     """Of a classifier in the place of another: p ≥ (bound on p before) − (bound on what was lost), at α/2 each.
 
-    Under the same noise the class is answered now wherever it was answered before and not lost.
+    Under the same noise p now is p before, less what was lost, and what was gained in addition. Where the gains are known,
+    the smaller of two bounds is taken, at α/4 each: on the losses alone, and on the losses less the gains.
     """
 
     name = "paired"
 
     def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
-        """The bound of the votes before at α/2, less CP_up(lost, n; α/2)."""
+        """The bound of the votes before at α/2, less CP_up(lost, n; α/2), or less the better of both at α/4."""
         if votes.before is None or not votes.fixed:
             return 0.0, None
         name, ballot = votes.before
         before, _ = bound_named(name).probabilities(replace(ballot, alpha=(1 - IN_PAIRS) * votes.alpha))
-        return max(0.0, before - upper_bound(votes.lost, votes.n, IN_PAIRS * votes.alpha)), None
+        return max(0.0, before - self._loss(votes, IN_PAIRS * votes.alpha)), None
+
+    @staticmethod
+    def _loss(votes: Ballot, alpha: float) -> float:
+        if votes.gained is None:
+            return upper_bound(votes.lost, votes.n, alpha)
+        net = net_loss_bound(votes.lost, votes.gained, votes.n, alpha / 2)
+        return min(upper_bound(votes.lost, votes.n, alpha / 2), net)
 
     def p_value(self, votes: Ballot, tau: float) -> float:
         """α where p = 1/2 + τ is rejected at this α, else 1."""
@@ -294,7 +388,8 @@ def ladder(thresholds: tuple[float, ...]) -> list[tuple[float, float]]:
     return list(zip(stands, [*ends, 1.0], strict=True))
 
 
-BY_NAME: dict[str, Bound] = {bound.name: bound for bound in (Binary(), TwoClass(), Anytime(), Sequential(), Paired())}
+_ALL = (Binary(), Randomised(), TwoClass(), Anytime(), Sequential(), Paired(), Exact())
+BY_NAME: dict[str, Bound] = {bound.name: bound for bound in _ALL}
 
 
 def bound_named(name: str) -> Bound:

@@ -266,6 +266,7 @@ SCALES = Catalogue(
         "diagonal": "ucan.scales.diagonal:Diagonal",
         "dense": "ucan.scales.matrix:Dense",
         "low-rank": "ucan.scales.matrix:LowRank",
+        "spiked": "ucan.scales.spiked:Spiked",
         "block-diagonal": "ucan.scales.matrix:BlockDiagonal",
         "basis": "ucan.scales.basis:Basis",
         "dct": "ucan.scales.dct:DCT",
@@ -282,8 +283,12 @@ GENERATORS = Catalogue(
         "certification-wise": "ucan.generators.learned:CertificationWise",
         "basis-wise": "ucan.generators.basis:BasisWise",
         "composed": "ucan.generators.composed:Composed",
+        "splitting": "ucan.generators.splitting:Splitting",
         "budget": "ucan.generators.fitted:ForBudget",
         "budget-wise": "ucan.generators.learned:BudgetWise",
+        "data-dependent": "ucan.generators.optimised:DataDependent",
+        "ancer": "ucan.generators.optimised:Ancer",
+        "rancer": "ucan.generators.rotated:Rancer",
     },
 )
 RECIPES = Catalogue(
@@ -300,6 +305,7 @@ RECIPES = Catalogue(
         "drt": "ucan.training.recipes.drt:Drt",
         "acr": "ucan.training.recipes.acr:Acr",
         "sphere": "ucan.training.recipes.sphere:Sphere",
+        "denoise": "ucan.training.recipes.denoise:Denoise",
     },
 )
 ATTACKS = Catalogue(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,22 +19,28 @@ from ucan.choices import Scope as Scope
 from ucan.choices import check_choice, norm_from_json, norm_name, norm_to_json
 from ucan.errors import InvalidInput, UcanError
 from ucan.evidence import Evidence
-from ucan.region import Region
+from ucan.region import Intersection, Region
 from ucan.rounding import floor_digits
 from ucan.sidecar import INLINE, is_small, tensors_from_json, tensors_to_json
 from ucan.storage import storage, write_whole
 
 FORMAT = 2
-READABLE = (1, 2)  # 1: version 0.1, with less evidence
+ROUTED = 3  # of an outcome with a choice, whose claim an older reader would take for a larger one
+READABLE = (1, 2, 3)  # 1: version 0.1, with less evidence
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The common part of all results."""
+    """The common part of all results.
+
+    ``choice``: the outcome by which a router (``ucan.Routed``) chose the classifier that answers; None of a single
+    classifier.
+    """
 
     norm: float | None
     scope: Scope
     evidence: Evidence
+    choice: Any = field(default=None, kw_only=True)
     abstained: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -54,17 +60,32 @@ class Outcome:
         return self.evidence.invalid
 
     @property
+    def alpha(self) -> float:
+        """The claim is false with probability at most this: the level of the answer and that of the choice."""
+        return self.evidence.alpha + (0.0 if self.choice is None else self.choice.alpha)
+
+    @property
+    def chosen(self) -> int | None:
+        """Of a choice: the number of the classifier that it names."""
+        return getattr(self, "prediction", None)
+
+    @property
+    def expert(self) -> int | None:
+        """The number of the classifier that a router's choice names; None of a single classifier."""
+        return None if self.choice is None else self.choice.chosen
+
+    @property
     def _claim(self) -> str:
         """The scope and the level of the claim."""
         evidence = self.evidence
         family = (
-            f", one of {evidence.family:,} at {evidence.alpha * evidence.family:g} together"
-            if evidence.family > 1
-            else ""
+            f", one of {evidence.family:,} at {self.alpha * evidence.family:g} together" if evidence.family > 1 else ""
         )
         copy = f", of a copy in {evidence.precision}" if evidence.copy else ""
         held = f", {evidence.held.words()}" if evidence.held is not None else ""
-        return f"scope {self.scope}, α = {evidence.alpha:g}{family}{copy}{held}"
+        bound = ", by a randomised bound" if evidence.bound == "randomised" else ""
+        routed = "" if self.choice is None else f", by expert {self.expert}"
+        return f"scope {self.scope}, α = {self.alpha:g}{family}{bound}{copy}{held}{routed}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +97,9 @@ class Certificate(Outcome):
 
     With a ``budget``, no change within ε·budget changes the answer either, for every ε strictly below
     ``budget_factor``. That set can be larger than what fits into the region (Uniform noise, docs/shape.md).
+
+    Of a router, ``choice`` is the certificate of the choice. The region is then where both hold, the radius the smaller of
+    the two, and there is no ALM (NaN). Evidence and ``p_lower`` are the answer's; ``alpha`` is that of both together.
     """
 
     prediction: int
@@ -91,8 +115,11 @@ class Certificate(Outcome):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.choice is not None:
+            self._settle_choice(self.choice)
         _check_number("p_lower", self.p_lower, 1.0)
-        _check_number("alm", self.alm, math.inf)
+        if self.choice is None:
+            _check_number("alm", self.alm, math.inf)
         if self.p_upper is not None:
             _check_number("p_upper", self.p_upper, 1.0)
         if self.mean is not None and not _fits(self.mean, self.region.shape):
@@ -103,6 +130,21 @@ class Certificate(Outcome):
             raise InvalidInput("a certificate has a budget and its factor, or neither.")
         object.__setattr__(self, "radius", self.region.inscribed_radius(self.norm))
         object.__setattr__(self, "log_volume", self.region.log_volume)
+
+    def _settle_choice(self, choice: Any) -> None:
+        """Cut the region to where the choice holds, too; both must be about one input, one norm and one budget."""
+        mine, other = self.evidence, choice.evidence
+        if choice.abstained or mine.exact_hash != other.exact_hash or self.norm != choice.norm:
+            raise InvalidInput("a choice must be certified, about the input and the norm of the answer.")
+        if (self.budget_factor is None) != (choice.budget_factor is None):
+            raise InvalidInput("a choice and its answer are certified for the same budget, or both without one.")
+        if self.scope == "registry" or (self.scope == "pipeline" and choice.scope != "pipeline"):
+            raise InvalidInput("the scope of a router is pipeline only if that of the choice is, and never registry.")
+        own = getattr(self.region, "parts", (self.region,))[0]
+        object.__setattr__(self, "region", Intersection.of(own, choice.region))
+        object.__setattr__(self, "alm", math.nan)
+        if self.budget_factor is not None:
+            object.__setattr__(self, "budget_factor", min(self.budget_factor, choice.budget_factor))
 
     def __str__(self) -> str:
         """The claim in one line; its radius or its factor is rounded down."""
@@ -121,10 +163,20 @@ class Certificate(Outcome):
         return self.radius if self.budget_factor is None else self.budget_factor
 
     @property
+    def answer(self) -> Certificate:
+        """The certificate of the answer alone: itself, or of a router what the chosen classifier certifies."""
+        if self.choice is None:
+            return self
+        own = self.region.parts[0]  # type: ignore[attr-defined]
+        return replace(self, choice=None, region=own, alm=0.0)  # no ALM is claimed
+
+    @property
     def most_budget_factor(self) -> float:
         """The largest ε that p, the law and Σ of this record allow, in exact arithmetic; 0 without a budget."""
         if self.budget is None:
             return 0.0
+        if self.choice is not None:
+            return min(self.answer.most_budget_factor, float(self.choice.most_budget_factor))
         law, region, best = self.evidence.law, self.region, self.region.budget_factor(self.budget)
         if region.norm not in law.region_norms():  # composed noise has its own kind of region
             return best
@@ -140,28 +192,24 @@ class Certificate(Outcome):
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values. A large Σ or μ is stored as a file in ``folder`` and referred to by name."""
         where = Path(folder) if folder is not None else None
-        region, scale = self.region, self.region.scale
+        routed = self.choice is not None
         return {
-            "format": FORMAT,
+            "format": ROUTED if routed else FORMAT,
             "kind": "certificate",
             "prediction": self.prediction,
             "p_lower": self.p_lower,
             "p_upper": self.p_upper,
             "radius": self.radius,
-            "alm": self.alm,
-            "log_volume": self.log_volume if self.radius > 0 else None,
+            "alm": None if routed else self.alm,
+            "log_volume": self.log_volume if self.radius > 0 and not routed else None,
             "norm": norm_to_json(self.norm),
             "scope": self.scope,
             "guarantee": SCOPES[self.scope],
-            "region": {
-                "norm": norm_to_json(region.norm),
-                "radius": region.radius,
-                "shape": list(region.shape),
-                "scale": _scale_to_json(scale, where),
-            },
+            "region": _region_to_json(self.region, where),
             "mean": None if self.mean is None else tensors_to_json({"mean": self.mean}, where),
             **budget_to_json(self.budget, where),
             **({} if self.budget_factor is None else {"budget_factor": self.budget_factor}),
+            **_choice_to_json(self.choice, folder),
             "evidence": self.evidence.to_dict(),
         }
 
@@ -204,13 +252,14 @@ class Abstention(Outcome):
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            "format": FORMAT,
+            "format": FORMAT if self.choice is None else ROUTED,
             "kind": "abstention",
             "reason": self.reason,
             "p_lower": self.p_lower,
             "norm": norm_to_json(self.norm),
             "scope": self.scope,
             **budget_to_json(self.budget, Path(folder) if folder is not None else None),
+            **_choice_to_json(self.choice, folder),
             "evidence": self.evidence.to_dict(),
         }
 
@@ -229,27 +278,89 @@ class Prediction(Outcome):
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            "format": FORMAT,
+            "format": FORMAT if self.choice is None else ROUTED,
             "kind": "prediction",
             "prediction": self.prediction,
             "p_value": self.p_value,
             "norm": norm_to_json(self.norm),
             "scope": self.scope,
+            **_choice_to_json(self.choice, folder),
             "evidence": self.evidence.to_dict(),
         }
 
 
-def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certificate | Abstention | Prediction:
+@dataclass(frozen=True, eq=False)
+class Level(Outcome):
+    """With probability at least 1 − α the top probability stays on one side of ``threshold`` on the whole ``region``.
+
+    ``above``: class ``top`` has more than the threshold, which is at least 1/2; ``p`` is a lower bound on its probability at
+    the input. Otherwise no class has more, and ``p`` is an upper bound on all of them (``ucan.Threshold``).
+    """
+
+    threshold: float
+    above: bool
+    top: int
+    p: float
+    region: Region
+    budget: ClassVar[None] = None
+    budget_factor: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_number("p", self.p, 1.0)
+        if not (0.5 <= self.threshold < 1) or (self.p > self.threshold) != self.above:
+            raise InvalidInput("a level's p must be on its side of the threshold, which is at least 1/2 and below 1.")
+
+    @property
+    def chosen(self) -> int:
+        """Expert 0 above, expert 1 below."""
+        return 0 if self.above else 1
+
+    @property
+    def radius(self) -> float:
+        """The largest known ball of the norm asked for inside the region."""
+        return self.region.inscribed_radius(self.norm)
+
+    def __str__(self) -> str:
+        """The claim in one line."""
+        side = f"class {self.top} above" if self.above else "every class below"
+        return f"{side} {self.threshold:g} ({self._claim})"
+
+    def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "format": ROUTED,
+            "kind": "level",
+            "threshold": self.threshold,
+            "above": self.above,
+            "top": self.top,
+            "p": self.p,
+            "radius": self.radius,
+            "norm": norm_to_json(self.norm),
+            "scope": self.scope,
+            "region": _region_to_json(self.region, Path(folder) if folder is not None else None),
+            "evidence": self.evidence.to_dict(),
+        }
+
+
+def from_dict(
+    record: dict[str, Any], folder: str | Path | None = None
+) -> Certificate | Abstention | Prediction | Level:
     """Rebuild a result from its ``to_dict``, without loss; ``folder`` holds the file of a large Σ."""
     if record.get("format") not in READABLE:
-        known = " and ".join(map(str, READABLE))
+        known = ", ".join(map(str, READABLE))
         raise InvalidInput(f"this record has format {record.get('format')!r}; this version reads formats {known}.")
+    if record.get("kind") != "level" and (record["format"] == ROUTED) != (record.get("choice") is not None):
+        raise InvalidInput(
+            f"this record has format {record['format']}, but format {ROUTED} is that of a router, with a choice."
+        )
     where = Path(folder) if folder is not None else None
     try:
         shared = {
             "norm": norm_from_json(record["norm"]),
             "scope": record["scope"],
             "evidence": Evidence.from_dict(record["evidence"]),
+            "choice": None if record.get("choice") is None else from_dict(record["choice"], folder),
         }
         if record["kind"] == "abstention":
             return Abstention(
@@ -260,27 +371,24 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
             )
         if record["kind"] == "prediction":
             return Prediction(**shared, prediction=record["prediction"], p_value=record["p_value"])
-        inner = record["region"]
+        region = _region_from_json(record["region"], where)
+        if record["kind"] == "level":
+            told = {name: record[name] for name in ("threshold", "above", "top", "p")}
+            return Level(**shared, **told, region=region)
         mean = None if record["mean"] is None else tensors_from_json(record["mean"], where)["mean"]
-        region = Region(
-            _scale_from_json(inner["scale"], where),
-            inner["radius"],
-            norm_from_json(inner["norm"]),
-            inner["shape"],
-        )
         certificate = Certificate(
             **shared,
             prediction=record["prediction"],
             p_lower=record["p_lower"],
             p_upper=record["p_upper"],
             region=region,
-            alm=record["alm"],
+            alm=math.nan if record["alm"] is None else record["alm"],
             mean=mean,
             budget=budget_from_json(record.get("budget"), where),
             budget_factor=record.get("budget_factor"),
         )
         _check_budget_factor(certificate)
-        for name in ("radius", "log_volume"):
+        for name in ("radius", "log_volume") if certificate.choice is None else ("radius",):
             stored = -math.inf if record[name] is None else record[name]  # the log-volume of an empty region
             if not math.isclose(stored, getattr(certificate, name), rel_tol=1e-9, abs_tol=1e-12):
                 raise InvalidInput(
@@ -293,6 +401,11 @@ def from_dict(record: dict[str, Any], folder: str | Path | None = None) -> Certi
         raise InvalidInput(f"this is not a complete certificate record: {error}.") from error
 
 
+def _choice_to_json(choice: Outcome | None, folder: str | Path | None) -> dict[str, Any]:
+    """The JSON entry of the choice of a router, if there is one."""
+    return {} if choice is None else {"choice": choice.to_dict(folder)}  # type: ignore[attr-defined]
+
+
 def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) -> None:
     """Write a result as JSON, atomically; large tensors are written to files next to it."""
     path = Path(path)
@@ -303,7 +416,7 @@ def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) 
         write_whole(path, text.encode())
 
 
-def load_json(path: str | Path) -> Certificate | Abstention | Prediction:
+def load_json(path: str | Path) -> Certificate | Abstention | Prediction | Level:
     """Read a result that ``save_json`` wrote."""
     path = Path(path)
     try:
@@ -348,6 +461,16 @@ def budget_from_json(entry: dict[str, Any] | None, folder: Path | None) -> Budge
         return None
     plain = {name: value for name, value in entry.items() if name != "tensors"}
     return Budget.from_dict({**plain, **(tensors_from_json(entry["tensors"], folder) if "tensors" in entry else {})})
+
+
+def _region_to_json(region: Region, folder: Path | None) -> dict[str, Any]:
+    own = {"norm": norm_to_json(region.norm), "radius": region.radius, "shape": list(region.shape)}
+    return {**own, "scale": _scale_to_json(region.scale, folder)}
+
+
+def _region_from_json(entry: dict[str, Any], folder: Path | None) -> Region:
+    scale = _scale_from_json(entry["scale"], folder)
+    return Region(scale, entry["radius"], norm_from_json(entry["norm"]), entry["shape"])
 
 
 def _scale_to_json(scale: scales.Scale, folder: Path | None) -> dict[str, Any]:

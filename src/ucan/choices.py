@@ -1,4 +1,5 @@
-"""What can be chosen by name, defined once with its text: scopes, norms, precisions, backends, arithmetics, bounds, tests.
+"""What can be chosen by name, defined once with its text: scopes, norms, precisions, backends, arithmetics, bounds, tests,
+training methods.
 
 Imports nothing heavy, so that the command line can show it at once. What a name does is defined where its work is done
 (``ucan.bounds``, ``ucan.backends``, …), and a test holds the two together.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ucan.errors import InvalidInput
@@ -47,19 +49,98 @@ ARITHMETICS: dict[str, str] = {
     "real": "in the inputs' precision: the guarantee holds in real arithmetic",
 }
 
-Bound = Literal["binary", "two-class", "anytime"]
+Bound = Literal["binary", "randomised", "two-class", "anytime", "exact"]
 # How a bound on the class's probability follows from votes (``ucan.bounds``).
 BOUNDS: dict[str, str] = {
     "binary": "Clopper–Pearson for the class, all other classes together having the rest",
+    "randomised": "Clopper–Pearson for the class, made exact by one uniform number that follows from the seed",
     "two-class": "Clopper–Pearson for the class and for its runner-up, at α/2 each",
     "anytime": "a bound that holds at every number of votes at once",
+    "exact": "all draws of the noise are counted, so that nothing is left to chance; for splitting noise",
 }
 
-Test = Literal["majority", "top-two"]
+Test = Literal["majority", "top-two", "exact"]
 # How a prediction is tested.
 TESTS: dict[str, str] = {
     "majority": "one-sided: the class has more than half of the probability",
     "top-two": "two-sided, between the two most voted classes; also answers where no class has a majority",
+    "exact": "all draws of the noise are counted; for splitting noise",
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A training recipe in one line: what it is, its forward-backward passes for each input of an epoch, when to take it.
+
+    m are noisy copies, T steps of an attack.
+    """
+
+    what: str
+    cost: str
+    when: str
+
+    def __str__(self) -> str:
+        """The line."""
+        return f"{self.what}; {self.cost}; {self.when}"
+
+
+# The recipes of ``ucan.catalogue.RECIPES`` (docs/methods.md compares them).
+METHODS: dict[str, Method] = {
+    "augmentation": Method(
+        "cross-entropy on noisy copies (Cohen et al., 2019)",
+        "m passes, m = 1",
+        "as the baseline, and where clean accuracy counts more than radii",
+    ),
+    "consistency": Method(
+        "two noisy copies should agree (Jeong and Shin, 2020)",
+        "m passes, m = 2",
+        "first: cheap, and at equal cost the best up to 1.5 times the noise's scale",
+    ),
+    "stability": Method(
+        "the noisy copy should answer as the clean input does (Li et al., 2019)",
+        "1 + m passes, m = 1",
+        "to compare with the literature; consistency is better at the same cost",
+    ),
+    "smoothadv": Method(
+        "adversarial training through the noise (Salman et al., 2019)",
+        "m(1 + T) passes, m = 2 to 8, T = 2 to 10",
+        "for radii of 2.5 times the noise's scale and more, at the price of clean accuracy",
+    ),
+    "macer": Method(
+        "the certified radius itself as a loss (Zhai et al., 2020)",
+        "m passes, m = 16",
+        "without an attack, where there is time for some hundred epochs",
+    ),
+    "smoothmix": Method(
+        "inputs mixed with adversarial ones, less sure there (Jeong et al., 2021)",
+        "m(2 + T) passes, m = 2, T = 4",
+        "for large radii, where there is time for 100 epochs and more",
+    ),
+    "catrs": Method(
+        "the easiest copies of hard inputs, the hardest of sure ones (Jeong and Shin, 2023)",
+        "m(2 + T) passes, m = 4, T = 4",
+        "for large radii, where there is time for 100 epochs and more",
+    ),
+    "drt": Method(
+        "networks of an ensemble that fail in different directions (Yang et al., 2022)",
+        "about 3m passes of every network",
+        "for an ensemble of two or three networks",
+    ),
+    "acr": Method(
+        "drop hopeless inputs, weigh the rest, attack the noise (Sun et al., 2025)",
+        "m, then m(1 + T) passes, m = 4, T = 3 to 6",
+        "for the largest radii, where there is time for 100 epochs and more",
+    ),
+    "sphere": Method(
+        "consistency under noise that is attacked on its own sphere (UCAN)",
+        "m, then m(1 + T) passes, m = 2, T = 2",
+        "for radii of twice the noise's scale and more",
+    ),
+    "denoise": Method(
+        "a denoiser in front of a fixed classifier (Salman et al., 2020)",
+        "1 pass",
+        "for a classifier that is there and must not be changed",
+    ),
 }
 
 

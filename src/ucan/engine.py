@@ -7,8 +7,9 @@ import hashlib
 import itertools
 import json
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +44,13 @@ from ucan.votes import (
     forward_size,
     halved,
     running_tallies,
+    stream_of,
 )
 
 # Number of prepared backends of f that are cached.
 KEPT = 4
+# Inputs for which a GPU computes the noise ahead of their votes.
+AHEAD = 8
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Setup:
 
     def classify_samples(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Votes:
         """n votes on one input (1, *event) under the generator held at it."""
-        return classify_samples(self.counter, M, x, n, Stream(seed, input_hash(x), phase))
+        return classify_samples(self.counter, M, x, n, stream_of(seed, input_hash(x), phase))
 
     def running_votes(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Iterator[Votes]:
         """The same votes as they come: those so far, after every forward pass; the last are all n."""
@@ -99,7 +103,7 @@ class Engine:
         self.on_votes: Callable[[int], None] | None = None
         self.prepared: dict[Any, Backend] = {}
         self._fitting: dict[Any, int] = {}
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
 
     def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
         """For inputs like x (1, *event): everything that does not depend on their pixels."""
@@ -208,31 +212,31 @@ class Engine:
         self, inputs: Iterator[torch.Tensor], device: torch.device, seed: int, phases: dict[str, int]
     ) -> Iterator[Request]:
         """What is to be counted on each input."""
-        elsewhere, held = None, None
+        issue, started = Issuer(self, device), self._started(inputs, device)
         while True:
             with self.beside(device):
-                x = next(inputs, None)
-                if x is None:
+                following = next(started, None)
+                if following is None:
                     return
-                x = x.to(device)
-                kind = (x.shape, x.dtype)
-                if held is not None and held[0] == kind:
-                    M = held[1]
-                else:
-                    M = self.M.at(x)
-                    # Noise that does not look at its input is issued once for all inputs of a call, in the state that their
-                    # evidence names: comparing a large matrix with its copy takes longer than all else done for an input.
-                    held = None if self.M.looks() else (kind, M)
+                x, M = issue(*following)
                 name = input_hash(x)
-                if self.grid is None:
-                    check_lost(M, x, self.law)
-                if M.scope == "pipeline" and self.M.looks():  # at every input: noise may follow only some of them
-                    if elsewhere is None:
-                        check_elsewhere(self.M, M, x, self.law)
-                    else:
-                        check_constant(M, elsewhere, x, self.law)
-                    elsewhere = M
-            yield Request(M, x, tuple((Stream(seed, name, phase), n) for phase, n in phases.items()))
+            yield Request(M, x, tuple((stream_of(seed, name, phase), n) for phase, n in phases.items()))
+
+    def _started(
+        self, inputs: Iterator[torch.Tensor], device: torch.device
+    ) -> Iterator[tuple[torch.Tensor, Callable[[], Generator]]]:
+        """Each input with its noise, which a GPU begins to compute for some inputs ahead: between the kernels of forward
+        passes each of its own has to wait for its turn.
+        """
+        ahead = AHEAD if device.type == "cuda" and self.M.looks() else 0
+        under_way = deque[tuple[torch.Tensor, Callable[[], Generator]]]()
+        for x in inputs:
+            there = x.to(device)
+            with self._apart(device) if ahead else nullcontext():
+                under_way.append((there, self.M.starting(there)))
+            if len(under_way) > ahead:
+                yield under_way.popleft()
+        yield from under_way
 
     @contextmanager
     def beside(self, device: torch.device) -> Iterator[None]:
@@ -244,10 +248,20 @@ class Engine:
             yield
         torch.cuda.current_stream(device).wait_stream(self._side(device))
 
-    def _side(self, device: torch.device) -> torch.cuda.Stream:
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
-        return self._streams[device]
+    @contextmanager
+    def _apart(self, device: torch.device) -> Iterator[None]:
+        """For work that nobody waits for on the device: the host does, when it needs the result. Else forward passes would
+        wait for the noise of inputs that are not theirs.
+        """
+        stream = self._side(device, "ahead")
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            yield
+
+    def _side(self, device: torch.device, purpose: str = "beside") -> torch.cuda.Stream:
+        if (device, purpose) not in self._streams:
+            self._streams[device, purpose] = torch.cuda.Stream(device)
+        return self._streams[device, purpose]
 
     def settled(
         self, setup: Setup, candidates: Iterable[Candidate], stop: Stop, plan: CertifyPlan | PredictPlan
@@ -269,7 +283,7 @@ class Engine:
     ) -> Evidence:
         """Everything needed to check these votes, or to draw them again; ``selection`` chose the class, where others did."""
         name, phase = input_hash(x), "estimate" if isinstance(plan, CertifyPlan) else "predict"
-        phases = (phase,) if selection is None else ("select", phase)
+        phases = [] if bound == "exact" else [phase] if selection is None else ["select", phase]  # exact: none drawn
         return Evidence(
             counts=tuple(votes.counts.tolist()),
             invalid=votes.invalid,
@@ -302,6 +316,39 @@ class Engine:
             thresholds=thresholds,
             held=held_of(self.f.model),
         )
+
+
+class Issuer:
+    """Issues the noise of one input after the other, each held at its input and checked there."""
+
+    def __init__(self, engine: Engine, device: torch.device) -> None:
+        self.engine, self.device = engine, device
+        self._elsewhere: Generator | None = None
+        self._held: tuple[Any, Generator] | None = None
+
+    def __call__(
+        self, x: torch.Tensor, started: Callable[[], Generator] | None = None
+    ) -> tuple[torch.Tensor, Generator]:
+        """An input (1, *event) on the device, and the generator held at it; ``started`` gives noise that is under way."""
+        generator, law = self.engine.M, self.engine.law
+        x = x.to(self.device)
+        kind = (x.shape, x.dtype)
+        if self._held is not None and self._held[0] == kind:
+            M = self._held[1]
+        else:
+            M = generator.at(x) if started is None else started()
+            # Noise that does not look at its input is issued once for all inputs of a call, in the state that their
+            # evidence names: comparing a large matrix with its copy takes longer than all else done for an input.
+            self._held = None if generator.looks() else (kind, M)
+        if self.engine.grid is None:
+            check_lost(M, x, law)
+        if M.scope == "pipeline" and generator.looks():  # at every input: noise may follow only some of them
+            if self._elsewhere is None:
+                check_elsewhere(generator, M, x, law)
+            else:
+                check_constant(M, self._elsewhere, x, law)
+            self._elsewhere = M
+        return x, M
 
 
 def device_name(device: torch.device) -> str:

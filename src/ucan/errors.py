@@ -35,3 +35,11 @@ class TrainingError(UcanError, RuntimeError):
 
 class ClusterError(UcanError, RuntimeError):
     """The cluster cannot be reached, or its workers cannot do the work; stored results are kept."""
+
+
+class ServiceError(UcanError, RuntimeError):
+    """The service refused a request, or cannot be reached. ``status`` is that of HTTP, 0 where there was no answer."""
+
+    def __init__(self, message: str, status: int = 0, code: str = "unreachable") -> None:
+        super().__init__(message)
+        self.status, self.code = status, code

@@ -15,6 +15,7 @@ from ucan.generators.base import Held
 from ucan.laws import Law
 from ucan.region import Region
 from ucan.scales import Scale, as_scale
+from ucan.sidecar import on_host
 
 # Relative difference up to which two Σ count as the same: the rounding of a device.
 SAME = 1e-5
@@ -45,6 +46,10 @@ def unlike(x: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def noise_size(held: Generator, x: torch.Tensor, law: Law) -> torch.Tensor:
     """The mean size of the noise in each entry of inputs like x (1, *event), estimated from a few draws; shape (*event)."""
+    if isinstance(held, Held) and held.scale.elementwise:  # noise is a product, so that the law's own draws do for all
+        return (
+            as_scale(held.stated(x)[1]).apply(_unit_sizes(law, tuple(x.shape[1:]), x.dtype)).abs().reshape(x.shape[1:])
+        )
     known = _SIZES.get(held)
     if known is None or known[0] != law or known[1].shape != x.shape[1:]:
         mu, _ = held(x)
@@ -60,8 +65,9 @@ def check_lost(held: Generator, x: torch.Tensor, law: Law) -> None:
 
     Then inputs that differ by more than the noise can look alike, and inputs that differ by less can look different.
     """
-    mu, sigma = held(x)
     size = noise_size(held, x, law)
+    mu, sigma = held.stated(x)
+    mu, x = mu.to(size.device), on_host(x) if size.device.type == "cpu" else x
     scale = as_scale(sigma)
     if not scale.elementwise:
         _check_least(held, x + mu, size, scale, law)
@@ -95,6 +101,12 @@ def _check_least(held: Generator, centre: torch.Tensor, size: torch.Tensor, scal
         )
 
 
+@functools.lru_cache(maxsize=8)
+def _unit_sizes(law: Law, event: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """The mean size of a few draws of the law in each entry, on the host."""
+    return law.sample(DRAWS, event, torch.Generator().manual_seed(0), dtype).abs().mean(0)
+
+
 @functools.lru_cache(maxsize=64)
 def _unit_size(law: Law, dim: int) -> float:
     """The mean size of the law's own noise in one coordinate, before Σ."""
@@ -116,7 +128,8 @@ def check_constant(here: Generator, elsewhere: Generator, x: torch.Tensor, law: 
         return
     (mu, scale), (other_mu, other) = ((m, as_scale(s)) for m, s in (here(x), elsewhere(x)))
     apart = (mu.expand_as(x) - other_mu.expand_as(x))[0].abs()
-    if not (bool((apart <= SAME_OFFSET * noise_size(here, x, law)).all()) and (scale is other or _alike(scale, other))):
+    size = noise_size(here, x, law).to(apart.device)
+    if not (bool((apart <= SAME_OFFSET * size).all()) and (scale is other or _alike(scale, other))):
         raise InvalidInput(
             f"{here.describe()} declares the scope pipeline, but its μ or Σ depends on the input: its certificates hold only "
             f"for noise frozen at each input. Declare the scope frozen (docs/scopes.md)."

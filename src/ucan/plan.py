@@ -12,7 +12,7 @@ from ucan.budget import Budget
 from ucan.choices import BOUNDS, TESTS, Test, check_choice, check_norm
 from ucan.choices import Bound as Bound
 from ucan.errors import InvalidInput
-from ucan.stopping import Stop
+from ucan.stopping import Radii, Stop
 
 # A seed for certify and predict: a number; None for a secret one from the system; "derived" for one that is computed from #
 # model, noise and data, so that nobody can choose it.
@@ -72,8 +72,16 @@ class CertifyPlan:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_choice("bound", self.bound, BOUNDS)
-        if self.stop is not None and self.bound == "two-class":
-            raise InvalidInput('stopping early needs bound="binary" or bound="anytime": leave out bound= or stop=.')
+        if self.stop is not None and self.bound in ("two-class", "randomised", "exact"):
+            raise InvalidInput(
+                f'stopping early has a bound of its own, and bound="{self.bound}" is for a fixed n: leave out one of them.'
+            )
+        if isinstance(self.stop, Radii) and self.stop.others:
+            if self.budget is not None:
+                raise InvalidInput(
+                    "with a budget, stop= is about its factor ε, which has no norm: leave the norms out."
+                )
+            object.__setattr__(self, "stop", self.stop.in_one_norm(self.norm))
         if self.stop is not None and self.bound == "anytime":
             object.__setattr__(self, "stop", self.stop.anytime())
         _plain(self)

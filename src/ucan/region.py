@@ -175,6 +175,61 @@ class Region:
         return float(ball + self._log_abs_det)
 
 
+class Intersection(Region):
+    """The part of a region that lies in other regions as well; what is said of it is never too much.
+
+    Σ, ``radius`` and ``norm`` are the first region's. It has no ALM and no volume: those of one ellipsoid say nothing of what
+    several cut out.
+    """
+
+    parts: tuple[Region, ...]
+
+    @classmethod
+    def of(cls, region: Region, *others: Region) -> Intersection:
+        """All δ that lie in every one of these regions."""
+        if any(other.shape != region.shape for other in others):
+            raise InvalidInput("an intersection is of regions for inputs of one shape.")
+        made = cls.__new__(cls)
+        made._settle(region.scale, region.radius, region.norm, region.shape)
+        made.parts = (*getattr(region, "parts", (region,)), *others)
+        return made
+
+    def __repr__(self) -> str:
+        return f"Intersection({', '.join(map(repr, self.parts))})"
+
+    def size(self, delta: torch.Tensor) -> torch.Tensor:
+        """The largest share of a part's radius that each perturbation takes, times the first part's: below R inside all."""
+        shares = [part.size(delta).cpu() / part.radius for part in self.parts]  # an empty part: ∞, or NaN at 0
+        return torch.stack(shares).nan_to_num(nan=math.inf, posinf=math.inf).amax(0) * self.radius
+
+    def inscribed_radius(self, norm: float | None = None) -> float:
+        """The largest known r such that every ‖δ‖_q < r is inside: the smallest of the parts'."""
+        q = self.norm if norm is None else norm
+        return min(part.inscribed_radius(q) for part in self.parts)
+
+    def covers(self, box: Any) -> bool:
+        """Whether every part covers it."""
+        return all(part.covers(box) for part in self.parts)
+
+    def budget_factor(self, budget: Any) -> float:
+        """The smallest of the parts'."""
+        return min(part.budget_factor(budget) for part in self.parts)
+
+    def reach(self) -> torch.Tensor:
+        """The smallest of the parts', for each coordinate."""
+        return torch.stack([part.reach() for part in self.parts]).amin(0)
+
+    @property
+    def alm(self) -> float:
+        """NaN: there is none."""
+        return math.nan
+
+    @property
+    def log_volume(self) -> float:
+        """NaN: it is not known."""
+        return math.nan
+
+
 def _event_shape(given: Any, scale: Scale) -> tuple[int, ...]:
     if scale.dim is None:
         raise InvalidInput("a scalar scale has no dimension: give Region the input's shape=.")

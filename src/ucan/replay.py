@@ -11,7 +11,7 @@ from ucan.certificate import Certificate
 from ucan.engine import device_name
 from ucan.plan import CertifyPlan
 from ucan.sidecar import batch_hash
-from ucan.smoothed import SmoothedClassifier
+from ucan.smoothed import EXACT, SmoothedClassifier
 from ucan.verify import SLACK, claimable
 from ucan.votes import Stream, Votes, classify_samples
 
@@ -54,6 +54,8 @@ def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, dat
     if evidence.pairs is not None:
         return Replay("not replayable here", "paired votes belong to two classifiers, and only one of them is given")
     (x,) = g.check_inputs(x)
+    if evidence.bound == EXACT:
+        return _counted(certificate, g, x)
     keys = _keys(certificate)
     if (wrong := _misstated(certificate, keys)) is not None:
         return wrong
@@ -80,6 +82,15 @@ def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, dat
     if found.outcome == "same" and evidence.selection not in (None, selected):
         return replace(found, outcome="bears", detail=f"{found.detail}; some of the votes that chose the class differ")
     return found
+
+
+def _counted(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> Replay:
+    """All draws of the noise counted again."""
+    evidence = certificate.evidence
+    if g.M.turns(g.law) != evidence.n:
+        return Replay("differs", f"{evidence.n:,} votes are not all draws of this noise")
+    again = g.count_all(x, evidence.precision if evidence.copy else None)
+    return _compared(certificate, again, evidence.backend)
 
 
 def _misstated(certificate: Certificate, keys: dict[str, str]) -> Replay | None:

@@ -3,176 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 
-from ucan.bounds import check_alpha
-from ucan.certificate import FORMAT, Abstention, Certificate, Prediction, Scope, from_dict
+from ucan.arithmetic import Grid
+from ucan.budget import Budget
+from ucan.certificate import Abstention, Certificate, Prediction, Scope
 from ucan.errors import InvalidInput
-from ucan.plan import Seed
-from ucan.region import Region
-from ucan.rounding import floor_digits
+from ucan.held import Held
+from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, given_seed, is_secret
+from ucan.sidecar import batch_hash
 from ucan.smoothed import SmoothedClassifier
+from ucan.stopping import parse_stop
 
-
-class Intersection:
-    """All δ that lie in every one of several regions; what is said of it is never too much.
-
-    It has no ALM: the geometric mean of the scales of one ellipsoid says nothing of a set that two of them cut out.
-    """
-
-    def __init__(self, parts: Sequence[Region]) -> None:
-        if not parts or any(part.shape != parts[0].shape for part in parts):
-            raise InvalidInput("an intersection is of at least one region, all for inputs of one shape.")
-        self.parts, self.shape, self.dim = tuple(parts), parts[0].shape, parts[0].dim
-
-    def __repr__(self) -> str:
-        return f"Intersection({', '.join(map(repr, self.parts))})"
-
-    def contains(self, delta: torch.Tensor) -> torch.Tensor:
-        """Which of the perturbations (batch, *event) lie inside."""
-        return torch.stack([part.contains(delta).cpu() for part in self.parts]).all(0)
-
-    def inscribed_radius(self, norm: float) -> float:
-        """The largest known r such that every ‖δ‖_q < r is inside: the smallest of the parts'."""
-        return min(part.inscribed_radius(norm) for part in self.parts)
-
-    def covers(self, box: Any) -> bool:
-        """Whether every change of at most box[i] in coordinate i is inside; False where that is in doubt."""
-        return all(part.covers(box) for part in self.parts)
-
-    def budget_factor(self, budget: Any) -> float:
-        """The largest known ε such that ε′·budget is inside for every ε′ < ε."""
-        return min(part.budget_factor(budget) for part in self.parts)
-
-
-@dataclass(frozen=True, eq=False)
-class RoutedCertificate:
-    """Two certificates that hold together with probability at least 1 − α: of the choice, and of the chosen one's answer.
-
-    Inside both regions the selector keeps choosing the expert ``choice.prediction``, whose answer stays
-    ``answer.prediction``; so the router's answer does. Each part is a certificate of a smoothed classifier like any other:
-    it is verified and attacked as such.
-    """
-
-    choice: Certificate
-    answer: Certificate
-    abstained: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        mine, other = self.choice.evidence, self.answer.evidence
-        if mine.exact_hash != other.exact_hash or self.choice.norm != self.answer.norm:
-            raise InvalidInput("the two parts of a routed certificate must be about one input and one norm.")
-
-    @property
-    def prediction(self) -> int:
-        """The class that the router answers with."""
-        return self.answer.prediction
-
-    @property
-    def expert(self) -> int:
-        """The number of the classifier that answers."""
-        return self.choice.prediction
-
-    @property
-    def norm(self) -> float | None:
-        """The norm of the radius."""
-        return self.answer.norm
-
-    @property
-    def alpha(self) -> float:
-        """The probability that the claim is wrong is at most this: the parts' together."""
-        return self.choice.evidence.alpha + self.answer.evidence.alpha
-
-    @property
-    def scope(self) -> Scope:
-        """``pipeline`` only if both parts are."""
-        return "pipeline" if self.choice.scope == self.answer.scope == "pipeline" else "frozen"
-
-    @property
-    def region(self) -> Intersection:
-        """Where both hold."""
-        return Intersection((self.choice.region, self.answer.region))
-
-    @property
-    def radius(self) -> float:
-        """The smaller of the two radii."""
-        return min(self.choice.radius, self.answer.radius)
-
-    @property
-    def budget_factor(self) -> float | None:
-        """The smaller of the two factors of the budget; None without one."""
-        mine, other = self.choice.budget_factor, self.answer.budget_factor
-        return None if mine is None or other is None else min(mine, other)
-
-    def __str__(self) -> str:
-        radius = floor_digits(self.radius, 4)
-        return (
-            f"class {self.prediction} by expert {self.expert}, radius {radius} (scope {self.scope}, α = {self.alpha:g})"
-        )
-
-    def to_dict(self, folder: Any = None) -> dict[str, Any]:
-        """Plain JSON values: both certificates; large tensors go to ``folder``."""
-        parts = {"choice": self.choice.to_dict(folder), "answer": self.answer.to_dict(folder)}
-        return {"format": FORMAT, "kind": "routed", "radius": self.radius, "scope": self.scope, **parts}
-
-    @classmethod
-    def from_dict(cls, record: dict[str, Any], folder: Any = None) -> RoutedCertificate:
-        """The inverse of ``to_dict``; what does not follow from its parts is refused."""
-        try:
-            choice, answer = (from_dict(record[name], folder) for name in ("choice", "answer"))
-            stated = record["radius"], record["scope"]
-        except (KeyError, TypeError) as error:
-            raise InvalidInput(f"this is not a complete routed certificate: {error}.") from error
-        if not (isinstance(choice, Certificate) and isinstance(answer, Certificate)):
-            raise InvalidInput("a routed certificate has two certificates as its parts.")
-        made = cls(choice, answer)
-        if not math.isclose(stated[0], made.radius, rel_tol=1e-9) or stated[1] != made.scope:
-            raise InvalidInput(
-                "this record's radius or scope does not follow from its parts: it was changed or is damaged."
-            )
-        return made
-
-
-@dataclass(frozen=True, eq=False)
-class RoutedAbstention:
-    """No claim: the choice, or the chosen expert's answer, is not sure. ``parts`` are the outcomes that were made."""
-
-    parts: tuple[Certificate | Prediction | Abstention, ...]
-    abstained: ClassVar[bool] = True
-    prediction: ClassVar[None] = None
-    region: ClassVar[None] = None
-    radius: ClassVar[float] = 0.0
-
-    @property
-    def reason(self) -> str:
-        """Which part abstained, and why."""
-        last = self.parts[-1]
-        assert isinstance(last, Abstention)
-        return f"{'the choice' if len(self.parts) == 1 else 'the chosen expert'} abstained: {last.reason}"
-
-
-@dataclass(frozen=True, eq=False)
-class RoutedPrediction:
-    """The router's answer; wrong with probability at most α."""
-
-    choice: Prediction
-    answer: Prediction
-    abstained: ClassVar[bool] = False
-
-    @property
-    def prediction(self) -> int:
-        """The class."""
-        return self.answer.prediction
-
-    @property
-    def expert(self) -> int:
-        """The number of the classifier that answered."""
-        return self.choice.prediction
+AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
+# Inputs whose choices are made together, so that experts share forward passes; results are stored after each group.
+GROUP = 64
 
 
 class Routed:
@@ -182,70 +32,190 @@ class Routed:
     experts: smoothed classifiers of the same classes, each with its own noise and, if one likes, its own network.
 
     The selector decides, at the perturbed input too, so nothing is held at an input: with noise of scope ``pipeline`` in all
-    parts a certificate covers the system as deployed. The choice is certified at α/2 and the answer at α/2, from independent
-    noise; the region is where both hold.
+    parts a certificate covers the system as deployed. The choice is certified at α/2 and the answer at α/2; the region is
+    where both hold (docs/router.md has the proof). An outcome is that of the expert, with the outcome of the selector as its
+    ``choice``.
     """
 
     def __init__(self, selector: SmoothedClassifier, experts: Sequence[SmoothedClassifier]) -> None:
-        if len(experts) < 2 or selector.f.num_classes != len(experts):
+        if len(experts) < 2 or selector.num_classes != len(experts):
             raise InvalidInput(
                 f"a router needs at least two experts and a selector with a class for each: there are {len(experts)} "
-                f"experts, and the selector has {selector.f.num_classes} classes."
+                f"experts, and the selector has {selector.num_classes} classes."
             )
-        if len({expert.f.num_classes for expert in experts}) > 1:
+        if len({expert.num_classes for expert in experts}) > 1:
             raise InvalidInput("all experts of a router must have the same classes.")
         self.selector, self.experts = selector, tuple(experts)
 
+    def __repr__(self) -> str:
+        return f"Routed({self.selector!r}, [{', '.join(map(repr, self.experts))}])"
+
     def certify(
         self, x: torch.Tensor, n0: int = 100, n: int = 100_000, alpha: float = 0.001, norm: float | None = 2,
-        seed: Seed = 0, **options: Any,
-    ) -> list[RoutedCertificate | RoutedAbstention]:  # fmt: skip
+        seed: Seed = 0, stop: Any = None, budget: Any = None, **options: Any,
+    ) -> list[Certificate | Abstention]:  # fmt: skip
         """For each of a batch of inputs (batch, *event), as ``SmoothedClassifier.certify``; n votes each for choice and answer.
 
-        ``options`` are those of ``SmoothedClassifier.certify`` (bound, stop, budget, batch_size, family, …), for both parts.
+        ``options`` are those of ``SmoothedClassifier.certify`` (bound, batch_size, precision, family), for both parts.
         With probability at least 1 − α a certificate is true.
         """
-        check_alpha(alpha)
-        choices = self.selector.certify(x, n0, n, alpha / 2, norm, seed, **options)
-        answers = self._asked(
-            choices,
-            lambda k, rows: self.experts[k].certify(x[rows], n0, n, alpha / 2, norm, _apart(seed, k), **options),
+        asked = self.selector.budget_of(budget, x)
+        plan = CertifyPlan(
+            n0, n, alpha, self.norm_for(norm, asked), given_seed(seed), stop=parse_stop(stop), budget=asked, **options
         )
-        return [
-            RoutedCertificate(choice, answer)
-            if isinstance(choice, Certificate) and isinstance(answer, Certificate)
-            else RoutedAbstention((choice,) if answer is None else (choice, answer))
-            for choice, answer in zip(choices, answers, strict=True)
-        ]
+        inputs = self.check_inputs(x, plan.norm)
+        outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
+        return [outcomes[i] for i in range(len(outcomes))]
 
     def predict(
         self, x: torch.Tensor, n: int = 1000, alpha: float = 0.001, seed: Seed = 0, **options: Any
-    ) -> list[RoutedPrediction | RoutedAbstention]:
+    ) -> list[Prediction | Abstention]:
         """The answer for each of a batch of inputs, wrong with probability at most α; abstains if the choice does."""
-        check_alpha(alpha)
-        choices = self.selector.predict(x, n, alpha / 2, seed, **options)
-        answers = self._asked(
-            choices, lambda k, rows: self.experts[k].predict(x[rows], n, alpha / 2, _apart(seed, k), **options)
-        )
-        return [
-            RoutedPrediction(choice, answer)
-            if isinstance(choice, Prediction) and isinstance(answer, Prediction)
-            else RoutedAbstention((choice,) if answer is None else (choice, answer))
-            for choice, answer in zip(choices, answers, strict=True)
-        ]
+        plan = PredictPlan(n, alpha, given_seed(seed), **options)
+        inputs = self.check_inputs(x)
+        outcomes = dict(self.predict_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
+        return [outcomes[i] for i in range(len(outcomes))]
 
-    def _asked(self, choices: Sequence[Any], ask: Any) -> list[Any]:
-        """What the chosen experts say, each asked about all of its inputs together; None where nobody was chosen."""
-        answers: list[Any] = [None] * len(choices)
-        for k in sorted({choice.prediction for choice in choices if not choice.abstained}):
-            rows = [i for i, choice in enumerate(choices) if choice.prediction == k]
-            for row, answer in zip(rows, ask(k, rows), strict=True):
-                answers[row] = answer
-        return answers
+    def certify_each(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
+    ) -> Iterator[tuple[int, Certificate | Abstention]]:
+        """Yield (number, outcome) for inputs (1, *event)."""
+        return self._each(inputs, plan, lambda g, some, own: g.certify_each(some, own))
+
+    def predict_each(
+        self, inputs: Iterable[torch.Tensor], plan: PredictPlan
+    ) -> Iterator[tuple[int, Prediction | Abstention]]:
+        """Yield (number, outcome) for inputs (1, *event)."""
+        return self._each(inputs, plan, lambda g, some, own: g.predict_each(some, own))
+
+    def _each(
+        self,
+        inputs: Iterable[torch.Tensor],
+        plan: AnyPlan,
+        ask: Callable[[Any, Any, AnyPlan], Iterable[tuple[int, Any]]],
+    ) -> Iterator[tuple[int, Any]]:
+        """The choice at α/2; then the chosen experts at α/2, each asked about all of its inputs in a group together."""
+        half = replace(plan, alpha=plan.alpha / 2)
+        waiting, first = iter(inputs), 0
+        while group := list(itertools.islice(waiting, GROUP)):
+            rows: dict[int, list[int]] = {}
+            choices = dict(ask(self.selector, group, half))
+            for i, choice in choices.items():
+                if choice.abstained:
+                    reason = f"the choice abstained: {choice.reason}"
+                    yield first + i, replace(choice, scope=self.scope, reason=reason)
+                else:
+                    rows.setdefault(choice.chosen, []).append(i)
+            for k, mine in sorted(rows.items()):
+                own = _apart(self.experts[k], half, k)
+                for number, answer in ask(self.experts[k], [group[i] for i in mine], own):
+                    i = mine[number]
+                    changed = {"scope": self.scope, "choice": choices[i]}
+                    if answer.abstained:
+                        changed["reason"] = f"expert {k}, which was chosen, abstained: {answer.reason}"
+                    yield first + i, replace(answer, **changed)
+            first += len(group)
+
+    # --- what runs ask of a classifier ---
+
+    @property
+    def parts(self) -> tuple[SmoothedClassifier, ...]:
+        """The smoothed classifiers that it is made of, the selector first."""
+        return (self.selector, *self.experts)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes of the answers."""
+        return self.experts[0].num_classes
+
+    @property
+    def scope(self) -> Scope:
+        """``pipeline`` only if all parts are."""
+        return "pipeline" if all(part.scope == "pipeline" for part in self.parts) else "frozen"
+
+    @property
+    def own_norm(self) -> float | None:
+        """The only norm that a part's noise was made for; None if the laws decide."""
+        return next((part.own_norm for part in self.parts if part.own_norm is not None), None)
+
+    @property
+    def grid(self) -> Grid | None:
+        """The grid of inputs and noise, the same for all parts; None in real arithmetic."""
+        return self.selector.grid
+
+    @property
+    def precision(self) -> str | None:
+        """What the networks compute in, where it was chosen and is the same for all."""
+        known = {part.precision for part in self.parts}
+        return known.pop() if len(known) == 1 else None
+
+    @property
+    def alm_cap(self) -> None:
+        """None: a router's certificates have no ALM."""
+        return None
+
+    def describe(self) -> str:
+        """One line for tables."""
+        return f"Routed({len(self.experts)} experts)"
+
+    def identity(self) -> str | None:
+        """A hash of every part with its law and noise; None if a part cannot be identified."""
+        known = [(part.identity(), repr(part.law), part.M.record().state) for part in self.parts]
+        how = (type(self.selector).__name__, getattr(self.selector, "threshold", None))
+        if any(model is None for model, *_ in known):
+            return None
+        return "routed:" + hashlib.sha256(repr((how, known)).encode()).hexdigest()
+
+    def seeded(self, plan: AnyPlan, seed: Seed, data_hash: str) -> AnyPlan:
+        """The plan with its seed, as the selector makes it."""
+        return self.selector.seeded(plan, seed, data_hash)
+
+    def counting(self, plan: AnyPlan) -> AnyPlan:
+        """The plan as it is; each part counts all draws of its own noise, or refuses to."""
+        for part in self.parts:
+            part.counting(plan)
+        return plan
+
+    def norm_for(self, norm: float | None, budget: Budget | None) -> Any:
+        """The norm of the radius."""
+        return self.selector.norm_for(norm, budget)
+
+    def check_inputs(self, x: torch.Tensor, norm: float | None = None) -> list[torch.Tensor]:
+        """The inputs as a list, each (1, *event) on the models' device; raises an error before any work."""
+        checked = [part.check_inputs(x, norm) for part in self.parts]
+        return checked[0]
+
+    def on_grid(self, step: Any) -> Routed:
+        """The same router on the grid of this step; None: in real arithmetic."""
+        return type(self)(self.selector.on_grid(step), [expert.on_grid(step) for expert in self.experts])
+
+    def holding(self, held: Held | None) -> Routed:
+        """Itself: there are no held columns."""
+        if held is not None:
+            raise InvalidInput("a router does not take tables with held columns: let every column vary.")
+        return self
+
+    def on_votes(self, tell: Callable[[int], None] | None) -> None:
+        """Let every part report its votes."""
+        for part in self.parts:
+            part.on_votes(tell)
 
 
-def _apart(seed: Seed, expert: int) -> Seed:
-    """Another seed for each expert: the noise that chose it must not be the noise that it is tested with."""
-    if seed is None or seed == "derived":
-        return seed
-    return int(hashlib.sha256(f"{int(seed)}/expert {expert}".encode()).hexdigest()[:16], 16)
+# What a run can certify and deploy.
+Deployed = SmoothedClassifier | Routed
+
+
+def single(g: Deployed, what: str) -> SmoothedClassifier:
+    """One smoothed classifier; a router is refused, since ``what`` takes none."""
+    if not isinstance(g, SmoothedClassifier):
+        raise InvalidInput(f"{what} takes one smoothed classifier, and this is a router.")
+    return g
+
+
+def _apart(expert: SmoothedClassifier, plan: AnyPlan, number: int) -> AnyPlan:
+    """The plan with another seed for each expert, so that its noise is not the selector's."""
+    data = derived_from(plan.seed)
+    if data is not None:
+        return expert.seeded(plan, "derived", data)
+    digest = hashlib.sha256(f"{int(plan.seed)}/expert {number}".encode()).hexdigest()
+    return replace(plan, seed=SecretSeed(int(digest[:32], 16)) if is_secret(plan.seed) else int(digest[:16], 16))

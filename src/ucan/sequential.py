@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from ucan.generators import Generator
+from ucan.passes import Fetched
 from ucan.stopping import Case, Radius, Stop, Watch
-from ucan.votes import Fetched, Job, Stream, VoteCounter
+from ucan.votes import Job, Stream, VoteCounter
 
 # Copies that are classified together at least, where a block is not classified whole: drawing a block costs something, too.
 PART = 16
@@ -68,6 +69,7 @@ class Candidate:
     place: int = 0  # copies of the present stream that were asked for
     chosen: Selecting | None = None
     watch: Watch | None = None
+    settled: bool = False  # whether its rule or its cap has ended its votes
 
     def goes_on(self, tally: torch.Tensor, drawn: int) -> None:
         """Begin with votes that were counted before, the first ``drawn`` of the stream; none of them is drawn again."""
@@ -93,10 +95,14 @@ class Candidate:
         return self.drawn if self.selecting is None else self.selecting.drawn
 
     def worthwhile(self, stop: Stop, case: Case) -> int:
-        """How many copies to classify next: what a decision takes at least, and not many times a few."""
+        """How many copies to classify next: what a decision takes at least, and not many times a few.
+
+        Nor more than a block, or than there were so far: a radius that takes many votes may be given up after a few.
+        """
         if self.selecting is not None:
             return max(PART, self.selecting.needed())
-        return max(PART, self._watch(stop, case).needed(self.hits, self.drawn), self.drawn // 8)
+        needed = min(self._watch(stop, case).needed(self.hits, self.drawn), max(case.block, self.drawn))
+        return max(PART, needed, self.drawn // 8)
 
     def add(self, votes: torch.Tensor, classes: int, stop: Stop, case: Case) -> bool:
         """Take in further votes, in order; whether those were the last ones needed."""
@@ -110,7 +116,8 @@ class Candidate:
         counted = torch.bincount(votes[:taken], minlength=classes + 1)
         self.tally = counted if self.drawn == 0 else self.tally + counted
         self.drawn += len(answers) if taken is None else taken
-        return taken is not None or self.drawn >= case.cap
+        self.settled = taken is not None or self.drawn >= case.cap
+        return self.settled
 
     def _watch(self, stop: Stop, case: Case) -> Watch:
         if self.watch is None:
@@ -140,6 +147,24 @@ class AllVotes(Stop):
         return "never"
 
 
+def never() -> bool:
+    """For terms that last until the votes are in."""
+    return False
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On which terms a candidate is tested: its rule, its cap and its α; and whether they are ``over`` before the end.
+
+    A candidate whose terms are over leaves with the votes that it has, which prove nothing: its rule has not ended them.
+    """
+
+    stop: Stop
+    cap: int
+    alpha: float
+    over: Callable[[], bool] = never
+
+
 def settle(
     counter: VoteCounter, candidates: Iterable[Candidate], stop: Stop, cap: int, alpha: float
 ) -> Iterator[Candidate]:
@@ -148,59 +173,102 @@ def settle(
     A rule sees each candidate's votes in their order, so how many it uses depends on its own votes alone, not on the company
     it had in its forward passes.
     """
-    waiting = iter(candidates)
-    flights: deque[tuple[list[Candidate], list[tuple[Candidate, Job]], Fetched]] = deque()
+    terms = Terms(stop, cap, alpha)
+    return settle_each(counter, ((candidate, terms) for candidate in candidates))
 
-    def case_of(candidate: Candidate) -> Case:
-        return Case(cap, alpha, candidate.radius, counter.block)
 
-    def launch(cohort: list[Candidate]) -> None:
-        copies = _share(cohort, waiting, counter.capacity, cap, lambda c: c.worthwhile(stop, case_of(c)))
-        jobs = [(c, job) for c, count in copies for job in c.jobs(count, counter.block)]
+@dataclass(frozen=True, eq=False)
+class _Seat:
+    """A candidate in the forward passes, on its terms."""
+
+    candidate: Candidate
+    terms: Terms
+    case: Case
+
+    def worthwhile(self) -> int:
+        """How many copies to classify next."""
+        return self.candidate.worthwhile(self.terms.stop, self.case)
+
+    @property
+    def left(self) -> int:
+        """How many copies of its present stream were not asked for yet."""
+        return self.candidate.end(self.terms.cap) - self.candidate.place
+
+
+def settle_each(
+    counter: VoteCounter, arrivals: Iterable[tuple[Candidate, Terms]], seats: int = 0
+) -> Iterator[Candidate]:
+    """The same, each candidate on terms of its own; it ends when no pass is under way and nobody has arrived.
+
+    New candidates are taken where a pass has room that those under way do not need. With ``seats`` they are taken while fewer
+    than so many are under way, and all of them have their turns: so a long one does not keep short ones waiting.
+    """
+    waiting = iter(arrivals)
+    flights: deque[tuple[list[_Seat], list[tuple[_Seat, Job]], Fetched]] = deque()
+    under_way = 0
+
+    def seated() -> _Seat | None:
+        nonlocal under_way
+        found = next(waiting, None)
+        if found is None:
+            return None
+        under_way += 1
+        candidate, terms = found
+        return _Seat(candidate, terms, Case(terms.cap, terms.alpha, candidate.radius, counter.block))
+
+    def launch(cohort: list[_Seat]) -> None:
+        new: list[_Seat] = []
+        while under_way < seats and (one := seated()) is not None:
+            new.append(one)
+        turns = [*new, *cohort]
+        copies = _share(turns, seated, counter.capacity, counter.capacity // 4 if seats else None)
+        jobs = [(seat, job) for seat, count in copies for job in seat.candidate.jobs(count, counter.block)]
         if jobs:
-            served = {c.index for c, _ in copies}
-            kept = [
-                *(c for c in cohort if c.index not in served),
-                *(c for c, _ in copies),
-            ]  # who had to wait comes first
+            served = {id(seat) for seat, _ in copies}
+            kept = [*(seat for seat in turns if id(seat) not in served), *(seat for seat, _ in copies)]
+            # who had to wait comes first
             flights.append((kept, jobs, Fetched(counter.answers([job for _, job in jobs]))))
 
     launch([])
     while flights:
-        if len(flights) == 1 and flights[0][0][0].x.is_cuda:  # counted while the others' votes are looked at
+        if len(flights) == 1 and flights[0][0][0].candidate.x.is_cuda:  # counted while the others' votes are looked at
             launch([])
         cohort, jobs, fetched = flights.popleft()
         finished: set[int] = set()
-        for (candidate, job), votes in zip(jobs, fetched.wait(), strict=True):
-            if candidate.index in finished or candidate.source != job.stream:
+        for (seat, job), votes in zip(jobs, fetched.wait(), strict=True):
+            candidate = seat.candidate
+            if id(seat) in finished or candidate.source != job.stream:
                 continue  # asked for in vain: it is settled, or its class is chosen
-            if candidate.add(votes[: job.take], counter.num_classes, stop, case_of(candidate)):
-                finished.add(candidate.index)
+            if candidate.add(votes[: job.take], counter.num_classes, seat.terms.stop, seat.case):
+                finished.add(id(seat))
                 yield candidate
-        launch([candidate for candidate in cohort if candidate.index not in finished])
+        for seat in cohort:
+            if id(seat) not in finished and seat.terms.over():
+                finished.add(id(seat))
+                yield seat.candidate
+        under_way -= len(finished)
+        launch([seat for seat in cohort if id(seat) not in finished])
 
 
 def _share(
-    cohort: list[Candidate],
-    waiting: Iterator[Candidate],
-    room: int,
-    cap: int,
-    worthwhile: Callable[[Candidate], int],
-) -> list[tuple[Candidate, int]]:
+    cohort: list[_Seat], seated: Callable[[], _Seat | None], room: int, most: int | None
+) -> list[tuple[_Seat, int]]:
     """How many copies of whom the next forward pass takes: what is worthwhile of each, then of new ones, where there is room.
 
     Places that are still empty take further copies of the same, since they cost as much; never past the end of a stream.
+    Before that nobody has more than ``most``.
     """
-    copies: list[tuple[Candidate, int]] = []
+    copies: list[tuple[_Seat, int]] = []
     few, wanted = min(PART, room), iter(cohort)
     while room > 0:
-        candidate = next(wanted, None)
-        if candidate is None and room >= few:
-            candidate = next(waiting, None)
-        if candidate is None:
+        seat = next(wanted, None)
+        if seat is None and room >= few:
+            seat = seated()
+        if seat is None:
             break
-        count = min(room, candidate.end(cap) - candidate.place, worthwhile(candidate))
-        copies.append((candidate, count))
+        count = min(room, seat.left, seat.worthwhile())
+        count = count if most is None else min(count, max(PART, most))
+        copies.append((seat, count))
         room -= count
     more, rest = divmod(room, max(1, len(copies)))
-    return [(c, min(n + more + (i < rest), c.end(cap) - c.place)) for i, (c, n) in enumerate(copies)]
+    return [(seat, min(n + more + (i < rest), seat.left)) for i, (seat, n) in enumerate(copies)]

@@ -9,12 +9,15 @@ from typing import Any
 
 import torch
 from safetensors.torch import load, save
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ucan.errors import InvalidInput
 from ucan.storage import write_whole
 
 # Up to this many numbers stay in the JSON itself: a digit or a small image, readable by eye and by any tool.
 INLINE = 4096
+# Copies on the host of tensors on a device, as long as those exist, with the version that was copied.
+_ON_HOST: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def tensor_hash(tensor: torch.Tensor) -> str:
@@ -23,14 +26,24 @@ def tensor_hash(tensor: torch.Tensor) -> str:
     return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
+def on_host(x: torch.Tensor) -> torch.Tensor:
+    """A tensor on the host: itself, or a copy, which is made once for each state of a tensor on a device."""
+    if x.device.type == "cpu" or x.is_inference():
+        return x.cpu()
+    known: tuple[int, torch.Tensor] | None = _ON_HOST.get(x)
+    if known is None or known[0] != x._version:
+        known = _ON_HOST[x] = (x._version, x.detach().cpu())
+    return known[1]
+
+
 def input_hash(x: torch.Tensor) -> str:
     """SHA-256 of an input's float32 bytes: its identity for seeds and certificates."""
-    return tensor_hash(x.detach().float())
+    return tensor_hash(on_host(x).detach().float())
 
 
 def exact_hash(x: torch.Tensor) -> str:
     """SHA-256 of an input's numbers in float64: two inputs that float32 cannot tell apart are two."""
-    return tensor_hash(x.detach().double())
+    return tensor_hash(on_host(x).detach().double())
 
 
 def batch_hash(inputs: Iterable[torch.Tensor]) -> str:

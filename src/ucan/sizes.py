@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -51,6 +51,12 @@ class Sizes:
 
     def decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
         """How what a stopping rule decides follows from p at x, and back: the inscribed radius, or ε with a budget."""
+        found = self._decided(M, x, plan)
+        if plan.budget is not None:
+            return found
+        return replace(found, in_norm=functools.cache(lambda norm: self._decided(M, x, replace(plan, norm=norm))))
+
+    def _decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
         law, norm, budget, dim = self.law, plan.norm, plan.budget, x.numel()
         sample = M.region(law, LIKELY, norm, x)
         if budget is not None and len(law.region_norms()) > 1:

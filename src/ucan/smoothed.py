@@ -13,7 +13,7 @@ import torch
 from ucan.arithmetic import Grid
 from ucan.bounds import Ballot, bound_named, majority_p_value, top_two_p_value
 from ucan.budget import Budget
-from ucan.certificate import Abstention, Certificate, Prediction
+from ucan.certificate import Abstention, Certificate, Prediction, Scope
 from ucan.choices import PRECISIONS, Bound, Test, check_choice
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput
@@ -32,9 +32,10 @@ from ucan.sequential import AllVotes, Candidate, Selecting
 from ucan.sidecar import batch_hash, input_hash
 from ucan.sizes import Sizes, alm_of
 from ucan.stopping import AnytimeRadii, Case, Radius, Stop, parse_stop
-from ucan.votes import Classifier, Stream, Votes
+from ucan.votes import ENUMERATED, Classifier, Stream, Votes
 
 AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
+EXACT = "exact"  # the bound, and the test, by counting all draws of the noise
 # Number of votes that name the class of a prediction that may stop early.
 NAMING = 100
 
@@ -137,10 +138,14 @@ class SmoothedClassifier:
                 it from model, noise and inputs, so that nobody can choose it.
             batch_size: noisy copies per forward pass; by the input's size if None.
             bound: "binary" bounds the top class and gives all other probability to the runner-up. "two-class" bounds the
-                top class and the runner-up at α/2 each. "anytime" is a little lower than "binary" and holds for every n
-                at once, so that an input may be certified again with more votes.
+                top class and the runner-up at α/2 each. "randomised" is "binary" with one uniform number that follows from
+                the seed: never lower, and false with probability α exactly. "anytime" is a little lower than "binary" and
+                holds for every n at once, so that an input may be certified again with more votes. "exact" counts all draws
+                of splitting noise instead of sampling: n0, n and α are not used. With ``stop`` the rule has a bound of its
+                own.
             stop: ends sampling before n: a radius or several (stop when it is decided for each whether the radius
-                reaches it), or "5%" (stop when the radius is within 5% of what n samples could still give). The bound
+                reaches it; "0.5,linf:0.03" asks in several norms at once), or "5%" (stop when the radius is within 5% of
+                what n samples could still give). The bound
                 then holds at every stopping time, at the same α (docs/stopping.md); with bound="anytime", sampling can
                 also be continued beyond n. With a budget, it is about ε instead of the radius.
             precision: "fp32", "tf32" or "bf16" uses a copy of the classifier in that precision; the certificate is then
@@ -170,7 +175,7 @@ class SmoothedClassifier:
         inputs = self.check_inputs(x, plan.norm)
         if 1 < plan.family < len(inputs):
             raise InvalidInput(f"family is {plan.family}, but there are {len(inputs)} inputs: give at least that many.")
-        outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
+        outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, _named(inputs, seed))))
         return [outcomes[i] for i in range(len(outcomes))]
 
     def budget_of(self, value: Any, x: torch.Tensor) -> Budget | None:
@@ -206,10 +211,33 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Yield (number, outcome) for inputs (1, *event) as each is finished; inputs may share forward passes."""
-        if plan.stop is None:
-            yield from self._certify_fixed(inputs, plan)
-        else:
+        if plan.stop is not None:
             yield from self._certify_stopping(inputs, plan, plan.stop)
+        elif plan.bound == "exact":
+            yield from self._certify_exact(inputs, self.counting(plan))
+        else:
+            yield from self._certify_fixed(inputs, plan)
+
+    def counting(self, plan: AnyPlan) -> AnyPlan:
+        """The plan, with the number of all draws of the noise as its n if they are all to be counted."""
+        if EXACT not in (getattr(plan, "bound", None), getattr(plan, "test", None)):
+            return plan
+        turns = self.M.turns(self.law)
+        if turns is None:
+            raise InvalidInput(
+                f"the draws of {self.M.describe()} noise cannot all be counted: use splitting noise (ucan.Splitting), or "
+                "another bound or test."
+            )
+        return replace(plan, n=turns)
+
+    def _certify_exact(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
+    ) -> Iterator[tuple[int, Certificate | Abstention]]:
+        """Algorithm 1 with all draws of the noise: they choose the class, too, and its probability is their share."""
+        for setup, i, request, (votes,) in self.engine.counted(inputs, plan, {ENUMERATED: plan.n}):
+            with self.engine.beside(request.x.device):
+                outcome = self._bound(setup, request.M, request.x, None, votes, plan)
+            yield i, outcome
 
     def _certify_fixed(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
@@ -226,18 +254,22 @@ class SmoothedClassifier:
         setup: Setup,
         M: Generator,
         x: torch.Tensor,
-        counts_select: torch.Tensor,
+        counts_select: torch.Tensor | None,
         votes: Votes,
         plan: CertifyPlan,
     ) -> Certificate | Abstention:
-        """The end of Algorithm 1: the class that n0 samples chose, its probability bounded by n others."""
+        """The end of Algorithm 1: the class that n0 samples chose, its probability bounded by n others.
+
+        Where all draws were counted no others chose the class.
+        """
         n, alpha = plan.n, plan.level
-        c_A = int(counts_select.argmax())
-        n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
-        p_A, p_B = bound_named(plan.bound).probabilities(Ballot(n_A, n_B, n, alpha))
-        tau = self.arithmetic_error(M, x)
+        c_A = int((votes.counts if counts_select is None else counts_select).argmax())
+        n_A, n_B = int(votes.counts[c_A]), largest_other(votes.counts, c_A)
+        n0 = 0 if counts_select is None else plan.n0
+        evidence = self.engine.evidence(setup, x, votes, counts_select, n0, n, plan, plan.bound)
+        p_A, p_B = bound_named(plan.bound).probabilities(Ballot(n_A, n_B, n, alpha, uniform=evidence.uniform))
+        tau = 0.0 if plan.bound == EXACT else self.arithmetic_error(M, x)
         p_A, p_B = max(0.0, p_A - tau), None if p_B is None else min(1.0, p_B + tau)
-        evidence = self.engine.evidence(setup, x, votes, counts_select, plan.n0, n, plan, plan.bound)
         return self.conclude(M, x, c_A, p_A, p_B, evidence, plan)
 
     def conclude(
@@ -257,7 +289,7 @@ class SmoothedClassifier:
             rival = "1/2" if p_B is None else f"the runner-up's bound {ceil_digits(p_B, 6)}"
             reason = f"the lower bound {floor_digits(p_A, 6)} on the probability of class {c_A} is not above {rival}"
             return Abstention(norm, M.scope, evidence, reason, p_A, budget)
-        region, mu = self.sizes.region(M, x, p_A, p_B, norm), M(x)[0]
+        region, mu = self.sizes.region(M, x, p_A, p_B, norm), M.stated(x)[0]
         if region is None:
             reason = "the input is no whole multiple of its step, and rounding it takes all of the radius"
             return Abstention(norm, M.scope, evidence, reason, p_A, budget)
@@ -280,8 +312,7 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
-        settled = self._settle(inputs, plan, stop, plan.n0, "estimate", lambda M, x: self.decided(M, x, plan))
-        for setup, candidate in settled:
+        for setup, candidate in self._settle(inputs, plan, stop):
             yield candidate.index, self.concluded(setup, candidate, plan)
 
     def concluded(self, setup: Setup, candidate: Candidate, plan: CertifyPlan) -> Certificate | Abstention:
@@ -338,7 +369,7 @@ class SmoothedClassifier:
             alpha: α, the probability with which an answer may be wrong.
             seed: the seed of the noise, as for ``certify``.
             test: "majority" is the paper's test (one-sided, so that it holds for any number of classes); "top-two" also
-                answers where no class has a majority.
+                answers where no class has a majority; "exact" counts all draws of splitting noise and is never wrong.
             batch_size: noisy copies per forward pass; by the input's size if None.
             stop: if True, 100 votes name the class and others test it, until it is decided, or cannot be decided with n
                 votes; at most n votes.
@@ -348,7 +379,7 @@ class SmoothedClassifier:
             A prediction or an abstention for each input, in order.
         """
         plan, inputs = PredictPlan(n, alpha, given_seed(seed), test, batch_size, stop, precision), self.check_inputs(x)
-        outcomes = dict(self.predict_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
+        outcomes = dict(self.predict_each(inputs, self.seeded(plan, seed, _named(inputs, seed))))
         return [outcomes[i] for i in range(len(outcomes))]
 
     def predict_each(
@@ -358,7 +389,8 @@ class SmoothedClassifier:
         if plan.stop:
             yield from self._predict_stopping(inputs, plan)
         else:
-            for setup, i, request, (votes,) in self.engine.counted(inputs, plan, {"predict": plan.n}):  # μ, Σ ← M
+            plan, phase = self.counting(plan), ENUMERATED if plan.test == EXACT else "predict"
+            for setup, i, request, (votes,) in self.engine.counted(inputs, plan, {phase: plan.n}):  # μ, Σ ← M
                 yield i, self._test(setup, request.M, request.x, votes, plan)
 
     def _test(
@@ -367,9 +399,11 @@ class SmoothedClassifier:
         """The end of Algorithm 2, in the paper's symbols: test whether the leading class is ahead."""
         n, alpha = plan.n, plan.alpha
         c_A = int(votes.counts.argmax())
-        n_A, n_B = int(votes.counts[c_A]), _largest_other(votes.counts, c_A)
+        n_A, n_B = int(votes.counts[c_A]), largest_other(votes.counts, c_A)
         tau = self.arithmetic_error(M, x)
-        if plan.test == "majority":
+        if plan.test == EXACT:
+            p_value = 0.0 if n_A > n_B else 1.0
+        elif plan.test == "majority":
             p_value = majority_p_value(n_A, n, 0.5 + tau)
         else:  # each vote differs from the ideal one with probability at most τ
             p_value = min(1.0, top_two_p_value(n_A, n_B) + n * tau)
@@ -385,27 +419,33 @@ class SmoothedClassifier:
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan
     ) -> Iterator[tuple[int, Prediction | Abstention]]:
         """Algorithm 2 with a test that may look after every block."""
-        rule = AnytimeRadii((0.0,))
-        settled = self._settle(
-            inputs, plan, rule, NAMING, "predict", lambda M, x: _majority(self.arithmetic_error(M, x))
-        )
-        for setup, candidate in settled:
-            hits, drawn, c_A = candidate.hits, candidate.drawn, candidate.c_A
-            tau = self.arithmetic_error(candidate.M, candidate.x)
-            with self.engine.beside(candidate.x.device):
-                evidence = self._stopped(setup, candidate, plan, rule.bound)
-            p_value = bound_named(rule.bound).p_value(evidence.ballot(c_A), tau)
-            if p_value <= plan.alpha:
-                yield candidate.index, Prediction(None, candidate.M.scope, evidence, prediction=c_A, p_value=p_value)
-            else:
-                reason = f"class {c_A} has {hits} of {drawn} votes, too few to be sure of a majority"
-                yield candidate.index, Abstention(None, candidate.M.scope, evidence, reason)
+        for setup, candidate in self._settle(inputs, plan, self.rule(plan)):
+            yield candidate.index, self._tested(setup, candidate, plan)
+
+    def _tested(self, setup: Setup, candidate: Candidate, plan: PredictPlan) -> Prediction | Abstention:
+        """The answer for a candidate's votes: whether the class that was named has a majority."""
+        hits, drawn, c_A, M, rule = candidate.hits, candidate.drawn, candidate.c_A, candidate.M, self.rule(plan)
+        tau = self.arithmetic_error(M, candidate.x)
+        with self.engine.beside(candidate.x.device):
+            evidence = self._stopped(setup, candidate, plan, rule.bound)
+        p_value = bound_named(rule.bound).p_value(evidence.ballot(c_A), tau)
+        if p_value <= plan.alpha:
+            return Prediction(None, M.scope, evidence, prediction=c_A, p_value=p_value)
+        reason = f"class {c_A} has {hits} of {drawn} votes, too few to be sure of a majority"
+        return Abstention(None, M.scope, evidence, reason)
 
     def votes(self, x: torch.Tensor, n: int, seed: int, phase: str, precision: str | None = None) -> Votes:
         """n votes on one input (1, *event), from their own stream of noise, named by ``phase``."""
         (x1,) = self.check_inputs(x)
         setup = self.engine.setup(x1, PredictPlan(n=n, seed=seed, precision=precision))
         return setup.classify_samples(self.held_at(x1), x1, n, seed, phase)
+
+    def count_all(self, x: torch.Tensor, precision: str | None = None) -> Votes:
+        """The votes of all draws of the noise on one input (1, *event)."""
+        (x1,) = self.check_inputs(x)
+        plan = self.counting(PredictPlan(test="exact", precision=precision))
+        setup = self.engine.setup(x1, plan)
+        return setup.classify_samples(self.held_at(x1), x1, plan.n, 0, ENUMERATED)
 
     def held_at(self, x: torch.Tensor) -> Generator:
         """μ, Σ ← M at one input (1, *event); refused if the noise would be lost in rounding."""
@@ -453,46 +493,116 @@ class SmoothedClassifier:
         largest = self.M.cap()
         return None if largest is None else self.law.scale * largest
 
+    # --- what runs ask of a classifier, this one or a router (``ucan.Routed``) ---
+
+    @property
+    def parts(self) -> tuple[SmoothedClassifier, ...]:
+        """The smoothed classifiers that it is made of: itself."""
+        return (self,)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return self.f.num_classes
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of its guarantees without a registry."""
+        return self.M.scope
+
+    @property
+    def own_norm(self) -> float | None:
+        """The only norm that its noise was made for; None if the law decides."""
+        return self.M.own_norm
+
+    @property
+    def precision(self) -> str | None:
+        """What f computes in, where it was chosen."""
+        return self.engine.precision
+
+    def identity(self) -> str | None:
+        """The identity of f; None if it has none."""
+        return self.engine.identity()
+
+    def on_votes(self, tell: Callable[[int], None] | None) -> None:
+        """Call this after every pass with the number of its votes."""
+        self.engine.on_votes = tell
+
     # --- what both algorithms stand on ---
 
     def _settle(
-        self,
-        inputs: Iterable[torch.Tensor],
-        plan: CertifyPlan | PredictPlan,
-        stop: Stop,
-        n0: int,
-        phase: str,
-        radius: Callable[[Generator, torch.Tensor], Radius],
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, stop: Stop
     ) -> Iterator[tuple[Setup, Candidate]]:
-        """Each input's class, chosen from n0 samples of their own or fewer, and its votes until the rule is satisfied."""
+        """Each input's class, chosen from samples of their own, and its votes until the rule is satisfied."""
         held = self.engine.held(inputs, plan)
-        for setup, i, x, M in held:  # none, or the first, to learn how votes are counted
-            rest = ((i, x, M) for _, i, x, M in held)
-            candidates = (
-                self._candidate(setup, i, x, M, plan, stop, n0, phase, radius(M, x))
-                for i, x, M in itertools.chain([(i, x, M)], rest)
-            )
+        for first in held:  # none, or the first, to learn how votes are counted
+            setup = first[0]
+            candidates = (self.begun(setup, i, x, M, plan) for _, i, x, M in itertools.chain([first], held))
             for candidate in self.engine.settled(setup, candidates, stop, plan):
                 yield setup, candidate
 
-    def _candidate(
-        self,
-        setup: Setup,
-        i: int,
-        x: torch.Tensor,
-        M: Generator,
-        plan: CertifyPlan | PredictPlan,
-        stop: Stop,
-        n0: int,
-        phase: str,
-        radius: Radius,
-    ) -> Candidate:
-        """One input (1, *event) before its first vote."""
-        name, counter = input_hash(x), setup.counter
+    def rule(self, plan: CertifyPlan | PredictPlan) -> Stop:
+        """The rule that ends the votes of a plan; without one all of its n votes are used."""
+        if isinstance(plan, CertifyPlan):
+            return plan.stop or AllVotes()
+        return AnytimeRadii((0.0,)) if plan.stop else AllVotes()
+
+    def begun(self, setup: Setup, i: int, x: torch.Tensor, M: Generator, plan: CertifyPlan | PredictPlan) -> Candidate:
+        """One input (1, *event) before its first vote, for either algorithm, with a stopping rule or without."""
+        name, counter, stop = input_hash(x), setup.counter, self.rule(plan)
+        if isinstance(plan, CertifyPlan):
+            n0, phase, radius = plan.n0, "estimate", self.decided(M, x, plan)
+        else:
+            n0, phase, radius = NAMING, "predict", _majority(self.arithmetic_error(M, x))
+            if not plan.stop:  # the paper's test names the class by the votes that it looks at
+                return Candidate(i, x, M, Stream(plan.seed, name, phase), 0, radius)
         lead = stop.lead(Case(plan.n, plan.level, radius, counter.block), n0)
         tally = np.zeros(counter.num_classes + 1, dtype=np.int64)
         selecting = Selecting(Stream(plan.seed, name, "select"), n0, lead, tally)
         return Candidate(i, x, M, Stream(plan.seed, name, phase), 0, radius, selecting)
+
+    def ended(
+        self, setup: Setup, candidate: Candidate, plan: CertifyPlan | PredictPlan
+    ) -> Certificate | Abstention | Prediction:
+        """The outcome for a candidate that ``begun`` made, when its rule or its cap has ended its votes."""
+        if isinstance(plan, PredictPlan):
+            if plan.stop:
+                return self._tested(setup, candidate, plan)
+            return self._test(setup, candidate.M, candidate.x, Votes.of(candidate.tally), plan)
+        if plan.stop is not None:
+            return self.concluded(setup, candidate, plan)
+        assert candidate.chosen is not None, "its class was chosen before its first vote"
+        selection, votes = torch.from_numpy(candidate.chosen.tally[:-1]), Votes.of(candidate.tally)
+        with self.engine.beside(candidate.x.device):
+            return self._bound(setup, candidate.M, candidate.x, selection, votes, plan)
+
+    def unfinished(
+        self,
+        setup: Setup,
+        x: torch.Tensor,
+        candidate: Candidate | None,
+        plan: CertifyPlan | PredictPlan,
+        reason: str,
+    ) -> Abstention:
+        """The abstention for an input (1, *event) whose votes were cut off, with those there are; None: there are none.
+
+        They prove nothing, since no rule ended them, and nothing is claimed.
+        """
+        votes = torch.zeros(setup.counter.num_classes + 1, dtype=torch.int64)
+        selection, n0, n = None, 0, 0
+        if candidate is not None:
+            choosing = candidate.chosen or candidate.selecting
+            if choosing is not None:
+                selection, n0 = torch.from_numpy(choosing.tally[:-1]), choosing.drawn
+            if candidate.drawn:
+                votes, n = candidate.tally, candidate.drawn
+        norm, budget, bound = (
+            (plan.norm, plan.budget, plan.bound) if isinstance(plan, CertifyPlan) else (None, None, plan.test)
+        )
+        named = bound if plan.rule is None else self.rule(plan).bound
+        with self.engine.beside(x.device):
+            evidence = self.engine.evidence(setup, x, Votes.of(votes), selection, n0, n, plan, named)
+        return Abstention(norm, self.M.scope, evidence, reason, budget=budget)
 
     def decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
         """The map from p to what a stopping rule decides at x, and its inverse."""
@@ -509,7 +619,12 @@ class SmoothedClassifier:
         return self.readiness.inputs(x, norm)
 
 
-def _largest_other(counts: torch.Tensor, c_A: int) -> int:
+def _named(inputs: list[torch.Tensor], seed: Seed) -> str:
+    """The hash of the inputs, where a seed is derived from it."""
+    return batch_hash(inputs) if seed == "derived" else ""
+
+
+def largest_other(counts: torch.Tensor, c_A: int) -> int:
     """The runner-up's count: bounding it bounds the true runner-up, whose count is no larger."""
     others = counts.clone()
     others[c_A] = -1

@@ -7,8 +7,8 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import special
@@ -24,23 +24,30 @@ from ucan.bounds import (
     majority_p_value,
 )
 from ucan.catalogue import STOPS, call, parsed
+from ucan.choices import NORMS, norm_word
 from ucan.errors import InvalidInput
 
 # Giving up on a radius that could have been certified costs no soundness, only that radius. One is given up when of the ways
-# to come to it at the cap fewer than this share lead through so many misses. Looking after every block, that takes a
-# hundredth of a point at most from the probability to be certified with a cap of 1,280 (computed exactly), more with a larger
-# cap, and less the further p is from what the cap can just certify.
-GIVE_UP = 0.0001
+# to come to it at the cap fewer than this share lead through so many misses. Looking after every block, that takes 0.12
+# points at most from the probability to be certified with a cap of 1,280 (computed exactly), more with a larger cap, and less
+# the further p is from what the cap can just certify: in all, 0.05 points of a data set's inputs (docs/stopping.md).
+GIVE_UP = 0.001
 # A class that leads by so many votes is chosen: of two with probabilities p and 1 − p the wrong one with ((1 − p)/p)^8 at most.
 LEAD = 8
+# How the norm of a radius is written before it, as in linf:0.03.
+NORM_NAMES = {f"l{norm_word(norm)}": norm for norm in NORMS}
 
 
 @dataclass(frozen=True)
 class Radius:
-    """How the certified radius follows from p, and back: what the rules need to know of law, Σ and norm."""
+    """How the certified radius follows from p, and back: what the rules need to know of law, Σ and norm.
+
+    ``in_norm`` gives the same in another norm, where p certifies something in several.
+    """
 
     of: Callable[[float], float]
     probability: Callable[[float], float]
+    in_norm: Callable[[float], Radius] | None = None
 
 
 @dataclass(frozen=True)
@@ -153,14 +160,35 @@ def hopeless(misses: int, drawn: int, cap: int, allowed: np.ndarray) -> np.ndarr
 
 
 @dataclass(frozen=True)
-class AnytimeRadii(Stop):
-    """Decide "is the radius at least r?" for each of some radii by the anytime bound, whose votes may go on past their cap."""
+class Radii(Stop):
+    """Rules about "is the radius at least r?" for each of some radii; ``others`` are radii in norms of their own."""
 
     radii: tuple[float, ...]
+    others: tuple[tuple[float, float], ...] = ()
+
+    def in_one_norm(self, norm: float) -> Self:
+        """The same rule for certificates of this norm: radii of it are among ``radii``."""
+        own = tuple(sorted({*self.radii, *(r for q, r in self.others if q == norm)}))
+        return replace(self, radii=own, others=tuple((q, r) for q, r in self.others if q != norm))
+
+    def asked(self, radius: Radius) -> list[tuple[Radius, float]]:
+        """Each radius with the map that it belongs to."""
+        if self.others and radius.in_norm is None:
+            raise InvalidInput(f"radii in several norms ({self}) cannot be decided here: give radii in one norm.")
+        in_norms = [(radius.in_norm(norm), r) for norm, r in self.others] if radius.in_norm is not None else []
+        return [*((radius, r) for r in self.radii), *in_norms]
+
+    def __str__(self) -> str:
+        return ",".join([*map(repr, self.radii), *(f"l{norm_word(norm)}:{r!r}" for norm, r in self.others)])
+
+
+@dataclass(frozen=True)
+class AnytimeRadii(Radii):
+    """Decide "is the radius at least r?" for each of some radii by the anytime bound, whose votes may go on past their cap."""
 
     def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
         """Every radius is either certified at level α or given up, because the cap will come first."""
-        p0 = np.array([radius.probability(r) for r in self.radii])
+        p0 = np.sort([sizes.probability(r) for sizes, r in self.asked(radius)])
         # A radius that no p below 1 reaches (NaN where none does at all) is decided before the first draw.
         p0 = p0[p0 < 1]
         certified = log_wealth(hits, drawn, p0) >= math.log(1 / alpha)
@@ -170,15 +198,11 @@ class AnytimeRadii(Stop):
         certified = np.logical_and.accumulate(certified)
         return bool((certified | given_up).all())
 
-    def __str__(self) -> str:
-        return ",".join(map(repr, self.radii))
-
 
 @dataclass(frozen=True)
-class AtRadii(Stop):
+class AtRadii(Radii):
     """Decide "is the radius at least r?" for each of some radii, after every vote, and stop as soon as all are decided."""
 
-    radii: tuple[float, ...]
     bound: ClassVar[str] = Sequential.name
 
     def settled(self, hits: int, drawn: int, cap: int, alpha: float, radius: Radius) -> bool:
@@ -187,7 +211,7 @@ class AtRadii(Stop):
 
     def anytime(self) -> Stop:
         """The same radii by the anytime bound."""
-        return AnytimeRadii(self.radii)
+        return AnytimeRadii(self.radii, self.others)
 
     def watch(self, case: Case) -> Watch:
         """Looks after every vote; gives up at block boundaries."""
@@ -195,16 +219,13 @@ class AtRadii(Stop):
 
     def thresholds(self, radius: Radius) -> tuple[float, ...]:
         """The p of each radius, those that no p below 1 reaches left out; 1/2 where none is left."""
-        found = sorted({p for r in self.radii if 0 < (p := _reaching(radius, r)) < 1})
+        found = sorted({p for sizes, r in self.asked(radius) if 0 < (p := _reaching(sizes, r)) < 1})
         return tuple(found) or (0.5,)
 
     def lead(self, case: Case, n0: int) -> int:
         """A quarter of the votes that a sure class needs: more would cost more than they tell."""
         least = math.log(1 / case.alpha) / -math.log(self.thresholds(case.radius)[-1])
         return min(n0, max(LEAD, math.ceil(least / 4)))
-
-    def __str__(self) -> str:
-        return ",".join(map(repr, self.radii))
 
 
 def _reaching(radius: Radius, r: float) -> float:
@@ -234,7 +255,7 @@ class RadiiWatch(Watch):
 
     def __init__(self, stop: AtRadii, case: Case) -> None:
         self.case, self.goal = case, Sequential.goal(case.alpha)
-        self.reachable = any(0 < float(case.radius.probability(r)) < 1 for r in stop.radii)
+        self.reachable = any(0 < float(sizes.probability(r)) < 1 for sizes, r in stop.asked(case.radius))
         self.thresholds = stop.thresholds(case.radius)
         rungs = ladder(self.thresholds)
         self.bettors = [(Bettor.against(p, case.cap, case.alpha, case.chose), end) for p, end in rungs]
@@ -317,31 +338,40 @@ class Within(Stop):
         return f"{100 * self.fraction:.12g}%"
 
 
-def parse_stop(value: Any) -> Stop | None:
-    """None, a radius, several radii, or a fraction written as text ("5%")."""
+def parse_stop(value: Any, package: str | None = None) -> Stop | None:
+    """None, a radius, several radii, or a fraction written as text ("5%"), or a rule by its name.
+
+    ``package`` is where a record says that the rule came from.
+    """
     if value is None or isinstance(value, Stop):
         return value
     if isinstance(value, str):
-        return _parse_text(value)
+        return _parse_text(value, package)
     try:
         if isinstance(value, bool):
             raise ValueError
         return _at_radii([value] if isinstance(value, int | float) else value)
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(
             f'stop takes a radius, several radii of 0 or more, or a percentage such as "5%", got {value!r}.'
         ) from error
 
 
-def _parse_text(text: str) -> Stop:
-    if text.strip()[:1].isalpha():  # a rule by its name
+def package_of(stop: Stop | None) -> str | None:
+    """The package that brought a rule; None for ours, and for one that was handed in as an object without a name."""
+    name = None if stop is None else STOPS.name_of(type(stop))
+    return None if name is None else STOPS.package(name)
+
+
+def _parse_text(text: str, package: str | None = None) -> Stop:
+    if text.strip()[:1].isalpha() and text.partition(":")[0].strip().lower() not in NORM_NAMES:  # a rule by its name
         name, parameters = parsed(text)
-        if name not in STOPS.names():
+        if name not in STOPS.names() and package is None:
             raise InvalidInput(
                 f"stop takes radii such as 0.5,1.0 or a percentage such as 5%, or the name of a rule "
                 f"({', '.join(STOPS.names())}; packages add others in the group {STOPS.group}), got {text!r}."
             )
-        made = call("stop", STOPS.load(name), parameters)
+        made = call("stop", STOPS.load(name, package=package), parameters)
         if not isinstance(made, Stop):
             raise InvalidInput(f"[stop] {name!r} made a {type(made).__name__}, which is no ucan.stopping.Stop.")
         return made
@@ -352,12 +382,17 @@ def _parse_text(text: str) -> Stop:
                 raise ValueError
             return Within(fraction)
         return _at_radii(text.split(","))
-    except ValueError as error:
-        raise InvalidInput(f"stop takes radii such as 0.5,1.0 or a percentage such as 5%, got {text!r}.") from error
+    except (KeyError, ValueError) as error:
+        raise InvalidInput(
+            f"stop takes radii such as 0.5,1.0 (in another norm linf:0.03) or a percentage such as 5%, got {text!r}."
+        ) from error
 
 
 def _at_radii(values: Iterable[Any]) -> AtRadii:
-    radii = tuple(sorted(float(r) for r in values))
-    if not radii or any(not (math.isfinite(r) and r >= 0) for r in radii):
+    named = [str(value).partition(":") if ":" in str(value) else ("", "", value) for value in values]
+    radii = tuple(sorted(float(r) for norm, _, r in named if not norm))
+    others = tuple(sorted((NORM_NAMES[norm.strip().lower()], float(r)) for norm, _, r in named if norm))
+    sizes = [*radii, *(r for _, r in others)]
+    if not sizes or any(not (math.isfinite(r) and r >= 0) for r in sizes):
         raise ValueError
-    return AtRadii(radii)
+    return AtRadii(radii, others)

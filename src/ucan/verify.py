@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from ucan.arithmetic import REAL, ROUNDED_DOWN
 from ucan.backends import precision_name
-from ucan.bounds import BY_NAME, at_most_p_value, check_alpha
-from ucan.certificate import Abstention, Certificate
+from ucan.bounds import BY_NAME, at_most_p_value, check_alpha, majority_p_value
+from ucan.certificate import Abstention, Certificate, Level
 from ucan.choices import PRECISIONS, SCOPES, Scope, norm_name
 from ucan.errors import InvalidInput, UcanError
 from ucan.evidence import Evidence, Noise
@@ -22,13 +23,15 @@ from ucan.plan import CertifyPlan, random_seed
 from ucan.region import Region
 from ucan.registry import Registry
 from ucan.rounding import ceil_digits, floor_digits, floor_significant
+from ucan.routed import Deployed, Routed
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
 from ucan.sidecar import exact_hash, input_hash
 from ucan.sizes import alm_of
-from ucan.smoothed import SmoothedClassifier
+from ucan.smoothed import EXACT, SmoothedClassifier, largest_other
 from ucan.stopping import parse_stop
-from ucan.votes import Votes
+from ucan.threshold import Threshold, level_bound
+from ucan.votes import Stream, Votes
 
 ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
 DEPLOYED = "the classifier and the noise that were given"
@@ -94,7 +97,7 @@ class Stated(Fixed):
 
 def verify(
     certificate: Certificate,
-    g: SmoothedClassifier,
+    g: Deployed,
     x: torch.Tensor,
     n: int | None = None,
     alpha: float = 0.001,
@@ -112,9 +115,11 @@ def verify(
 
     If g's noise comes from the certificate itself (``noise_of``), the verdict says so and confirms no pipeline.
 
+    Of a router, the choice is checked against its selector and the answer against the chosen expert, at α/2 each.
+
     Args:
         certificate: the certificate to check.
-        g: the deployed smoothed classifier.
+        g: the deployed smoothed classifier, or router.
         x: the input (1, *event).
         n: the number of fresh samples; as many as the certificate has, and at least 100, if None.
         alpha: the level of the test with fresh samples.
@@ -122,6 +127,10 @@ def verify(
         registry: the registry that issued the certificate, for scope ``registry``.
     """
     check_alpha(alpha)
+    if isinstance(g, Routed):
+        return _verify_routed(certificate, g, x, n, alpha, seed)
+    if certificate.choice is not None:
+        raise InvalidInput("this certificate is a router's: give the router that is deployed.")
     if seed is not None and seed == certificate.evidence.seed:
         raise InvalidInput(f"seed {seed} is the certificate's own: fresh samples need another one.")
     seed = random_seed() if seed is None else seed
@@ -136,12 +145,113 @@ def verify(
     x = x.to(g.f.device or x.device)
     same, follows = _same_checks(certificate, g, x), _follow_checks(certificate, g, x)
     checks = (scope, *same, *follows)
-    if len(certificate.evidence.counts) == g.f.num_classes:  # else the votes cannot be compared
+    if certificate.evidence.bound == EXACT:
+        checks = (*checks, *_counted_checks(certificate, g, x))
+    elif len(certificate.evidence.counts) == g.f.num_classes:  # else the votes cannot be compared
         votes = g.votes(x, n, seed, "verify", _precision(certificate, g, x))
         checks = (*checks, *fresh_checks(certificate, votes, n, alpha, g.arithmetic_error(g.M.at(x), x)))
     verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED)
     confirms = verdict.stands and not (stated and certificate.scope == "pipeline") and not _of_a_copy(certificate, g, x)
     return Verdict(checks, n, alpha, verdict.about, certificate.scope if confirms else None)
+
+
+def _counted_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
+    """Whether all draws of g's noise, counted again, bear a claim that was made by counting them."""
+    evidence, turns = certificate.evidence, g.M.turns(g.law)
+    if turns is None or turns != evidence.n or len(evidence.counts) != g.f.num_classes:
+        found = "cannot all be counted" if turns is None else f"are {turns:,}"
+        return (
+            Check("votes", False, f"{evidence.n:,} votes are stated to be all draws of the noise, but these {found}"),
+        )
+    again = g.count_all(x, _precision(certificate, g, x))
+    hits, others = int(again.counts[certificate.prediction]), largest_other(again.counts, certificate.prediction)
+    p_b = certificate.p_upper
+    bears = certificate.p_lower <= hits / turns * SLACK and p_b is not None and p_b * SLACK >= others / turns
+    told = (
+        f"{hits:,} of all {turns:,} draws give class {certificate.prediction}, and {others:,} the most frequent other"
+    )
+    return (_check("votes", told, bears, ("which bears", "which does not bear"), "the claim"),)
+
+
+def _verify_routed(
+    certificate: Certificate, g: Routed, x: torch.Tensor, n: int | None, alpha: float, seed: int | None
+) -> Verdict:
+    """The checks of the choice and of the answer, each under its own name."""
+    choice, expert = certificate.choice, certificate.expert
+    if choice is None or expert is None or not 0 <= expert < len(g.experts):
+        raise InvalidInput(f"this certificate names none of the router's {len(g.experts)} experts.")
+    if isinstance(g.selector, Threshold) and not isinstance(choice, Level):
+        raise InvalidInput("the router chooses by a threshold, and the certificate's choice is by a selector.")
+    parts = {
+        "choice": (_verify_level if isinstance(choice, Level) else verify)(choice, g.selector, x, n, alpha / 2, seed),
+        "answer": verify(certificate.answer, g.experts[expert], x, n, alpha / 2, seed),
+    }
+    checks = tuple(
+        replace(check, name=f"{part} {check.name}") for part, verdict in parts.items() for check in verdict.checks
+    )
+    smaller = min(choice.radius, certificate.answer.radius)
+    size = _check(
+        "radius",
+        f"the radius {floor_significant(certificate.radius)}",
+        certificate.radius <= smaller * SLACK,
+        ("is", "is not"),
+        f"at most the smaller of the two ({floor_significant(smaller)})",
+    )
+    confirmed = all(verdict.confirms is not None for verdict in parts.values()) and size.passed
+    votes = sum(verdict.n for verdict in parts.values())
+    return Verdict((*checks, size), votes, alpha, DEPLOYED, certificate.scope if confirmed else None)
+
+
+def _verify_level(
+    level: Level, g: SmoothedClassifier, x: torch.Tensor, n: int | None, alpha: float, seed: int | None
+) -> Verdict:
+    """Whether the claim that a top probability is on one side of a threshold stands for this selector."""
+    if not isinstance(g, Threshold):
+        return Verdict(
+            (Check("kind", False, "the certificate's choice is by a threshold, and the router's is not"),), 0, alpha
+        )
+    n, x, evidence = max(LEAST, level.evidence.n) if n is None else n, x.to(g.f.device or x.device), level.evidence
+    held = g.M.at(x)
+    like = Certificate(level.norm, level.scope, evidence, level.top, 0.0, None, level.region, 0.0, held(x)[0].cpu())
+    tau = g.arithmetic_error(held, x)
+    allowed = level_bound(evidence.counts, level.top, level.above, evidence.n, evidence.alpha, tau)
+    enough = level.p <= allowed * SLACK if level.above else level.p * SLACK >= allowed
+    most = g.level_region(held, x, level.p, level.above, 2 if level.norm is None else level.norm)
+    fits = most is not None and level.region.radius <= most.radius * SLACK and level.region.norm == most.norm
+    votes = g.votes(x, n, random_seed() if seed is None else seed, "verify", _precision(like, g, x))
+    scope, _ = _scope(like, g, x, None)
+    checks = (
+        scope,
+        *_same_checks(like, g, x),
+        _check("threshold", f"{g.threshold:g}", g.threshold == level.threshold, ("is", "is not"), "the certificate's"),
+        _check("bound", f"p = {_shown(level)}", enough, FOLLOWS, f"from the counts at alpha = {evidence.alpha:g}"),
+        _check("radius", f"the region's radius {floor_significant(level.region.radius)}", fits, FOLLOWS, "from p"),
+        _level_votes(level, votes, n, alpha, tau),
+    )
+    stands = all(check.passed for check in checks)
+    return Verdict(checks, n, alpha, DEPLOYED, level.scope if stands else None)
+
+
+def _shown(level: Level) -> str:
+    """The bound on p, rounded to its safe side."""
+    return floor_digits(level.p, 6) if level.above else ceil_digits(level.p, 6)
+
+
+def _level_votes(level: Level, votes: Votes, n: int, alpha: float, tau: float) -> Check:
+    """Whether fresh votes reject the claimed p: of the class from below, or of the most voted class from above."""
+    if level.above:
+        hits = int(votes.counts[level.top])
+        surprise = at_most_p_value(hits, n, max(0.0, level.p - tau))
+    else:  # over all classes
+        hits = int(votes.counts.max())
+        surprise = min(1.0, len(votes.counts) * majority_p_value(hits, n, min(1.0, level.p + tau)))
+    side = "at least" if level.above else "at most"
+    return Check(
+        "votes",
+        surprise > alpha,
+        f"{hits:,} of {n:,} fresh votes; claimed: p of {side} {_shown(level)} (p-value {surprise:.3g}, rejected if at most "
+        f"{alpha:g})",
+    )
 
 
 def _votes_behind(evidence: Evidence) -> list[Evidence]:
@@ -237,13 +347,14 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
     """Whether the region follows from the claimed probabilities by g's own rule, and those from the counts."""
     evidence, p_a, p_b = certificate.evidence, certificate.p_lower, certificate.p_upper
     most, rival = claimable(certificate)
-    tau = g.arithmetic_error(g.M.at(x), x)
+    tau = 0.0 if evidence.bound == EXACT else g.arithmetic_error(g.M.at(x), x)
     most, rival = most - tau, None if rival is None else rival + tau
     shown = f"p = {floor_digits(p_a, 6)}" + ("" if p_b is None else f" and {ceil_digits(p_b, 6)} for every other class")
     return (
         _region_check(certificate, g, x, shown),
         *_budget_check(certificate, g, x, shown),
         *_thresholds_check(certificate, g, x),
+        *_uniform_check(evidence),
         _check(
             "bound",
             shown,
@@ -252,6 +363,17 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
             f"from the counts by the {evidence.bound} bound at alpha = {evidence.alpha:g}",
         ),
     )
+
+
+def _uniform_check(evidence: Evidence) -> tuple[Check, ...]:
+    """Whether the uniform number of a randomised bound follows from the seed; of a secret seed nobody can tell."""
+    if evidence.bound != "randomised":
+        return ()
+    number = f"the uniform number {evidence.uniform:.6f} of the bound"
+    if evidence.seed is None:
+        return (Check("uniform", True, f"{number} is from a secret seed: that it was not chosen is not confirmed"),)
+    key = Stream(evidence.seed, evidence.input_hash, evidence.phase).key
+    return (_check("uniform", number, evidence.streams.get(evidence.phase) == key, FOLLOWS, "from the stated seed"),)
 
 
 def _thresholds_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
@@ -455,13 +577,14 @@ def noise_of(certificate: Certificate, source: Generator | None = None) -> Gener
     return Stated(certificate, source)
 
 
-def noise_again(outcome: Certificate | Abstention) -> Generator:
+def noise_again(outcome: Certificate | Abstention, model: Any = None) -> Generator:
     """The noise of an outcome without its trained run: rebuilt by name, or as the certificate states it.
 
-    Noise rebuilt by name must have the recorded state; a certificate's Σ and μ must determine its noise.
+    Noise rebuilt by name must have the recorded state; a certificate's Σ and μ must determine its noise. ``model`` is the
+    classifier, for noise that is optimised on it.
     """
     noise, shape = outcome.evidence.noise, None if isinstance(outcome, Abstention) else outcome.region.shape
-    again = rebuilt(noise, Context(() if shape is None else shape, outcome.evidence.law))
+    again = rebuilt(noise, Context(() if shape is None else shape, outcome.evidence.law, model=model))
     if again is not None:
         return again
     kind = kind_of(noise)

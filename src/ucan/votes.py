@@ -25,8 +25,9 @@ from torch import nn
 
 from ucan.arithmetic import Grid
 from ucan.errors import InvalidInput, ModelError
-from ucan.generators import Generator
+from ucan.generators import Generator, Turn
 from ucan.laws import Law
+from ucan.passes import Fetched
 
 # Above this dimension not even 16 copies are held at once.
 LARGE = 2**20
@@ -73,6 +74,22 @@ class Stream:
     def block(self, number: int, device: torch.device) -> torch.Generator:
         """The generator of one block. A CPU generator keeps only 32 bits of a seed, so 32 bits are what we give it."""
         return torch.Generator(device).manual_seed((int(self.key[:8], 16) + number) % 2**32)
+
+
+class Enumeration(Stream):
+    """All draws of a noise in their order, in place of random ones."""
+
+    def block(self, number: int, device: torch.device) -> Turn:  # type: ignore[override]
+        """The draws of one block."""
+        return Turn(number)
+
+
+ENUMERATED = "enumerate"  # the phase whose votes are all draws of the noise
+
+
+def stream_of(seed: int | None, input_hash: str, phase: str) -> Stream:
+    """The stream of a phase of a run at an input."""
+    return (Enumeration if phase == ENUMERATED else Stream)(seed, input_hash, phase)
 
 
 @dataclass(frozen=True)
@@ -348,10 +365,11 @@ class VoteCounter:
             votes = self._in_parts(noisy, sum(lengths[:-1]) + jobs[-1].take)
         if not any(job.part for job in jobs):
             return votes.reshape(-1, self.block)[: len(jobs)]
-        rows = votes.new_zeros(len(jobs), self.block)
-        for row, found in zip(rows, votes[: sum(lengths)].split(lengths), strict=True):
-            row[: len(found)] = found
-        return rows
+        # In one step for all jobs: launching one for each takes longer than a forward pass.
+        places = torch.cat([i * self.block + torch.arange(length) for i, length in enumerate(lengths)])
+        rows = votes.new_zeros(len(jobs) * self.block)
+        rows[places.to(votes.device, non_blocking=True)] = votes[: len(places)]
+        return rows.reshape(-1, self.block)
 
     def _in_parts(self, noisy: torch.Tensor, used: int) -> torch.Tensor:
         """The votes of the first ``used`` copies, from forward passes that hold less than a block."""
@@ -430,20 +448,6 @@ class Request:
             for i, (stream, n) in enumerate(self.streams)
             for number, take in blocks(n, block)
         ]
-
-
-class Fetched:
-    """A tensor on its way to the host; ``wait`` ends when it is there, whatever the device was told to do after it."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._there = tensor.to("cpu", non_blocking=True)
-        self._event = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
-
-    def wait(self) -> torch.Tensor:
-        """The tensor on the host."""
-        if self._event is not None:
-            self._event.synchronize()
-        return self._there
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import torch
 
@@ -96,13 +97,16 @@ def audit_all(
     budget: Budget | None = None,
     on_attempt: Callable[[Attempt], None] | None = None,
     registry: Registry | None = None,
+    part: str = "",
+    alpha: float | None = None,
 ) -> list[Attempt]:
     """Attack many certificates (number, input, certificate); attempts in the ledger are not repeated.
 
     Exception: breaks of an older ledger that were not tested a second time are attacked again.
 
     Certificates are attacked side by side, as many as fill the device, at the smallest factor first; every attempt is in the
-    ledger before the next ones start, a break with its input, its δ, and the state of the registry.
+    ledger before the next ones start, a break with its input, its δ, and the state of the registry. ``part`` and ``alpha`` are
+    of a router's certificates, as for ``Case``; g is then the classifier of that part.
     """
     factors, budget, attempts = sorted(factors), budget or Budget(), list[Attempt]()
     waiting = iter(cases)
@@ -114,7 +118,7 @@ def audit_all(
             group = [first, *itertools.islice(waiting, together - 1)]
             for each in MODES:
                 members = [case for case in group if each in modes_of(case[2].scope, mode)]
-                attempts += _audit_group(g, members, ledger, each, factors, budget, on_attempt, memory)
+                attempts += _audit_group(g, members, ledger, each, factors, budget, on_attempt, memory, part, alpha)
     return attempts
 
 
@@ -132,14 +136,16 @@ def _audit_group(
     budget: Budget,
     on_attempt: Callable[[Attempt], None] | None,
     memory: Registry | None,
+    part: str,
+    alpha: float | None,
 ) -> Iterator[Attempt]:
     """Attack some certificates in one mode, factor by factor."""
-    known = {idx: _known(ledger, idx, factors, mode, certificate) for idx, _, certificate in members}
+    known = {idx: _known(ledger, idx, factors, mode, certificate, part) for idx, _, certificate in members}
     made: dict[int, Case] = {}
     for factor in factors:
         todo = [m for m in members if factor not in known[m[0]] and factor < _smallest_broken(known[m[0]])]
         for idx, x, certificate in todo:
-            made[idx] = made.get(idx) or case_of(g, idx, x, certificate, memory)
+            made[idx] = made.get(idx) or replace(case_of(g, idx, x, certificate, memory), part=part, alpha=alpha)
         found = attempts_on(g, [made[idx] for idx, *_ in todo], mode, factor, budget, memory) if todo else []
         for attempt, delta in found:
             if attempt.broken and delta is not None:
@@ -157,10 +163,10 @@ def _audit_group(
 
 
 def _known(
-    ledger: Ledger, idx: int, factors: Iterable[float], mode: Mode, certificate: Certificate
+    ledger: Ledger, idx: int, factors: Iterable[float], mode: Mode, certificate: Certificate, part: str
 ) -> dict[float, Attempt]:
     """The finished attempts on this certificate; attempts on another certificate are refused."""
-    known = {f: Attempt(**record) for f in factors if (record := ledger.get(idx, f, mode)) is not None}
+    known = {f: Attempt(**record) for f in factors if (record := ledger.get(idx, f, mode, part)) is not None}
     claim = certificate.prediction, certificate.size, certificate.scope, certificate.evidence.input_hash
     if any((a.prediction, a.radius, a.scope, a.claim) != claim for a in known.values()):
         raise InvalidInput(

@@ -35,20 +35,20 @@ class Ledger:
             raise StoreError(
                 f"{self._journal.path} is damaged: {error}. Remove it to start the audit again."
             ) from error
-        self._records = {(r["idx"], r["factor"], r["mode"]): r for r in records}
+        self._records = {_key(r): r for r in records}
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def get(self, idx: int, factor: float, mode: str) -> dict[str, Any] | None:
-        """The attempt, if it is finished."""
-        return self._records.get((idx, factor, mode))
+    def get(self, idx: int, factor: float, mode: str, part: str = "") -> dict[str, Any] | None:
+        """The attempt, if it is finished; ``part`` is what was attacked of a router's certificate."""
+        return self._records.get((idx, factor, mode, part))
 
     def add(self, record: dict[str, Any]) -> None:
         """Append one attempt; it is on disk when this returns."""
         with storage(self.folder):
             self._journal.append(json.dumps(record, allow_nan=False))
-        self._records[record["idx"], record["factor"], record["mode"]] = record
+        self._records[_key(record)] = record
 
     def keep(self, record: dict[str, Any], x: torch.Tensor, delta: torch.Tensor) -> Path:
         """Write a break atomically: the input, δ in float64, and the attempt's record."""
@@ -63,10 +63,15 @@ class Ledger:
         return break_path(self.folder, record)
 
 
+def _key(record: dict[str, Any]) -> tuple[int, float, str, str]:
+    return record["idx"], record["factor"], record["mode"], record.get("part", "")
+
+
 def break_path(folder: Path, record: dict[str, Any]) -> Path:
     """The path of a break in an audit's folder; an inherited break is stored under the smaller factor."""
     factor = record["factor"] if record.get("same_as") is None else record["same_as"]
-    return folder / BREAKS / f"{record['idx']}-{record['mode']}-{factor:g}.safetensors"
+    part = f"-{record['part']}" if record.get("part") else ""
+    return folder / BREAKS / f"{record['idx']}-{record['mode']}-{factor:g}{part}.safetensors"
 
 
 def load_break(path: str | Path) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:

@@ -18,12 +18,17 @@ from ucan.storage import Journal
 
 @dataclass(frozen=True)
 class Tally:
-    """Attempts of one mode at one factor."""
+    """Attempts of one mode at one factor; of a router, on one part of its certificates."""
 
     mode: str
     factor: float
     attacked: int
     broken: int
+    part: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; the part only of a router."""
+        return {name: value for name, value in vars(self).items() if name != "part" or value}
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Summary:
             "attacked": self.attacked,
             "broken": self.broken,
             "changed": self.changed,
-            "by_factor": [vars(tally) for tally in self.tallies],
+            "by_factor": [tally.to_dict() for tally in self.tallies],
             "covered_breaks": self.covered_breaks,
             "allowed_by_chance": self.allowed,
             "bug": self.is_bug,
@@ -71,7 +76,7 @@ def read_attempts(folder: str | Path) -> list[Attempt]:
         made = [Attempt(**json.loads(line)) for line in Journal(path).lines()]
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(f"{path} cannot be read as an audit: {error}. Remove the folder to audit again.") from error
-    return list({(a.idx, a.factor, a.mode): a for a in made}.values())  # the last line of an attempt counts
+    return list({(a.idx, a.factor, a.mode, a.part): a for a in made}.values())  # the last line of an attempt counts
 
 
 def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:
@@ -93,10 +98,11 @@ def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:
         broken={mode: len({a.idx for a in attempts if a.mode == mode and a.broken}) for mode in modes},
         changed={mode: len({a.idx for a in attempts if a.mode == mode and a.changed}) for mode in modes},
         tallies=tuple(
-            Tally(mode, factor, len(some), sum(a.broken for a in some))
+            Tally(mode, factor, len(some), sum(a.broken for a in some), part)
             for mode in modes
+            for part in sorted({a.part for a in attempts})
             for factor in sorted({a.factor for a in attempts})
-            if (some := [a for a in attempts if (a.mode, a.factor) == (mode, factor)])
+            if (some := [a for a in attempts if (a.mode, a.factor, a.part) == (mode, factor, part)])
         ),
         covered_breaks=len(breaks),
         allowed=allowed_breaks(inputs, alpha + SURE * max(tests.values(), default=0)),

@@ -44,7 +44,8 @@ class Attempt:
     again with a fresh seed and ten times the samples it still claims that point. ``same_as`` names the smaller factor whose δ
     broke this one as well. Seeds are those of the attack and of the votes. ``claim`` is the hash of the input that the
     evidence is about: certificates that share one are true or false together. For a live attack on scope ``registry`` there
-    are no votes: ``hits`` of ``total`` is 0 or 1 of 1, by its registry.
+    are no votes: ``hits`` of ``total`` is 0 or 1 of 1, by its registry. ``part`` is what was attacked of a router's
+    certificate, its "choice" or its "answer"; α is then that of both, and the classes of a choice are the experts.
     """
 
     idx: int
@@ -70,6 +71,7 @@ class Attempt:
     claim: str = ""
     again_hits: int = 0
     again_total: int = 0
+    part: str = ""
 
     @property
     def tested_once(self) -> bool:
@@ -94,13 +96,15 @@ class Attempt:
 @dataclass(frozen=True)
 class Case:
     """One certificate to attack. ``origin`` is the input its evidence is about: x, or the enrolled input whose region
-    contains x.
+    contains x. Of a router, ``certificate`` is that of one ``part``, and ``alpha`` that of both together.
     """
 
     idx: int
     x: torch.Tensor
     origin: torch.Tensor
     certificate: Certificate
+    part: str = ""
+    alpha: float | None = None
 
 
 class _Trial:
@@ -111,7 +115,8 @@ class _Trial:
     ) -> None:
         self.g, self.case, self.mode, self.factor, self.budget = g, case, mode, factor, budget
         self.seed, self.votes_seed = (
-            derived_seed(budget.seed, case.idx, factor, mode, what) for what in ("attack", "votes")
+            derived_seed(budget.seed, case.idx, factor, mode, what, *([case.part] if case.part else []))
+            for what in ("attack", "votes")
         )
         self.attacked = g if mode == "live" else frozen_at(g, case.origin)
         self.stateful = mode == "live" and memory is not None
@@ -161,7 +166,7 @@ class _Trial:
             covered,
             certificate.prediction,
             certificate.size,
-            certificate.evidence.alpha,
+            certificate.evidence.alpha if case.alpha is None else case.alpha,
             **asdict(decision),
             size=size,
             attack=STATEFUL + attack if self.stateful else attack,
@@ -174,6 +179,7 @@ class _Trial:
             claim=certificate.evidence.input_hash,
             again_hits=0 if second is None else second.hits,
             again_total=0 if second is None else second.total,
+            part=case.part,
         )
         return attempt, delta
 
@@ -224,12 +230,12 @@ def _recertify(
     evidence = certificate.evidence
     (again,) = g.certify(
         x,
-        n0=evidence.n0,
+        n0=max(1, evidence.n0),  # where all draws were counted none chose the class
         n=RECERTIFY * evidence.n,
         alpha=min(evidence.alpha, SURE),
         norm=certificate.norm if certificate.norm is not None else certificate.region.norm,
         seed=derived_seed(budget.seed, idx, "recertify"),
-        bound="two-class" if evidence.bound == "two-class" else "binary",
+        bound="exact" if evidence.bound == "exact" else "two-class" if evidence.bound == "two-class" else "binary",
         precision=precision_of(certificate),
         budget=certificate.budget,
     )

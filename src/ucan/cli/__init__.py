@@ -22,6 +22,7 @@ from ucan.cli.explore import explore
 from ucan.cli.predict import predict
 from ucan.cli.recertify import recertify
 from ucan.cli.report import report
+from ucan.cli.serve import serve
 from ucan.cli.train import train
 from ucan.cli.tune import tune
 from ucan.cli.verify import verify
@@ -65,7 +66,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, tune, certify, recertify, predict, verify, audit, compare, report, explore, bench):
+for command in (demo, train, tune, certify, recertify, predict, verify, audit, compare, report, explore, serve, bench):
     app.command()(command)
 app.command("export")(export_run)
 app.command("import")(import_results)

@@ -136,7 +136,9 @@ def _show(summary: Summary, attempts: Sequence[Attempt], budget: Budget, ledger:
         table.add_column(name, justify="left" if name == "pipeline" else "right")
     for tally in summary.tallies:
         percent = ceil_percent(tally.broken / tally.attacked)
-        table.add_row(tally.mode, f"{tally.factor:g}", str(tally.attacked), str(tally.broken), percent)
+        table.add_row(
+            f"{tally.mode} {tally.part}".strip(), f"{tally.factor:g}", str(tally.attacked), str(tally.broken), percent
+        )
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table)
     for line in in_words(summary):

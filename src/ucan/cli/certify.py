@@ -7,12 +7,13 @@ import math
 import sys
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ucan.cli import words
 from ucan.cli.progress import Shown
+from ucan.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ucan.runs.certify import Certified
@@ -53,17 +54,19 @@ def certify(
     ] = 100_000,
     alpha: words.AlphaOption = 0.001,
     bound: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="`binary`; `two-class`, which also bounds the runner-up; or `anytime`, which holds for every n at "
-            "once, so that an input may be certified again with more samples."
+            help="`binary`, the default; `randomised`, which gains a little by a random number that follows from the "
+            "seed; `two-class`, which also bounds the runner-up; or `anytime`, which holds for every n at once, so that an "
+            "input may be certified again with more samples. With --stop only `anytime`: the rule has its own."
         ),
-    ] = "binary",
+    ] = None,
     stop: Annotated[
         str | None,
         typer.Option(
             help="Stop sampling an input early: when it is decided whether its radius reaches each of these radii "
-            "(`0.5,1.0`), or when its radius is within this percentage of what more samples could give (`5%`)."
+            "(`0.5,1.0`; in several norms at once `0.5,linf:0.03`), or when its radius is within this percentage of what "
+            "more samples could give (`5%`)."
         ),
     ] = None,
     seed: words.NoiseSeedOption = "0",
@@ -178,7 +181,7 @@ def certify(
         n0=n0,
         n=n,
         alpha=alpha,
-        bound=bound,  # type: ignore[arg-type]
+        bound=_bound(bound, stop),
         stop=stop,
         seed=words.seed_of(seed),
         family=family,
@@ -198,6 +201,16 @@ def certify(
     with nullcontext() if cluster is None else redirect_stdout(sys.stderr):
         done = run(job, out, Shown("certifying", quiet))
     print(json.dumps(done.to_dict()) if as_json else in_words(done))
+
+
+def _bound(name: str | None, stop: str | None) -> Any:
+    """The bound asked for; one that a stopping rule would not use is refused."""
+    if stop is not None and name not in (None, "anytime"):
+        raise InvalidInput(
+            f"--stop has a bound of its own, so that --bound {name} would not be used: leave it out, or give `anytime`, with "
+            "which sampling can be continued beyond n."
+        )
+    return name or "binary"
 
 
 def planned_in_words(planned: Planned) -> str:

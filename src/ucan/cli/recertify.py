@@ -29,6 +29,9 @@ def recertify(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The new run's folder. Default: RUN-recertified.")
     ] = None,
+    certificates: Annotated[
+        bool, typer.Option("--certificates", help="Also write each certificate as JSON, for `ucan verify`.")
+    ] = False,
     device: words.DeviceOption = "auto",
     trust: words.TrustOption = False,
     as_json: words.JsonOption = False,
@@ -55,6 +58,7 @@ def recertify(
         precision=None if precision is None else precision.value,
         backend=None if backend is None else backend.value,
         n=n,
+        certificates=certificates,
         data=source,
         device=device,
         trust=trust,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucan.catalogue import GENERATORS, LAWS, RECIPES
+from ucan.choices import METHODS
 from ucan.cli import words
 from ucan.cli.progress import duration
 from ucan.errors import InvalidInput
@@ -95,8 +96,12 @@ def train(
         for name in preset_names():
             typer.echo(name if quiet else f"{name:28}{_about(name)}")
         if not quiet:
-            for table, catalogue in (("law", LAWS), ("generator", GENERATORS), ("recipe", RECIPES)):
+            for table, catalogue in (("law", LAWS), ("generator", GENERATORS)):
                 print(f"Kinds for [{table}]: {', '.join(catalogue.names())}.", file=sys.stderr)
+            print("Kinds for [recipe], with their passes for each input of an epoch:", file=sys.stderr)
+            for name in RECIPES.names():
+                about = METHODS.get(name) or f"of the package {RECIPES.package(name)}"
+                print(f"  {name:14}{about}", file=sys.stderr)
             print("To copy a preset and edit it: ucan train show NAME > mine.toml", file=sys.stderr)
         return
     if settings == "show" and preset is None and shown is not None:

@@ -1,6 +1,6 @@
 """Generators give μ and Σ. Every generator declares the scope of its guarantee."""
 
-from ucan.generators.base import Fixed, Generator, Isotropic
+from ucan.generators.base import Fixed, Generator, Isotropic, Turn
 from ucan.generators.basis import BasisWise
 from ucan.generators.composed import Composed
 from ucan.generators.context import Context
@@ -8,6 +8,7 @@ from ucan.generators.learned import BudgetWise, CertificationWise, DatasetWise
 from ucan.generators.making import kind_of, make_generator, rebuilt
 from ucan.generators.pattern import Pattern
 from ucan.generators.shape import Estimate, harm_of
+from ucan.generators.splitting import Splitting
 
 __all__ = [
     "BasisWise",
@@ -21,6 +22,8 @@ __all__ = [
     "Generator",
     "Isotropic",
     "Pattern",
+    "Splitting",
+    "Turn",
     "harm_of",
     "kind_of",
     "make_generator",

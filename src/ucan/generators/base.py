@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,6 +30,17 @@ from ucan.scales import Scalar, Scale, as_scale, make_scale
 _SAMPLED: weakref.WeakKeyDictionary[Scale, dict[torch.dtype, Scale]] = weakref.WeakKeyDictionary()
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Stands for a block's random generator where the draws of a noise are enumerated: the block with this number."""
+
+    number: int
+
+    def first(self, size: int) -> int:
+        """The number of the first draw of the block, if every block has this many."""
+        return self.number * size
+
+
 class Generator(nn.Module):
     """Maps inputs to the offset μ and the scale Σ of their noise, y = x + μ + Σε, and declares the scope of its guarantee.
 
@@ -43,6 +55,7 @@ class Generator(nn.Module):
     scope: ClassVar[Scope]
     redrawn: ClassVar[bool] = False  # whether every copy draws its own Σ, so that there is none to hold at an input
     learns_size: ClassVar[bool] = False  # whether only a term of the loss keeps Σ from shrinking in training
+    on_model: ClassVar[bool] = False  # whether it is computed from the classifier, at every input
     _issued: _Issued | None = None  # the last issued noise: constant noise is copied once, for all its certificates
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Generator:
@@ -143,7 +156,7 @@ class Generator(nn.Module):
     def grid_error(self, x: torch.Tensor, law: Law, grid: Grid) -> float:
         """τ: how far, in total variation, a copy of ``perturb_on_grid`` is from one under ideal noise, rounded."""
         self._check_plain()
-        mu, scale = self(x)
+        mu, scale = self.stated(x)
         return grid.error(law, as_scale(scale), mu, x.numel())
 
     def _check_plain(self) -> None:
@@ -158,7 +171,7 @@ class Generator(nn.Module):
 
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The region certified at one input (1, *event) when its class has probability at least p."""
-        _, scale = self(x)
+        _, scale = self.stated(x)
         event = tuple(x.shape[1:])
         own = law.region_norm(norm)
         return Region.sharing(as_scale(scale), law.radius(p, own, math.prod(event), p_b), own, event)
@@ -173,7 +186,7 @@ class Generator(nn.Module):
         event = tuple(x.shape[1:])
         if type(self).region is not Generator.region:
             return max(self.region(law, p, own, x, p_b).budget_factor(budget) for own in law.region_norms())
-        _, scale = self(x)
+        _, scale = self.stated(x)
         asked, sigma, dim = Budget.of(budget, event), as_scale(scale), math.prod(event)
         regions = (Region.sharing(sigma, law.radius(p, own, dim, p_b), own, event) for own in law.region_norms())
         best = max(region.budget_factor(asked) for region in regions)
@@ -187,6 +200,15 @@ class Generator(nn.Module):
             mu, sigma = self(x.clone())  # protects the certified input from a network that works in place
         return issued(self, x, mu.detach(), as_sampled(as_scale(sigma).detached(), x.dtype))
 
+    def starting(self, x: torch.Tensor) -> Callable[[], Generator]:
+        """``at`` in two halves: calling what is returned gives what ``at`` gives. A GPU may compute in between."""
+        return functools.partial(self.at, x)
+
+    def stated(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
+        """(μ, Σ) as regions and certificates are made of them; held noise may have a copy of both on the host."""
+        found: tuple[torch.Tensor, Scale] = self(x)
+        return found
+
     def check_claim(self, law: Law, norm: float | None = None) -> None:
         """Refuse, before any work, a law or a norm that this noise has no guarantee for; by default the law decides."""
 
@@ -197,6 +219,10 @@ class Generator(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Without what was issued: a copy of a generator, or one that was sent elsewhere, issues its own."""
         return {name: value for name, value in vars(self).items() if name != "_issued"}
+
+    def turns(self, law: Law) -> int | None:
+        """The number of different draws, equally likely, if they can be enumerated; None if they cannot."""
+        return None
 
     def looks(self) -> bool:
         """Whether μ and Σ could depend on the input: True unless they are known not to."""
@@ -378,19 +404,30 @@ class Isotropic(Fixed):
 class Held(Generator):
     """Another generator's noise, computed at one input and frozen there, with the same scope and view."""
 
-    def __init__(self, source: Generator, mean: torch.Tensor, scale: Scale) -> None:
+    def __init__(
+        self,
+        source: Generator,
+        mean: torch.Tensor,
+        scale: Scale,
+        on_host: tuple[torch.Tensor, Scale] | None = None,
+    ) -> None:
         super().__init__()
         self.training = False
         self.scope = source.scope  # type: ignore[misc]
         self.view = source.view  # type: ignore[method-assign]
         self.mean = mean.detach()
         self.scale = scale
+        self._on_host = on_host
         self._line = source.describe()
         self._of = (source,)  # in a tuple: not a part of this module
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """The held μ and Σ."""
         return self.mean, self.scale
+
+    def stated(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
+        """The same, on the host where a copy is there."""
+        return self._on_host or (self.mean, self.scale)
 
     def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
         """Drawn block by block; a scalar or a diagonal Σ shapes them all at once and in place.
@@ -445,22 +482,31 @@ class _Issued:
         return all(_same(tensor, copies[name]) for name, tensor in tensors.items())
 
 
-def issued(source: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> Generator:
+def issued(
+    source: Generator,
+    x: torch.Tensor,
+    mean: torch.Tensor,
+    scale: Scale,
+    on_host: tuple[torch.Tensor, Scale] | None = None,
+) -> Generator:
     """μ and Σ checked for inputs like x (1, *event) and copied to their own memory.
 
     Noise is drawn and regions are made from that copy, so a certificate does not change if the generator does. As long as μ
-    and Σ stay the same, all inputs share one copy.
+    and Σ stay the same, all inputs share one copy. ``on_host`` are copies of both that the caller has fetched: they are
+    looked at instead of asking the device, and regions are made from them. Such noise is not shared, and μ and Σ are taken as
+    they are: the caller made them for this input alone.
     """
     tensors, last = _parts(mean, scale), source._issued
-    if last is not None and last.still(tensors, scale):
+    if on_host is None and last is not None and last.still(tensors, scale):
         check_fits(source, x, mean, scale)
         return last.held
-    if not torch.isfinite(mean).all():
+    own = scale.copied() if on_host is None else scale
+    seen_mean, seen = on_host or (mean, own)
+    if not torch.isfinite(seen_mean).all():
         raise InvalidInput(f"{source.describe()}: μ holds a value that is not finite.")
-    own = scale.copied()
-    own.known("check", own.check)
+    seen.known("check", seen.check)
     check_fits(source, x, mean, own)
-    held = Held(source, mean.detach().clone(), own)
+    held = Held(source, mean.detach().clone() if on_host is None else mean, own, on_host)
     source._issued = _Issued(held, tensors)
     return held
 

@@ -22,13 +22,15 @@ class Context:
     """What a generator is made for.
 
     ``images`` are the training inputs (n, *event); without them, noise that is fitted to them is a placeholder, to be
-    filled from saved tensors. ``budget`` is what the noise is to protect from, 1 everywhere by default.
+    filled from saved tensors. ``budget`` is what the noise is to protect from, 1 everywhere by default. ``model`` is the
+    classifier, for noise that is optimised on it.
     """
 
     shape: tuple[int, ...]
     law: Law
     images: torch.Tensor | None = None
     budget: Budget | None = None
+    model: Any = None
 
     @property
     def limits(self) -> Budget:

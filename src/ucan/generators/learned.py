@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +13,11 @@ from torch import nn
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput
-from ucan.generators.base import Generator
+from ucan.generators.base import Generator, issued
 from ucan.generators.context import SHOWN, Context, check_shown
 from ucan.generators.fitted import closed_form
 from ucan.generators.shape import as_map
+from ucan.passes import Fetched, recorded
 from ucan.scales import Diagonal, Scale
 
 # The smallest σ as a share of the largest: a learned scale stays invertible whatever the optimiser does.
@@ -207,6 +209,7 @@ class CertificationWise(Generator):
 
     scope = "frozen"
     learns_size = True
+    _graph: tuple[Any, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] | None = None
 
     def __init__(
         self, channels: int, gamma: float = 1.0, features: int = 16, growth: int = 16, offset: bool = True
@@ -222,8 +225,43 @@ class CertificationWise(Generator):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """μ(x) and σ(x + μ(x)), one of each per input."""
+        mu, sigma = self.maps(x)
+        return mu, Diagonal(sigma)
+
+    def maps(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same as two tensors of x's shape; nothing is looked at, so that a GPU need not be waited for."""
         mu = torch.zeros_like(x) if self.mu_net is None else bounded_offset(self.mu_net(x), self.gamma)
-        return mu, Diagonal(bounded_scale(self.sigma_net(x + mu), self.gamma))
+        return mu, bounded_scale(self.sigma_net(x + mu), self.gamma)
+
+    def at(self, x: torch.Tensor) -> Generator:
+        """μ, Σ ← M, at this input."""
+        return self.starting(x)()
+
+    def starting(self, x: torch.Tensor) -> Callable[[], Generator]:
+        """On a GPU both maps are one recorded graph, and are on their way to the host when this returns."""
+        if not x.is_cuda or type(self).forward is not CertificationWise.forward:
+            return functools.partial(Generator.at, self, x)
+        with torch.no_grad():
+            mu, sigma = self._recorded(x)  # in memory of their own
+        there = Fetched(mu), Fetched(sigma)
+
+        def held() -> Generator:
+            mean, scales = (each.wait().clone() for each in there)  # certificates keep no memory of the device's driver
+            return issued(self, x, mu, Diagonal(sigma), (mean, Diagonal(scales)))
+
+        return held
+
+    def _recorded(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """``maps`` of x (1, *event), by a graph that is recorded for the networks as they lie in memory."""
+        weights = tuple((p.data_ptr(), p.shape) for p in self.parameters())
+        key = (x.shape, x.dtype, x.device, self.gamma, torch.backends.cudnn.allow_tf32, weights)
+        if self._graph is None or self._graph[0] != key:
+            self._graph = key, recorded(self.maps, x)
+        return self._graph[1](x)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the graph, which is of this process."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_graph"}
 
 
 class DenseBlock(nn.Module):

@@ -19,7 +19,8 @@ class Denoised(nn.Module):
     denoiser: a network, or a function, from a noisy batch (n, *event) to a clean one of the same shape.
     classifier: any classifier on clean batches.
 
-    The guarantee is about both together, as deployed; nothing is assumed about the denoiser.
+    The guarantee is about both together, as deployed; nothing is assumed about the denoiser. A classifier none of whose
+    weights are trained stays in evaluation mode.
     """
 
     def __init__(self, denoiser: Any, classifier: Any) -> None:
@@ -28,13 +29,31 @@ class Denoised(nn.Module):
         self.classifier = as_module(classifier, "the classifier")
         self.eval()
 
-    def forward(self, y: torch.Tensor) -> Any:
-        """The classifier's output on the denoised batch."""
+    @classmethod
+    def training_for(cls, classifier: nn.Module, channels: int, width: int = 64, depth: int = 17) -> Denoised:
+        """A fresh DnCNN in front of a classifier whose weights stay as they are: what ``ucan train`` trains."""
+        made = cls(DnCNN(channels, width, depth), classifier)
+        made.classifier.requires_grad_(False)
+        return made
+
+    def train(self, mode: bool = True) -> Denoised:
+        """Both in training mode, or in evaluation mode; a fixed classifier in evaluation mode always."""
+        super().train(mode)
+        if not any(weight.requires_grad for weight in self.classifier.parameters()):
+            self.classifier.eval()
+        return self
+
+    def cleaned(self, y: torch.Tensor) -> torch.Tensor:
+        """The denoised batch."""
         clean = self.denoiser(y)
         if not isinstance(clean, torch.Tensor) or clean.shape != y.shape:
             got = tuple(clean.shape) if isinstance(clean, torch.Tensor) else type(clean).__name__
             raise ModelError(f"the denoiser must return a batch of shape {tuple(y.shape)}, got {got}.")
-        return self.classifier(clean)
+        return clean
+
+    def forward(self, y: torch.Tensor) -> Any:
+        """The classifier's output on the denoised batch."""
+        return self.classifier(self.cleaned(y))
 
 
 class DnCNN(nn.Module):

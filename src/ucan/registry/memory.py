@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ class Registry:
         """
         outcomes = self.certify(g, x, n=n, alpha=alpha, **options)
         inputs = g.check_inputs(x)
-        return [_answer_alone(o, g.arithmetic_error(g.M.at(x1), x1)) for o, x1 in zip(outcomes, inputs, strict=True)]
+        return [answer_alone(o, g.arithmetic_error(g.M.at(x1), x1)) for o, x1 in zip(outcomes, inputs, strict=True)]
 
     def certify_each(
         self, g: SmoothedClassifier, inputs: Iterable[torch.Tensor], plan: CertifyPlan
@@ -115,15 +115,20 @@ class Registry:
         classifier: dict[str, Any] = {}
         for i, x in enumerate(one.to(g.f.device or one.device) for one in inputs):
             classifier = classifier or self.check(g, x, plan)
-            found = self.lookup(x)
-            if found is None:
+            answer = self.stored(x, plan.norm)
+            if answer is None:
                 self._check_room(plan.family)
                 ((_, outcome),) = g.certify_each([x], plan)
-                yield i, self._enrol(x, outcome, {**classifier, **told_by(outcome.evidence)})
-            else:
-                with self._store.storage():
-                    answer = self._given(found, x, plan.norm)
-                yield i, answer
+                answer = self.enrol(x, outcome, classifier)
+            yield i, answer
+
+    def stored(self, x: torch.Tensor, norm: float) -> Certificate | Abstention | None:
+        """The answer for an input (1, *event) inside a stored region, as ``certify`` gives it; None outside of them all."""
+        found = self.lookup(x)
+        if found is None:
+            return None
+        with self._store.storage():
+            return self._given(found, x, norm)
 
     def check(self, g: SmoothedClassifier, x: torch.Tensor, plan: CertifyPlan) -> dict[str, Any]:
         """Refuse, before any vote, other regions, another classifier or another α.
@@ -174,13 +179,15 @@ class Registry:
                 "file for this classifier."
             )
 
-    def enrol(self, x: torch.Tensor, outcome: Certificate | Abstention) -> Certificate | Abstention:
+    def enrol(
+        self, x: torch.Tensor, outcome: Certificate | Abstention, classifier: Mapping[str, Any] | None = None
+    ) -> Certificate | Abstention:
         """Store the result of ``g.certify`` for one input (1, *event), shrunk as needed; return the registry's answer.
 
         If x is inside a stored region, that region's answer is returned and nothing is stored. When this returns, the answer
-        is on disk.
+        is on disk. ``classifier`` is what ``check`` returned: it says more than the outcome's evidence alone.
         """
-        return self._enrol(x, outcome, told_by(outcome.evidence))
+        return self._enrol(x, outcome, {**(classifier or {}), **told_by(outcome.evidence)})
 
     def _enrol(
         self, x: torch.Tensor, outcome: Certificate | Abstention, classifier: dict[str, Any]
@@ -396,7 +403,7 @@ class Registry:
         return _resized(stored, max(0.0, entry.radius - used))
 
 
-def _answer_alone(outcome: Certificate | Abstention, tau: float) -> Prediction | Abstention:
+def answer_alone(outcome: Certificate | Abstention, tau: float) -> Prediction | Abstention:
     """What a certificate answers, with the p-value of the test that this class has no majority; τ is the arithmetic's."""
     if isinstance(outcome, Abstention):
         return outcome

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from ucan.arithmetic import step_name, step_of
+from ucan.choices import norm_name
 from ucan.errors import UcanError
 from ucan.results.metrics import Measure
 from ucan.runs.config import DataRef, RunConfig
@@ -49,7 +50,8 @@ def rule_in_words(rule: Stop | None, budget: bool, by: Measure = "radius") -> st
         )
     if not isinstance(rule, AtRadii):  # a rule from outside
         return f"sampling stopped by the rule {rule}: these are lower bounds"
-    *others, last = (f"{r:g}" for r in rule.radii)
+    named = [f"{r:g}" for r in rule.radii] + [f"{norm_name(norm)} {r:g}" for norm, r in rule.others]
+    *others, last = named
     one, some = ("radius ", "the radii ") if not budget else ("ε = ", "ε = ")
     what = f"{some}{', '.join(others)} and {last} were" if others else f"{one}{last} was"
     where = {"radius": "elsewhere", "alm": "by ALM", "sigma": "in units of Σ"}[by]

@@ -30,6 +30,7 @@ from ucan.results.formats import class_name
 from ucan.results.metrics import labelled
 from ucan.rounding import floor_digits, floor_significant
 from ucan.runs.rebuild import data_of
+from ucan.runs.router import is_router
 from ucan.sidecar import input_hash
 from ucan.tabular import row_answer
 
@@ -144,6 +145,26 @@ def in_words(record: dict[str, Any], truth: int, names: Sequence[str] = ()) -> l
         + condition.get(record["scope"], ", **if the noise stays as it was computed at this input**."),
         f"{called[0].upper()}{called[1:]} {_votes_in_words(evidence, answer)}, so its probability is at least "
         f"{floor_digits(record['p_lower'], 3)}, except with probability {evidence['alpha']:g}.",
+        *_choice_in_words(record.get("choice")),
+    ]
+
+
+def _choice_in_words(choice: dict[str, Any] | None) -> list[str]:
+    """Of a router: which expert was chosen, and how surely; no sentence of a single classifier."""
+    if choice is None:
+        return []
+    evidence = choice["evidence"]
+    if choice["kind"] == "level":
+        side = "above" if choice["above"] else "not above"
+        return [
+            f"A router chose expert {0 if choice['above'] else 1}, since the top probability is {side} "
+            f"{choice['threshold']:g}, except with probability {evidence['alpha']:g}; it stays so within a radius of "
+            f"{floor_significant(choice['radius'], 3)}."
+        ]
+    expert = choice["prediction"]
+    return [
+        f"A router chose expert {expert}, {_votes_in_words(evidence, expert).replace('got', 'with')}, except with probability "
+        f"{evidence['alpha']:g}; the choice stays within a radius of {floor_significant(choice['radius'], 3)}."
     ]
 
 
@@ -167,6 +188,8 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
     truth = run.label_of(number)
     classes = run.config.model.class_names
     said = in_words(record, truth, classes)
+    if is_router(run.config.model.spec) and record["kind"] == "abstention" and "choice" not in record:
+        said.append("The votes are those of the choice, among the experts.")
     if isinstance(dataset, Table) and record["kind"] == "certificate" and run.in_units:
         found_reach = row_answer(dataset.for_model(None, classes), number, run.outcome(number)).reach
         said[1] = said[1] if found_reach is None else found_reach.words()

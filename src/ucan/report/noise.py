@@ -14,6 +14,7 @@ from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.places import found_model
 from ucan.report.runs import Run
+from ucan.runs.router import is_router
 from ucan.scales import Scale, as_scale
 from ucan.training import is_trained_run, load_run
 from ucan.verify import noise_of
@@ -44,7 +45,7 @@ class Noise:
     """
 
     def __init__(self, run: Run, typical: Certificate | None, missing: list[str]) -> None:
-        self.shared = run.scope == "pipeline"
+        self.shared = run.scope == "pipeline" and not is_router(run.config.model.spec)  # experts have their own
         self.run = run
         self.typical = typical
         self.source = _source(run, missing)
@@ -97,7 +98,7 @@ def pixel_scale(scale: Scale, shape: tuple[int, ...]) -> np.ndarray | None:
 def _source(run: Run, missing: list[str]) -> Generator | None:
     """The generator of the trained run that was certified, if it is there and still the same."""
     model = None if run.config.model.spec is None else found_model(run.config.model.spec, run.base)
-    if model is None or not is_trained_run(model):
+    if model is None or not is_trained_run(model) or run.config.noise.given is not None:  # optimised in its place
         return None
     try:
         trained = load_run(model)

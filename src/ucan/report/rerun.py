@@ -15,8 +15,9 @@ from ucan.config import CONFIG, read_config
 from ucan.errors import UcanError
 from ucan.places import found_model
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
-from ucan.runs.fields import Option, from_table, leaves
+from ucan.runs.fields import Leaf, Option, from_table, leaves
 from ucan.runs.read import AUDIT, Run
+from ucan.runs.router import is_router
 from ucan.training import Together, TrainSettings, is_trained_run, preset_names, read_settings
 
 LAWS = {target.partition(":")[2]: name for name, target in catalogue.LAWS.own.items()}
@@ -34,7 +35,7 @@ def commands(run: Run) -> list[str]:
     model = found_model(run.config.model.spec or "", run.base)
     made += [line for one in Together.of(model).folders for line in _trained(one)] if is_trained_run(model) else []
     most = run.inputs + run.left_out
-    options = _options(run.config, trained=bool(model) and is_trained_run(model))
+    options = _options(run.config, trained=is_router(model) or (bool(model) and is_trained_run(model)))
     return [*made, _line("certify", *options, "--max", most, "-o", folder), _audit(run, folder)]
 
 
@@ -50,7 +51,7 @@ def _options(config: Any, kind: str | None = None, trained: bool = False) -> Ite
     kind = kind or config.kind
     for leaf in leaves(type(config)):
         role = leaf.roles.get(kind)
-        if not isinstance(role, Option) or (role.own and trained):
+        if not isinstance(role, Option) or (role.own and trained and not _optimised(leaf, config)):
             continue
         value = SPELLED[leaf.path](config) if kind == "certify" and leaf.path in SPELLED else leaf.of(config)
         if value is None or value == role.default:
@@ -59,6 +60,11 @@ def _options(config: Any, kind: str | None = None, trained: bool = False) -> Ite
             yield role.name
         if value is not True:
             yield f"{value:g}" if role.name == "--norm" else ",".join(value) if isinstance(value, tuple) else value
+
+
+def _optimised(leaf: Leaf, config: Any) -> bool:
+    """Whether this is `--noise` that was given for a trained run: noise optimised on its classifier."""
+    return leaf.path == ("noise", "given") and config.noise.given is not None
 
 
 def _noise(config: RunConfig) -> str | None:

@@ -34,7 +34,7 @@ class Slice:
 def cut(certificate: Certificate) -> Slice | None:
     """The slice through x along the directions in which the noise is least and most; None if there are no such two.
 
-    Exact along every angle: a direction v leaves the region at R/‖Σ⁻¹v‖.
+    Exact along every angle: a direction v leaves the region at R/‖Σ⁻¹v‖; of several regions at the first of theirs.
     """
     region, norm = certificate.region, certificate.norm
     plane = directions(region.scale, region.dim)
@@ -42,10 +42,9 @@ def cut(certificate: Certificate) -> Slice | None:
         return None
     angle = torch.arange(ANGLES, dtype=torch.float64) * (2 * torch.pi / ANGLES)
     circle = torch.stack([angle.cos(), angle.sin()], dim=1)
-    inverse = region.scale.solve(plane)  # of two directions; the others are their combinations
-    edge = circle * (region.radius / torch.linalg.vector_norm(circle @ inverse, ord=region.norm, dim=1))[:, None]
+    edge = circle * (region.radius / region.size(circle @ plane))[:, None]
     ball = circle * (certificate.radius / torch.linalg.vector_norm(circle @ plane, ord=norm, dim=1))[:, None]
-    across, up = (region.radius / torch.linalg.vector_norm(inverse, ord=region.norm, dim=1)).tolist()
+    across, up = (region.radius / region.size(plane)).tolist()
     return Slice(edge.numpy(), ball.numpy(), (across, up))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ucan.arithmetic import step_of
 from ucan.audit import FACTORS, Attempt, Budget, Ledger, Summary, audit_all, modes_of, summarise
 from ucan.audit.images import save_images
 from ucan.certificate import Certificate
@@ -17,17 +18,25 @@ from ucan.data import Labelled
 from ucan.data.tables import by_held
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
-from ucan.places import found
+from ucan.places import found, found_model
 from ucan.registry import Registry
 from ucan.results.lock import LOCK, WriterLock
+from ucan.routed import Deployed
+from ucan.runs.build import routed_of
 from ucan.runs.config import AuditConfig
 from ucan.runs.fields import to_table
-from ucan.runs.jobs import device_of
+from ucan.runs.jobs import Pipeline, device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import AUDIT, Run
 from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.runs.router import is_router
+from ucan.smoothed import SmoothedClassifier
 from ucan.storage import storage
+from ucan.threshold import Threshold
 from ucan.version import __version__
+
+# What is attacked of a router's certificate.
+PARTS = ("choice", "answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +91,8 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     first = next((c for _, c in _certificates(run, chosen)), None)
     if first is None:
         raise InvalidInput(f"{run.folder} was imported and has no certificates to attack.")
-    g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust, run.base)
-    weights = weights_hash(g.f.model)
-    if run.config.model.weights_hash not in (None, weights):  # before the audit's folder is created
-        raise InvalidInput(
-            f"{run.folder} was made with other weights: give the certified weights with --model or --weights."
-        )
+    g = _deployed(job, run, first, dataset, where)
+    weights = weights_hash(g.f.model) if isinstance(g, SmoothedClassifier) else g.identity()
     config = AuditConfig(ucan=__version__, weights_hash=weights, run=run.config_hash, **asdict(job.budget))
     modes, factors = modes_of(first.scope, job.mode), list(job.factors)
     own = run.config.claim.registry
@@ -95,16 +100,68 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     folder = run.folder / AUDIT if out is None else Path(out)
     with _locked(folder), _memory(registry, first) as memory:
         ledger = Ledger(folder, to_table(config))
-        todo = sum(_open(ledger.get(i, f, m)) for i in chosen for m in modes for f in factors)
+        kinds = _kinds(g)
+        todo = sum(_open(ledger.get(i, f, m, k)) for i in chosen for m in modes for f in factors for k in kinds)
         told = _Told(progress)
         with progress.working(todo, len(ledger), job.budget.check):
             attempts = []
-            for held, group in by_held(dataset, chosen):
-                cases = ((idx, dataset[idx][0][None].to(where), c) for idx, c in _certificates(run, group))
-                attempts += audit_all(g.holding(held), cases, ledger, job.mode, factors, job.budget, told, memory)
+            for some in _targets(g, run, dataset, chosen):
+                cases = ((idx, dataset[idx][0][None].to(where), c) for idx, c in some.cases)
+                attempts += audit_all(
+                    some.g, cases, ledger, job.mode, factors, job.budget, told, memory, some.part, some.alpha
+                )
         pictures = save_images(ledger, attempts)
     summary = summarise(attempts, run.config.data.skip or 1)
     return Audited(len(_chosen(run, 0.0, None)), summary, tuple(attempts), ledger, tuple(pictures))
+
+
+def _deployed(job: AuditJob, run: Run, first: Certificate, dataset: Labelled, where: torch.device) -> Deployed:
+    """The classifier of the run, or its router; refused, before the audit's folder is created, if it is another one."""
+    known = run.config.model
+    spec = job.model or (None if known.spec is None else found_model(known.spec, run.base))
+    if not is_router(spec):
+        g = pipeline_of(known, first, where, job.model, job.weights, dataset, job.trust, run.base)
+        if known.weights_hash not in (None, weights_hash(g.f.model)):
+            raise InvalidInput(
+                f"{run.folder} was made with other weights: give the certified weights with --model or --weights."
+            )
+        return g
+    asked = Pipeline(model=spec, classes=len(first.evidence.counts), device=where, trust=job.trust)
+    router = routed_of(asked, torch.zeros(1, *first.region.shape, device=where), step_of(first.evidence.arithmetic))
+    if router.identity() != known.identity:
+        raise InvalidInput(f"{run.folder} was made with another router: give the certified one with --model.")
+    return router
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Certificates to attack and the classifier that they are about; of a router, a part of each."""
+
+    g: SmoothedClassifier
+    cases: Iterable[tuple[int, Certificate]]
+    part: str = ""
+    alpha: float | None = None
+
+
+def _targets(g: Deployed, run: Run, dataset: Labelled, chosen: list[int]) -> Iterator[_Target]:
+    """What is attacked, of a router first all choices, then the answers of each expert."""
+    if isinstance(g, SmoothedClassifier):
+        for held, group in by_held(dataset, chosen):
+            yield _Target(g.holding(held), _certificates(run, group))
+        return
+    whole = list(_certificates(run, chosen))
+    alpha = max(c.alpha for _, c in whole)
+    if PARTS[0] in _kinds(g):
+        yield _Target(g.selector, [(idx, c.choice) for idx, c in whole], PARTS[0], alpha)
+    for k, expert in enumerate(g.experts):
+        yield _Target(expert, [(idx, c.answer) for idx, c in whole if c.expert == k], PARTS[1], alpha)
+
+
+def _kinds(g: Deployed) -> tuple[str, ...]:
+    """The parts that are attacked; a choice by a threshold is none of them (docs/router.md)."""
+    if isinstance(g, SmoothedClassifier):
+        return ("",)
+    return PARTS[1:] if isinstance(g.selector, Threshold) else PARTS
 
 
 class _Told:

@@ -18,19 +18,22 @@ from torch import nn
 
 from ucan.arithmetic import Grid, arithmetic_of, step_of
 from ucan.budget import Budget, read_budget
+from ucan.catalogue import GENERATORS, parsed
 from ucan.data import Labelled
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
-from ucan.generators import Fixed, Generator
+from ucan.generators import Fixed, Generator, Isotropic
 from ucan.laws import Law
 from ucan.models import BUILT_IN, load_model
 from ucan.models.adapt import adapt, normalised
 from ucan.models.factory import is_random
 from ucan.plan import CertifyPlan, PredictPlan
-from ucan.runs.config import DataRef, ModelRef, NoiseRef
+from ucan.routed import Deployed, Routed
+from ucan.runs.config import DataRef, LawRef, ModelRef, NoiseRef
 from ucan.runs.jobs import Inputs, Model, Pipeline, Selection
 from ucan.runs.parts import law_named, noise_named
+from ucan.runs.router import is_router, read_router
 from ucan.scales import Dense
 from ucan.smoothed import SmoothedClassifier
 from ucan.tabular import SmoothedTable, as_amounts
@@ -50,13 +53,13 @@ def law_of(law: str | Law | None, scale: float | None, exponent: float | None) -
     return law_named(law, scale, exponent)
 
 
-def generator_of(noise: str | Generator | None, event: tuple[int, ...], law: Law) -> Generator:
-    """The generator that `--noise` describes, for inputs of this shape; a generator is returned unchanged."""
+def generator_of(noise: str | Generator | None, event: tuple[int, ...], law: Law, model: Any = None) -> Generator:
+    """The generator that `--noise` describes, for inputs of this shape and this classifier; a generator stays as it is."""
     if isinstance(noise, Generator):
         return noise
     path = Path(noise or "")
     if path.suffix != ".npy":
-        return noise_named(noise or "isotropic", event, law)
+        return noise_named(noise or "isotropic", event, law, model)
     sigma = _array("--noise", path).float()
     dim = math.prod(event)
     if sigma.shape == (dim, dim) and sigma.shape != event:
@@ -109,11 +112,11 @@ def _array(option: str, path: Path) -> torch.Tensor:
         raise InvalidInput(f"{option}: {path} cannot be read as a numeric .npy file: {error}.") from error
 
 
-def norm_of(norm: float | None, generator: Generator) -> float:
-    """The norm. If None: the generator's norm if it has exactly one, else 2."""
+def norm_of(norm: float | None, g: Deployed) -> float:
+    """The norm. If None: that of its noise if it has exactly one, else 2."""
     if norm is not None:
         return norm
-    return generator.own_norm or 2.0
+    return g.own_norm or 2.0
 
 
 def step_for(arithmetic: str | None, dataset: Labelled, known: str | None) -> float | torch.Tensor | None:
@@ -138,7 +141,7 @@ def classes_of(model: Any, given: int | None, x: torch.Tensor) -> int:
 class Settled:
     """A smoothed classifier in real arithmetic for the selected inputs, and the names of its classes if known."""
 
-    g: SmoothedClassifier
+    g: Deployed
     selection: Selection
     class_names: tuple[str, ...] | None
     sigma: Mapping[str, float]
@@ -158,9 +161,11 @@ def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settle
         raise InvalidInput(
             f"--sigma is the noise of a table's columns, and {dataset.name} is not a table: use --scale and --noise."
         )
-    g, own = _smoothed(asked, selection.first().to(where), None, remarks)
-    if names is not None and len(names) != g.f.num_classes:
-        raise InvalidInput(f"{len(names)} class names were given, but the model has {g.f.num_classes} classes.")
+    first = selection.first().to(where)
+    g: Deployed
+    g, own = (routed_of(asked, first), None) if is_router(asked.spec) else _smoothed(asked, first, None, remarks)
+    if names is not None and len(names) != g.num_classes:
+        raise InvalidInput(f"{len(names)} class names were given, but the model has {g.num_classes} classes.")
     order = names or own  # the model's own labels take precedence over alphabetical order
     if order is not None and dataset.classes is not None and set(dataset.classes) <= set(order):
         dataset = dataset.in_order(order)
@@ -234,7 +239,7 @@ def _smoothed(
         return _trained(asked, asked.model, first, step), None
     f = adapt(loaded(asked, first.device, event, remarks), first, asked.classes)
     law = law_of(asked.law, asked.scale, asked.exponent)
-    noise = generator_of(asked.noise, event, law)
+    noise = generator_of(asked.noise, event, law, f.model)
     g = SmoothedClassifier(
         f.model, law, noise, f.num_classes, precision=asked.precision, model_id=asked.model_id, step=step
     )
@@ -246,7 +251,7 @@ def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | No
     options = {
         "--law": asked.law,
         "--exponent": asked.exponent,
-        "--noise": asked.noise,
+        "--noise": None if _is_optimised(asked.noise) else asked.noise,
         "--weights": asked.weights,
         "--model-id": asked.model_id,
     }
@@ -259,18 +264,54 @@ def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | No
             f"{folder} was trained on inputs of shape {run.shape}, but these have shape {tuple(first.shape[1:])}."
         )
     law = run.law if asked.scale is None else replace(run.law, scale=asked.scale)
-    return SmoothedClassifier(
-        run.classifier.to(first.device), law, run.generator, run.num_classes, precision=asked.precision, step=step
-    )
+    model, noise = run.classifier.to(first.device), run.generator
+    if asked.noise is not None:
+        if not isinstance(noise, Isotropic):
+            raise InvalidInput(
+                f"{folder} was trained with {noise.describe()} noise, and only isotropic noise is optimised."
+            )
+        noise = generator_of(asked.noise, run.shape, law, model)
+    return SmoothedClassifier(model, law, noise, run.num_classes, precision=asked.precision, step=step)
 
 
-def model_ref(
-    asked: Pipeline, g: SmoothedClassifier, given: bool = False, class_names: Sequence[str] | None = None
-) -> ModelRef:
+def _is_optimised(noise: str | Generator | None) -> bool:
+    """Whether this noise is computed from the classifier, so that a trained run can have it in place of its own."""
+    if not isinstance(noise, str):
+        return isinstance(noise, Generator) and noise.on_model
+    name = parsed(noise)[0]
+    return name in GENERATORS.names() and bool(getattr(GENERATORS.load(name), "on_model", False))
+
+
+def routed_of(asked: Pipeline, first: torch.Tensor, step: float | None = None) -> Routed:
+    """Build the router of a file for inputs like ``first`` (1, *event), on the device of ``first``."""
+    options: dict[str, Any] = {
+        "--law": asked.law,
+        "--scale": asked.scale,
+        "--exponent": asked.exponent,
+        "--noise": asked.noise,
+    }
+    options |= {"--weights": asked.weights, "--model-id": asked.model_id, "--normalise": asked.normalise}
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InvalidInput(f"{asked.spec} states the noise and the model of every part: leave out {', '.join(given)}.")
+    plan = read_router(str(asked.spec))
+    built = [
+        smoothed_of(
+            replace(asked, classes=len(plan.experts) if i == 0 and plan.selector else asked.classes, **part),
+            first,
+            step,
+        )
+        for i, part in enumerate(plan.parts)
+    ]
+    return plan.of(built)
+
+
+def model_ref(asked: Pipeline, g: Deployed, given: bool = False, class_names: Sequence[str] | None = None) -> ModelRef:
     """The config's record of the model; with ``given``, also how its number of classes and its name were given."""
     weights = None if asked.weights is None else str(asked.weights)
     spelled = (asked.classes, asked.model_id) if given else (None, None)
-    hashes = (weights_hash(g.f.model), g.engine.identity())
+    weights_of = weights_hash(g.f.model) if isinstance(g, SmoothedClassifier) else None
+    hashes = (weights_of, g.identity())
     named = tuple(asked.class_names or ()) if given else ()
     return ModelRef(
         asked.spec, weights, *spelled, *hashes, tuple(class_names or ()), named, asked.trust or None, asked.normalise
@@ -297,12 +338,37 @@ def data_ref(asked: Inputs, dataset: Labelled) -> DataRef:
     )
 
 
-def noise_ref(g: SmoothedClassifier) -> NoiseRef:
+def law_ref(g: Deployed) -> LawRef:
+    """The config's record of the law; a router's parts have their own."""
+    return LawRef.of(g.law) if isinstance(g, SmoothedClassifier) else LawRef()
+
+
+def noise_ref(g: Deployed) -> NoiseRef:
     """The config's record of the noise."""
+    if not isinstance(g, SmoothedClassifier):
+        return NoiseRef(None, g.describe())
     return NoiseRef(None, g.M.describe(), dict(g.M.settings()), weights_hash(g.M))
 
 
 def settle_backend(
+    g: Deployed,
+    choice: str,
+    plan: CertifyPlan | PredictPlan,
+    first: torch.Tensor,
+    inputs: int,
+    known: str | None = None,
+) -> str:
+    """Set the backend of g's classifier and return its name; ``known`` is the backend of an existing run.
+
+    The parts of a router have one each; names that differ are separated by commas.
+    """
+    begun = [None] * len(g.parts) if known is None else known.split(",")
+    begun = begun * len(g.parts) if len(begun) == 1 else begun
+    names = [_settle_one(part, choice, plan, first, inputs, own) for part, own in zip(g.parts, begun, strict=True)]
+    return names[0] if len(set(names)) == 1 else ",".join(names)
+
+
+def _settle_one(
     g: SmoothedClassifier,
     choice: str,
     plan: CertifyPlan | PredictPlan,
@@ -310,7 +376,7 @@ def settle_backend(
     inputs: int,
     known: str | None = None,
 ) -> str:
-    """Set the backend of g's classifier and return its name; ``known`` is the backend of an existing run."""
+    """Set the backend of one smoothed classifier."""
     if known is not None and choice in ("auto", known):
         g.engine.backend = "eager" if known == "function" else known
         if (found := g.backend_for(first, plan)) != known:

@@ -30,13 +30,13 @@ from ucan.results.formats import class_name, write
 from ucan.results.metrics import NO_LABEL, labelled
 from ucan.results.store import Store, remove_empty
 from ucan.rounding import floor_percent
+from ucan.routed import Deployed, single
 from ucan.runs.config import Sampling
 from ucan.runs.mishaps import answered
 from ucan.runs.prepare import CertifyJob as CertifyJob
 from ucan.runs.prepare import Prepared, compared, config_of, grows, prepared
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.sheet import SHEET, has_sheet, row_answers, write_sheet
-from ucan.smoothed import SmoothedClassifier
 from ucan.tabular import RowAnswer
 
 # Number of a table's rows that a summary describes.
@@ -161,15 +161,14 @@ def _check_order(store: Store, work: Prepared, progress: Progress) -> None:
 
 
 @contextmanager
-def _memory(
-    path: str | Path | None, g: SmoothedClassifier, first: torch.Tensor, plan: CertifyPlan
-) -> Iterator[Registry | None]:
+def _memory(path: str | Path | None, g: Deployed, first: torch.Tensor, plan: CertifyPlan) -> Iterator[Registry | None]:
     """Open the registry, if one is given, and check that it belongs to this classifier."""
     if path is None:
         yield None
         return
-    with Registry(path, region_norm(g, first, plan.norm)) as registry:
-        registry.check(g, first, plan)
+    one = single(g, "a registry")
+    with Registry(path, region_norm(one, first, plan.norm)) as registry:
+        registry.check(one, first, plan)
         yield registry
 
 
@@ -179,13 +178,13 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
     todo = [index for index in work.selection.indices if index not in done]
     more = _unfinished(work, store, done)
     if work.job.certificates:
-        _write_certificates(store, sorted(done))
+        write_certificates(store, sorted(done))
     tally = _Tally.of(store)
     with progress.working(len(todo) + len(more), len(done) - len(more), plan.n0 + plan.n):
         if not todo and not more:
             return
         with _placed(work, progress) as g:
-            g.engine.on_votes = progress.sampled
+            g.on_votes(progress.sampled)
             begin = last = time.perf_counter()
             for index, outcome in answered(_outcomes(g, work, memory, todo, more), store.__len__, store.folder):
                 label, now = int(data.labels[index]), time.perf_counter()
@@ -207,7 +206,7 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
 
 
 def _outcomes(
-    g: SmoothedClassifier, work: Prepared, memory: Registry | None, todo: list[int], more: dict[int, Evidence]
+    g: Deployed, work: Prepared, memory: Registry | None, todo: list[int], more: dict[int, Evidence]
 ) -> Iterator[tuple[int, Certificate | Abstention]]:
     """Yield each outcome with its input's index: first the new inputs, then those that already have votes.
 
@@ -216,12 +215,16 @@ def _outcomes(
     data, plan = work.selection.dataset, work.plan
     for held, group in by_held(data, todo):
         inputs, at = (data[index][0][None] for index in group), g.holding(held)
-        answers = at.certify_each(inputs, plan) if memory is None else memory.certify_each(at, inputs, plan)
+        answers = (
+            at.certify_each(inputs, plan)
+            if memory is None
+            else memory.certify_each(single(at, "a registry"), inputs, plan)
+        )
         for number, outcome in answers:
             yield group[number], outcome
     for held, group in by_held(data, more):
         begun = ((data[index][0][None], more[index]) for index in group)
-        for number, outcome in certify_more(g.holding(held), begun, plan):
+        for number, outcome in certify_more(single(g.holding(held), "a run with more votes"), begun, plan):
             yield group[number], outcome
 
 
@@ -265,7 +268,7 @@ class _Tally:
 
 
 @contextmanager
-def _placed(work: Prepared, progress: Progress) -> Iterator[SmoothedClassifier]:
+def _placed(work: Prepared, progress: Progress) -> Iterator[Deployed]:
     """Set up where the votes are counted: in this process, or on the workers of a cluster."""
     device = work.first.device.type
     if work.job.cluster is None:
@@ -273,11 +276,11 @@ def _placed(work: Prepared, progress: Progress) -> Iterator[SmoothedClassifier]:
             keep_memory()
         yield work.g
         return
-    with spread(work.g, work.job.cluster, work.job.workers, progress.say, device) as served:
+    with spread(single(work.g, "a cluster"), work.job.cluster, work.job.workers, progress.say, device) as served:
         yield served
 
 
-def _write_certificates(store: Store, indices: Sequence[int]) -> None:
+def write_certificates(store: Store, indices: Sequence[int]) -> None:
     """Write certificates that are missing because an earlier call was interrupted or did not ask for them."""
     (store.folder / "certificates").mkdir(exist_ok=True)
     for index in indices:

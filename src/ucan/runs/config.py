@@ -19,7 +19,7 @@ from ucan.laws import Law
 from ucan.places import base_of, same_place
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, is_secret
 from ucan.runs.fields import Leaf, Option, entry, from_table, leaves, to_table
-from ucan.stopping import Stop, parse_stop
+from ucan.stopping import Stop, package_of, parse_stop
 
 OF_FILE = "told by the file that was imported"
 
@@ -112,6 +112,7 @@ class Sampling:
     alpha: float | None = entry("alpha", certify=Option("--alpha", 0.001), imported=OF_FILE)
     bound: str | None = entry("bound", certify=Option("--bound", "binary"))
     stop: str | None = entry("stop", certify=Option("--stop"), imported=OF_FILE)
+    stop_package: str | None = entry("stop_package", later=True, certify="of a rule that another package brings")
     seed: int | str | None = entry("seed", certify=Option("--seed", 0))
     seed_source: str | None = entry("seed_source", certify=Option("--seed"))
     family: int | None = entry("family", certify=Option("--family"))
@@ -133,6 +134,7 @@ class Sampling:
             plan.alpha,
             plan.bound,
             plan.rule,
+            package_of(plan.stop),
             seed,
             source,
             family,
@@ -151,7 +153,7 @@ class Sampling:
     @property
     def rule(self) -> Stop | None:
         """The stopping rule."""
-        return parse_stop(self.stop)
+        return parse_stop(self.stop, self.stop_package)
 
     @property
     def number(self) -> int:

@@ -47,7 +47,7 @@ def forecast(job: CertifyJob, out: str | Path | None = None, progress: Progress 
     g, size = work.here, forward_size(work.first.numel(), work.first.device)
     for _ in range(2):  # the first pass includes warm-up time
         start = time.perf_counter()
-        g.votes(work.first, size, 1, "plan")
+        g.parts[-1].votes(work.first, size, 1, "plan")
         elapsed = time.perf_counter() - start
     done = 0
     if (work.folder / RESULTS).is_file():
@@ -55,7 +55,7 @@ def forecast(job: CertifyJob, out: str | Path | None = None, progress: Progress 
             done = len(store.done() & set(work.selection.indices))
     data = work.selection.dataset
     held = tuple(column.name for column in data.held) if isinstance(data, Table) else ()
-    samples = work.plan.n0 + work.plan.n
+    samples = (work.plan.n0 + work.plan.n) * min(2, len(g.parts))  # a router asks the selector and one expert
     arithmetic = arithmetic_of(work.g.grid)
     count = len(work.selection.indices)
     names = work.class_names

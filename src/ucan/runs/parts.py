@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import nn
+
 from ucan.catalogue import GENERATORS, PATTERNS, check_noise, parsed
 from ucan.errors import InvalidInput
 from ucan.evidence import make_law
@@ -24,21 +28,23 @@ def law_named(text: str | None, scale: float | None, exponent: float | None) -> 
     return make_law(name, parameters, "--law")
 
 
-def noise_named(text: str, event: tuple[int, ...], law: Law) -> Generator:
+def noise_named(text: str, event: tuple[int, ...], law: Law, model: Any = None) -> Generator:
     """The noise that `--noise NAME` or `--noise 'NAME(parameter=value,…)'` describes: a generator, or a fixed Σ of a kind.
 
-    Noise that is learned, or fitted to training inputs, cannot be made here: it is part of a trained run.
+    Noise that is learned, or fitted to training inputs, cannot be made here: it is part of a trained run. ``model`` is the
+    classifier, for noise that is optimised on it.
     """
     if text in PATTERNS:
         text = f"pattern(norm={PATTERNS[text]})"
     name, parameters = parsed(text)
-    context = Context(event, law)
+    context = Context(event, law, model=model)
     if name not in GENERATORS.names():
         check_noise(text)
         return Fixed.fitted(context, scale={"kind": name, **parameters})
     kind = GENERATORS.load(name)
     made = None if kind.needs_inputs(parameters) else make_generator(name, parameters, context)
-    if made is None or any(p.requires_grad for p in made.parameters()):
+    given = {id(p) for p in model.parameters()} if isinstance(model, nn.Module) else set()
+    if made is None or any(p.requires_grad and id(p) not in given for p in made.parameters()):
         raise InvalidInput(
             f"--noise {name} is learned in training: train it (`ucan train`), and give the trained run's folder as --model."
         )

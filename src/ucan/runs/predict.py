@@ -21,13 +21,13 @@ from ucan.places import started_in
 from ucan.plan import PredictPlan, Seed
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
+from ucan.routed import Deployed
 from ucan.runs.answers import Answer, Answers, Named
-from ucan.runs.build import Settled, data_ref, model_ref, noise_ref, settle, settle_backend, step_for
-from ucan.runs.config import LawRef, PredictConfig, begun_seed, kept_seed
+from ucan.runs.build import Settled, data_ref, law_ref, model_ref, noise_ref, settle, settle_backend, step_for
+from ucan.runs.config import PredictConfig, begun_seed, kept_seed
 from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.mishaps import answered
 from ucan.runs.progress import SILENT, Progress
-from ucan.smoothed import SmoothedClassifier
 from ucan.version import __version__
 
 
@@ -106,11 +106,11 @@ def predict(job: PredictJob, out: str | Path | None = None, progress: Progress =
     for remark in settled.remarks:
         progress.warn(remark)
     first = selection.first().to(where)
-    selection.check(g.f.num_classes)
+    selection.check(g.num_classes)
     begun = answers.about
     g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if begun is None else begun.arithmetic))
     g.holding(selection.held()).check_inputs(first)
-    plan = g.seeded(plan, begun_seed(job.seed, begun), selection.dataset.fingerprint())
+    plan = g.seeded(g.counting(plan), begun_seed(job.seed, begun), selection.dataset.fingerprint())
     answers.begin(_config(job, settled, g, plan, first, table, begun))
     named = Named(selection.dataset.names or (), settled.class_names or ())
     _answer_all(g, selection, answers, plan, progress)
@@ -136,14 +136,14 @@ def _checked(out: str | Path | None) -> Path | None:
 def _config(
     job: PredictJob,
     settled: Settled,
-    g: SmoothedClassifier,
+    g: Deployed,
     plan: PredictPlan,
     first: torch.Tensor,
     table: Path | None,
     begun: PredictConfig | None,
 ) -> PredictConfig:
     """Make the config of the answers; this also chooses the backend."""
-    if begun is not None and g.engine.identity() is None:
+    if begun is not None and g.identity() is None:
         raise InvalidInput("this model cannot be identified: give it a name with --model-id, and start another file.")
     # The backend of another model's answers does not matter: comparing the configs reports that the model differs.
     known = begun.backend if begun is not None and begun.model.spec == job.spec else None
@@ -155,9 +155,9 @@ def _config(
         data=data_ref(job, selection.dataset),
         most=job.most,
         started_in=None if table is None else started_in(table.parent),
-        law=LawRef.of(g.law),
+        law=law_ref(g),
         noise=noise_ref(g),
-        num_classes=g.f.num_classes,
+        num_classes=g.num_classes,
         n=plan.n,
         alpha=plan.alpha,
         seed=seed,
@@ -165,20 +165,18 @@ def _config(
         test=plan.test,
         batch_size=plan.batch_size,
         stop=plan.stop,
-        precision=g.engine.precision,
+        precision=g.precision,
         arithmetic=arithmetic_of(g.grid),
         backend=settle_backend(g.holding(selection.held()), job.backend, plan, first, len(selection.indices), known),
     )
 
 
-def _answer_all(
-    g: SmoothedClassifier, selection: Selection, answers: Answers, plan: PredictPlan, progress: Progress
-) -> None:
+def _answer_all(g: Deployed, selection: Selection, answers: Answers, plan: PredictPlan, progress: Progress) -> None:
     """Predict every input that has no answer yet."""
     todo = [index for index in selection.indices if index not in answers.done]
     right, known = _tally(answers.done.values())
     with progress.working(len(todo), len(answers.done), plan.n):
-        g.engine.on_votes = progress.sampled
+        g.on_votes(progress.sampled)
         last = time.perf_counter()
         where = None if answers.table is None else answers.table.with_name(f"{answers.table.name}.part")
         outcomes = _outcomes(g, selection.dataset, todo, plan)
@@ -194,7 +192,7 @@ def _answer_all(
 
 
 def _outcomes(
-    g: SmoothedClassifier, data: Labelled, todo: Sequence[int], plan: PredictPlan
+    g: Deployed, data: Labelled, todo: Sequence[int], plan: PredictPlan
 ) -> Iterator[tuple[int, Prediction | Abstention]]:
     """Yield (index, outcome) pairs; inputs with the same held columns share a classifier and its forward passes."""
     for held, group in by_held(data, todo):

@@ -16,11 +16,21 @@ from ucan.errors import InvalidInput
 from ucan.places import started_in
 from ucan.plan import Bound, CertifyPlan, Seed
 from ucan.results.store import RESULTS, Store
-from ucan.runs.build import budget_of, data_ref, model_ref, noise_ref, norm_of, settle, settle_backend, step_for
-from ucan.runs.config import ClaimRef, LawRef, RunConfig, Sampling, begun_seed, changes, read_run_config, respelled
+from ucan.routed import Deployed
+from ucan.runs.build import (
+    budget_of,
+    data_ref,
+    law_ref,
+    model_ref,
+    noise_ref,
+    norm_of,
+    settle,
+    settle_backend,
+    step_for,
+)
+from ucan.runs.config import ClaimRef, RunConfig, Sampling, begun_seed, changes, read_run_config, respelled
 from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.progress import Progress
-from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import AtRadii, parse_stop
 from ucan.version import __version__
 
@@ -55,7 +65,7 @@ class Prepared:
     """A checked job: the classifier, the plan, and the output paths."""
 
     job: CertifyJob
-    g: SmoothedClassifier
+    g: Deployed
     plan: CertifyPlan
     selection: Selection
     first: torch.Tensor
@@ -67,7 +77,7 @@ class Prepared:
     sigma: Mapping[str, float]
 
     @property
-    def here(self) -> SmoothedClassifier:
+    def here(self) -> Deployed:
         """The classifier at the first input, with that input's held columns."""
         return self.g.holding(self.selection.held())
 
@@ -83,9 +93,10 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
         progress.warn(remark)
     first = selection.first().to(where)
     _check_held(job, selection)
+    _check_routed(job, g)
     # The run's folder depends on the norm, which depends on the noise; the arithmetic depends on the existing run.
     budget = budget_of(job.budget, selection.dataset, job.model)
-    norm = g.norm_for(None, budget) if job.norm is None and budget is not None else norm_of(job.norm, g.M)
+    norm = g.norm_for(None, budget) if job.norm is None and budget is not None else norm_of(job.norm, g)
     folder, tsv = _places(out, job, f"l{norm:g}" if budget is None else "budget")
     known = read_run_config(folder)
     g = g.on_grid(step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic))
@@ -95,9 +106,9 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
             "a radius over columns with different units is meaningless: stop at a percentage, or give a --budget."
         )
     plan = CertifyPlan(job.n0, job.n, job.alpha, norm, 0, job.batch_size, job.bound, stop, family=family, budget=budget)
-    plan = replace(plan, block=_begun_block(folder))
+    plan = replace(g.counting(plan), block=_begun_block(folder))
     g.holding(selection.held()).check_inputs(first, plan.norm)
-    selection.check(g.f.num_classes)
+    selection.check(g.num_classes)
     if selection.lopsided:
         progress.remark(selection.lopsided)
     if tsv.exists() and not (folder / CONFIG).exists():
@@ -109,12 +120,12 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
         raise InvalidInput(
             f"--family {job.family} is smaller than the number of selected inputs, {len(selection.indices)}."
         )
-    if known is not None and g.engine.identity() is None:
+    if known is not None and g.identity() is None:
         raise InvalidInput(
             f"{folder} holds a run, and this model cannot be identified, so resuming could mix two models: give the model a "
             f"name with --model-id, in a new folder."
         )
-    scope = g.M.scope if job.registry is None else "registry"
+    scope = g.scope if job.registry is None else "registry"
     return Prepared(job, g, plan, selection, first, folder, tsv, scope, known, settled.class_names, settled.sigma)
 
 
@@ -125,6 +136,13 @@ def _check_held(job: CertifyJob, selection: Selection) -> None:
     option = "--cluster" if job.cluster is not None else "--registry" if job.registry is not None else None
     if option is not None:
         raise InvalidInput(f"{option} is not supported with held columns: leave it out, or let every column vary.")
+
+
+def _check_routed(job: CertifyJob, g: Deployed) -> None:
+    """Refuse options that need one smoothed classifier: a router has several."""
+    option = "--cluster" if job.cluster is not None else "--registry" if job.registry is not None else None
+    if len(g.parts) > 1 and option is not None:
+        raise InvalidInput(f"{option} is not supported with a router: leave it out.")
 
 
 def _begun_block(folder: Path) -> int | None:
@@ -150,7 +168,7 @@ def config_of(work: Prepared) -> RunConfig:
         started_in=started_in(work.folder),
         model=model_ref(job, g, given=True, class_names=work.class_names),
         data=data_ref(job, data),
-        law=replace(LawRef.of(g.law), given=job.law if isinstance(job.law, str) else None),
+        law=replace(law_ref(g), given=job.law if isinstance(job.law, str) else None),
         noise=replace(
             noise_ref(g),
             given=noise,
@@ -159,7 +177,7 @@ def config_of(work: Prepared) -> RunConfig:
             steps=data.steps if isinstance(data, Table) else {},
         ),
         claim=ClaimRef(work.scope, plan.norm, g.alm_cap, _budget_word(job.budget), key, registry),
-        sampling=Sampling.of(plan, arithmetic_of(g.grid), backend, g.engine.precision),
+        sampling=Sampling.of(plan, arithmetic_of(g.grid), backend, g.precision),
     )
 
 
@@ -175,7 +193,7 @@ def compared(folder: Path, begun: dict[str, Any], asked: dict[str, Any]) -> list
 
 def grows(old: RunConfig, new: RunConfig) -> bool:
     """Whether more votes are requested and allowed; not with a registry, whose answers are already given."""
-    fewer = (old.sampling.n or 0) < (new.sampling.n or 0)
+    fewer = (old.sampling.n or 0) < (new.sampling.n or 0) and old.law.name is not None  # a router has several laws
     return fewer and old.sampling.can_grow and old.claim.registry is None
 
 

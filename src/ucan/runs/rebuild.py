@@ -16,6 +16,7 @@ from ucan.data.frames import is_table
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.estimators import as_estimator
+from ucan.generators import kind_of
 from ucan.models import load_model
 from ucan.models.adapt import adapt, normalised
 from ucan.models.rows import TableModel
@@ -73,15 +74,17 @@ def pipeline_of(
     step = step_of(outcome.evidence.arithmetic)
     if is_trained_run(model):
         trained = load_run(model)
-        return SmoothedClassifier(
-            trained.classifier.to(device), law, trained.generator, classes, precision=precision, step=step
-        )
+        own = trained.classifier.to(device)
+        on_model = getattr(kind_of(outcome.evidence.noise), "on_model", False)
+        noise = noise_again(outcome, own) if on_model else trained.generator
+        return SmoothedClassifier(own, law, noise, classes, precision=precision, step=step)
     certificate = outcome if isinstance(outcome, Certificate) else None
     shape = None if certificate is None else certificate.region.shape
-    noise = noise_again(outcome)
+    f = _adapted(load_model(model, weights, classes, device, shape, trust=trust), known, shape, device)
+    noise = noise_again(outcome, f)
     named = outcome.evidence.model or ""
     return SmoothedClassifier(
-        _adapted(load_model(model, weights, classes, device, shape, trust=trust), known, shape, device),
+        f,
         law,
         noise,
         classes,

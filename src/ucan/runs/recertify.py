@@ -23,6 +23,7 @@ from ucan.recertify import SHARE
 from ucan.recertify import recertify as certified_again
 from ucan.results.formats import write
 from ucan.results.store import Store
+from ucan.runs.certify import write_certificates
 from ucan.runs.config import RunConfig, changes, kept_seed, read_run_config
 from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
@@ -39,8 +40,8 @@ class RecertifyJob:
     """The settings of a recertification: a run, and what takes the place of its classifier.
 
     ``model`` (with ``weights``) is the new classifier, the run's own if None; ``precision`` and ``backend`` are how it is run.
-    ``n`` is the number of votes in pairs for each input, a tenth of the run's if None. ``data`` is where the inputs are if
-    they have moved.
+    ``n`` is the number of votes in pairs for each input, a tenth of the run's if None. ``certificates``: each is also written
+    as a file. ``data`` is where the inputs are if they have moved.
     """
 
     run: str | Path
@@ -49,6 +50,7 @@ class RecertifyJob:
     precision: str | None = None
     backend: str | None = None
     n: int | None = None
+    certificates: bool = False
     data: str | None = None
     device: str | torch.device = "auto"
     trust: bool = False
@@ -106,6 +108,8 @@ def recertify(job: RecertifyJob, out: str | Path | None = None, progress: Progre
         finally:
             if len(store):
                 write(store, folder / "results.tsv", overwrite=True)
+            if job.certificates:
+                write_certificates(store, sorted(store.done()))
         return _summary(run, store)
 
 
@@ -162,7 +166,7 @@ def _config(job: RecertifyJob, run: Run, folder: Path, new: SmoothedClassifier, 
         identity=new.engine.identity(),
     )
     sampling = replace(
-        old.sampling, n=n, bound=None, stop=None, seed=kept, seed_source=source,
+        old.sampling, n=n, bound=None, stop=None, stop_package=None, seed=kept, seed_source=source,
         precision=new.engine.precision, backend=new.engine.backend,
     )  # fmt: skip
     data = old.data if job.data is None else replace(old.data, source=respelled(job.data, run.base))

@@ -17,6 +17,7 @@ from ucan.generators import Fixed, Generator
 from ucan.laws import norm_name
 from ucan.plan import CertifyPlan
 from ucan.rounding import floor_percent
+from ucan.routed import single
 from ucan.runs.build import Settled, budget_of, norm_of, settle, step_for
 from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.progress import SILENT, Progress
@@ -118,7 +119,7 @@ def tune(job: TuneJob, progress: Progress = SILENT) -> Tuned:
 
 def _shapes(settled: Settled, budget: Budget | None) -> dict[str, Generator]:
     """The shapes to try: the given one; for a table with a budget for all columns, also shapes derived from the budget."""
-    given = {"as given": settled.g.M}
+    given = {"as given": single(settled.g, "ucan tune").M}
     data = settled.selection.dataset
     if not isinstance(data, Table) or budget is None or not bool((budget.limits > 0).all()):
         return given
@@ -137,11 +138,11 @@ def _tried(
     budget: Budget | None,
     progress: Progress,
 ) -> Candidate:
-    g = settled.g
+    g = single(settled.g, "ucan tune")
     law, step = replace(g.law, scale=scale), step_for(job.arithmetic, settled.selection.dataset, None)
     made = SmoothedClassifier(g.f.model, law, noise, g.f.num_classes, precision=g.engine.precision, step=step)
-    made.engine.on_votes = progress.sampled
-    norm = made.norm_for(None, budget) if budget is not None else norm_of(job.norm, noise)
+    made.on_votes(progress.sampled)
+    norm = made.norm_for(None, budget) if budget is not None else norm_of(job.norm, made)
     target = 1.0 if budget is not None else float(job.radius or 0.0)
     plan = CertifyPlan(job.n0, job.n, job.alpha, norm, job.seed, stop=AtRadii((target,)), budget=budget)
     reached = answered = samples = 0

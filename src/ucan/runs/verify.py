@@ -22,9 +22,11 @@ from ucan.models import load_model
 from ucan.models.rows import TableModel
 from ucan.registry import Registry
 from ucan.replay import Replay, replay
-from ucan.runs.build import loaded, settle, smoothed_of
+from ucan.routed import Deployed, single
+from ucan.runs.build import loaded, routed_of, settle, smoothed_of
 from ucan.runs.jobs import Pipeline, Selection, TableOptions, dataset_of
 from ucan.runs.progress import SILENT, Progress
+from ucan.runs.router import is_router
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run
 
@@ -58,7 +60,7 @@ class VerifyJob(Pipeline):
     def states_noise(self) -> bool:
         """Whether the job states the deployed noise; a trained run does."""
         given = (self.law, self.scale, self.exponent, self.noise, self.sigma, self.train)
-        return self._trained or any(option is not None for option in given)
+        return self._trained or is_router(self.spec) or any(option is not None for option in given)
 
     @property
     def _trained(self) -> bool:
@@ -101,6 +103,7 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
             f"{job.certificate} is an abstention or a prediction, not a certificate: it has no region to verify."
         )
     where = job.place()
+    g: Deployed
     if is_table(job.input):
         g, x, data_hash = _of_table(job, record, where)
     else:
@@ -114,9 +117,9 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
         Registry(job.registry) if job.registry is not None else nullcontext() as memory,
         progress.working(1, 0, samples),
     ):
-        g.engine.on_votes = progress.sampled
+        g.on_votes(progress.sampled)
         verdict = verification.verify(record, g, x, job.n, job.alpha, job.seed, memory)
-        redrawn = replay(record, g, _origin(record, x, memory), data_hash) if job.replay else None
+        redrawn = replay(record, single(g, "a replay"), _origin(record, x, memory), data_hash) if job.replay else None
         progress.finished("")
     return Verified(record, verdict, redrawn)
 
@@ -133,7 +136,7 @@ def _of_table(
     selection = Selection.of(dataset_of(job.input, table=options), 1, None)
     if job.states_noise:
         settled = settle(job, selection, where)
-        g, table = settled.g, settled.selection.dataset
+        g, table = single(settled.g, "a table"), settled.selection.dataset
     else:
         f = loaded(job, where, selection.dataset.event_shape)
         rows, table = TableModel.of(f, selection.dataset, len(record.evidence.counts), job.model_id)  # type: ignore[arg-type]
@@ -145,10 +148,13 @@ def _of_table(
     return g, table[job.index][0][None].to(where), table.fingerprint()
 
 
-def _deployed(job: VerifyJob, record: Certificate, x: torch.Tensor, declared: float | None) -> SmoothedClassifier:
+def _deployed(job: VerifyJob, record: Certificate, x: torch.Tensor, declared: float | None) -> Deployed:
     """The classifier under the deployed noise, independent of what the certificate states."""
+    step = _deployed_step(job, declared, record)
+    if is_router(job.spec):
+        return routed_of(job, x, step)
     classes = None if job._trained else len(record.evidence.counts)
-    return smoothed_of(replace(job, classes=classes), x, _deployed_step(job, declared, record))
+    return smoothed_of(replace(job, classes=classes), x, step)
 
 
 def _as_stated(job: VerifyJob, record: Certificate, where: torch.device) -> SmoothedClassifier:

@@ -101,7 +101,10 @@ class Diagonal(Scale):
     elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sigma", finite_tensor("Diagonal", "sigma", self.sigma))
+        # On a GPU not looked at here: the host would wait for it, and ``check`` looks in any case.
+        given = self.sigma
+        on_gpu = isinstance(given, torch.Tensor) and given.is_cuda and given.is_floating_point() and given.numel() > 0
+        object.__setattr__(self, "sigma", given if on_gpu else finite_tensor("Diagonal", "sigma", given))
 
     @property
     def dim(self) -> int:

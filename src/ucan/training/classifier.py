@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
+
 import torch
 from torch import nn
 
+from ucan.catalogue import call
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, TrainingError
-from ucan.models import build_model, load_model
+from ucan.models import Denoised, build_model, load_model
 from ucan.models.build import BuiltIn
+from ucan.models.weights import load_weights, read_weights
 from ucan.training.settings import TrainSettings
 
 
 def build_classifier(settings: TrainSettings, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The classifier that the settings name: a built-in one, or a user's ``package.module:name``."""
+    """The classifier that the settings name: a built-in one, or a user's ``package.module:name``; behind a fresh denoiser,
+    if the settings have one.
+    """
+    model = _build(settings, shape, num_classes)
+    if settings.denoiser is None:
+        return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        make = functools.partial(Denoised.training_for, model, shape[0])
+        denoised: Denoised = call("denoiser", make, settings.denoiser)
+    return denoised
+
+
+def load_start(classifier: nn.Module, start: Path) -> None:
+    """Load the weights to start from. Behind a denoiser they are the classifier's, unless they have a denoiser's as well."""
+    if not isinstance(classifier, Denoised):
+        load_weights(classifier, start)
+        return
+    given = read_weights(start)
+    whole = {k.removeprefix("classifier."): v for k, v in given.items() if k.startswith("classifier.")}
+    if not any(name.startswith("denoiser.") for name in whole):
+        load_weights(classifier.classifier, start)
+        return
+    try:
+        classifier.load_state_dict(whole)
+    except RuntimeError as error:
+        raise TrainingError(
+            f"{start} does not fit this denoiser and model: {' '.join(str(error).split())[:300]}"
+        ) from error
+
+
+def _build(settings: TrainSettings, shape: tuple[int, ...], num_classes: int) -> nn.Module:
     if ":" not in settings.model:
         return build_model(settings.model, shape, num_classes, seed=settings.seed)
     with torch.random.fork_rng(devices=[]):  # the initial weights of a class depend on the seed

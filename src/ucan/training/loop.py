@@ -18,7 +18,6 @@ from torch import nn
 
 from ucan.data import Labelled, as_dataset, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
-from ucan.models import load_weights
 from ucan.places import started_in
 from ucan.storage import Journal
 from ucan.training.batches import Batch, Batches, epoch_seed, flip_and_crop
@@ -34,8 +33,8 @@ from ucan.training.checkpoint import (
     weights_file,
     write_checkpoint,
 )
-from ucan.training.classifier import count_outputs
-from ucan.training.joint import Joint
+from ucan.training.classifier import count_outputs, load_start
+from ucan.training.joint import Exact, Joint
 from ucan.training.recipes import Task
 from ucan.training.settings import TrainSettings
 from ucan.training.share import launched, leave_in_order, share_statistics
@@ -85,8 +84,13 @@ class Trainer:
         self.settings = settings
         self.folder = Path(folder)
         self.on_progress = on_progress
+        if settings.denoiser is not None and finetune is None and ":" not in settings.model:
+            raise TrainingError(
+                f"a denoiser is trained in front of a trained classifier, and {settings.model} has no weights yet: give them "
+                "with --finetune, such as the folder of a trained run."
+            )
         if finetune is not None:
-            load_weights(classifier, weights_file(finetune))
+            load_start(classifier, weights_file(finetune))
         self.fabric = _fabric(accelerator, settings.precision)
         self.fabric.launch()
         if self.fabric.world_size > 1:
@@ -217,7 +221,8 @@ class Trainer:
             for group in optimiser.param_groups:
                 group["lr"] = group["peak"] * schedule(settings.schedule, now.done)
         x = flip_and_crop(batch.x, self.rng, share=self.share) if settings.augment else batch.x
-        metrics = self.wrapped(x, batch.labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
+        given = Exact(x) if settings.precision.endswith("-mixed") else x
+        metrics = self.wrapped(given, batch.labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
         # The processes' gradients are averaged: so weighted, the average is the gradient of the whole batch's mean.
         self.fabric.backward(self.share.world * self.share.fraction * metrics["loss"])
         for optimiser in self.optimisers:
@@ -363,7 +368,8 @@ def schedule(name: str, done: float) -> float:
 
 def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optimizer]:
     """One for the classifier, as the settings say; Adam for the generator, if it has anything to learn."""
-    groups = [{"params": list(joint.classifier.parameters()), "lr": settings.lr, "peak": settings.lr}]
+    weights = [p for p in joint.classifier.parameters() if p.requires_grad]
+    groups = [{"params": weights, "lr": settings.lr, "peak": settings.lr}]
     if settings.optimiser == "adam":
         optimisers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, weight_decay=settings.weight_decay)]
     else:

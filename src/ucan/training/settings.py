@@ -30,7 +30,8 @@ OPTIMISERS, SCHEDULES = ("adam", "sgd"), ("constant", "cosine", "one-cycle")
 class TrainSettings:
     """A training run. The tables ``law``, ``generator`` and ``recipe`` hold a ``kind`` and its parameters.
 
-    ``budget`` is the set of changes to protect against: a table with ``limit``, ``limits`` or ``spread``.
+    ``budget`` is the set of changes to protect against: a table with ``limit``, ``limits`` or ``spread``. With ``denoiser``,
+    a table with the ``width`` and ``depth`` of a DnCNN, that is trained, in front of the model with its weights fixed.
     """
 
     data: str = "digits"
@@ -56,6 +57,7 @@ class TrainSettings:
     generator: dict[str, Any] = field(default_factory=lambda: {"kind": "isotropic"})
     recipe: dict[str, Any] = field(default_factory=lambda: {"kind": "augmentation"})
     budget: dict[str, Any] | None = None
+    denoiser: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -71,6 +73,10 @@ class TrainSettings:
         for name, catalogue in PARTS.items():
             catalogue.check(getattr(self, name).get("kind"), f"{name}.kind")
         check_budget(self.budget)
+        if (self.denoiser is not None) != (self.recipe.get("kind") == "denoise"):
+            raise InvalidInput(
+                'a [denoiser] is trained by [recipe] kind = "denoise", and that recipe trains nothing else.'
+            )
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must be at least 1, got {getattr(self, name)!r}.")

@@ -5,6 +5,7 @@ from ucan.training.recipes.augmentation import Augmentation
 from ucan.training.recipes.base import OfLogits, Recipe, Task, cross_entropy, mean_cost
 from ucan.training.recipes.catrs import CatRs
 from ucan.training.recipes.consistency import Consistency
+from ucan.training.recipes.denoise import Denoise
 from ucan.training.recipes.drt import Drt
 from ucan.training.recipes.macer import Macer
 from ucan.training.recipes.smoothadv import SmoothAdv
@@ -17,6 +18,7 @@ __all__ = [
     "Augmentation",
     "CatRs",
     "Consistency",
+    "Denoise",
     "Drt",
     "Macer",
     "OfLogits",

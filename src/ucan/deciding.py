@@ -1,0 +1,266 @@
+"""What decisions about radii cost: votes over the least that any test needs, what early stopping loses, votes in pairs.
+
+Simulated over probabilities like those of a data set, where the truth is known, and measured on inputs of one's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from ucan.betting import votes_at_least
+from ucan.bounds import Ballot, bound_named, lower_bound
+from ucan.certificate import Abstention, Certificate
+from ucan.laws import Gaussian, Law
+from ucan.plan import CertifyPlan
+from ucan.recertify import recertify
+from ucan.sequential import Selecting
+from ucan.smoothed import SmoothedClassifier
+from ucan.stopping import AtRadii, Case, Radius
+from ucan.votes import Stream
+
+ALPHA, N0, BLOCK, PIECE = 0.001, 100, 128, 1280
+# An input whose limit is below this should take hardly more votes than that.
+FEW = 1000
+# Where votes in pairs are to pay: from and to which R/λ.
+IN_PAIRS = (0.5, 2.4)
+# Inputs, spread over that, which are certified again.
+SPREAD = 8
+
+
+class Inputs(Protocol):
+    """Inputs with their labels (``ucan.data.Labelled``)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]: ...
+
+
+# --- simulated ---
+
+
+@dataclass(frozen=True)
+class Decided:
+    """One input: its limit, the votes that chose the class and that decided, whether it is certified, and by a fixed n."""
+
+    limit: float
+    selection: int
+    votes: int
+    certified: bool
+    fixed: bool
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Decisions "is the radius at least r?" on inputs that reach it: means of limit and votes (those that choose the class
+    included), votes above the limit where that is below 1,000 (selection apart), and certified shares.
+    """
+
+    radius: float  # in multiples of λ
+    inputs: int
+    cap: int
+    limit: float
+    votes: float
+    above: float
+    selection: float
+    certified: float
+    fixed: float
+    share: float  # of all inputs, those that reach the radius
+
+    @property
+    def over(self) -> float:
+        """Votes over the limit, as a ratio of means."""
+        return self.votes / self.limit
+
+    @property
+    def lost(self) -> float:
+        """What a fixed n certifies more, in points of all inputs."""
+        return 100 * (self.fixed - self.certified) * self.share
+
+
+def probabilities(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Of the class, over a data set that is partly easy and partly not."""
+    kind = rng.random(count)
+    easy, middling, hard = rng.beta(40, 0.4, count), rng.beta(5, 1.5, count), rng.beta(1, 3, count)
+    return np.where(kind < 0.35, easy, np.where(kind < 0.75, middling, hard))
+
+
+def decide(p: float, r: float, cap: int, rng: np.random.Generator) -> Decided:
+    """Is the radius at least r? From votes that hit the class, the first of two, with probability p; λ = 1."""
+    law = Gaussian(1.0)
+    radius, rule, p0 = Radius(law.radius, law.probability), AtRadii((r,)), float(law.probability(r))
+    lead = rule.lead(Case(cap, ALPHA, radius), N0)
+    selecting = Selecting(Stream(0, "", "select"), N0, lead, np.zeros(3, dtype=np.int64))
+    selecting.add((rng.random(N0) >= p).astype(int))
+    c_A = int(selecting.tally[:2].argmax())
+    draws = (rng.random(cap) < p) == (c_A == 0)
+    chose = (int(selecting.tally[c_A]), selecting.drawn)
+    watch, hits, drawn = rule.watch(Case(cap, ALPHA, radius, BLOCK, chose)), 0, 0
+    taken: int | None = None
+    while taken is None and drawn < cap:
+        votes = draws[drawn : drawn + PIECE]
+        taken = watch.look(hits, drawn, votes)
+        hits, drawn = hits + int(votes[:taken].sum()), drawn + (len(votes) if taken is None else taken)
+    ballot = Ballot(hits, drawn - hits, drawn, ALPHA, False, cap, chose, rule.thresholds(radius))
+    certified = c_A == 0 and bound_named(rule.bound).probabilities(ballot)[0] >= p0
+    fixed = c_A == 0 and lower_bound(int(draws.sum()), cap, ALPHA) >= p0
+    return Decided(min(cap, votes_at_least(p, p0, ALPHA)), selecting.drawn, drawn, certified, fixed)
+
+
+def simulated(r: float, count: int, cap: int) -> Simulated:
+    """Decisions about one radius over the first ``count`` inputs that reach it."""
+    p = probabilities(6 * count, np.random.default_rng(1))
+    reaching, rng = p > Gaussian(1.0).probability(r), np.random.default_rng(2)
+    found = [decide(float(one), r, cap, rng) for one in p[reaching][:count]]
+
+    def mean(values: Iterable[float]) -> float:
+        return float(np.mean([*values] or [0.0]))
+
+    selection = mean(d.selection for d in found)
+    return Simulated(
+        r,
+        len(found),
+        cap,
+        mean(d.limit for d in found),
+        mean(d.votes for d in found) + selection,
+        mean(d.votes - d.limit for d in found if d.limit < FEW),
+        selection,
+        mean(d.certified for d in found),
+        mean(d.fixed for d in found),
+        float(reaching.mean()),
+    )
+
+
+# --- on inputs of one's own ---
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One input after its radii were decided: its class, radius, votes, those that chose the class, and hits."""
+
+    index: int
+    prediction: int | None
+    radius: float
+    n: int
+    n0: int
+    hits: int
+
+    @classmethod
+    def of(cls, index: int, outcome: Certificate | Abstention) -> Outcome:
+        """What is kept of a certificate or an abstention."""
+        evidence, c_A = outcome.evidence, outcome.prediction
+        hits = 0 if c_A is None else evidence.counts[c_A]
+        return cls(index, c_A, outcome.radius, evidence.n, evidence.n0, hits)
+
+    def limit(self, radii: Sequence[float], law: Law, alpha: float) -> float | None:
+        """The least votes for the largest of these radii that it reached, if p is the share of hits; None if none was."""
+        reached = [r for r in radii if 0 < self.radius >= r]
+        if not reached or not self.n:
+            return None
+        return votes_at_least(self.hits / self.n, float(law.probability(reached[-1])), alpha)
+
+
+@dataclass(frozen=True)
+class OnData:
+    """Several radii decided in one pass for each of some inputs: seconds, votes, and votes over the limit where there is
+    one.
+    """
+
+    inputs: int
+    seconds: float
+    votes: int
+    over: float | None
+
+    @classmethod
+    def of(
+        cls, found: Sequence[Outcome], seconds: float, radii: Sequence[float], law: Law, plan: CertifyPlan
+    ) -> OnData:
+        """The sum of outcomes."""
+        limits = [(one.n + one.n0, one.limit(radii, law, plan.level)) for one in found]
+        over = [(votes, min(plan.n, limit)) for votes, limit in limits if limit is not None]
+        ratio = sum(votes for votes, _ in over) / sum(limit for _, limit in over) if over else None
+        return cls(len(found), seconds, sum(votes for votes, _ in limits), ratio)
+
+
+def decided(
+    g: SmoothedClassifier, inputs: Iterable[torch.Tensor], radii: Sequence[float], plan: CertifyPlan
+) -> Iterator[Outcome]:
+    """Each input (1, *event) when all radii are decided there, in the order in which they finish."""
+    for index, outcome in g.certify_each(inputs, replace(plan, stop=AtRadii(tuple(radii)))):
+        yield Outcome.of(index, outcome)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A certificate of another precision from votes in pairs: R/λ before, the share of it that is kept, votes before and
+    now, and whether they were in pairs.
+    """
+
+    radius: float
+    kept: float
+    n: int
+    m: int
+    in_pairs: bool
+    lost: int | None
+    seconds: tuple[float, float]
+
+
+def kept(old: SmoothedClassifier, new: SmoothedClassifier, x: torch.Tensor, n: int) -> Kept | None:
+    """Certify the old classifier at x (1, *event) with n votes, then the new one with a tenth of them; None if it abstains."""
+    start = time.perf_counter()
+    (before,) = old.certify(x, n=n, alpha=ALPHA)
+    if not isinstance(before, Certificate):
+        return None
+    middle = time.perf_counter()
+    now = recertify(before, old, new, x)
+    pairs, scale = now.evidence.pairs, old.law.scale
+    seconds = (middle - start, time.perf_counter() - middle)
+    lost = None if pairs is None else pairs.lost
+    return Kept(before.radius / scale, now.radius / before.radius, n, now.evidence.n, pairs is not None, lost, seconds)
+
+
+def in_bf16(
+    model: nn.Module, classes: int, law: Law, inputs: Inputs, outcomes: Sequence[Outcome], n: int, backend: str
+) -> list[Kept]:
+    """What is left of certificates in fp32 when the network goes on in bf16, at inputs spread over ``IN_PAIRS``."""
+    old, new = (SmoothedClassifier(model, law, None, classes, backend, precision) for precision in ("fp32", "bf16"))
+    left = {one.index: one.radius / law.scale for one in outcomes if one.radius > 0}
+    found: list[Kept] = []
+    for wanted in np.linspace(*IN_PAIRS, SPREAD).tolist():
+        inside = [index for index, size in left.items() if IN_PAIRS[0] <= size <= IN_PAIRS[1]]
+        if not inside:
+            break
+        index = min(inside, key=lambda i: abs(left[i] - wanted))
+        del left[index]
+        one = kept(old, new, inputs[index][0][None], n)
+        found += [] if one is None else [one]
+    return found
+
+
+def on_data(
+    model: nn.Module,
+    classes: int,
+    law: Law,
+    inputs: Inputs,
+    count: int,
+    cap: int,
+    choice: tuple[str, str | None],
+) -> tuple[list[Outcome], OnData]:
+    """Ten radii from 0 to 4.5 λ, decided in one pass for so many inputs, evenly spread; backend and precision as chosen."""
+    backend, precision = choice
+    g = SmoothedClassifier(model, law, None, classes, backend, precision)
+    radii, plan = [0.5 * i * law.scale for i in range(10)], CertifyPlan(n=cap, alpha=ALPHA)
+    places = [i * len(inputs) // count for i in range(count)]
+    (first,) = g.check_inputs(inputs[0][0][None], plan.norm)
+    g.backend_for(first, plan)  # the compiler's time is another row's
+    start = time.perf_counter()
+    found = list(decided(g, (inputs[i][0][None].to(first) for i in places), radii, plan))
+    seconds = time.perf_counter() - start
+    outcomes = [replace(one, index=places[one.index]) for one in found]
+    return outcomes, OnData.of(outcomes, seconds, radii, law, plan)

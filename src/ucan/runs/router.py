@@ -1,0 +1,79 @@
+"""A router as a file: which selector chooses among which experts, each with its own noise."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ucan.errors import InvalidInput
+from ucan.routed import Routed
+from ucan.smoothed import SmoothedClassifier
+from ucan.threshold import Threshold
+
+# The settings of a part; each is the option of that name.
+SETTINGS = ("model", "weights", "law", "scale", "exponent", "noise", "model_id", "precision", "normalise")
+EXAMPLE = (
+    "a router is a [selector] with a model, or threshold = τ, and two or more [[expert]] tables, each with a model and its "
+    "noise (docs/router.md)"
+)
+
+
+@dataclass(frozen=True)
+class RouterFile:
+    """The settings of each part: those of the selector, and of the experts in their order.
+
+    With a ``threshold`` there is no selector: expert 0 answers where its top probability is above it.
+    """
+
+    selector: Mapping[str, Any] | None
+    experts: tuple[Mapping[str, Any], ...]
+    threshold: float | None = None
+
+    @property
+    def parts(self) -> tuple[Mapping[str, Any], ...]:
+        """All parts, in the order in which ``of`` takes them."""
+        return self.experts if self.selector is None else (self.selector, *self.experts)
+
+    def of(self, parts: Sequence[SmoothedClassifier]) -> Routed:
+        """The router of these classifiers."""
+        if self.threshold is not None:
+            return Routed(Threshold(parts[0], self.threshold), parts)
+        return Routed(parts[0], parts[1:])
+
+
+def is_router(spec: str | None) -> bool:
+    """Whether ``--model`` names a router's file."""
+    return spec is not None and Path(spec).suffix == ".toml"
+
+
+def read_router(path: str | Path) -> RouterFile:
+    """Read a router's file. A model that lies beside the file, as a path from there, is found there."""
+    path = Path(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read as a router: {error}.") from error
+    unknown = sorted(table.keys() - {"selector", "threshold", "expert"})
+    experts, selector, threshold = table.get("expert"), table.get("selector"), table.get("threshold")
+    one = (selector is None) != (threshold is None)
+    if unknown or not one or not isinstance(experts, list) or len(experts) < 2:
+        what = f"it has {', '.join(unknown)}" if unknown else "a table is missing"
+        raise InvalidInput(f"{path} is not a router, since {what}: {EXAMPLE}.")
+    return RouterFile(
+        None if selector is None else _part(path, "selector", selector),
+        tuple(_part(path, f"expert {k}", expert) for k, expert in enumerate(experts)),
+        threshold,
+    )
+
+
+def _part(path: Path, name: str, table: Any) -> Mapping[str, Any]:
+    if not isinstance(table, dict) or not isinstance(table.get("model"), str):
+        raise InvalidInput(f"{path}: {name} must be a table with a model.")
+    unknown = sorted(table.keys() - set(SETTINGS))
+    if unknown:
+        raise InvalidInput(f"{path}: {name} has {', '.join(unknown)}; its settings are {', '.join(SETTINGS)}.")
+    beside = {key: str(path.parent / table[key]) for key in ("model", "weights") if key in table}
+    return {**table, **{key: place for key, place in beside.items() if Path(place).exists()}}

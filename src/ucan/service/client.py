@@ -1,0 +1,182 @@
+"""A client of the service; it needs nothing but Python's standard library besides UCAN."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import json
+import os
+import re
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from ucan.certificate import Abstention, Certificate, Level, Prediction, from_dict
+from ucan.errors import InvalidInput, ServiceError
+
+TENSORS = re.compile(r"^[0-9a-f]{64}\.safetensors$")
+# Seconds between two tries where the service does not say.
+PAUSE = 0.2
+
+
+class _Connection:
+    """A connection of one thread, closed with the thread."""
+
+    def __init__(self, made: http.client.HTTPConnection) -> None:
+        self.made = made
+
+    def __del__(self) -> None:
+        self.made.close()
+
+
+class Client:
+    """Asks a service of ``ucan serve``; its answers are the records of ``g.certify`` and ``g.predict``.
+
+    Args:
+        url: the address that ``ucan serve`` printed, such as "http://127.0.0.1:8000".
+        token: the bearer token; that of UCAN_TOKEN if None.
+        timeout: seconds to wait for a connection and for an answer.
+        patience: seconds to go on trying while the service is busy (429) or stopping (503).
+
+    Several threads may share a client; each has a connection of its own.
+    """
+
+    def __init__(self, url: str, token: str | None = None, timeout: float = 120.0, patience: float = 60.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInput(f"url must look like http://127.0.0.1:8000, got {url!r}.")
+        self.url, self._parts = url.rstrip("/"), parts
+        self._token = os.environ.get("UCAN_TOKEN") if token is None else token
+        self.timeout, self.patience = timeout, patience
+        self._own = threading.local()
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    def certify(self, x: Any, **options: Any) -> Certificate | Abstention:
+        """The certificate of one input, a tensor or an array (*event) or (1, *event).
+
+        Options: n, alpha, norm, stop, deadline, and seed where the service allows it.
+        """
+        outcome = self._asked("certify", x, options)
+        assert not isinstance(outcome, Prediction), "the service certifies"
+        return outcome
+
+    def predict(self, x: Any, **options: Any) -> Prediction | Abstention:
+        """The smoothed classifier's answer for one input. Options: n, alpha, stop (bool), deadline, seed."""
+        outcome = self._asked("predict", x, options)
+        assert not isinstance(outcome, Certificate), "the service predicts"
+        return outcome
+
+    def about(self) -> dict[str, Any]:
+        """The service's shape, classes, norms, limits and defaults."""
+        found: dict[str, Any] = json.loads(self._get("/v1/about"))
+        return found
+
+    def metrics(self) -> str:
+        """The service's numbers, in Prometheus's format."""
+        return self._get("/metrics").decode()
+
+    def healthy(self) -> bool:
+        """Whether the service answers and is well."""
+        try:
+            return self._once("GET", "/healthz", None)[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def post(self, kind: str, x: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """An answer as plain JSON values."""
+        norm = {"norm": "inf"} if options.get("norm") == float("inf") else {}
+        body = json.dumps({"input": {"npy": _npy(x)}, **options, **norm}).encode()
+        found: dict[str, Any] = json.loads(self._patiently("POST", f"/v1/{kind}", body))
+        return found
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        self._own.connection = None
+
+    def _asked(self, kind: str, x: Any, options: dict[str, Any]) -> Certificate | Abstention | Prediction:
+        record = self.post(kind, x, options)
+        names = [name for name in _files(record) if TENSORS.match(name)]
+        if not names:
+            return _whole(from_dict(record))
+        with tempfile.TemporaryDirectory(prefix="ucan-client-") as folder:
+            for name in names:
+                (Path(folder) / name).write_bytes(self._get(f"/v1/tensors/{name}"))
+            return _whole(from_dict(record, folder))
+
+    def _get(self, path: str) -> bytes:
+        return self._patiently("GET", path, None)
+
+    def _patiently(self, method: str, path: str, body: bytes | None) -> bytes:
+        """The body of an answer; tries again while the service is busy, or its connection was closed in between."""
+        last, failed = time.monotonic() + self.patience, 0
+        while True:
+            pause = PAUSE
+            try:
+                status, headers, data = self._once(method, path, body)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                failed += 1
+                if failed > 2 or isinstance(error, TimeoutError):
+                    raise ServiceError(f"{self.url} cannot be reached: {error or type(error).__name__}.") from error
+            else:
+                if status == 200:
+                    return data
+                told = _error(data)
+                waits = headers.get("retry-after")
+                if status not in (429, 503) or waits is None or time.monotonic() >= last:
+                    raise ServiceError(f"{self.url}: {told[1]} ({status})", status, told[0])
+                pause = max(PAUSE, min(float(waits), last - time.monotonic()))
+            time.sleep(pause)
+
+    def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, str], bytes]:
+        held = getattr(self._own, "connection", None)
+        if held is None:
+            kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+            host = self._parts.hostname
+            assert host is not None, "it was checked"
+            held = self._own.connection = _Connection(kind(host, self._parts.port, timeout=self.timeout))
+        connection = held.made
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
+        response = connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+
+
+def _npy(x: Any) -> str:
+    """An array as a base64 .npy."""
+    file = io.BytesIO()
+    np.save(file, np.asarray(x.detach().cpu() if hasattr(x, "detach") else x), allow_pickle=False)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def _files(entry: Any) -> list[str]:
+    """The files of tensors that a record refers to."""
+    if isinstance(entry, dict):
+        own = [entry["file"]] if isinstance(entry.get("file"), str) else []
+        return own + [name for value in entry.values() for name in _files(value)]
+    return [name for value in entry for name in _files(value)] if isinstance(entry, list) else []
+
+
+def _error(data: bytes) -> tuple[str, str]:
+    try:
+        found = json.loads(data)
+        return str(found["error"]), str(found["message"])
+    except (ValueError, KeyError, TypeError):
+        return "unknown", data[:200].decode(errors="replace")
+
+
+def _whole(outcome: Certificate | Abstention | Prediction | Level) -> Certificate | Abstention | Prediction:
+    """The outcome; a router's choice alone is no answer."""
+    if isinstance(outcome, Level):
+        raise ServiceError("the service answered with a router's choice alone: is it another version?")
+    return outcome

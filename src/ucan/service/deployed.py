@@ -1,0 +1,173 @@
+"""The classifier that a service answers with: a run's, rebuilt from its folder, and refused if it is another one now."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ucan.arithmetic import arithmetic_of
+from ucan.certificate import Certificate
+from ucan.data import Labelled
+from ucan.errors import InvalidInput, UcanError
+from ucan.fingerprint import weights_hash
+from ucan.plan import CertifyPlan
+from ucan.runs.build import settle_backend
+from ucan.runs.config import DataRef
+from ucan.runs.read import Run
+from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.service.inputs import Form
+from ucan.smoothed import SmoothedClassifier
+from ucan.training import is_trained_run, load_run
+
+# Votes of a certificate, where neither the run nor the request says: the run of `ucan train` states none.
+VOTES = 10_000
+NORMS = (1, 2, math.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Deployed:
+    """A smoothed classifier, the inputs that it takes, and the settings that its run was certified with.
+
+    ``remembers``: its run answered through a registry.
+    """
+
+    name: str
+    g: SmoothedClassifier
+    form: Form
+    plan: CertifyPlan
+    norms: tuple[float, ...]
+    class_names: tuple[str, ...]
+    remembers: str | None
+
+    @classmethod
+    def open(
+        cls,
+        run: str | Path,
+        model: str | None = None,
+        weights: str | Path | None = None,
+        source: str | None = None,
+        device: torch.device | None = None,
+        trust: bool = False,
+    ) -> Deployed:
+        """The run in this folder: one that ``ucan certify`` made, or ``ucan train``."""
+        run, device = Path(run), device or torch.device("cpu")
+        if not run.is_dir():
+            raise InvalidInput(f"there is no folder {run}: give the folder of a `ucan certify` or a `ucan train` run.")
+        if is_trained_run(run):
+            if model is not None or weights is not None:
+                raise InvalidInput(f"{run} is a trained run and brings its own model: leave out --model and --weights.")
+            return _trained(run, source, device)
+        return _certified(run, model, weights, source, device, trust)
+
+    def about(self) -> dict[str, Any]:
+        """What a client may want to know, as plain JSON values."""
+        plan = self.plan
+        return {
+            "name": self.name,
+            "shape": list(self.form.shape),
+            "classes": self.g.f.num_classes,
+            "class_names": list(self.class_names) or None,
+            "norms": ["inf" if norm == math.inf else norm for norm in self.norms],
+            "law": repr(self.g.law),
+            "noise": self.g.M.describe(),
+            "arithmetic": arithmetic_of(self.g.grid),
+            "defaults": {
+                "n": plan.n,
+                "alpha": plan.alpha,
+                "norm": "inf" if plan.norm == math.inf else plan.norm,
+                "stop": plan.rule,
+            },
+        }
+
+
+def _certified(
+    run: Path, model: str | None, weights: str | Path | None, source: str | None, device: torch.device, trust: bool
+) -> Deployed:
+    opened = Run.open(run)
+    config, columns = opened.config, opened.columns
+    if not opened.inputs:
+        raise InvalidInput(f"{run} has no results yet: let `ucan certify` finish at least one input first.")
+    if config.data.columns:
+        raise InvalidInput(f"{run} is about a table; a service answers about arrays and pictures.")
+    # A certificate tells Σ, an abstention only the law: prefer the former.
+    first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
+    g = pipeline_of(config.model, first, device, model, weights, trust=trust)
+    dataset = _data(config.data, source)
+    if isinstance(first, Certificate):
+        shape = tuple(first.region.shape)
+    elif dataset is not None:
+        shape = dataset.event_shape
+    else:
+        raise InvalidInput(f"neither the data of {run} are here nor a certificate that tells their shape: give --data.")
+    same = config.model.weights_hash in (None, weights_hash(g.f.model))
+    if not same or first.evidence.model not in (None, g.engine.identity()):
+        raise InvalidInput(
+            f"the model is not the one that {run} certified: certify it again, then serve that run. (If it has moved, give "
+            f"--model and --weights.)"
+        )
+    stop = config.sampling.rule
+    plan = config.sampling.plan(opened.norm)
+    plan = replace(plan, precision=None, family=1, budget=first.budget, stop=stop, block=first.evidence.block)
+    form = Form(shape, _dtype(dataset), config.data.size)
+    known = config.sampling.backend
+    return _checked(
+        opened.label, g, form, plan, tuple(config.model.class_names), config.claim.registry, known or "eager"
+    )
+
+
+def _trained(run: Path, source: str | None, device: torch.device) -> Deployed:
+    trained = load_run(run)
+    settings = trained.settings
+    dataset = _data(DataRef(settings.data, size=settings.size, channels=trained.shape[0]), source)
+    step = None if dataset is None else dataset.step
+    g = SmoothedClassifier(
+        trained.classifier.to(device), trained.law, trained.generator, trained.num_classes, step=step
+    )
+    norms = trained.generator.norms(trained.law)
+    plan = CertifyPlan(n=VOTES, norm=2 if 2 in norms else norms[0], budget=trained.budget)
+    names = () if dataset is None else tuple(dataset.classes or ())
+    form = Form(tuple(trained.shape), _dtype(dataset), settings.size)
+    return _checked(run.resolve().name, g, form, plan, names, None, "eager")
+
+
+def _checked(
+    name: str,
+    g: SmoothedClassifier,
+    form: Form,
+    plan: CertifyPlan,
+    class_names: tuple[str, ...],
+    remembers: str | None,
+    backend: str,
+) -> Deployed:
+    """Refuse, before the service opens, a classifier that cannot answer its inputs; find out which norms it supports."""
+    example = torch.zeros(1, *form.shape, dtype=form.dtype)
+    (x,) = g.check_inputs(example, plan.norm)
+    settle_backend(g, backend, plan, x, 1, backend)
+    norms = tuple(norm for norm in NORMS if _supports(g, example, norm))
+    return Deployed(name, g, form, plan, norms, class_names, remembers)
+
+
+def _supports(g: SmoothedClassifier, example: torch.Tensor, norm: float) -> bool:
+    try:
+        g.check_inputs(example, norm)
+    except UcanError:
+        return False
+    return True
+
+
+def _data(data: DataRef, source: str | None) -> Labelled | None:
+    """The run's data, if they are here: they tell the step and the precision of inputs. A service needs no more of them."""
+    try:
+        return data_of(data, source)
+    except UcanError:
+        if source is not None:
+            raise
+        return None
+
+
+def _dtype(dataset: Labelled | None) -> torch.dtype:
+    return torch.float32 if dataset is None or not len(dataset) else dataset[0][0].dtype
