@@ -168,6 +168,7 @@ def check_page(page: Path, folder: Path) -> list[str]:
     for line in lines:
         words = shortened(line)
         if "finetuned" in line or lacking & set(words):
+            lacking |= set(re.findall(r" -o (\S+)", line))
             continue
         wrong += [f"{page.name}: {problem}" for problem in _problem(words, folder, lacking)]
         if "-o runs/mine" in line and (folder / "runs/mine").exists():  # the others need its certificates, all of them

@@ -37,13 +37,13 @@ g = ucan.SmoothedClassifier(model, ucan.Gaussian(0.25))
 answers = g.certify(torch.rand(1, 3, 32, 32), n=60)
 """
 PIPELINE = """
-import pickle
+import pathlib, pickle
 import pandas as pd
 from sklearn import compose, linear_model, pipeline, preprocessing
 train = pd.read_csv("train.csv")
 encode = compose.make_column_transformer((preprocessing.OneHotEncoder(), ["job"]), remainder="passthrough")
 model = pipeline.make_pipeline(encode, preprocessing.StandardScaler(), linear_model.LogisticRegression())
-pickle.dump(model.fit(train[["income", "job"]], train["decision"]), open("credit.pkl", "wb"))
+pathlib.Path("credit.pkl").write_bytes(pickle.dumps(model.fit(train[["income", "job"]], train["decision"])))
 """
 
 
