@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+MADE = re.compile(r" (?:-o|>) (\S+)")
 LINE = re.compile(r"^    (ucan [a-z].*?)(?:\s{2,}#.*)?$", re.MULTILINE)
 
 # What makes an example short. What an example says itself comes first.
@@ -160,7 +161,7 @@ def check_page(page: Path, folder: Path) -> list[str]:
             wrong.append(f"{page.name}, Python: {last}")
     lines = [line for line in commands(page) if not LEFT_OUT.search(line)]
     for line in set(commands(page)) - set(lines):
-        lacking |= set(re.findall(r" -o (\S+)", line)) - set(re.findall(r" -o (\S+)", " ".join(lines)))
+        lacking |= set(MADE.findall(line)) - set(MADE.findall(" ".join(lines)))
     for name, before in BEFORE.items():
         made = any(f"-o {name}" in line for line in lines)
         if not made and any(name in line for line in lines) and not (folder / name).exists():
@@ -168,7 +169,7 @@ def check_page(page: Path, folder: Path) -> list[str]:
     for line in lines:
         words = shortened(line)
         if "finetuned" in line or lacking & set(words):
-            lacking |= set(re.findall(r" -o (\S+)", line))
+            lacking |= set(MADE.findall(line))
             continue
         wrong += [f"{page.name}: {problem}" for problem in _problem(words, folder, lacking)]
         if "-o runs/mine" in line and (folder / "runs/mine").exists():  # the others need its certificates, all of them
