@@ -23,6 +23,7 @@ from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.plan import CertifyPlan
 from ucan.report.tables import comparison
 from ucan.results import Store
+from ucan.results.imports import complete
 from ucan.results.store import COLUMNS
 
 CONFIG = {
@@ -180,7 +181,9 @@ def test_a_changed_config_is_refused_key_by_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("new", [True, 1.5, "1", [1], None])
 def test_values_of_another_type_differ(tmp_path: Path, new: object) -> None:
-    Store.create(tmp_path / "run", {"x": 1}).close()
+    with Store.create(tmp_path / "run", {"x": 1}) as store:
+        one = np.arange(1)
+        store.extend(complete(idx=one, label=one, prediction=one, abstained=one > 0, correct=one == 0))
     with pytest.raises(InvalidInput, match="x: the run has 1"):
         Store.create(tmp_path / "run", {"x": new})
     Store.create(tmp_path / "run", {"x": 1.0}).close()
