@@ -72,6 +72,7 @@ ORDER = (
     "results",
     "runs",
     "report",
+    "leaderboard",
     "app",
     "service",
     "cli",
