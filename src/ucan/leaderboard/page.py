@@ -25,12 +25,13 @@ def page(entries: Mapping[Path, Entry], title: str = "Leaderboard") -> str:
     """The whole page."""
     origins = "\n".join(f"- `{name}`: {text}." for name, text in ORIGINS.items())
     parts = [HEAD.format(title=title, origins=origins)]
-    items = sorted(entries.items(), key=lambda item: (_group(item[1]), -_best(item[1]), str(item[0])))
+    items = sorted(entries.items(), key=lambda item: (_group(item[1]), _place(item[1]), str(item[0])))
     for (data, norm), group in itertools.groupby(items, key=lambda item: _group(item[1])):
         some = list(group)
         levels = sorted({level for _, one in some for level in one.levels})
         parts.append(f"## {data}, {norm_name(norm)}\n")
-        parts.append("\n".join(["### Best at each radius\n", *best_table([one for _, one in some], levels)]) + "\n")
+        if best := best_table([one for _, one in some], levels):
+            parts.append("\n".join(["### Best at each radius\n", *best]) + "\n")
         parts.append("\n".join(["### All entries\n", *_table(some, levels)]) + "\n")
     return "\n".join(parts)
 
@@ -39,9 +40,9 @@ def _group(one: Entry) -> tuple[str, float]:
     return one.claim.data or "", one.claim.norm or 0.0
 
 
-def _best(one: Entry) -> float:
-    """The sum of the shares, to sort by: it is not shown."""
-    return sum(one.certified.values()) / (one.claim.inputs or 1)
+def _place(one: Entry) -> tuple[bool, bool, str]:
+    """What holds for a pipeline first, then ours before imported ones."""
+    return one.claim.scope != "pipeline", one.origin == "imported", one.name or ""
 
 
 def fair(one: Entry, inputs: int) -> bool:
@@ -57,7 +58,10 @@ def leader(entries: Sequence[Entry], level: float) -> Entry | None:
 
 
 def best_table(entries: Sequence[Entry], levels: Sequence[float]) -> list[str]:
-    """At each radius the best entry of scope pipeline on the largest test set without extra data, by networks and origin."""
+    """At each radius the best entry of scope pipeline on the largest test set without extra data, by networks and origin.
+
+    Empty where there is none.
+    """
     inputs = max(one.claim.inputs or 0 for one in entries)
     known = [one for one in entries if fair(one, inputs)]
     kinds = {
@@ -66,6 +70,8 @@ def best_table(entries: Sequence[Entry], levels: Sequence[float]) -> list[str]:
         "several networks": [one for one in known if (one.claim.networks or 0) > 1],
     }
     kinds = {name: some for name, some in kinds.items() if some}
+    if not kinds:
+        return []
     lines = [f"Scope `pipeline`, {inputs:,} inputs, no extra data.", "", "| radius | " + " | ".join(kinds) + " |"]
     lines.append("|--:|" + "---|" * len(kinds))
     for level in levels:
