@@ -31,9 +31,10 @@ def filled(folder: Path = RECORDED) -> dict[str, list[str]]:
     bench = json.loads(BENCH.read_text()) if BENCH.exists() else None
     return {
         "standing": front.standing(folder), "holds": front.holds(folder), "claims": front.claims(recorded),
-        "budgets": front.budgets(recorded), "targets": targets(recorded, bench), "tried": tried(recorded),
-        "missing": missing(recorded), "formulas": formulas(recorded), "universality": universality(recorded),
-        "beside alm": beside_alm(recorded), "imagenet": imagenet(recorded, paper, bench), "canvas": canvas(recorded),
+        "budgets": front.budgets(recorded), "leading": front.leading(folder), "targets": targets(recorded, bench),
+        "tried": tried(recorded), "missing": missing(recorded), "formulas": formulas(recorded),
+        "universality": universality(recorded), "beside alm": beside_alm(recorded),
+        "imagenet": imagenet(recorded, paper, bench), "canvas": canvas(recorded),
         "control": control(recorded), "audits": audits(recorded), "choices": choices(recorded),
         "errata": [f"- *{e['where']}.* {e['text']}" for e in paper["erratum"]],
         **{f"table {table['id']}": beside(table, recorded) for table in paper["table"]},

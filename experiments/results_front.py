@@ -147,3 +147,31 @@ def budgets(recorded: Recorded) -> list[str]:
             lines.append(f"| {NAMES[method]} | {cells} | {about} | {attacked(attacks, method)} | {when} | "
                          f"{final['machine']['device']} |")  # fmt: skip
     return lines
+
+
+# --- how to make the leading rows ---
+
+PRESETS = {  # of a row, the preset that trains it
+    "cifar10-consistency-0.15": "cifar10-best-0.25",
+    "cifar10-consistency-0.21": "cifar10-best-0.5",
+    "cifar10-consistency-0.32": "cifar10-best-0.75",
+    "cifar10-consistency-0.42": "cifar10-best-1.0",
+    "cifar10-ensemble-0.32": "cifar10-best-0.75",
+    "cifar10-ensemble-0.42": "cifar10-best-1.0",
+}
+
+
+def leading(folder: Path) -> list[str]:
+    """Our best row at each radius with its preset and its cost."""
+    lines = ["| ℓ2 radius | certified | networks | row | preset | GPU minutes: training | … certification | hardware |",
+             "|--:|--:|--:|---|---|--:|--:|---|"]  # fmt: skip
+    for place in places(folder, "cifar10"):
+        for one in (place.one, place.several):
+            if one is not None:
+                preset = f"`{PRESETS[one.name or '']}`" if one.name in PRESETS else "–"
+                minutes = " | ".join(
+                    "–" if m is None else f"{m:g}" for m in (one.made.train_minutes, one.made.certify_minutes)
+                )
+                lines.append(f"| {place.level:g} | {one.share(place.level)} | {one.claim.networks} | {one.name} | {preset} | "
+                             f"{minutes} | {one.made.hardware} |")  # fmt: skip
+    return lines if len(lines) > 2 else [MISSING]

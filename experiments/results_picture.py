@@ -47,8 +47,8 @@ def holds(folder: Path) -> str:
         parts.append(text(left - 8, top + high + 20 + 18 * row, words, PAPER.soft, "end"))
     legend = (
         (_disc, 16, "ours, one network"),
-        (_square, 176, "ours, several networks"),
-        (_rule, 364, "others’ best released file, one network (imported, unchecked)"),
+        (_square, 166, "ours, several networks"),
+        (_rule, 346, "others’ best released file, one network (unchecked)"),
     )
     for drawn, x, words in legend:
         parts += [drawn(x + 8, 48), text(x + 24, 52, words)]

@@ -413,6 +413,12 @@ def test_the_leaderboard_is_what_the_records_say() -> None:
         assert done.stands and {c.name: c.outcome for c in done.checks}["results"] == "ok"
 
 
+@pytest.mark.parametrize(("name", "preset"), results_front.PRESETS.items())
+def test_the_presets_of_the_leading_rows_have_their_settings(name: str, preset: str) -> None:
+    (row,) = (row for row in rows.ROWS if row.name == name)
+    assert suite.settings_of(preset, []) == suite.settings_of(row.preset, list(row.changes))
+
+
 def test_counts_of_a_record_are_those_of_its_shares() -> None:
     for one in entries.recorded_entries().values():
         record = json.loads((ROOT / str(one.source)).read_text())

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import ucan
 from ucan import data
 from ucan.audit import Budget
+from ucan.cli import app
 from ucan.errors import InvalidInput, StoreError
 from ucan.leaderboard.checking import Checked, CheckJob, check
 from ucan.leaderboard.entry import Attacked, Claim, Entry, problems, read_entries, read_entry, text_of, write_entry
@@ -103,6 +105,15 @@ def forge_the_records(folder: Path) -> None:
     stated(folder)
 
 
+def change_labels(folder: Path) -> None:
+    """Every row has another label, which its answer agrees with."""
+    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+        db.execute(
+            "UPDATE outcomes SET label = (label + 1) % 10, prediction = (prediction + 1) % 10 WHERE abstained = 0"
+        )
+    stated(folder)
+
+
 def damage_the_records(folder: Path) -> None:
     with sqlite3.connect(folder / "run" / "results.sqlite") as db:
         db.execute("UPDATE records SET record = replace(record, '\"radius\": ', '\"radius\": 1')")
@@ -117,6 +128,7 @@ TAMPERED = {
     "claim": (tampered(lambda t: t["claim"].update(n=100_000)), "n: 100000 stated, 1000 found"),
     "replay": (raise_a_radius, "the row states another answer or radius than its certificate"),
     "replay of forged records": (forge_the_records, "input "),
+    "replay of wrong labels": (change_labels, "the row's label is not that of the data"),
     "records": (damage_the_records, "does not follow from its region"),
 }
 
@@ -127,7 +139,9 @@ def test_what_was_tampered_with_fails_and_says_why(made: Path, tmp_path: Path, n
     shutil.copytree(made, folder)
     change, said = TAMPERED[name]
     change(folder)
-    done = checked(folder, model=str(made / "trained"))
+    done = check(
+        CheckJob(entry=folder / "entry.json", model=str(made / "trained"), inputs=25, attacks=1, seed=0, budget=LIGHT)
+    )
     failed = {one.name: one.detail for one in done.checks if one.outcome == "failed"}
     assert not done.stands and said in failed[name.split()[0]], done.checks
 
@@ -251,3 +265,23 @@ def test_the_schema_describes_what_is_written() -> None:
     jsonschema.validate(json.loads(text_of(GOOD)), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**json.loads(text_of(GOOD)), "nme": 1}, schema)
+
+
+def test_the_commands_make_check_and_show_an_entry(made: Path, tmp_path: Path) -> None:
+    def said(*words: object, code: int = 0) -> str:
+        done = CliRunner().invoke(app, [*map(str, words)])
+        assert done.exit_code == code, (done.output, done.exception)
+        return str(done.output)
+
+    entry = tmp_path / "entry.json"
+    export = ("export", made / "run", "--format", "leaderboard", "-o", entry)
+    assert "For you to write into it: claim.networks is not stated" in said(*export)
+    assert isinstance(CliRunner().invoke(app, [*map(str, export)]).exception, InvalidInput)  # it is there already
+    few = ("--inputs", 2, "--attacks", 0, "--quiet")
+    assert "FAIL stated: claim.networks is not stated" in said("leaderboard", "check", entry, *few, code=1)
+    shutil.copy(made / "entry.json", entry)
+    text = said("leaderboard", "check", entry, "--results", made / "run", *few)
+    assert "No check failed; this is not a proof. Not checked: audit." in text
+    assert json.loads(said("leaderboard", "check", entry, "--results", made / "run", *few, "--json"))["stands"]
+    said("leaderboard", "page", tmp_path, "-o", tmp_path / "README.md")
+    assert "[run](entry.json)" in (tmp_path / "README.md").read_text()

@@ -310,8 +310,11 @@ def _refuted(again: Replay) -> str:
 def _row_differs(sample: Sample, idx: int, certificate: Certificate) -> str:
     """How a row differs from its certificate and its label; empty if it does not."""
     rows, at = sample.run.columns, int(sample.run.columns["idx"].searchsorted(idx))
-    if int(rows["label"][at]) != int(sample.dataset[idx][1]):
+    label = int(sample.dataset[idx][1])
+    if int(rows["label"][at]) != label:
         return "the row's label is not that of the data"
+    if certificate.prediction != label:
+        return "the row counts as right, and its certificate's answer is not the label"
     if certificate.prediction != int(rows["prediction"][at]) or not math.isclose(certificate.size, rows["radius"][at]):
         return "the row states another answer or radius than its certificate"
     return ""
