@@ -30,7 +30,8 @@ def filled(folder: Path = RECORDED) -> dict[str, list[str]]:
     paper = tomllib.loads((HERE / "paper.toml").read_text(encoding="utf-8"))
     bench = json.loads(BENCH.read_text()) if BENCH.exists() else None
     return {
-        "standing": front.standing(folder), "holds": front.holds(folder), "claims": front.claims(recorded),
+        "next goals": front.next_goals(folder), "standing": front.standing(folder),
+        "holds": front.holds(folder), "claims": front.claims(recorded),
         "budgets": front.budgets(recorded), "leading": front.leading(folder), "targets": targets(recorded, bench),
         "tried": tried(recorded), "missing": missing(recorded), "formulas": formulas(recorded),
         "universality": universality(recorded), "beside alm": beside_alm(recorded),
