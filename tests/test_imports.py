@@ -74,6 +74,7 @@ ORDER = (
     "results",
     "runs",
     "report",
+    "leaderboard",
     "app",
     "service",
     "cli",

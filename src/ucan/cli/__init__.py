@@ -20,6 +20,7 @@ from ucan.cli.compare import compare
 from ucan.cli.demo import demo
 from ucan.cli.exchange import export_run, import_results
 from ucan.cli.explore import explore
+from ucan.cli.leaderboard import leaderboard
 from ucan.cli.predict import predict
 from ucan.cli.recertify import recertify
 from ucan.cli.report import report
@@ -86,6 +87,7 @@ for command in (
     app.command()(command)
 app.command("export")(export_run)
 app.command("import")(import_results)
+app.add_typer(leaderboard, name="leaderboard")
 
 
 @app.callback(invoke_without_command=True)
