@@ -74,6 +74,8 @@ ORDER = (
     "report",
     "app",
     "service",
+    "sharing",
+    "neighbours",
     "cli",
     "__main__",
     "__init__",
@@ -188,6 +190,11 @@ HEAVY = (
     "gradio",
     "ray",
     "uvicorn",
+    "transformers",
+    "huggingface_hub",
+    "pytorch_lightning",
+    "art",
+    "foolbox",
 )
 
 
