@@ -67,8 +67,12 @@ def test_a_trainer_logs_certified_accuracy() -> None:
     net, logged = trained(CertifiedAccuracy(law, radii=(0.25, 9.0), inputs=40, n=100))
     x, y = points(60, 1).tensors
     outcomes = ucan.SmoothedClassifier(net, law, num_classes=2).certify(x[:40], n=100)
-    radii = torch.tensor([c.radius if c.prediction == int(label) else 0.0 for c, label in zip(outcomes, y, strict=False)])
-    assert float(logged["certified_accuracy"]) == pytest.approx(float((radii > 0).float().mean())) and radii.max() > 0.25
+    radii = torch.tensor(
+        [c.radius if c.prediction == int(label) else 0.0 for c, label in zip(outcomes, y, strict=False)]
+    )
+    assert (
+        float(logged["certified_accuracy"]) == pytest.approx(float((radii > 0).float().mean())) and radii.max() > 0.25
+    )
     assert float(logged["certified_accuracy_at_0.25"]) == pytest.approx(float((radii > 0.25).float().mean()))
     assert float(logged["certified_radius"]) == pytest.approx(float(radii.mean()), rel=1e-5)
     assert float(logged["certified_accuracy_at_9"]) == 0

@@ -112,5 +112,5 @@ class CertifiedAccuracy(Callback):  # type: ignore[misc, unused-ignore]
 
 
 def _share(radii: Sequence[float], at: float) -> float:
-    """The share of regions that hold a change of this size; they are open, so a radius must exceed it."""
-    return sum(radius > at for radius in radii) / len(radii)
+    """The certified accuracy at a radius, as ``ucan.results.metrics`` has it; at 0, any positive radius."""
+    return sum(radius >= at and radius > 0 for radius in radii) / len(radii)
