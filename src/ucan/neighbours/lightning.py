@@ -108,7 +108,7 @@ class CertifiedAccuracy(Callback):  # type: ignore[misc, unused-ignore]
         if trainer.sanity_checking:
             return False
         epoch = trainer.current_epoch + 1
-        return trainer.state.fn != "fit" or epoch % self.every == 0 or epoch == trainer.max_epochs
+        return bool(trainer.state.fn != "fit" or epoch % self.every == 0 or epoch == trainer.max_epochs)
 
 
 def _share(radii: Sequence[float], at: float) -> float:
