@@ -150,6 +150,27 @@ def at_least(k: int, n: int, alpha: float) -> float:
     return 0.0 if k == 0 else turning_point(lambda p: bool(stats.binom.sf(k - 1, n, p) <= alpha), 0.0, 1.0)
 
 
+def at_most_net(lost: int, gained: int, n: int, alpha: float) -> float:
+    """The mean, at least 0, from which on every value is rejected by one who bets that less is lost, net of gains.
+
+    He has a quarter of his money on each of four bets b; a vote x multiplies it by 1 − b(x − mean), x being 1 where it was
+    lost, −1 where it was gained, else 0.
+    """
+
+    def open_to(mean: float) -> bool:
+        logs = [
+            lost * math.log(1 - b * (1 - mean)) + gained * math.log(1 + b * (1 + mean))
+            + (n - lost - gained) * math.log(1 + b * mean)
+            for b in (0.7, 0.45, 0.25, 0.12)
+        ]  # fmt: skip
+        top = max(logs)
+        return top + math.log(sum(math.exp(each - top) for each in logs) / 4) < -math.log(alpha)
+
+    if not open_to(0.0):
+        return 0.0
+    return 1.0 if open_to(1.0) else turning_point(open_to, 0.0, 1.0)
+
+
 def at_least_randomised(k: int, n: int, alpha: float, uniform: float) -> float:
     """The largest p under which more than k of n votes, and a share of exactly k, are together as rare as α."""
 
@@ -348,6 +369,12 @@ def blocks_of(kind: str, tensors: dict[str, np.ndarray]) -> Iterator[np.ndarray]
         if not (tensors["diag"] > 0).all():
             raise Wrong("the diagonal of a low-rank Σ must be above 0")
         yield np.diag(tensors["diag"].ravel()) + tensors["factor"] @ tensors["factor"].T
+    elif kind == "Spiked":
+        f, base = tensors["factor"], float(tensors["base"].ravel()[0])
+        sigma = base * np.eye(len(f)) + (f * tensors["gains"].ravel()) @ f.T
+        if not (base > 0 and np.linalg.eigvalsh(sigma)[0] > 0):
+            raise Wrong("a spiked Σ must be positive definite")
+        yield sigma
     elif kind == "Basis":
         q, s = tensors["basis"], tensors["s"].ravel()
         if not (s > 0).all() or np.linalg.norm(q.T @ q - np.eye(len(q)), 2) > 1e-4:
@@ -706,7 +733,7 @@ class Claim:
         return (int(hashlib.sha256(f"{key}/bound".encode()).hexdigest()[:13], 16) + 0.5) / 2**52
 
     def paired(self, evidence: Any, answer: int, n: int, alpha: float) -> float:
-        """The bound on p before at α/2, less the bound on what was lost at α/2."""
+        """The bound on p before at α/2, less that on what was lost at α/2; or, if gains are told, less the better at α/4."""
         pairs = field(evidence, "pairs")
         before, lost = field(pairs, "before"), whole(pairs, "lost")
         if lost > n - votes_of(evidence, "counts")[answer]:
@@ -717,7 +744,13 @@ class Claim:
             raise Wrong("the votes before are about another input or another law")
         if len(votes_of(before, "counts")) != len(votes_of(evidence, "counts")):
             raise Wrong("the votes before are on another number of classes")
-        return max(0.0, self.allowed_by(before, answer, alpha / 2) - (1 - at_least(n - lost, n, alpha / 2)))
+        loss = 1 - at_least(n - lost, n, alpha / 2)
+        if "gained" in pairs:
+            gained = whole(pairs, "gained")
+            if gained > votes_of(evidence, "counts")[answer]:
+                raise Wrong(f"{gained} votes in pairs are said to be gained, and fewer went to the class")
+            loss = min(1 - at_least(n - lost, n, alpha / 4), at_most_net(lost, gained, n, alpha / 4))
+        return max(0.0, self.allowed_by(before, answer, alpha / 2) - loss)
 
     def sequential(self, evidence: Any, hits: int, n: int, alpha: float) -> float:
         """The bound of votes that ended when given radii were decided."""

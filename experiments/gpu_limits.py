@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import os
 import statistics
@@ -116,8 +115,7 @@ def generator(work: Work) -> None:
     cases = {"isotropic": plain, "certification-wise": own}
     first = {what: work.timed(lambda g=g: g.certify(x[:8], n=1000, precision=precision)) for what, g in cases.items()}
     (prepared,) = plain.engine.prepared.values()
-    graphs = sum(isinstance(each, Recorded) for each in gc.get_objects())
-    work.put("generator", model=name, inputs=inputs, backend=prepared.name, graphs=graphs, prepare_seconds=first)
+    work.put("generator", model=name, inputs=inputs, backend=prepared.name, prepare_seconds=first)
 
     def counts(g: SmoothedClassifier) -> list[tuple[int, ...]]:
         return [one.evidence.counts for one in g.certify(x, n=1000, precision=precision)]

@@ -16,6 +16,7 @@ from ucan.bounds import (
     check_alpha,
     lower_bound,
     majority_p_value,
+    net_loss_bound,
     randomised_lower_bound,
     top_two_p_value,
     uniform_of,
@@ -254,3 +255,30 @@ def test_uniform_numbers_are_uniform_and_follow_from_the_key():
     found = [uniform_of(f"{key:064x}") for key in range(2000)]
     assert stats.kstest(found, "uniform").pvalue > 0.01
     assert uniform_of("a") == uniform_of("a") != uniform_of("b")
+
+
+# --- losses less gains ---
+
+
+@pytest.mark.parametrize("alpha", (0.2, 0.01))
+@pytest.mark.parametrize(
+    ("loses", "gains"), [(0.3, 0.3), (0.1, 0.0), (0.05, 0.02), (0.6, 0.1), (0.02, 0.2), (1.0, 0.0)]
+)
+def test_the_net_loss_exceeds_its_bound_with_probability_alpha_at_most(loses, gains, alpha):
+    """Summed over all counts of lost, gained and other votes."""
+    n, error = 30, 0.0
+    for lost in range(n + 1):
+        for gained in range(n + 1 - lost):
+            if net_loss_bound(lost, gained, n, alpha) < loses - gains:
+                error += stats.multinomial.pmf((lost, gained, n - lost - gained), n, (loses, gains, 1 - loses - gains))
+    assert error <= alpha
+
+
+def test_the_net_loss_is_small_where_gains_make_up_for_it():
+    assert net_loss_bound(26, 26, 10_000, 0.00025) < 0.75 * upper_bound(26, 10_000, 0.0005)
+    assert net_loss_bound(0, 26, 10_000, 0.00025) == 0.0
+    assert net_loss_bound(10, 10, 10_000, 0.001) < net_loss_bound(11, 10, 10_000, 0.001)
+    assert net_loss_bound(10, 11, 10_000, 0.001) < net_loss_bound(10, 10, 10_000, 0.001)
+    assert net_loss_bound(1, 0, 1, 0.01) == 1.0
+    with pytest.raises(InvalidInput):
+        net_loss_bound(6, 5, 10, 0.01)

@@ -14,6 +14,7 @@ import ucan
 from ucan.audit import Budget
 from ucan.errors import InvalidInput, ModelError, UnsupportedNorm
 from ucan.generators.optimised import Ancer, DataDependent
+from ucan.generators.rotated import Rancer
 from ucan.report.rerun import commands
 from ucan.runs.audit import AuditJob, audit
 from ucan.runs.certify import CertifyJob, certify
@@ -92,6 +93,43 @@ def test_what_it_has_no_radius_for_is_refused() -> None:
         Ancer(curved(), LAW, shape_steps=0)
 
 
+def test_directions_are_the_hessians_leading_ones() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(9, 12), nn.Tanh(), nn.Linear(12, 3)).eval()
+    x, rng = torch.rand(1, 1, 3, 3), torch.Generator().manual_seed(3)
+    noise = Rancer(net, LAW, draws=40, steps=1, rank=2, rounds=300)
+    v = noise.directions(x, 1.0, rng).double()
+    torch.testing.assert_close(v.T @ v, torch.eye(2, dtype=torch.float64), atol=1e-5, rtol=0)
+    eps = 0.3 * torch.randn(40, 1, 3, 3, generator=torch.Generator().manual_seed(3))
+    top = net(x + eps).softmax(-1).mean(0).argmax().expand(40)
+    dense = torch.autograd.functional.hessian(
+        lambda z: nn.functional.cross_entropy(net(z.reshape(1, 1, 3, 3) + eps), top), x
+    )
+    values, vectors = torch.linalg.eigh(dense.reshape(9, 9).double())
+    leading = vectors[:, values.abs().argsort(descending=True)[:2]]
+    assert float(torch.linalg.svdvals(leading.T @ v).min()) > 0.999
+
+
+def test_rancer_grows_beside_a_direction_that_no_axis_has() -> None:
+    """A linear classifier that looks along the diagonal: no coordinate is free, and all directions but one are."""
+    net = linear([[1.0] * 16, [-1.0] * 16])
+    x = torch.full((1, 1, 4, 4), 0.05)
+    given = dict(draws=60, steps=5, shape_steps=60)
+    axes, turned = Ancer(net, LAW, **given), Rancer(net, LAW, rank=2, **given)
+    scale = turned(x)[1]
+    assert type(scale).__name__ == "Spiked" and scale.largest() > 1.3
+    outcomes = [ucan.SmoothedClassifier(net, LAW, m, num_classes=2).certify(x, n=4000)[0] for m in (axes, turned)]
+    assert outcomes[1].alm > 1.1 * outcomes[0].alm and outcomes[1].scope == "frozen"
+    true = 16 * 0.05 / 4  # the distance to the border
+    assert all(0.8 * true < c.radius <= true for c in outcomes)
+    whole = turned.perturb(x.repeat(3, 1, 1, 1), LAW, 5, torch.Generator().manual_seed(0))
+    assert whole.shape == (5, 3, 1, 4, 4)
+    with pytest.raises(InvalidInput, match="one input at a time"):
+        turned(x.repeat(2, 1, 1, 1))
+    with pytest.raises(InvalidInput, match="rank"):
+        Rancer(net, LAW, rank=0)
+
+
 # --- on the digits, by the commands ---
 
 QUICK = "data-dependent(steps=30,draws=16)"
@@ -139,6 +177,18 @@ def test_its_audit_breaks_nothing_where_it_is_frozen_and_something_live(trained:
     verified = verify(job)
     assert verified.stands and verified.verdict.confirms == "frozen"
     assert not verify(replace(job, noise="data-dependent(steps=4,draws=5)")).stands  # other noise
+
+
+def test_rancer_by_its_name(trained: Path, tmp_path: Path) -> None:
+    noise = "rancer(steps=4,draws=4,shape_steps=4,rank=3,rounds=2)"
+    run = certified(trained, tmp_path / "run", noise=noise, most=2, certificates=True)
+    assert run.scope == "frozen" and run.certificates > 0
+    done = audit(AuditJob(run=run.folder, factors=(0.9,), budget=Budget(steps=2, draws=8, restarts=1, check=300)))
+    assert done.summary.broken["frozen"] == 0
+    idx = int(run.columns["idx"][~run.columns["abstained"]][0])
+    path = run.folder / "certificates" / f"{idx}.json"
+    job = VerifyJob(certificate=path, model=str(trained), scale=0.15, input="digits", index=idx, noise=noise, n=300)
+    assert verify(job).verdict.confirms == "frozen"
 
 
 def test_with_a_registry_nothing_breaks(trained: Path, tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from scipy import stats
 from torch import nn
 
 from ucan import Abstention, Certificate, Gaussian, InvalidInput, Laplace, SmoothedClassifier
-from ucan.bounds import IN_PAIRS, lower_bound, upper_bound
+from ucan.bounds import IN_PAIRS, bound_named, lower_bound, net_loss_bound, upper_bound
 from ucan.certificate import from_dict, save_json
+from ucan.evidence import Evidence
 from ucan.recertify import recertify
 from ucan.replay import replay
 from ucan.verify import verify
@@ -82,7 +83,37 @@ def test_the_bound_is_the_difference_of_both():
     hits, lost = c.evidence.counts[1], again.evidence.pairs.lost
     assert 0 < lost < 60 and again.evidence.pairs.before == c.evidence and again.prediction == 1
     low = lower_bound(hits, 2000, (1 - IN_PAIRS) * 0.001)
-    assert again.p_lower == low - upper_bound(lost, 1000, IN_PAIRS * 0.001)
+    half = IN_PAIRS * 0.001 / 2
+    assert again.evidence.pairs.gained == 0
+    assert again.p_lower == low - min(upper_bound(lost, 1000, half), net_loss_bound(lost, 0, 1000, half))
+    uncounted = replace(again.evidence, pairs=replace(again.evidence.pairs, gained=None))  # as records were before
+    assert Evidence.from_dict(uncounted.to_dict()) == uncounted and "gained" not in uncounted.to_dict()["pairs"]
+    assert bound_named("paired").probabilities(uncounted.ballot(1))[0] == low - upper_bound(lost, 1000, 2 * half)
+
+
+class Flipped(Planted):
+    """The other class for a share of the second coordinate's values: votes are lost and gained."""
+
+    def forward(self, batch):
+        return ((batch[:, 0] > 0) ^ (batch[:, 1] > self.edge)).long()
+
+
+def test_gains_make_up_for_losses_and_the_truth_is_not_passed_more_often_than_alpha():
+    alpha, runs, p, share = 0.05, 120, 0.6, 0.3
+    old, new = smoothed(), SmoothedClassifier(Flipped(share).eval(), LAW, num_classes=2)
+    truth, wrong, better = p * (1 - share) + (1 - p) * share, 0, 0
+    for seed in range(runs):
+        (c,) = old.certify(at(p), n=4000, alpha=alpha, seed=seed)
+        if isinstance(c, Abstention):  # the wrong class was chosen
+            continue
+        again = recertify(c, old, new, at(p), m=1000, seed=1000 + seed)
+        evidence = again.evidence
+        assert 120 < evidence.pairs.lost < 240 and 70 < evidence.pairs.gained < 170
+        p_lower = bound_named("paired").probabilities(evidence.ballot(1))[0]
+        uncounted = replace(evidence, pairs=replace(evidence.pairs, gained=None))
+        wrong += p_lower > truth
+        better += p_lower > bound_named("paired").probabilities(uncounted.ballot(1))[0]
+    assert wrong / runs <= alpha + 4 * math.sqrt(alpha / runs) and better > runs / 2
 
 
 def test_of_a_nearly_sure_class_fresh_votes_are_drawn():
@@ -116,6 +147,11 @@ def test_the_record_goes_to_json_and_back_through_verify_schema_and_checker(tmp_
     assert CHECKER.main([str(tmp_path / "c.json")]) == 1  # the claimed p does not follow any more
     better = replace(read, evidence=replace(read.evidence, pairs=replace(read.evidence.pairs, lost=150)))
     assert not verify(better, new, at(0.9), n=200).stands  # with more votes lost the claim does not follow
+    with pytest.raises(InvalidInput, match="cannot be gained"):
+        replace(read.evidence, pairs=replace(read.evidence.pairs, gained=201))
+    record["evidence"]["pairs"] |= {"lost": read.evidence.pairs.lost, "gained": 150}
+    (tmp_path / "c.json").write_text(json.dumps(record | {"p_lower": 0.9}))
+    assert CHECKER.main([str(tmp_path / "c.json")]) == 1  # not even so many gains allow more than the bound before
     with pytest.raises(InvalidInput, match="cannot be lost"):
         replace(read.evidence, pairs=replace(read.evidence.pairs, lost=-1))
 

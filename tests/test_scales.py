@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import fft
 
 from ucan import InvalidInput, SingularScale, scales
-from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, as_scale, matrix
+from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, Spiked, as_scale, matrix
 from ucan.scales.basis import defect, measured_defect
 
 INF = math.inf
@@ -178,6 +178,22 @@ class LowRankCase(Structure):
         return LowRank(diag, torch.zeros(DIM, 1)), "diag[4]"
 
 
+class SpikedCase(Structure):
+    """Directions with less and with more than the others; the columns are not orthogonal."""
+
+    def tensors(self):
+        return positive(1, seed=9) + 1, randn(DIM, 3, seed=8) / 4, torch.tensor([-0.6, 1.5, 0.3], dtype=torch.float64)
+
+    def create(self, base, factor, gains):
+        return Spiked(base, factor, gains)
+
+    def dense(self, base, factor, gains):
+        return base.numpy() * np.eye(DIM) + (factor.numpy() * gains.numpy()) @ factor.numpy().T
+
+    def singular(self):
+        return Spiked(torch.ones(1), torch.eye(DIM, 1), -torch.ones(1)), "scale"
+
+
 class BlockDiagonalCase(Structure):
     def tensors(self):
         return tuple(randn(k, k, seed=k) + 2 * torch.eye(k, dtype=torch.float64) for k in (5, 1, 4, 2))
@@ -208,6 +224,7 @@ CASES = {
         DCTCase,
         OblongDCTCase,
         LowRankCase,
+        SpikedCase,
         BlockDiagonalCase,
     )
 }

@@ -81,6 +81,34 @@ def upper_bound(k: int, n: int, alpha: float) -> float:
     return 1.0 - lower_bound(n - k, n, alpha)
 
 
+# What someone bets who tests how much more is lost than gained: near 1 where hardly anything changes, less where much does.
+NET_BETS = (0.7, 0.45, 0.25, 0.12)
+
+
+def net_loss_bound(lost: int, gained: int, n: int, alpha: float) -> float:
+    """With probability at least 1 − α, P(lost) − P(gained) is not above this; never below 0. n must be fixed in advance.
+
+    Draws are 1 where a vote was lost, −1 where one was gained, else 0; their mean is the difference μ. Against "μ ≥ m" a bettor
+    puts λ on every draw x, which multiplies his money by 1 − λ(x − m), in the mean by 1 at most. Money in equal shares on
+    several λ is expected not to grow either, and is 1/α or more with probability at most α (Markov). It rises with m.
+    """
+    check_counts(lost + gained, n)
+    check_alpha(alpha)
+    bets, goal = np.array(NET_BETS), math.log(len(NET_BETS) / alpha)
+
+    def rejected(m: float) -> bool:
+        log_money = lost * np.log1p(-bets * (1 - m)) + gained * np.log1p(bets * (1 + m))
+        return float(special.logsumexp(log_money + (n - lost - gained) * np.log1p(bets * m))) >= goal
+
+    low, high = 0.0, 1.0
+    if rejected(low) or not rejected(high):
+        return low if rejected(low) else high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rejected(middle) else (middle, high)
+    return high
+
+
 def majority_p_value(n_a: int, n: int, p: float = 0.5) -> float:
     """P(Bin(n, p) ≥ n_a), at p = 1/2 the one-sided test that the counted class has no majority.
 
@@ -162,8 +190,8 @@ class Ballot:
     ``fixed``: n was fixed before the first vote, and no rule could have ended them earlier. Otherwise ``cap`` votes were
     planned at most, ``chose`` are hits and number of the votes that chose the class, and ``thresholds`` the probabilities
     that a rule about radii asks for, rising. Of a classifier that took the place of another, ``before`` are bound and votes
-    of that one, and ``lost`` of the n votes in pairs went to the class before and to another one now. ``uniform`` is the
-    number of a randomised bound.
+    of that one, and ``lost`` of the n votes in pairs went to the class before and to another one now, ``gained`` the other way
+    round (None where nobody counted them). ``uniform`` is the number of a randomised bound.
     """
 
     hits: int
@@ -177,6 +205,7 @@ class Ballot:
     before: tuple[str, Ballot] | None = None
     lost: int = 0
     uniform: float = 1.0
+    gained: int | None = None
 
 
 class Bound(ABC):
@@ -322,18 +351,26 @@ IN_PAIRS = 0.5
 class Paired(Bound):
     """Of a classifier in the place of another: p ≥ (bound on p before) − (bound on what was lost), at α/2 each.
 
-    Under the same noise the class is answered now wherever it was answered before and not lost.
+    Under the same noise p now is p before, less what was lost, and what was gained in addition. Where the gains are known,
+    the smaller of two bounds is taken, at α/4 each: on the losses alone, and on the losses less the gains.
     """
 
     name = "paired"
 
     def probabilities(self, votes: Ballot) -> tuple[float, float | None]:
-        """The bound of the votes before at α/2, less CP_up(lost, n; α/2)."""
+        """The bound of the votes before at α/2, less CP_up(lost, n; α/2), or less the better of both at α/4."""
         if votes.before is None or not votes.fixed:
             return 0.0, None
         name, ballot = votes.before
         before, _ = bound_named(name).probabilities(replace(ballot, alpha=(1 - IN_PAIRS) * votes.alpha))
-        return max(0.0, before - upper_bound(votes.lost, votes.n, IN_PAIRS * votes.alpha)), None
+        return max(0.0, before - self._loss(votes, IN_PAIRS * votes.alpha)), None
+
+    @staticmethod
+    def _loss(votes: Ballot, alpha: float) -> float:
+        if votes.gained is None:
+            return upper_bound(votes.lost, votes.n, alpha)
+        net = net_loss_bound(votes.lost, votes.gained, votes.n, alpha / 2)
+        return min(upper_bound(votes.lost, votes.n, alpha / 2), net)
 
     def p_value(self, votes: Ballot, tau: float) -> float:
         """α where p = 1/2 + τ is rejected at this α, else 1."""

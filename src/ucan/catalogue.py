@@ -266,6 +266,7 @@ SCALES = Catalogue(
         "diagonal": "ucan.scales.diagonal:Diagonal",
         "dense": "ucan.scales.matrix:Dense",
         "low-rank": "ucan.scales.matrix:LowRank",
+        "spiked": "ucan.scales.spiked:Spiked",
         "block-diagonal": "ucan.scales.matrix:BlockDiagonal",
         "basis": "ucan.scales.basis:Basis",
         "dct": "ucan.scales.dct:DCT",
@@ -287,6 +288,7 @@ GENERATORS = Catalogue(
         "budget-wise": "ucan.generators.learned:BudgetWise",
         "data-dependent": "ucan.generators.optimised:DataDependent",
         "ancer": "ucan.generators.optimised:Ancer",
+        "rancer": "ucan.generators.rotated:Rancer",
     },
 )
 RECIPES = Catalogue(

@@ -9,7 +9,7 @@ import json
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +103,7 @@ class Engine:
         self.on_votes: Callable[[int], None] | None = None
         self.prepared: dict[Any, Backend] = {}
         self._fitting: dict[Any, int] = {}
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
 
     def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
         """For inputs like x (1, *event): everything that does not depend on their pixels."""
@@ -232,7 +232,8 @@ class Engine:
         under_way = deque[tuple[torch.Tensor, Callable[[], Generator]]]()
         for x in inputs:
             there = x.to(device)
-            under_way.append((there, self.M.starting(there)))
+            with self._apart(device) if ahead else nullcontext():
+                under_way.append((there, self.M.starting(there)))
             if len(under_way) > ahead:
                 yield under_way.popleft()
         yield from under_way
@@ -247,10 +248,20 @@ class Engine:
             yield
         torch.cuda.current_stream(device).wait_stream(self._side(device))
 
-    def _side(self, device: torch.device) -> torch.cuda.Stream:
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
-        return self._streams[device]
+    @contextmanager
+    def _apart(self, device: torch.device) -> Iterator[None]:
+        """For work that nobody waits for on the device: the host does, when it needs the result. Else forward passes would
+        wait for the noise of inputs that are not theirs.
+        """
+        stream = self._side(device, "ahead")
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            yield
+
+    def _side(self, device: torch.device, purpose: str = "beside") -> torch.cuda.Stream:
+        if (device, purpose) not in self._streams:
+            self._streams[device, purpose] = torch.cuda.Stream(device)
+        return self._streams[device, purpose]
 
     def settled(
         self, setup: Setup, candidates: Iterable[Candidate], stop: Stop, plan: CertifyPlan | PredictPlan

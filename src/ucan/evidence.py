@@ -64,12 +64,13 @@ class Noise:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Votes of two classifiers on the same noise: the evidence of the earlier one, and how many of its votes the new one
-    lost.
+    """Votes of two classifiers on the same noise: the evidence of the earlier one, how many of its votes for the class the
+    new one lost, and how many others it gained; None in records from before these were counted.
     """
 
     before: Evidence
     lost: int
+    gained: int | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ class Evidence:
         before = pairs.before
         if type(pairs.lost) is not int or not 0 <= pairs.lost <= self.n:
             raise InvalidInput(f"{pairs.lost!r} of {self.n} paired votes cannot be lost.")
+        if pairs.gained is not None and (type(pairs.gained) is not int or not 0 <= pairs.gained <= self.n - pairs.lost):
+            raise InvalidInput(f"{pairs.gained!r} of {self.n} paired votes cannot be gained beside {pairs.lost} lost.")
         alike = (before.input_hash, before.law, before.arithmetic, len(before.counts))
         if alike != (self.input_hash, self.law, self.arithmetic, len(self.counts)) or before.noise.differences(
             self.noise
@@ -184,6 +187,7 @@ class Evidence:
             None if self.pairs is None else (self.pairs.before.bound, self.pairs.before.ballot(answer)),
             0 if self.pairs is None else self.pairs.lost,
             self.uniform,
+            None if self.pairs is None else self.pairs.gained,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -200,7 +204,7 @@ class Evidence:
             "versions": dict(self.versions),
             "streams": dict(self.streams),
             **({"thresholds": list(thresholds)} if thresholds else {}),
-            **({} if pairs is None else {"pairs": {"before": pairs.before.to_dict(), "lost": pairs.lost}}),
+            **({} if pairs is None else {"pairs": _pairs_to_dict(pairs)}),
         }
 
     @classmethod
@@ -215,12 +219,19 @@ class Evidence:
                 "counts": tuple(plain["counts"]),
                 "selection": None if selection is None else tuple(selection),
                 "thresholds": tuple(plain.get("thresholds", ())),
-                "pairs": None if pairs is None else Pairs(cls.from_dict(pairs["before"]), pairs["lost"]),
+                "pairs": None
+                if pairs is None
+                else Pairs(cls.from_dict(pairs["before"]), pairs["lost"], pairs.get("gained")),
                 "law": law_from_json(plain["law"]),
                 "noise": noise,
                 "held": None if plain.get("held") is None else Held.from_dict(plain["held"]),
             }
         )
+
+
+def _pairs_to_dict(pairs: Pairs) -> dict[str, Any]:
+    gained = {} if pairs.gained is None else {"gained": pairs.gained}
+    return {"before": pairs.before.to_dict(), "lost": pairs.lost, **gained}
 
 
 def law_to_json(law: Law) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 Both classifiers vote on the same noise. The new one answers c wherever the old one did and this vote was not lost:
 
-    p_new ≥ p_old − P(the old one says c, the new one does not).
+    p_new = p_old − P(the old one says c, the new one does not) + P(the new one says c, the old one does not).
 
-The first is bounded from below by the votes of the old certificate at α/2, the second from above by the votes in pairs at
-α/2 (Clopper–Pearson), so the difference is a bound at α. Where few votes are lost, few pairs do.
+The first is bounded from below by the votes of the old certificate at α/2, the rest from above by the votes in pairs at
+α/2 (``ucan.bounds.Paired``), so the difference is a bound at α. Where few votes change, few pairs do.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ def _paired(
     before, now = (
         _in_order(g.engine.setup(x, plan).counter, Job(g.held_at(x), x, stream, 0, 0), plan.n) for g in (old, new)
     )
-    lost = int(((before == c_A) & (now != c_A)).sum())
+    lost, gained = (int(((one == c_A) & (other != c_A)).sum()) for one, other in ((before, now), (now, before)))
     votes = Votes.of(torch.bincount(now, minlength=new.f.num_classes + 1))
     made = new.engine.evidence(setup, x, votes, None, 0, plan.n, plan, "paired")
     evidence = replace(
-        made, phase=stream.phase, streams={stream.phase: stream.key}, pairs=Pairs(certificate.evidence, lost)
+        made, phase=stream.phase, streams={stream.phase: stream.key}, pairs=Pairs(certificate.evidence, lost, gained)
     )
     p_A, _ = bound_named("paired").probabilities(evidence.ballot(c_A))
     p_A = max(0.0, p_A - new.arithmetic_error(M, x))

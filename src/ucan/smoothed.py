@@ -32,7 +32,7 @@ from ucan.sequential import AllVotes, Candidate, Selecting
 from ucan.sidecar import batch_hash, input_hash
 from ucan.sizes import Sizes, alm_of
 from ucan.stopping import AnytimeRadii, Case, Radius, Stop, parse_stop
-from ucan.votes import ENUMERATED, Classifier, Stream, Votes
+from ucan.votes import ENUMERATED, Classifier, Stream, Votes, stream_of
 
 AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
 EXACT = "exact"  # the bound, and the test, by counting all draws of the noise
@@ -550,6 +550,8 @@ class SmoothedClassifier:
     def begun(self, setup: Setup, i: int, x: torch.Tensor, M: Generator, plan: CertifyPlan | PredictPlan) -> Candidate:
         """One input (1, *event) before its first vote, for either algorithm, with a stopping rule or without."""
         name, counter, stop = input_hash(x), setup.counter, self.rule(plan)
+        if EXACT in (getattr(plan, "bound", None), getattr(plan, "test", None)):  # all draws name the class, too
+            return Candidate(i, x, M, stream_of(plan.seed, name, ENUMERATED), 0, _majority(0.0))
         if isinstance(plan, CertifyPlan):
             n0, phase, radius = plan.n0, "estimate", self.decided(M, x, plan)
         else:
@@ -571,8 +573,8 @@ class SmoothedClassifier:
             return self._test(setup, candidate.M, candidate.x, Votes.of(candidate.tally), plan)
         if plan.stop is not None:
             return self.concluded(setup, candidate, plan)
-        assert candidate.chosen is not None, "its class was chosen before its first vote"
-        selection, votes = torch.from_numpy(candidate.chosen.tally[:-1]), Votes.of(candidate.tally)
+        selection = None if candidate.chosen is None else torch.from_numpy(candidate.chosen.tally[:-1])
+        votes = Votes.of(candidate.tally)
         with self.engine.beside(candidate.x.device):
             return self._bound(setup, candidate.M, candidate.x, selection, votes, plan)
 

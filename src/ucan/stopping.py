@@ -28,10 +28,10 @@ from ucan.choices import NORMS, norm_word
 from ucan.errors import InvalidInput
 
 # Giving up on a radius that could have been certified costs no soundness, only that radius. One is given up when of the ways
-# to come to it at the cap fewer than this share lead through so many misses. Looking after every block, that takes a
-# hundredth of a point at most from the probability to be certified with a cap of 1,280 (computed exactly), more with a larger
-# cap, and less the further p is from what the cap can just certify.
-GIVE_UP = 0.0001
+# to come to it at the cap fewer than this share lead through so many misses. Looking after every block, that takes 0.12
+# points at most from the probability to be certified with a cap of 1,280 (computed exactly), more with a larger cap, and less
+# the further p is from what the cap can just certify: in all, 0.05 points of a data set's inputs (docs/stopping.md).
+GIVE_UP = 0.001
 # A class that leads by so many votes is chosen: of two with probabilities p and 1 − p the wrong one with ((1 − p)/p)^8 at most.
 LEAD = 8
 # How the norm of a radius is written before it, as in linf:0.03.

@@ -99,7 +99,7 @@ def bench(
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out takes a file in an existing folder, got {out}.")
     if serve is not None:
-        _bench_service(serve, clients, seconds, out, as_json)
+        _bench_service(serve, clients, seconds, device, out, as_json)
         return
     known = [name for name in BACKENDS if name != "auto"]
     unknown = sorted({name.strip() for name in backend.split(",")} - set(known))
@@ -137,7 +137,7 @@ def bench(
         raise KeyboardInterrupt
 
 
-def _bench_service(target: str, clients: int, seconds: float, out: Path | None, as_json: bool) -> None:
+def _bench_service(target: str, clients: int, seconds: float, device: str, out: Path | None, as_json: bool) -> None:
     """Load a service, and print what its clients saw."""
     from ucan.service.client import Client
     from ucan.service.load import Measured, generate, inputs_for, measure_run
@@ -145,7 +145,7 @@ def _bench_service(target: str, clients: int, seconds: float, out: Path | None, 
     if target.startswith(("http://", "https://")):
         measured = Measured(generate(target, inputs_for(Client(target)), clients, seconds))
     else:
-        measured = measure_run(target, clients, seconds)
+        measured = measure_run(target, clients, seconds, device)
     record, load = json.dumps(measured.to_dict(), indent=1) + "\n", measured.load
     if out is not None:
         with storage(out):

@@ -493,19 +493,20 @@ def issued(
 
     Noise is drawn and regions are made from that copy, so a certificate does not change if the generator does. As long as μ
     and Σ stay the same, all inputs share one copy. ``on_host`` are copies of both that the caller has fetched: they are
-    looked at instead of asking the device, and regions are made from them. Such noise is not shared.
+    looked at instead of asking the device, and regions are made from them. Such noise is not shared, and μ and Σ are taken as
+    they are: the caller made them for this input alone.
     """
     tensors, last = _parts(mean, scale), source._issued
     if on_host is None and last is not None and last.still(tensors, scale):
         check_fits(source, x, mean, scale)
         return last.held
-    own = scale.copied()
+    own = scale.copied() if on_host is None else scale
     seen_mean, seen = on_host or (mean, own)
     if not torch.isfinite(seen_mean).all():
         raise InvalidInput(f"{source.describe()}: μ holds a value that is not finite.")
     seen.known("check", seen.check)
     check_fits(source, x, mean, own)
-    held = Held(source, mean.detach().clone(), own, on_host)
+    held = Held(source, mean.detach().clone() if on_host is None else mean, own, on_host)
     source._issued = _Issued(held, tensors)
     return held
 

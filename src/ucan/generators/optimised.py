@@ -28,6 +28,10 @@ STOPS, VOTES = 10, 10
 # The level of the lower bound on p that they are compared by.
 COMPARED = 0.05
 
+# Noisy copies (count, *event) with given scales, and a size of the scales.
+Copies = Callable[[torch.Tensor, int], torch.Tensor]
+Size = Callable[[torch.Tensor], torch.Tensor]
+
 
 class DataDependent(Generator):
     """σ chosen for each input by gradient ascent on its radius (Alfarra et al., 2022). Scope: ``frozen``.
@@ -87,49 +91,53 @@ class DataDependent(Generator):
     def _optimised(self, x: torch.Tensor) -> torch.Tensor:
         """The scales for one input (1, *event), of a shape that broadcasts against it."""
         with torch.inference_mode(False), torch.enable_grad():
-            return self._isotropic(x.clone().float(), _source(x))
+            return self._isotropic(x.clone().float(), source_of(x))
 
     def _isotropic(self, x: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
         sigma = torch.ones((1,) * x.ndim, device=x.device, requires_grad=True)
-        way = [sigma]
+        way, copies = [sigma], functools.partial(self._copies, x, rng)
         for step in range(self.steps):
-            radius = sigma * self._gap(x, sigma, rng) * (self.noise_scale / 2)
+            radius = sigma * self._gap(copies, sigma) * (self.noise_scale / 2)
             (slope,) = torch.autograd.grad(radius.sum(), sigma)
             with torch.no_grad():
                 sigma = (sigma + self.rate * slope / self.noise_scale).clamp_min(self.smallest)
             sigma.requires_grad_()
-            way += [sigma] if _compared(step, self.steps) else []
-        return self._best(x, way, torch.amin, rng)
+            way += [sigma] if compared(step, self.steps) else []
+        return self._best(copies, way, torch.amin)
 
     @torch.no_grad()
-    def _best(
-        self,
-        x: torch.Tensor,
-        way: Sequence[torch.Tensor],
-        size: Callable[[torch.Tensor], torch.Tensor],
-        rng: torch.Generator,
-    ) -> torch.Tensor:
+    def _best(self, copies: Copies, way: Sequence[torch.Tensor], size: Size) -> torch.Tensor:
         """Of these scales the one with the largest size(σ)·Φ⁻¹(p), p bounded from below by votes; the first one of equals."""
         votes = VOTES * self.draws
         worth = []
         for sigma in way:
-            answers = self.model(self._copies(x, sigma, votes, rng)).argmax(-1)
-            hits = int(answers.bincount().max())
+            hits = int(self.model(copies(sigma, votes)).argmax(-1).bincount().max())
             worth.append(float(size(sigma)) * float(special.ndtri(lower_bound(hits, votes, COMPARED))))
         return way[max(range(len(way)), key=worth.__getitem__)].detach()
 
-    def _copies(self, x: torch.Tensor, sigma: torch.Tensor, count: int, rng: torch.Generator) -> torch.Tensor:
+    def _copies(self, x: torch.Tensor, rng: torch.Generator, sigma: torch.Tensor, count: int) -> torch.Tensor:
         """Noisy copies (count, *event) of one input (1, *event) with these scales."""
         eps = torch.randn(count, *x.shape[1:], generator=rng, device=x.device)
         return self.view(x + self.noise_scale * sigma * eps)
 
-    def _gap(self, x: torch.Tensor, sigma: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+    def _gap(self, copies: Copies, sigma: torch.Tensor) -> torch.Tensor:
         """Φ⁻¹(p₁) − Φ⁻¹(p₂) of the mean softmax over noisy copies; differentiable in σ."""
-        shown = self._copies(x, sigma, self.draws, rng)
-        p = torch.softmax(self.model(shown).float(), -1).mean(0).topk(2).values.clamp(LEAST, MOST)
+        p = torch.softmax(self.model(copies(sigma, self.draws)).float(), -1).mean(0).topk(2).values.clamp(LEAST, MOST)
         quantiles = torch.special.ndtri(p)
         found: torch.Tensor = quantiles[0] - quantiles[1]
         return found
+
+    def _climbed(self, copies: Copies, start: torch.Tensor, size: Size, steps: int, rate: float) -> torch.Tensor:
+        """Scales from ``start`` on, by Adam on size(σ)·gap, none below where it began; the best on the way by votes."""
+        sigma = start.clone().requires_grad_()
+        way, optimiser = [start.clone()], torch.optim.Adam([sigma], lr=rate)
+        for step in range(steps):
+            (sigma.grad,) = torch.autograd.grad(-size(sigma) * self._gap(copies, sigma), sigma)
+            optimiser.step()
+            with torch.no_grad():
+                sigma.copy_(torch.maximum(sigma, start))
+            way += [sigma.detach().clone()] if compared(step, steps) else []
+        return self._best(copies, way, size)
 
 
 class Ancer(DataDependent):
@@ -166,26 +174,17 @@ class Ancer(DataDependent):
     def _optimised(self, x: torch.Tensor) -> torch.Tensor:
         """The scales for one input (1, *event)."""
         with torch.inference_mode(False), torch.enable_grad():
-            inner, rng = x.clone().float(), _source(x)
-            start = self._isotropic(inner, rng)
-            sigma = start.expand_as(inner).clone().requires_grad_()
-            way = [sigma.detach().clone()]
-            optimiser = torch.optim.Adam([sigma], lr=self.shape_rate)
-            for step in range(self.shape_steps):
-                (slope,) = torch.autograd.grad(-self._size(sigma) * self._gap(inner, sigma, rng), sigma)
-                sigma.grad = slope
-                optimiser.step()
-                with torch.no_grad():
-                    sigma.copy_(torch.maximum(sigma, start))
-                way += [sigma.detach().clone()] if _compared(step, self.shape_steps) else []
-            return self._best(inner, way, self._size, rng)
+            inner, rng = x.clone().float(), source_of(x)
+            start = self._isotropic(inner, rng).expand_as(inner)
+            copies = functools.partial(self._copies, inner, rng)
+            return self._climbed(copies, start, self._size, self.shape_steps, self.shape_rate)
 
     def _size(self, sigma: torch.Tensor) -> torch.Tensor:
         """The geometric mean, and the smallest scale by its weight."""
         return sigma.log().mean().exp() + self.weight * sigma.amin()
 
 
-def _compared(step: int, steps: int) -> bool:
+def compared(step: int, steps: int) -> bool:
     """Whether the scales after this step are among those that are compared; the last ones are."""
     return (step + 1) * STOPS // steps > step * STOPS // steps
 
@@ -201,7 +200,7 @@ def _check_model(model: Any) -> None:
         raise ModelError("optimised noise needs the gradient of a torch.nn.Module: give the network itself.")
 
 
-def _source(x: torch.Tensor) -> torch.Generator:
+def source_of(x: torch.Tensor) -> torch.Generator:
     """Draws that follow from the input: the same noise is found at it whenever it is asked for.
 
     The hash is of another text than those of the streams that votes are drawn from (``ucan.votes.Stream``): a bound on p

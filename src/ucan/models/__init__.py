@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from ucan.models.build import BUILT_IN, build_model
     from ucan.models.cnn import CNN
     from ucan.models.denoised import Denoised, DiffusionStep, DnCNN
+    from ucan.models.embedded import Embedded
     from ucan.models.ensemble import Ensemble
     from ucan.models.load import load_model
     from ucan.models.mobilenet import MobileNetV2
@@ -24,6 +25,7 @@ __all__ = [
     "Denoised",
     "DiffusionStep",
     "DnCNN",
+    "Embedded",
     "Ensemble",
     "MobileNetV2",
     "Normalise",
@@ -42,6 +44,7 @@ __getattr__, __dir__ = lazy_names(
         "build": "BUILT_IN build_model",
         "cnn": "CNN",
         "denoised": "Denoised DiffusionStep DnCNN",
+        "embedded": "Embedded",
         "ensemble": "Ensemble",
         "load": "load_model",
         "mobilenet": "MobileNetV2",

@@ -15,6 +15,7 @@ from ucan.scales.basis import Basis
 from ucan.scales.dct import DCT
 from ucan.scales.diagonal import Diagonal, Scalar
 from ucan.scales.matrix import BlockDiagonal, Dense, LowRank
+from ucan.scales.spiked import Spiked
 
 __all__ = [
     "DCT",
@@ -25,10 +26,11 @@ __all__ = [
     "LowRank",
     "Scalar",
     "Scale",
+    "Spiked",
     "as_scale",
 ]
 OWN: dict[str, type[Scale]] = {
-    kind.__name__: kind for kind in (Scalar, Diagonal, Dense, Basis, DCT, LowRank, BlockDiagonal)
+    kind.__name__: kind for kind in (Scalar, Diagonal, Dense, Basis, DCT, LowRank, BlockDiagonal, Spiked)
 }
 
 

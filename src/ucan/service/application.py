@@ -15,7 +15,7 @@ from ucan.errors import InvalidInput
 from ucan.service.asked import Asked, Kind
 from ucan.service.openapi import certificate_schema, docs_page, openapi
 from ucan.service.service import Reply, Service, described, refused
-from ucan.service.worker import Refusal
+from ucan.service.task import Refusal
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -19,6 +19,7 @@ from ucan.runs.build import settle_backend
 from ucan.runs.config import DataRef
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.runs.router import is_router
 from ucan.service.inputs import Form
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
@@ -93,6 +94,8 @@ def _certified(
         raise InvalidInput(f"{run} has no results yet: let `ucan certify` finish at least one input first.")
     if config.data.columns:
         raise InvalidInput(f"{run} is about a table; a service answers about arrays and pictures.")
+    if is_router(config.model.spec):
+        raise InvalidInput(f"{run} is of a router, which has several smoothed classifiers; a service has one.")
     # A certificate tells Σ, an abstention only the law: prefer the former.
     first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
     g = pipeline_of(config.model, first, device, model, weights, trust=trust, base=opened.base)
@@ -151,7 +154,7 @@ def _checked(
     (x,) = g.check_inputs(example, plan.norm)
     settle_backend(g, backend, plan, x, 1, backend)
     norms = tuple(norm for norm in NORMS if _supports(g, example, norm))
-    return Deployed(name, g, form, plan, norms, class_names, remembers)
+    return Deployed(name, g, form, g.counting(plan), norms, class_names, remembers)
 
 
 def _supports(g: SmoothedClassifier, example: torch.Tensor, norm: float) -> bool:

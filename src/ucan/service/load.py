@@ -20,6 +20,7 @@ import torch
 
 from ucan.allocator import keep_memory
 from ucan.errors import InvalidInput, ServiceError, UcanError
+from ucan.runs.jobs import device_of
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of
 from ucan.service.client import Client
@@ -164,11 +165,11 @@ class Measured:
         return {**self.load.to_dict(), "alone": self.alone, "ratio": self.ratio}
 
 
-def measure_run(run: str | Path, clients: int, seconds: float, baseline: int = 400) -> Measured:
+def measure_run(run: str | Path, clients: int, seconds: float, device: str = "auto", baseline: int = 400) -> Measured:
     """Serve a run from a process of its own, load it, end it; then certify up to ``baseline`` of its inputs without it."""
-    deployed = Deployed.open(run)
+    deployed = Deployed.open(run, device=device_of(device))
     inputs = run_inputs(run, deployed)
-    with serving(run) as (url, pid):
+    with serving(run, "--device", device) as (url, pid):
         generate(url, inputs, clients, min(5.0, seconds))  # to warm up
         load = generate(url, inputs, clients, seconds, pid=pid)
     plan = deployed.plan
@@ -181,7 +182,8 @@ def measure_run(run: str | Path, clients: int, seconds: float, baseline: int = 4
 def run_inputs(run: str | Path, deployed: Deployed) -> torch.Tensor:
     """The inputs of a run's data set, if they are here, else random ones; at most 1,024."""
     try:
-        data = data_of(Run.open(run).config.data)
+        opened = Run.open(run)
+        data = data_of(opened.config.data, base=opened.base)
         return torch.stack([data[i][0] for i in range(min(1024, len(data)))])
     except UcanError:
         rng = torch.Generator().manual_seed(0)

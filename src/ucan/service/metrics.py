@@ -38,10 +38,6 @@ class Metrics:
             known = self._counts[name]
             known[key] = known.get(key, 0) + amount
 
-    def value(self, name: str, **labels: str) -> float:
-        """A counter's value."""
-        return self._counts[name].get(",".join(f'{label}="{value}"' for label, value in sorted(labels.items())), 0)
-
     def observe(self, seconds: float) -> None:
         """One answer took so long."""
         with self._lock:

@@ -18,15 +18,15 @@ NAME = "ucan"
 def application(job: ServeJob, replicas: int = 1, gpus: float = 0) -> Any:
     """The service as a Ray Serve application, for ``ray.serve.run``.
 
-    Every replica is a whole service: its own copy of the classifier, its own queue. α's budget is divided among them. A
-    registry must be a file that all of them share.
+    Every replica is a whole service: its own copy of the classifier, its own queue. A registry must be a file that all of
+    them share. A budget of α is refused: Ray starts a replica again that has ended, and would begin its budget anew.
     """
+    if job.limits.alpha_budget is not None:
+        raise InvalidInput("a budget of α is counted by one process: leave out --alpha-budget, or --replicas.")
     serve = _ray_serve()
-    budget = job.limits.alpha_budget
-    each = replace(job, limits=replace(job.limits, alpha_budget=None if budget is None else budget / replicas))
 
     def build() -> Application:
-        return Application(Service.open(each))
+        return Application(Service.open(job))
 
     deployment = serve.deployment(
         name=NAME,
@@ -40,11 +40,11 @@ def application(job: ServeJob, replicas: int = 1, gpus: float = 0) -> Any:
 
 def serve_replicas(job: ServeJob, host: str, port: int, replicas: int, cluster: str | None) -> None:
     """Run so many copies until SIGTERM or SIGINT."""
+    if port == 0:
+        raise InvalidInput("Ray Serve needs a port: give --port.")
     serve = _ray_serve()
     import ray
 
-    if port == 0:
-        raise InvalidInput("Ray Serve needs a port: give --port.")
     job = replace(
         job,
         run=str(Path(job.run).resolve()),

@@ -24,7 +24,8 @@ from ucan.service.asked import Asked, Offer
 from ucan.service.deployed import Deployed
 from ucan.service.limits import Ledger, Limits
 from ucan.service.metrics import Metrics
-from ucan.service.worker import Outcome, Refusal, Task, Worker
+from ucan.service.task import Outcome, Refusal, Task
+from ucan.service.worker import Worker
 from ucan.sidecar import input_hash
 
 # Files of large tensors that clients may still fetch.
@@ -93,6 +94,8 @@ class Service:
         if job.registry is not None and plan.budget is not None:
             raise InvalidInput("a registry stores regions and supports no budgets: serve a run without a budget.")
         alpha = min(max(plan.alpha, limits.least_alpha), limits.alpha)
+        if plan.bound == "exact" and plan.n > limits.n:
+            raise InvalidInput(f"this run counts all {plan.n:,} draws of its noise: allow as many votes (--max-n).")
         plan = replace(plan, n=min(plan.n, limits.n), alpha=alpha)
         self.deployed = deployed = replace(deployed, plan=plan, norms=norms)
         self.offer = Offer(deployed.form, plan, norms, limits, job.registry is not None)

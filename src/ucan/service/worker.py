@@ -6,8 +6,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,43 +25,12 @@ from ucan.service.asked import Asked
 from ucan.service.deployed import Deployed
 from ucan.service.limits import Ledger
 from ucan.service.metrics import Metrics
+from ucan.service.task import Arrivals, Outcome, Refusal, Task
 
-Outcome = Certificate | Abstention | Prediction
 # Seconds between two looks at who has waited too long.
 SWEEP = 0.02
 # A service that failed so many requests in a row, each by itself, says that it is not well.
 UNWELL = 3
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why there is no answer: an HTTP status, a word for programs, a sentence for people; when to try again."""
-
-    status: int
-    code: str
-    message: str
-    retry_after: int | None = None
-
-
-@dataclass(eq=False)
-class Task:
-    """A request on its way. ``done`` is called once, from the worker's thread; ``spent``: votes were drawn for it."""
-
-    asked: Asked
-    done: Callable[[Outcome | Refusal], None]
-    until: float
-    gone: bool = False  # nobody waits for the answer any more
-    spent: bool = False
-    candidate: Candidate | None = None
-
-    @property
-    def late(self) -> bool:
-        """Whether its deadline has passed."""
-        return time.monotonic() >= self.until
-
-    def over(self) -> bool:
-        """Whether further votes are in vain."""
-        return self.gone or self.late
 
 
 class Worker(threading.Thread):
@@ -167,7 +136,7 @@ class Worker(threading.Thread):
         try:
             while self._wait():
                 try:
-                    for candidate in settle_each(self._setup.counter, _Arrivals(self._next), seats):
+                    for candidate in settle_each(self._setup.counter, Arrivals(self._next), seats):
                         self._conclude(candidate)
                 except Exception:  # the model's: somebody's input, or all of them
                     self._one_by_one()
@@ -332,16 +301,3 @@ class Worker(threading.Thread):
                 self._waiting.remove(task)
         for task in over:
             self._cut_off(task)
-
-
-class _Arrivals(Iterator[tuple[Candidate, Terms]]):
-    """Who has come by now. It ends whenever nobody waits, and goes on when somebody has come."""
-
-    def __init__(self, take: Callable[[], tuple[Candidate, Terms] | None]) -> None:
-        self._take = take
-
-    def __next__(self) -> tuple[Candidate, Terms]:
-        found = self._take()
-        if found is None:
-            raise StopIteration
-        return found
