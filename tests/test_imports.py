@@ -77,6 +77,8 @@ ORDER = (
     "leaderboard",
     "app",
     "service",
+    "sharing",
+    "neighbours",
     "cli",
     "__main__",
     "__init__",
@@ -191,6 +193,11 @@ HEAVY = (
     "gradio",
     "ray",
     "uvicorn",
+    "transformers",
+    "huggingface_hub",
+    "pytorch_lightning",
+    "art",
+    "foolbox",
 )
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ucan.registry import Registry
     from ucan.routed import Routed
     from ucan.service.client import Client
+    from ucan.sharing.opening import load
     from ucan.smoothed import SmoothedClassifier
     from ucan.tabular import SmoothedTable
     from ucan.threshold import Threshold
@@ -77,6 +78,7 @@ __all__ = [
     "Uniform",
     "UnsupportedNorm",
     "__version__",
+    "load",
     "scales",
 ]
 
@@ -97,6 +99,7 @@ __getattr__, __dir__ = lazy_names(
         "registry": "Registry",
         "routed": "Routed",
         "service.client": "Client",
+        "sharing.opening": "load",
         "threshold": "Threshold",
         "smoothed": "SmoothedClassifier",
         "tabular": "SmoothedTable",
