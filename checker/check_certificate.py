@@ -670,11 +670,11 @@ class Claim:
         prediction, selection = whole(self.record, "prediction"), evidence.get("selection")
         if prediction >= len(self.counts):
             raise Wrong(f"class {prediction} is none of the {len(self.counts)}")
-        if selection is None and self.kind == "certificate" and self.bound != "exact":
+        if selection is None and self.kind == "certificate" and field(evidence, "bound") != "exact":
             if self.old:
                 return f"class {prediction}; version 0.1 kept no votes that chose it"
             raise NotChecked("the votes that chose the class are missing")
-        votes = self.counts if selection is None else votes_of(evidence, "selection")
+        votes = votes_of(evidence, "counts" if selection is None else "selection")
         if len(votes) != len(self.counts) or votes[prediction] < max(votes):
             raise Wrong(f"class {prediction} is not the one that the votes {votes} chose")
         if selection is not None and sum(votes) > whole(evidence, "n0"):

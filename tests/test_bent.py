@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ucan import Gaussian, InvalidInput, Routed, SmoothedClassifier, Splitting, Uniform
+from ucan import Gaussian, InvalidInput, Routed, SmoothedClassifier, Splitting, Threshold, Uniform
 from ucan.bounds import bound_named, uniform_of
 from ucan.plan import CertifyPlan
 from ucan.recertify import recertify
@@ -90,6 +90,20 @@ def test_no_change_within_a_region_of_splitting_noise_changes_the_answer(seed):
     assert looked > 5
 
 
+def test_a_classifier_in_the_place_of_one_whose_draws_were_all_counted():
+    """The votes before chose the class as well, and are all draws."""
+    old, new = (
+        SmoothedClassifier(waves(1), Uniform(1.0), Splitting((3,), steps=5, scale=0.8), 3, step=1 / 5, model_id=name)
+        for name in ("old", "new")
+    )
+    x = torch.tensor([[0.0, 0.4, 1.0]], dtype=torch.float64)
+    (c,) = old.certify(x, bound="exact", norm=1)
+    found = recertify(c, old, new, x, m=2000, seed=4)
+    assert found.evidence.bound == "paired" and not failed(verify(found, new, x, seed=7))
+    lines = CHECKER.check(json.loads(json.dumps(found.to_dict())), Path())
+    assert {verdict for verdict, _, _ in lines} == {"ok"}
+
+
 # --- randomised bounds and votes in pairs ---
 
 
@@ -134,3 +148,13 @@ def test_a_family_of_a_router_has_room_for_all_inputs():
     g = smoothed()
     with pytest.raises(InvalidInput, match="family is 2"):
         Routed(g, [g, smoothed(0.01)]).certify(X.repeat(3, 1), n=100, family=2)
+
+
+@pytest.mark.parametrize("changed", [{"cap": 100_000}, {"stop": "0.5"}, {"bound": "exact"}])
+def test_a_level_of_votes_that_were_not_fixed_in_advance_does_not_stand(changed):
+    g = smoothed()
+    router = Routed(Threshold(g, 0.7), [g, smoothed(0.01)])
+    (c,) = router.certify(X, n=5000)
+    assert not failed(verify(c, router, X, seed=77))
+    choice = replace(c.choice, evidence=replace(c.choice.evidence, **changed))
+    assert failed(verify(replace(c, choice=choice), router, X, seed=77)) == {"choice bound"}

@@ -215,7 +215,8 @@ def _verify_level(
     like = Certificate(level.norm, level.scope, evidence, level.top, 0.0, None, level.region, 0.0, held(x)[0].cpu())
     tau = g.arithmetic_error(held, x)
     allowed = level_bound(evidence.counts, level.top, level.above, evidence.n, evidence.alpha, tau)
-    enough = level.p <= allowed * SLACK if level.above else level.p * SLACK >= allowed
+    fixed = evidence.bound == "binary" and evidence.ballot(level.top).fixed  # Clopper–Pearson holds for no other n
+    enough = fixed and (level.p <= allowed * SLACK if level.above else level.p * SLACK >= allowed)
     most = g.level_region(held, x, level.p, level.above, 2 if level.norm is None else level.norm)
     fits = most is not None and level.region.radius <= most.radius * SLACK and level.region.norm == most.norm
     votes = g.votes(x, n, random_seed() if seed is None else seed, "verify", _precision(like, g, x))
