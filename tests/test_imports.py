@@ -52,6 +52,7 @@ ORDER = (
     "folding",
     "backends",
     "engine",
+    "questions",
     "smoothed",
     "differentiable",
     "continuing",
@@ -62,6 +63,7 @@ ORDER = (
     "registry",
     "verify",
     "replay",
+    "verify_answer",
     "recertify",
     "deciding",
     "data",
@@ -75,6 +77,8 @@ ORDER = (
     "leaderboard",
     "app",
     "service",
+    "sharing",
+    "neighbours",
     "cli",
     "__main__",
     "__init__",
@@ -189,6 +193,11 @@ HEAVY = (
     "gradio",
     "ray",
     "uvicorn",
+    "transformers",
+    "huggingface_hub",
+    "pytorch_lightning",
+    "art",
+    "foolbox",
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from ucan.cli.ask import ask
 from ucan.cli.audit import audit
 from ucan.cli.bench import bench
 from ucan.cli.certify import certify
@@ -67,7 +68,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, tune, certify, recertify, predict, verify, audit, compare, report, explore, serve, bench):
+for command in (
+    demo,
+    train,
+    tune,
+    certify,
+    ask,
+    recertify,
+    predict,
+    verify,
+    audit,
+    compare,
+    report,
+    explore,
+    serve,
+    bench,
+):
     app.command()(command)
 app.command("export")(export_run)
 app.command("import")(import_results)
