@@ -80,7 +80,7 @@ def _certified(run: Run) -> list[str]:
         parts += ["", f"**Refuted:** {run.refuted}."]
     curve = run.curve()
     if curve is not None and run.labelled:
-        parts += ["", f"Certified accuracy ({run.measure}, rounded down, of {run.labelled:,} inputs with a label):", ""]
+        parts += ["", f"Certified accuracy, scope `{run.scope}` ({run.measure}, rounded down, {run.labelled:,} labelled inputs):", ""]
         parts.append(_accuracies(run))
     return parts
 
