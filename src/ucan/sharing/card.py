@@ -80,7 +80,8 @@ def _certified(run: Run) -> list[str]:
         parts += ["", f"**Refuted:** {run.refuted}."]
     curve = run.curve()
     if curve is not None and run.labelled:
-        parts += ["", f"Certified accuracy, scope `{run.scope}` ({run.measure}, rounded down, {run.labelled:,} labelled inputs):", ""]
+        about = f"{run.measure}, rounded down, {run.labelled:,} labelled inputs"
+        parts += ["", f"Certified accuracy, scope `{run.scope}` ({about}):", ""]
         parts.append(_accuracies(run))
     return parts
 
