@@ -354,7 +354,8 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
         _region_check(certificate, g, x, shown),
         *_budget_check(certificate, g, x, shown),
         *_thresholds_check(certificate, g, x),
-        *_uniform_check(evidence),
+        *(check for each in _votes_behind(evidence) for check in _uniform_check(each)),
+        *(_counted_before(each, g) for each in _votes_behind(evidence)[1:] if each.bound == EXACT),
         _check(
             "bound",
             shown,
@@ -372,8 +373,22 @@ def _uniform_check(evidence: Evidence) -> tuple[Check, ...]:
     number = f"the uniform number {evidence.uniform:.6f} of the bound"
     if evidence.seed is None:
         return (Check("uniform", True, f"{number} is from a secret seed: that it was not chosen is not confirmed"),)
-    key = Stream(evidence.seed, evidence.input_hash, evidence.phase).key
-    return (_check("uniform", number, evidence.streams.get(evidence.phase) == key, FOLLOWS, "from the stated seed"),)
+    key = Stream(
+        evidence.seed, evidence.input_hash, "estimate"
+    ).key  # of another phase there would be many to choose from
+    own = evidence.phase == "estimate" and evidence.streams.get(evidence.phase) == key
+    return (_check("uniform", number, own, FOLLOWS, "from the stated seed"),)
+
+
+def _counted_before(evidence: Evidence, g: SmoothedClassifier) -> Check:
+    """Whether the votes of an earlier classifier can be all draws of the noise, as they are stated to be."""
+    turns = g.M.turns(g.law)
+    found = "cannot all be counted" if turns is None else f"are {turns:,}"
+    return Check(
+        "votes before",
+        turns == evidence.n,
+        f"{evidence.n:,} votes of an earlier classifier are stated to be all draws of the noise; these {found}",
+    )
 
 
 def _thresholds_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
