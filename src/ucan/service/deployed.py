@@ -112,6 +112,9 @@ def _certified(
             f"the model is not the one that {run} certified: certify it again, then serve that run. (If it has moved, give "
             f"--model and --weights.)"
         )
+    noise, own = first.evidence.noise, g.M.record()
+    if noise.state is not None and noise.kind == own.kind and noise.state != own.state:
+        raise InvalidInput(f"the noise is not that which {run} certified: its weights or settings have changed.")
     stop = config.sampling.rule
     plan = config.sampling.plan(opened.norm)
     plan = replace(plan, precision=None, family=1, budget=first.budget, stop=stop, block=first.evidence.block)
