@@ -48,12 +48,13 @@ def counted(claim: dict[str, Any]) -> dict[str, int]:
     return {level_key(r): sum(DIGITS.index(c) > k for c in seen) for k, r in enumerate(claim["levels"])}
 
 
-def attacked(folder: Path, row: str) -> Attacked:
-    """What the audit of a row found where its guarantee covers it."""
+def attacked(folder: Path, row: str, norm: str) -> Attacked:
+    """What the audit of a row in this norm found where its guarantee covers it."""
     path = folder / "audits" / f"{row}.json"
-    if not path.exists():
+    found = json.loads(path.read_text()) if path.exists() else None
+    if found is None or float(found["norm"]) != NORMS[norm]:
         return Attacked()
-    summary = json.loads(path.read_text())["summary"]
+    summary = found["summary"]
     return Attacked(summary["attacked"], summary["covered_breaks"], summary["bug"])
 
 
@@ -97,7 +98,7 @@ def _of_record(path: Path, record: dict[str, Any], norm: str, folder: Path) -> E
             False,
         ),
         certified=counted(record["claims"][f"{norm} radius"]),
-        audit=attacked(folder, row),
+        audit=attacked(folder, row, norm),
         made=Made(day(path, record, folder), record["hardware"], minutes[0], minutes[1], record["ucan"]),
         hashes=Hashes(
             weights=record["weights"],
