@@ -125,6 +125,8 @@ def test_rows_are_found_by_name(some):
     assert choices(double, 9) == [("x (row 0)", 0), ("x (row 1)", 1)]
     with pytest.raises(InvalidInput, match="2 rows called 'x'"):
         row_named(double, "x")
+    plain = replace(some, dataset=ucan.Table({"a": [1.5, 2.5]}), numbers=(0, 1))
+    assert choices(plain, 9) == [("0", 0), ("1", 1)] and row_named(plain, "1").name == "row 1"
 
 
 def test_a_changed_row_is_certified_as_itself_and_says_whether_it_is_covered(some):

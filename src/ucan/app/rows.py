@@ -59,7 +59,8 @@ def row_at(session: Session, number: int) -> Row:
     """One row of the table by its number."""
     x, label = session.item(number)
     table = table_of(session)
-    return Row(x, table.held_at(number), label, table.name_of(number), number)
+    name = f"row {number}" if table.names is None else table.name_of(number)
+    return Row(x, table.held_at(number), label, name, number)
 
 
 def row_named(session: Session, name: str) -> Row:
