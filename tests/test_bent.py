@@ -133,6 +133,13 @@ def test_the_votes_before_those_in_pairs_are_checked_as_well():
     assert failed(verify(forged(found, new, chosen), new, X, seed=77)) == {"uniform"}
 
 
+def test_recertify_knows_inputs_apart_that_are_one_in_float32():
+    old, new = smoothed(), smoothed(0.01)
+    (c,) = old.certify(X, n=2000, seed=3)
+    with pytest.raises(InvalidInput, match="another input"):
+        recertify(c, old, new, X + 1e-12, m=300, seed=9)
+
+
 def test_recertify_takes_no_derived_seed():
     """It had been taken for seed 0, without a word."""
     old, new = smoothed(), smoothed(0.01)

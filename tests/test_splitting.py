@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import ucan
+from ucan.app.session import Session
 from ucan.replay import replay
 from ucan.runs.train import TrainJob, trainer_of
 from ucan.verify import verify
@@ -181,3 +182,6 @@ def test_a_training_under_splitting_noise_is_watched_on_its_grid(tmp_path) -> No
     trainer_of(job, tmp_path / "run").run()
     (line,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert line["held_out_norm"] == 1 and line["held_out_scope"] == "pipeline" and line["held_out_certified"] >= 0
+    session = Session.open(tmp_path / "run")
+    *_, outcome = session.certify(session.item(0)[0], session.g.law.scale, 200, 0.001)
+    assert outcome.evidence.arithmetic == "grid(1/16)"

@@ -20,7 +20,7 @@ from ucan.certificate import Abstention, Certificate
 from ucan.errors import InvalidInput
 from ucan.evidence import Pairs
 from ucan.plan import CertifyPlan, Seed, check_count, given_seed, random_seed
-from ucan.sidecar import input_hash
+from ucan.sidecar import exact_hash, input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Job, Stream, VoteCounter, Votes, blocks
 
@@ -76,7 +76,9 @@ def _check_same(certificate: Certificate, old: SmoothedClassifier, new: Smoothed
     """Refuse a certificate that is not the old classifier's at x, and classifiers that differ in more than the model."""
     evidence = certificate.evidence
     differing = {
-        "the certificate is about another input": input_hash(x) != evidence.input_hash,
+        # input_hash is of float32 numbers, of which large ones in float64 may have the same
+        "the certificate is about another input": input_hash(x) != evidence.input_hash
+        or evidence.exact_hash not in (None, exact_hash(x)),
         "the certificate is not of the old classifier": old.engine.identity() != evidence.identity,
         "the certificate is about another law or another noise": old.law != evidence.law
         or bool(evidence.noise.differences(old.M.record())),

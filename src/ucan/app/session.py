@@ -16,12 +16,14 @@ from ucan.data.single import load_picture_or_array
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
+from ucan.generators import Splitting
 from ucan.held import Held
 from ucan.plan import Bound, CertifyPlan
 from ucan.report.pictures import is_picture
 from ucan.runs.config import DataRef
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.runs.router import is_router
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
@@ -215,7 +217,9 @@ class Session:
 
 def _open_trained(run: Path, source: str | None, device: torch.device) -> Session:
     trained = load_run(run)
-    g = SmoothedClassifier(trained.classifier.to(device), trained.law, trained.generator, trained.num_classes)
+    noise = trained.generator
+    step = 1 / noise.steps if isinstance(noise, Splitting) else None  # its cells are for inputs on a grid
+    g = SmoothedClassifier(trained.classifier.to(device), trained.law, noise, trained.num_classes, step=step)
     norms = trained.generator.norms(trained.law)
     plan = CertifyPlan(n=VOTES, norm=2 if 2 in norms else norms[0], budget=trained.budget)
     settings = trained.settings
@@ -234,6 +238,8 @@ def _open_certified(
         raise InvalidInput(f"{run} has no results yet: `ucan certify` writes them; then come back.")
     # A certificate tells Σ, an abstention only the law: prefer the former.
     first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
+    if is_router(config.model.spec):
+        raise InvalidInput(f"{run} is of a router, which has several smoothed classifiers; this page shows one.")
     dataset, notes = _table(opened, source) if config.data.columns else _data(config.data, source, opened.base)
     g = pipeline_of(config.model, first, device, model, weights, dataset, trust, opened.base)
     # The classifier has the precision.
