@@ -4,7 +4,7 @@ VENV := .venv
 STAMP := $(VENV)/.ready
 PYTEST := $(VENV)/bin/python -m pytest
 
-.PHONY: setup demo test test-slow lint clean
+.PHONY: setup demo docs docs-serve test test-slow lint clean
 
 setup: $(STAMP)
 
@@ -15,6 +15,13 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup
 	$(VENV)/bin/ucan demo
+
+# The site, in site/: the tutorials are run, and a warning or an error ends the build.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m mkdocs build --strict
+
+docs-serve: setup
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m mkdocs serve --dev-addr 127.0.0.1:8000
 
 # Two workers with one thread each: more threads than cores slows torch down several times over.
 test: setup
@@ -31,4 +38,4 @@ lint: setup
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) build dist site src/*.egg-info
