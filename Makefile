@@ -4,7 +4,7 @@ VENV := .venv
 STAMP := $(VENV)/.ready
 PYTEST := $(VENV)/bin/python -m pytest
 
-.PHONY: setup demo docs docs-serve test test-slow lint clean
+.PHONY: setup demo docs docs-serve test test-slow lint dist clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,12 @@ test-slow: setup
 lint: setup
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+# The wheel and the sdist in dist/, as they would be published, both checked.
+dist: setup
+	rm -rf build dist
+	$(VENV)/bin/python -m build --no-isolation
+	$(VENV)/bin/python -m twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) build dist site src/*.egg-info

@@ -14,7 +14,8 @@ import math
 from pathlib import Path
 
 import numpy as np
-from results import KINDS, RECORDED, Measured, Recorded, matching
+from results_records import RECORDED, Measured, Recorded, matching
+from results_tables import KINDS
 from rows import LAWS
 from sheets import draw, sheet
 

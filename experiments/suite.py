@@ -347,7 +347,8 @@ class Suite:
             "members": row.members, "mirrored": row.mirrored, "n0": N0, "n": row.n, "alpha": ALPHA,
             "weights": weights_hash(g.f.model), "noise": weights_hash(g.M),
             "precision": "bf16" if torch.cuda.is_available() else "fp32", "backend": self.args.backend,
-            "train_seconds": round(training, 1), "ucan": __version__, "torch": torch.__version__,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()), "train_seconds": round(training, 1),
+            "ucan": __version__, "torch": torch.__version__,
             "python": platform.python_version(), "hardware": machine(g.f.device or torch.device("cpu"))["device"],
         }  # fmt: skip
 

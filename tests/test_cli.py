@@ -645,7 +645,7 @@ WRONG = {
     "noise file": (("--noise", "nowhere.npy"), "nowhere.npy cannot be read"),
     "noise shape": (("--noise", "short.npy"), "short.npy has shape (5,)"),
     "noise singular": (("--noise", "zero.npy"), "regularised"),
-    "bound": (("--bound", "ternary"), 'bound must be "binary", "two-class" or "anytime"'),
+    "bound": (("--bound", "ternary"), 'bound must be "binary", "randomised", "two-class", "anytime" or "exact"'),
     "stop": (("--stop", "soon"), "stop takes radii such as 0.5,1.0 or a percentage"),
     "stop and bound": (("--stop", "0.5", "--bound", "two-class"), "--bound two-class would not be used"),
     "stop and the default": (("--stop", "5%", "--bound", "binary"), "--bound binary would not be used"),
@@ -798,7 +798,7 @@ def test_predict_writes_a_table(place: Path) -> None:
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("--test", "coin"), 'test must be "majority" or "top-two"'),
+        (("--test", "coin"), 'test must be "majority", "top-two" or "exact"'),
         (("--n", 0), "n must be a whole number of at least 1"),
         (("--stop", "--test", "top-two"), 'stopping early needs test="majority"'),
         (("--precision", "bf16"), "for PyTorch modules"),

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ import ucan
 from ucan import data
 from ucan.bounds import anytime_lower_bound
 from ucan.errors import InvalidInput
+from ucan.leaderboard.checking import CheckJob, check
+from ucan.leaderboard.entry import problems, read_entries
 from ucan.plan import CertifyPlan
 from ucan.runs import levels
 from ucan.stopping import Radius
@@ -28,7 +31,12 @@ sys.path.insert(0, str(ROOT / "experiments"))
 
 import audit_power  # noqa: E402
 import audits  # noqa: E402
+import entries  # noqa: E402
 import results  # noqa: E402
+import results_front  # noqa: E402
+import results_goals  # noqa: E402
+import results_records  # noqa: E402
+import results_tables  # noqa: E402
 import rows  # noqa: E402
 import shape  # noqa: E402
 import shape_attacks  # noqa: E402
@@ -218,11 +226,11 @@ def test_a_closed_record_keeps_how_many_are_undecided(tmp_path: Path) -> None:
     made = record_of("cifar10-isotropic-0.5", open={str(20 * i): [10, 1920 - 128 * (i % 2)] for i in range(300)})
     made["accuracy"]["l2 radius"]["1"] = "0.0"  # type: ignore[index]
     path.write_text(json.dumps(made))
-    before = results.Recorded(tmp_path).rows["cifar10-isotropic-0.5"]
+    before = results_records.Recorded(tmp_path).rows["cifar10-isotropic-0.5"]
     suite.close(path)
     suite.close(path)
     assert (
-        results.Recorded(tmp_path).rows["cifar10-isotropic-0.5"] == before
+        results_records.Recorded(tmp_path).rows["cifar10-isotropic-0.5"] == before
         and json.loads(path.read_text())["open"] == {}
     )
     assert (before.open, before.n) == (300, 1920)
@@ -230,7 +238,7 @@ def test_a_closed_record_keeps_how_many_are_undecided(tmp_path: Path) -> None:
     made |= {"open": {}, "undecided": {"inputs": 125, "votes": 1920}}
     path.write_text(json.dumps(made))
     assert (
-        results.Recorded(tmp_path).rows["cifar10-isotropic-0.5"].at("l2 radius", 1.0) == "0.0"
+        results_records.Recorded(tmp_path).rows["cifar10-isotropic-0.5"].at("l2 radius", 1.0) == "0.0"
     )  # nearly all is decided
 
 
@@ -379,16 +387,88 @@ def record_of(name: str, **more: object) -> dict[str, object]:
     }
 
 
-def test_the_page_is_what_the_records_say() -> None:
-    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == results.page(), "run experiments/results.py"
+def test_the_pages_are_what_the_records_say() -> None:
+    made = results.pages()
+    behind = ("results-tables", "results-audits", "universality", "goals", "errata", "leaderboard")
+    assert set(made) == {f"{name}.md" for name in ("results", *behind)}
+    for name, text in made.items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, "run experiments/results.py"
+    for name, svg in results.figures().items():
+        shown = (ROOT / "docs" / "images" / name).read_text(encoding="utf-8")
+        assert shown == svg, "run experiments/results.py"
+        assert f"images/{name}" in made["results.md"]
+
+
+def test_the_leaderboard_is_what_the_records_say() -> None:
+    board = read_entries(ROOT / "leaderboard")
+    ours = {path.name: one for path, one in board.items() if path.parts[0] == "ours"}
+    assert ours == entries.recorded_entries(), "run experiments/entries.py"
+    assert (ROOT / "leaderboard" / "README.md").read_text(encoding="utf-8") == entries.board_page(), "run entries.py"
+    for path, one in board.items():
+        assert not problems(one), path
+        assert (one.origin == "imported") == (path.parts[0] == "imported") and (one.origin != "imported" or one.source)
+    for one in ours.values():
+        done = check(CheckJob(entry=ROOT / "leaderboard" / "ours" / f"{one.name}.json", results=ROOT / str(one.source)))
+        assert done.stands and {c.name: c.outcome for c in done.checks}["results"] == "ok"
+
+
+@pytest.mark.parametrize(("name", "preset"), results_front.PRESETS.items())
+def test_the_presets_of_the_leading_rows_have_their_settings(name: str, preset: str) -> None:
+    (row,) = (row for row in rows.ROWS if row.name == name)
+    assert suite.settings_of(preset, []) == suite.settings_of(row.preset, list(row.changes))
+
+
+def test_counts_of_a_record_are_those_of_its_shares() -> None:
+    for one in entries.recorded_entries().values():
+        record = json.loads((ROOT / str(one.source)).read_text())
+        key = {1.0: "l1", 2.0: "l2", INF: "linf"}[one.claim.norm or 0]
+        assert {k: one.share(float(k)) for k in one.certified} == record["accuracy"][f"{key} radius"]
+
+
+def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -> None:
+    """Two made-up rows: one ahead of every released file at 0.25, one behind at 1.0; several networks are not one."""
+    (tmp_path / "suite").mkdir()
+
+    def record(name: str, level: float, certified: int, members: int = 1, inputs: int = 10_000) -> None:
+        claims = {"l2 radius": {"levels": [0.0, level], "reached": "2" * certified + "1" * (inputs - certified)}}
+        about = {
+            "row": name,
+            "preset": "cifar10-x",
+            "changes": [],
+            "law": "Gaussian",
+            "alpha": 0.001,
+            "scope": "pipeline",
+        }
+        made = {
+            "ucan": "0",
+            "hardware": "H",
+            "weights": "w",
+            "train_seconds": 60.0,
+            "certify_seconds": 60.0,
+            "date": "2026-01-31",
+        }
+        more = {"members": members, "inputs": inputs, "claims": claims, **about, **made}
+        (tmp_path / "suite" / f"{name}.json").write_text(json.dumps(record_of(name, **more)))
+
+    record("ahead", 0.25, 9_000)
+    record("behind", 1.0, 100)
+    record("several", 1.0, 9_999, members=4)
+    record("part", 1.0, 500, inputs=500)
+    first, _ = results_front.standing(tmp_path)
+    assert "we lead at 0 (" in first and "0.25 (+16.97); we are behind or level at 1 (−37.87)" in first
+    assert "no row of ours on all 10,000 pictures asks 0.5, 0.75, 1.25" in first
+    lines = {line.split(" | ")[0]: line for line in results_front.holds(tmp_path)}
+    assert "**90.0** | 1 |" in lines["| CIFAR-10, 0.25"] and "| 2026-01-31 | H |" in lines["| CIFAR-10, 0.25"]
+    assert "**99.9** | 4 |" in lines["| CIFAR-10, 1"]  # the last of the two rows
+    assert "not measured yet" in lines["| CIFAR-10, 0.5"]
 
 
 def test_without_records_nothing_is_invented(tmp_path: Path) -> None:
-    recorded = results.Recorded(tmp_path)
-    for line in results.targets(recorded, None)[2:]:
-        assert results.MISSING in line and "reached" not in line
-    text = results.page(tmp_path)
-    assert "<!--" not in text and text.count(results.MISSING) > 20
+    recorded = results_records.Recorded(tmp_path)
+    for line in results_goals.targets(recorded, None)[2:]:
+        assert results_records.MISSING in line and "reached" not in line
+    text = "".join(results.pages(tmp_path).values())
+    assert "<!--" not in text and text.count(results_records.MISSING) > 20 and results.figures(tmp_path)
 
 
 def test_a_recorded_row_is_shown_with_its_scope_part_and_verdict(tmp_path: Path) -> None:
@@ -399,37 +479,39 @@ def test_a_recorded_row_is_shown_with_its_scope_part_and_verdict(tmp_path: Path)
     summary = {"scope": "frozen", "attacked": 25, "broken": {"live": 25, "frozen": 0}, "bug": False}
     audit = {"complete": True, "changes": [], "summary": summary}
     (tmp_path / "audits" / "cifar10-certification-wise.json").write_text(json.dumps(audit))
-    line = results.targets(results.Recorded(tmp_path), None)[2]
+    line = results_goals.targets(results_records.Recorded(tmp_path), None)[2]
     assert "90.5 / 90.5 / 90.5 / 90.5 / 90.5" in line and "`frozen`" in line
     assert "1,000 inputs, n ≤ 9,984, 1 undecided" in line and "reached, on a part of the test set" in line
     assert "25 of 25 broken live, 0 with frozen noise: no bug" in line
     assert "`pipeline`" not in line  # a frozen number is never shown as more
-    table = next(t for t in results.tomllib.loads((ROOT / "experiments" / "paper.toml").read_text())["table"]
+    table = next(t for t in tomllib.loads((ROOT / "experiments" / "paper.toml").read_text())["table"]
                  if t["id"] == "cifar10-linf")  # fmt: skip
-    ours = results.beside(table, results.Recorded(tmp_path))[-1]
+    ours = results_tables.beside(table, results_records.Recorded(tmp_path))[-1]
     assert ours.split("|")[3:11] == [" 90.5 ", " – ", " – ", " 90.5 ", " – ", " – ", " – ", " – "]
 
 
 def test_verdicts() -> None:
-    target = results.Target("", "", (80, 70), "l2 radius", (0.5, 1.0), ())
-    whole = results.Measured("r", "pipeline", 1.0, 10_000, 100_000, {"l2 radius": {0.5: "80.0", 1.0: "69.9"}})
+    target = results_goals.Target("", "", (80, 70), "l2 radius", (0.5, 1.0), ())
+    whole = results_records.Measured("r", "pipeline", 1.0, 10_000, 100_000, {"l2 radius": {0.5: "80.0", 1.0: "69.9"}})
 
-    def said(ours: list[str | None], row: results.Measured, **more: bool) -> str:
-        return results.verdict(replace(target, **more), ours, [row])
+    def said(ours: list[str | None], row: results_records.Measured, **more: bool) -> str:
+        return results_goals.verdict(replace(target, **more), ours, [row])
 
     assert said(["80.0", "70.1"], whole) == "reached"
     assert said(["80.0", "70.1"], whole, above=True) == "below at 0.5"
     part = replace(whole, inputs=2_000, shares={"l2 radius": {0.5: "90.0", 1.0: "50.0"}})
     assert said(["90.0", "50.0"], part) == "below at 1, on a part of the test set"
     assert said(["80.0", None], whole) == "not measured yet at 1"
-    near = results.Measured("r", "pipeline", 1.0, 1_000, 10_000, {"l2 radius": {0.5: "81.0", 1.0: "76.0"}})
+    near = results_records.Measured("r", "pipeline", 1.0, 1_000, 10_000, {"l2 radius": {0.5: "81.0", 1.0: "76.0"}})
     assert said(["81.0", "76.0"], near) == "reached, on a part of the test set; too few inputs to be sure at 0.5"
-    assert results.best_of([whole, replace(whole, shares={"l2 radius": {1.0: "9.0"}})], "l2 radius", 1.0) == "69.9"
+    assert (
+        results_goals.best_of([whole, replace(whole, shares={"l2 radius": {1.0: "9.0"}})], "l2 radius", 1.0) == "69.9"
+    )
 
 
 def test_what_was_tried_has_the_runs_that_were_left_and_what_more_networks_add(tmp_path: Path) -> None:
     (tmp_path / "suite" / "earlier").mkdir(parents=True)
-    assert results.tried(results.Recorded(tmp_path)) == ["not measured yet"]
+    assert results_goals.tried(results_records.Recorded(tmp_path)) == ["not measured yet"]
 
     def record(name: str, reached: str, shares: list[str]) -> str:
         claims = {"l2 radius": {"levels": [0.0, 0.75], "reached": reached}}
@@ -443,24 +525,24 @@ def test_what_was_tried_has_the_runs_that_were_left_and_what_more_networks_add(t
         ("earlier/cifar10-gone-12345678", "cifar10-gone", "2200", ["50.0", "50.0"]),
     ):
         (tmp_path / "suite" / f"{file}.json").write_text(record(name, reached, shares))
-    recorded = results.Recorded(tmp_path)
-    *table, empty, added = results.tried(recorded)
+    recorded = results_records.Recorded(tmp_path)
+    *table, empty, added = results_goals.tried(recorded)
     assert [line.split(" | ")[0] for line in table[2:]] == [
         "| cifar10-consistency-0.32", "| cifar10-ensemble-0.32", "| cifar10-gone (left: neither attacked nor gone on with)"
     ]  # fmt: skip
     assert table[3].split(" | ")[3:8] == ["80.0", "–", "–", "60.0", "–"] and not empty
     assert "5 inputs" in added and "at 0.75 goes from 40.0 to 60.0: 2 inputs are gained and 1 are lost" in added
-    (closed,) = [said for said in results.missing(recorded) if "were not kept" in said]
+    (closed,) = [said for said in results_goals.missing(recorded) if "were not kept" in said]
     assert closed.endswith(": `cifar10-consistency-0.32`, `cifar10-ensemble-0.32`.")
 
 
 def test_the_printed_numbers_are_whole_tables() -> None:
-    paper = results.tomllib.loads((ROOT / "experiments" / "paper.toml").read_text(encoding="utf-8"))
+    paper = tomllib.loads((ROOT / "experiments" / "paper.toml").read_text(encoding="utf-8"))
     for table in paper["table"]:
         for row in [*table["rows"], *table["ours"]]:
             assert len(row["values"]) == len(table["levels"])
-    assert [results._tiny(v) for v in (3.2e-16, 9.2e-17, 2e-16, 0.0)] == ["4e-16", "1e-16", "2e-16", "0e+00"]
-    assert results._up(1.7166922) == "1.72" and results._up(4.3) == "4.30"  # a cap and a time round up
+    assert [results_tables._tiny(v) for v in (3.2e-16, 9.2e-17, 2e-16, 0.0)] == ["4e-16", "1e-16", "2e-16", "0e+00"]
+    assert results_records.up(1.7166922) == "1.72" and results_records.up(4.3) == "4.30"  # a cap and a time round up
 
 
 def test_the_formulas_agree_with_the_printed_page() -> None:

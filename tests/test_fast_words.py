@@ -10,7 +10,20 @@ import pytest
 
 import ucan
 
-COMMANDS = ("demo", "train", "certify", "predict", "verify", "audit", "compare", "report", "explore", "bench", "export")
+COMMANDS = (
+    "demo",
+    "train",
+    "certify",
+    "predict",
+    "verify",
+    "audit",
+    "compare",
+    "report",
+    "explore",
+    "bench",
+    "export",
+    "leaderboard",
+)
 # Command line → exit code, and what is said.
 CASES = {
     "": (2, "Usage"),

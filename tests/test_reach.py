@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from test_region import DIM, NORMS, SCALES, SHAPE, positive, randn
-from ucan import Gaussian, InvalidInput, Region, SmoothedClassifier
+from ucan import Gaussian, InvalidInput, Region, SmoothedClassifier, catalogue
 from ucan.scales import DCT, Dense, LowRank
 
 every_scale = pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES.keys())
@@ -131,3 +131,8 @@ def test_no_answer_of_a_linear_classifier_changes_within_its_reach():
             moved[0, i] += sign * far
             assert int((moved @ w + b > 0)[0]) == c.prediction
     assert c.radius > 0
+
+
+def test_every_kind_of_scale_is_among_those_that_are_searched():
+    """Here, and for `covers` in test_budget.py: corners, random changes and the dense twin."""
+    assert {catalogue.SCALES.load(name) for name in catalogue.SCALES.own} == {type(scale) for scale in SCALES.values()}

@@ -21,7 +21,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from served import inputs, thirds
-from ucan import Abstention, Certificate, CertificationWise, Fixed, Gaussian, InvalidInput, SmoothedClassifier, scales
+from ucan import (
+    Abstention,
+    Certificate,
+    CertificationWise,
+    Fixed,
+    Gaussian,
+    InvalidInput,
+    SmoothedClassifier,
+    Splitting,
+    Uniform,
+    scales,
+)
 from ucan.certificate import from_dict
 from ucan.data import load
 from ucan.engine import Issuer
@@ -288,6 +299,7 @@ def test_json_of_any_kind_is_read_or_refused(given_):
         ("certify", {"norm": 1}, 'one of 2, "inf"'),
         ("certify", {"norm": True}, "one of"),
         ("certify", {"stop": "package.rule(1)"}, "percentage"),
+        ("certify", {"stop": "myrule:3"}, "percentage"),
         ("certify", {"stop": list(range(17))}, "up to 16 radii"),
         ("certify", {"stop": [-1]}, "radii of 0 or more"),
         ("certify", {"seed": 3}, "chooses its seeds itself"),
@@ -320,6 +332,7 @@ MIXED: list[tuple[str, dict[str, Any]]] = [
     ("certify", {"n": 2000, "stop": "10%", "alpha": 0.002, "seed": 4}),
     ("predict", {"n": 900, "stop": True, "seed": 5}),
     ("certify", {"n": 64, "stop": None, "seed": 2**100, "norm": 1}),
+    ("certify", {"n": 800, "stop": "linf:0.05", "seed": 8}),
 ]
 
 
@@ -339,6 +352,34 @@ def test_concurrent_answers_are_those_of_the_library_field_for_field(generator):
     for (kind, i, options), (_, record) in zip(asked, answers, strict=True):
         assert record == by_the_library(g, kind, XS[i : i + 1], options)
     assert {record["kind"] for _, record in answers} == {"certificate", "abstention", "prediction"}
+
+
+def test_all_draws_of_splitting_noise_are_counted_where_the_run_does_that():
+    g = SmoothedClassifier(thirds(), Uniform(0.5), Splitting((1, 4, 4), steps=64), 3, step=1 / 64)
+    plan = g.counting(CertifyPlan(norm=1, bound="exact"))
+    made = Service(Deployed("split", g, Form((1, 4, 4)), plan, (1,), (), None), ServeJob(run="", log=None))
+    made.worker.begin()
+    xs = (XS * 64).round() / 64
+    answers = ask(made, *((kind, {"input": x.tolist()}) for x in xs for kind in ("certify", "predict")))
+    for i in range(len(xs)):
+        (wanted,) = g.certify(xs[i : i + 1], norm=1, bound="exact", seed=None)
+        (likely,) = g.predict(xs[i : i + 1], test="exact", seed=None)
+        for (status, record), outcome in zip(answers[2 * i : 2 * i + 2], (wanted, likely), strict=True):
+            assert status == 200 and record == json.loads(json.dumps(outcome.to_dict()))
+    ((status, said),) = ask(made, ("certify", {"input": xs[0].tolist(), "n": 10}))
+    assert status == 400 and "leave out n" in said["message"]
+    ended(made)
+
+
+@pytest.mark.parametrize("bound", ["two-class", "randomised", "anytime"])
+def test_the_bound_is_that_of_the_run(bound):
+    made = service(plan=CertifyPlan(n=300, bound=bound))
+    answers = ask(made, *(("certify", {"input": x.tolist(), "seed": 5}) for x in XS[:4]))
+    ended(made)
+    for x, (status, record) in zip(XS[:4].split(1), answers, strict=True):
+        assert status == 200 and record == by_the_library(
+            smoothed(), "certify", x, {"n": 300, "bound": bound, "seed": 5}
+        )
 
 
 def test_a_secret_seed_is_not_in_the_answer_and_the_log_has_what_draws_it_again(tmp_path):
@@ -523,6 +564,31 @@ def test_a_registry_makes_answers_hold_across_requests_and_restarts(tmp_path):
     ((status, said),) = ask(again, ("certify", {"input": XS[0].tolist(), "alpha": 0.01}))
     assert status == 400 and "alpha" in said["message"].lower()
     ended(again)
+
+
+def test_two_services_that_share_a_registry_keep_each_others_promises(tmp_path):
+    job = {"registry": str(tmp_path / "answers.sqlite"), "plan": replace(PLAN, n=200)}
+    both = [service(frozen(), **job) for _ in range(2)]
+    rng = torch.Generator().manual_seed(3)
+    points = torch.rand(16, 1, 4, 4, generator=rng)
+
+    async def at_once() -> list[Any]:
+        asked = [call(both[i % 2], "/v1/certify", {"input": x.tolist()}) for i, x in enumerate(points)]
+        return list(await asyncio.gather(*asked))
+
+    promised = [from_dict(json.loads(body)) for _, _, body in asyncio.run(at_once())]
+    held = 0
+    for x, certificate in zip(points, promised, strict=True):
+        if isinstance(certificate, Certificate) and certificate.radius > 0:
+            delta = torch.randn(1, 4, 4, generator=rng)
+            inside = (x + 0.95 * certificate.radius * delta / delta.norm()).tolist()
+            assert {ask(one, ("predict", {"input": inside}))[0][1]["prediction"] for one in both} == {
+                certificate.prediction
+            }
+            held += 1
+    assert held >= 3
+    for one in both:
+        ended(one)
 
 
 # --- the network's manners ---

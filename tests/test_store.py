@@ -23,6 +23,7 @@ from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.plan import CertifyPlan
 from ucan.report.tables import comparison
 from ucan.results import Store
+from ucan.results.imports import complete
 from ucan.results.store import COLUMNS
 
 CONFIG = {
@@ -52,8 +53,8 @@ def outcomes(count: int) -> list[ucan.certificate.Certificate | ucan.certificate
     return classifier().certify(inputs(count), n=100)
 
 
-def filled(folder: Path, count: int = 12) -> Path:
-    with Store.create(folder, CONFIG) as store:
+def filled(folder: Path, count: int = 12, config: dict = CONFIG) -> Path:
+    with Store.create(folder, config) as store:
         for i, outcome in enumerate(outcomes(count)):
             store.add(i, i % 3, outcome, 0.25)
     return folder
@@ -180,7 +181,9 @@ def test_a_changed_config_is_refused_key_by_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("new", [True, 1.5, "1", [1], None])
 def test_values_of_another_type_differ(tmp_path: Path, new: object) -> None:
-    Store.create(tmp_path / "run", {"x": 1}).close()
+    with Store.create(tmp_path / "run", {"x": 1}) as store:
+        one = np.arange(1)
+        store.extend(complete(idx=one, label=one, prediction=one, abstained=one > 0, correct=one == 0))
     with pytest.raises(InvalidInput, match="x: the run has 1"):
         Store.create(tmp_path / "run", {"x": new})
     Store.create(tmp_path / "run", {"x": 1.0}).close()
@@ -458,13 +461,13 @@ def test_two_writers_in_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_million_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    count = 1_000_000
-    folder = filled(tmp_path / "run", 1)
+    count, config = 1_000_000, {"kind": "certify", "n": 100}
+    folder = filled(tmp_path / "run", 1, config)
     with Store.open(folder) as store:
         record = str(store._db.execute("SELECT record FROM records").fetchone()[0])
     rng = np.random.default_rng(0)
     radius, correct = rng.exponential(0.7, count), rng.random(count) < 0.8
-    with Store.create(folder, CONFIG) as store, store._transaction():
+    with Store.create(folder, config) as store, store._transaction():
         store._db.executemany(
             "INSERT INTO outcomes VALUES (?, ?, 0, 0, ?, ?, ?, 0.9, -3.0, 100, 100, 0.1)",
             (
@@ -475,7 +478,7 @@ def test_a_million_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         store._db.executemany("INSERT INTO records VALUES (?, ?)", ((i, record) for i in range(1, count)))
     times = {}
     clock = time.perf_counter()
-    with Store.create(folder, CONFIG) as store:
+    with Store.create(folder, config) as store:
         done = store.done()
     times["resume (create + done)"] = time.perf_counter() - clock
     clock = time.perf_counter()

@@ -27,7 +27,17 @@ from ucan.cli import app
 from ucan.config import read_config, write_config
 from ucan.data import InMemory
 from ucan.errors import ModelError, TrainingError
-from ucan.generators import BasisWise, BudgetWise, CertificationWise, Composed, DatasetWise, Fixed, Isotropic, Pattern
+from ucan.generators import (
+    BasisWise,
+    BudgetWise,
+    CertificationWise,
+    Composed,
+    DatasetWise,
+    Fixed,
+    Isotropic,
+    Pattern,
+    Splitting,
+)
 from ucan.laws import Laplace
 from ucan.runs.train import changed
 from ucan.scales import DCT, Basis, Dense, Diagonal, Scalar
@@ -254,6 +264,7 @@ KINDS = {
     "budget": Fixed,
     "budget-learned": BudgetWise,
     "budget-composed": Composed,
+    "splitting": Splitting,
 }
 METHODS = ("stability", "smoothadv", "macer", "smoothmix", "catrs", "acr", "sphere")  # presets named after their recipe
 KINDS |= dict.fromkeys((*METHODS, "clean", "denoised"), Isotropic)
@@ -275,7 +286,9 @@ def test_every_preset_builds_what_its_name_says(name):
     with torch.no_grad():
         mu, scale = generator(x)
     scale.check_dim(x.numel())
-    assert torch.broadcast_shapes(mu.shape, x.shape) == x.shape and law.radius(0.9, 2, x.numel()) > 0
+    assert (
+        torch.broadcast_shapes(mu.shape, x.shape) == x.shape and law.radius(0.9, generator.own_norm or 2, x.numel()) > 0
+    )
     if settings.variance_term != "none":
         assert variance_term(scale_entries(scale, x), settings.variance_term).isfinite()
     classes = 1000 if of == "imagenet" else 10

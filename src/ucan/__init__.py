@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     )
     from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
     from ucan.models import Denoised, Ensemble
+    from ucan.questions.smoothed import SmoothedLabels, SmoothedRegressor, SmoothedSegmenter
     from ucan.region import Region
     from ucan.registry import Registry
     from ucan.routed import Routed
     from ucan.service.client import Client
+    from ucan.sharing.opening import load
     from ucan.smoothed import SmoothedClassifier
     from ucan.tabular import SmoothedTable
     from ucan.threshold import Threshold
@@ -65,6 +67,9 @@ __all__ = [
     "Routed",
     "SingularScale",
     "SmoothedClassifier",
+    "SmoothedLabels",
+    "SmoothedRegressor",
+    "SmoothedSegmenter",
     "SmoothedTable",
     "Splitting",
     "Table",
@@ -73,6 +78,7 @@ __all__ = [
     "Uniform",
     "UnsupportedNorm",
     "__version__",
+    "load",
     "scales",
 ]
 
@@ -88,10 +94,12 @@ __getattr__, __dir__ = lazy_names(
         "Splitting",
         "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
+        "questions.smoothed": "SmoothedLabels SmoothedRegressor SmoothedSegmenter",
         "region": "Region",
         "registry": "Registry",
         "routed": "Routed",
         "service.client": "Client",
+        "sharing.opening": "load",
         "threshold": "Threshold",
         "smoothed": "SmoothedClassifier",
         "tabular": "SmoothedTable",

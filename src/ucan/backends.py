@@ -256,20 +256,20 @@ def _check(
     """
     with _matmul("fp32"):
         truth = f.model(view(example) if f.dtype is None else view(example).to(f.dtype))
-    if not isinstance(truth, torch.Tensor) or truth.ndim != 2:  # class numbers, which have no margins to compare
-        votes, ours = f.to_votes(truth, len(example)), run(ready)
-        differing = int((votes != ours).sum())
-        if differing > DIFFERING * len(votes):
+    names = (precision, precision_name(f.dtype or example.dtype))
+    tolerance = max(TOLERANCE.get(name, TOLERANCE["fp32"]) for name in names)
+    if not isinstance(truth, torch.Tensor) or truth.ndim != 2 or not f.has_logits:  # no margins to compare
+        votes = f.to_votes(truth, len(example))
+        share = f.differing(votes, run(ready), tolerance)
+        if share > DIFFERING:
             raise ModelError(
-                f"the {kind} backend in {precision} disagrees with the model in {differing} of {len(votes)} votes. Use "
+                f"the {kind} backend in {precision} disagrees with the model in {share:.1%} of the votes. Use "
                 "backend='eager' and precision=None."
             )
         return
     valid = ~truth.isnan().any(1)  # a vote that is invalid anyway has no logits to compare
     if not valid.any():
         return
-    names = (precision, precision_name(f.dtype or example.dtype))
-    tolerance = max(TOLERANCE.get(name, TOLERANCE["fp32"]) for name in names)
     truth, answer, votes = truth[valid].float(), logits(ready)[valid].float(), run(ready)[valid]
     spread = float((truth.amax(1) - truth.amin(1)).mean()) or 1.0
     distance = float((answer - truth).abs().max()) / spread
@@ -301,7 +301,7 @@ def _seconds(backend: Backend, example: torch.Tensor, repeats: int = 3) -> float
     best, ready = float("inf"), example if backend.form is None else backend.form.of(example)
     for _ in range(repeats):
         start = time.perf_counter()
-        int(backend.vote(ready)[0])  # waits for the device
+        backend.vote(ready).flatten()[0].item()  # waits for the device
         best = min(best, time.perf_counter() - start)
     return best
 

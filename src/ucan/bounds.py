@@ -134,6 +134,38 @@ def at_most_p_value(k: int, n: int, p: float) -> float:
     return float(special.betaincc(k + 1, n - k, p)) if k < n else 1.0
 
 
+# --- many counts at once ---
+
+
+def lower_bounds(k: Any, n: int, alpha: float) -> np.ndarray:
+    """``lower_bound`` for an array of counts of the same n."""
+    values, where = np.unique(np.asarray(k), return_inverse=True)
+    found = np.array([lower_bound(int(value), n, alpha) for value in values])
+    return found[where].reshape(np.shape(k))
+
+
+def majority_p_values(k: Any, n: int, p: float = 0.5) -> np.ndarray:
+    """``majority_p_value`` for an array of counts of the same n."""
+    hits = np.asarray(k, dtype=np.float64)
+    tail = special.betainc(np.maximum(hits, 1), n - np.maximum(hits, 1) + 1, min(p, 1.0))
+    return np.where(hits > 0, tail, 1.0)
+
+
+def holm(p_values: Any, alpha: float) -> np.ndarray:
+    """Which of many hypotheses are rejected; with probability at least 1 − α no true one is, whatever their dependence.
+
+    Holm's rule: the smallest p-value is compared with α/m, the next with α/(m − 1), and so on to the first that fails. So
+    it rejects all that Bonferroni's α/m does, and more.
+    """
+    check_alpha(alpha)
+    flat = np.asarray(p_values, dtype=np.float64).ravel()
+    order = np.argsort(flat, kind="stable")
+    passed = flat[order] <= alpha / (len(flat) - np.arange(len(flat)))
+    rejected = np.zeros(len(flat), dtype=bool)
+    rejected[order[: len(flat) if passed.all() else int(passed.argmin())]] = True
+    return rejected.reshape(np.shape(p_values))
+
+
 # --- bounds that hold at every stopping time ---
 
 

@@ -327,6 +327,9 @@ READERS = Catalogue(
         "fashion-mnist": "ucan.data.files:load_mnist",
         "cifar10": "ucan.data.files:load_cifar10",
         "imagenet": "ucan.data:read_imagenet",
+        "diabetes": "ucan.data.examples:load_diabetes",
+        "breast-cancer": "ucan.data.examples:load_breast_cancer",
+        "shapes": "ucan.data.examples:load_shapes",
     },
 )
 # Names of noise on the command line, besides those of generators and of Σ: a pattern with its norm.

@@ -59,6 +59,10 @@ class Outcome:
         """Votes for no class: NaN logits or a class out of range."""
         return self.evidence.invalid
 
+    def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
+        """Plain JSON values; every kind of result has its own."""
+        raise NotImplementedError
+
     @property
     def alpha(self) -> float:
         """The claim is false with probability at most this: the level of the answer and that of the choice."""
@@ -205,7 +209,7 @@ class Certificate(Outcome):
             "norm": norm_to_json(self.norm),
             "scope": self.scope,
             "guarantee": SCOPES[self.scope],
-            "region": _region_to_json(self.region, where),
+            "region": region_to_json(self.region, where),
             "mean": None if self.mean is None else tensors_to_json({"mean": self.mean}, where),
             **budget_to_json(self.budget, where),
             **({} if self.budget_factor is None else {"budget_factor": self.budget_factor}),
@@ -338,7 +342,7 @@ class Level(Outcome):
             "radius": self.radius,
             "norm": norm_to_json(self.norm),
             "scope": self.scope,
-            "region": _region_to_json(self.region, Path(folder) if folder is not None else None),
+            "region": region_to_json(self.region, Path(folder) if folder is not None else None),
             "evidence": self.evidence.to_dict(),
         }
 
@@ -371,7 +375,7 @@ def from_dict(
             )
         if record["kind"] == "prediction":
             return Prediction(**shared, prediction=record["prediction"], p_value=record["p_value"])
-        region = _region_from_json(record["region"], where)
+        region = region_from_json(record["region"], where)
         if record["kind"] == "level":
             told = {name: record[name] for name in ("threshold", "above", "top", "p")}
             return Level(**shared, **told, region=region)
@@ -403,10 +407,10 @@ def from_dict(
 
 def _choice_to_json(choice: Outcome | None, folder: str | Path | None) -> dict[str, Any]:
     """The JSON entry of the choice of a router, if there is one."""
-    return {} if choice is None else {"choice": choice.to_dict(folder)}  # type: ignore[attr-defined]
+    return {} if choice is None else {"choice": choice.to_dict(folder)}
 
 
-def save_json(outcome: Certificate | Abstention | Prediction, path: str | Path) -> None:
+def save_json(outcome: Outcome, path: str | Path) -> None:
     """Write a result as JSON, atomically; large tensors are written to files next to it."""
     path = Path(path)
     if not path.parent.is_dir():
@@ -463,12 +467,18 @@ def budget_from_json(entry: dict[str, Any] | None, folder: Path | None) -> Budge
     return Budget.from_dict({**plain, **(tensors_from_json(entry["tensors"], folder) if "tensors" in entry else {})})
 
 
-def _region_to_json(region: Region, folder: Path | None) -> dict[str, Any]:
-    own = {"norm": norm_to_json(region.norm), "radius": region.radius, "shape": list(region.shape)}
-    return {**own, "scale": _scale_to_json(region.scale, folder)}
+def region_to_json(region: Region, folder: Path | None) -> dict[str, Any]:
+    """The JSON entry of a region; a large Σ is written to a file."""
+    return {
+        "norm": norm_to_json(region.norm),
+        "radius": region.radius,
+        "shape": list(region.shape),
+        "scale": _scale_to_json(region.scale, folder),
+    }
 
 
-def _region_from_json(entry: dict[str, Any], folder: Path | None) -> Region:
+def region_from_json(entry: dict[str, Any], folder: Path | None) -> Region:
+    """The inverse of ``region_to_json``."""
     scale = _scale_from_json(entry["scale"], folder)
     return Region(scale, entry["radius"], norm_from_json(entry["norm"]), entry["shape"])
 

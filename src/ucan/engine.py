@@ -121,7 +121,8 @@ class Engine:
                 raise ModelError(TOO_SMALL)
             size = self._fitting[place] = halved(size, block)
             warnings.warn(f"out of memory: going on with forward passes of {size}.", RuntimeWarning, stacklevel=2)
-        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid, backend.form)
+        form, keep = backend.form, self.f.keep
+        counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid, form, keep)
         counter.on_votes = self.on_votes
         return Setup(counter, backend, weights, self.identity, self.M.record())
 

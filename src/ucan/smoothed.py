@@ -5,36 +5,36 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
-from ucan.arithmetic import Grid
 from ucan.bounds import Ballot, bound_named, majority_p_value, top_two_p_value
 from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction, Scope
-from ucan.choices import PRECISIONS, Bound, Test, check_choice
-from ucan.engine import Engine, Setup
+from ucan.choices import Bound, Test
+from ucan.engine import Setup
 from ucan.errors import InvalidInput
 from ucan.estimators import as_estimator, known_classes
 from ucan.evidence import Evidence
-from ucan.fingerprint import has_weights
-from ucan.generators import Generator, Isotropic
-from ucan.guards import check_inside, check_lost
+from ucan.generators import Generator
+from ucan.guards import check_inside
 from ucan.held import Held
 from ucan.laws import Law
-from ucan.plan import CertifyPlan, DerivedSeed, PredictPlan, Seed, given_seed, random_seed
+from ucan.plan import CertifyPlan, PredictPlan, Seed, given_seed
+from ucan.questions.confidence import Confidence
+from ucan.questions.question import Question
+from ucan.questions.smoothed import AnyPlan, Smoothed
+from ucan.questions.topk import TopK
 from ucan.readiness import COMPANY as COMPANY
-from ucan.readiness import Readiness
 from ucan.rounding import ceil_digits, floor_digits
 from ucan.sequential import AllVotes, Candidate, Selecting
 from ucan.sidecar import batch_hash, input_hash
-from ucan.sizes import Sizes, alm_of
+from ucan.sizes import alm_of
 from ucan.stopping import AnytimeRadii, Case, Radius, Stop, parse_stop
-from ucan.votes import ENUMERATED, Classifier, Stream, Votes
+from ucan.votes import ENUMERATED, Classifier, Stream, Votes, stream_of
 
-AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
 EXACT = "exact"  # the bound, and the test, by counting all draws of the noise
 # Number of votes that name the class of a prediction that may stop early.
 NAMING = 100
@@ -45,7 +45,7 @@ def _majority(tau: float) -> Radius:
     return Radius(of=lambda p: p - 0.5 - tau, probability=lambda r: 0.5 + tau + r)
 
 
-class SmoothedClassifier:
+class SmoothedClassifier(Smoothed):
     """g(x) = the most probable answer of the classifier f under noise, argmax_c P(f(x + μ + Σε) = c).
 
     Args:
@@ -77,24 +77,9 @@ class SmoothedClassifier:
         model_id: str | None = None,
         step: Any = None,
     ) -> None:
-        if not isinstance(law, Law):
-            raise InvalidInput(f"law must be a noise law such as ucan.Gaussian(scale=0.5), got {law!r}.")
-        if generator is not None and not isinstance(generator, Generator):
-            raise InvalidInput(f"generator must be a ucan.Generator such as ucan.Fixed(scale), got {generator!r}.")
-        if generator is not None and getattr(generator, "scope", None) not in ("pipeline", "frozen"):
-            raise InvalidInput(f"{type(generator).__name__} must declare its scope, pipeline or frozen.")
         model = as_estimator(model) or model
-        self.f = Classifier(model, known_classes(model, 10) if num_classes is None else num_classes)
-        self.law = law
-        self.M = (Isotropic() if generator is None else generator).eval()
-        if precision is not None:
-            check_choice("precision", precision, PRECISIONS)
-        if model_id is not None and has_weights(model):
-            raise InvalidInput("this model is identified by its weights: leave model_id out.")
-        self.grid = Grid.of(step)
-        self.engine = Engine(self.f, self.M, law, backend, precision, model_id, self.grid)
-        self.sizes = Sizes(law, self.grid)
-        self.readiness = Readiness(self.f, self.M, self.sizes)
+        f = Classifier(model, known_classes(model, 10) if num_classes is None else num_classes)
+        super().__init__(f, law, generator, backend, precision, model_id, step)
 
     def __repr__(self) -> str:
         """The call that makes it, with the arguments that are not the defaults; a module is shown by its class."""
@@ -121,7 +106,9 @@ class SmoothedClassifier:
         precision: str | None = None,
         family: int = 1,
         budget: Any = None,
-    ) -> list[Certificate | Abstention]:
+        top: int | None = None,
+        confidence: float | None = None,
+    ) -> list[Any]:
         """Algorithm 1, UCAN-Certification, for each of a batch of inputs (batch, *event).
 
         With probability at least 1 − α, independently for each input, a certificate is true: the answer is its
@@ -154,9 +141,13 @@ class SmoothedClassifier:
                 once with probability at least 1 − α.
             budget: a number, a map of the input's shape or a ``ucan.Budget``. The certificate then also states the ε
                 below which no change within ε·budget changes the answer (``budget_factor``; docs/shape.md).
+            top: k asks another question: up to which change does each of the k most probable labels stay among the first k
+                (``Among``; docs/tasks.md)? With a fixed n and no budget.
+            confidence: another question, too: up to which change does the class keep a smoothed probability of at least
+                this (``Confident``)? With a fixed n and no budget.
 
         Returns:
-            A certificate or an abstention for each input, in order.
+            A certificate, or the answer to the other question, or an abstention, for each input, in order.
         """
         asked = self.budget_of(budget, x)
         plan = CertifyPlan(
@@ -172,6 +163,8 @@ class SmoothedClassifier:
             family,
             budget=asked,
         )
+        if top is not None or confidence is not None:
+            return self.ask(x, _question(top, confidence, plan), plan, seed)
         inputs = self.check_inputs(x, plan.norm)
         if 1 < plan.family < len(inputs):
             raise InvalidInput(f"family is {plan.family}, but there are {len(inputs)} inputs: give at least that many.")
@@ -192,20 +185,6 @@ class SmoothedClassifier:
             return norm
         norms = self.M.norms(self.law)
         return 2 if 2 in norms else norms[-1]
-
-    def seeded(self, plan: AnyPlan, seed: Seed, data_hash: str) -> AnyPlan:
-        """The plan with its seed: the given one; for None a random one; for "derived" one computed from model, noise and
-        the data with this hash.
-        """
-        if seed is None:
-            return replace(plan, seed=random_seed())
-        if seed != "derived":
-            return replace(plan, seed=given_seed(seed))
-        if self.engine.identity() is None:
-            raise InvalidInput(
-                "this model cannot be identified, so no seed can be derived from it: give it a model_id."
-            )
-        return replace(plan, seed=DerivedSeed(self.engine.derived_seed(data_hash), data_hash))
 
     def certify_each(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
@@ -447,17 +426,6 @@ class SmoothedClassifier:
         setup = self.engine.setup(x1, plan)
         return setup.classify_samples(self.held_at(x1), x1, plan.n, 0, ENUMERATED)
 
-    def held_at(self, x: torch.Tensor) -> Generator:
-        """μ, Σ ← M at one input (1, *event); refused if the noise would be lost in rounding."""
-        held = self.M.at(x)
-        if self.grid is None:
-            check_lost(held, x, self.law)
-        return held
-
-    def backend_for(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> str:
-        """The name of the backend that will run f on inputs like x (1, *event): what ``auto`` chooses."""
-        return self.engine.setup(x, plan).backend.name
-
     def on_grid(self, step: Any) -> SmoothedClassifier:
         """The same classifier under the same noise on the grid of this step; None: in real arithmetic."""
         engine = self.engine
@@ -481,11 +449,6 @@ class SmoothedClassifier:
         )
         made.engine.on_votes = engine.on_votes
         return made
-
-    @property
-    def step(self) -> float | torch.Tensor | None:
-        """The step of the grid that inputs and noise lie on; None in real arithmetic."""
-        return None if self.grid is None else self.grid.step
 
     @property
     def alm_cap(self) -> float | None:
@@ -520,10 +483,6 @@ class SmoothedClassifier:
         """What f computes in, where it was chosen."""
         return self.engine.precision
 
-    def identity(self) -> str | None:
-        """The identity of f; None if it has none."""
-        return self.engine.identity()
-
     def on_votes(self, tell: Callable[[int], None] | None) -> None:
         """Call this after every pass with the number of its votes."""
         self.engine.on_votes = tell
@@ -550,6 +509,8 @@ class SmoothedClassifier:
     def begun(self, setup: Setup, i: int, x: torch.Tensor, M: Generator, plan: CertifyPlan | PredictPlan) -> Candidate:
         """One input (1, *event) before its first vote, for either algorithm, with a stopping rule or without."""
         name, counter, stop = input_hash(x), setup.counter, self.rule(plan)
+        if EXACT in (getattr(plan, "bound", None), getattr(plan, "test", None)):  # all draws name the class, too
+            return Candidate(i, x, M, stream_of(plan.seed, name, ENUMERATED), 0, _majority(0.0))
         if isinstance(plan, CertifyPlan):
             n0, phase, radius = plan.n0, "estimate", self.decided(M, x, plan)
         else:
@@ -571,8 +532,8 @@ class SmoothedClassifier:
             return self._test(setup, candidate.M, candidate.x, Votes.of(candidate.tally), plan)
         if plan.stop is not None:
             return self.concluded(setup, candidate, plan)
-        assert candidate.chosen is not None, "its class was chosen before its first vote"
-        selection, votes = torch.from_numpy(candidate.chosen.tally[:-1]), Votes.of(candidate.tally)
+        selection = None if candidate.chosen is None else torch.from_numpy(candidate.chosen.tally[:-1])
+        votes = Votes.of(candidate.tally)
         with self.engine.beside(candidate.x.device):
             return self._bound(setup, candidate.M, candidate.x, selection, votes, plan)
 
@@ -609,15 +570,6 @@ class SmoothedClassifier:
         with self.engine.beside(x.device):
             return self.sizes.decided(M, x, plan)
 
-    def arithmetic_error(self, M: Generator, x: torch.Tensor) -> float:
-        """τ: how far the votes on x (1, *event) may be from votes under ideal noise, in total variation; 0 if real."""
-        with self.engine.beside(x.device):
-            return self.sizes.error(M, x)
-
-    def check_inputs(self, x: torch.Tensor, norm: float | None = None) -> list[torch.Tensor]:
-        """The inputs as a list, each (1, *event) on the model's device; raises an error before any work."""
-        return self.readiness.inputs(x, norm)
-
 
 def _named(inputs: list[torch.Tensor], seed: Seed) -> str:
     """The hash of the inputs, where a seed is derived from it."""
@@ -629,3 +581,14 @@ def largest_other(counts: torch.Tensor, c_A: int) -> int:
     others = counts.clone()
     others[c_A] = -1
     return int(others.max())
+
+
+def _question(top: int | None, confidence: float | None, plan: CertifyPlan) -> Question:
+    """The question that ``certify`` is asked instead of its own."""
+    if top is not None and confidence is not None:
+        raise InvalidInput("top= and confidence= are two questions: ask one at a time.")
+    if plan.stop is not None or plan.budget is not None or plan.bound != "binary":
+        raise InvalidInput(
+            "with top= or confidence= the number of samples is fixed: leave stop=, budget= and bound= out."
+        )
+    return Confidence(confidence) if top is None and confidence is not None else TopK(1 if top is None else top)

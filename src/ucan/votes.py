@@ -14,11 +14,12 @@ import hashlib
 import itertools
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -127,12 +128,43 @@ class Votes:
         return cls(tally[:-1], int(tally[-1]))
 
 
+class Keep(ABC):
+    """What is kept of the answers to the noisy copies of one input: it grows pass by pass, in bounded memory."""
+
+    @abstractmethod
+    def add(self, kept: torch.Tensor | None, answers: torch.Tensor, start: int, n: int) -> torch.Tensor:
+        """What is kept after these answers (copies, *answer) as well, of the n there will be; ``start`` came before them."""
+
+    @abstractmethod
+    def received(self, kept: torch.Tensor) -> Any:
+        """What is made of it on the host, once all answers are there."""
+
+
+@dataclass(frozen=True)
+class Classes(Keep):
+    """How often each class was answered; the last count is that of invalid answers."""
+
+    num_classes: int
+
+    def add(self, kept: torch.Tensor | None, answers: torch.Tensor, start: int, n: int) -> torch.Tensor:
+        """The tally (num_classes + 1,) so far."""
+        if kept is None:
+            kept = torch.zeros(self.num_classes + 1, dtype=torch.int64, device=answers.device)
+        return kept.scatter_add_(0, answers, torch.ones_like(answers))
+
+    def received(self, kept: torch.Tensor) -> Votes:
+        """The votes."""
+        return Votes.of(kept)
+
+
 class Classifier:
     """Any callable that maps a batch to logits or to class indices, made to answer with valid class indices.
 
     The answer for a batch is an int64 tensor; ``num_classes`` stands for an invalid vote (NaN logits, or an index out
     of range), which counts for no class.
     """
+
+    has_logits: ClassVar[bool] = True  # a model's output (n, num_classes) in floating point is logits of classes
 
     def __init__(self, model: Callable[[torch.Tensor], Any], num_classes: int) -> None:
         whole = isinstance(num_classes, Integral) and not isinstance(num_classes, bool)
@@ -142,6 +174,11 @@ class Classifier:
             raise InvalidInput(f"num_classes must be a whole number of at least 2, got {num_classes!r}.")
         self.model = model
         self.num_classes = int(num_classes)
+
+    @property
+    def keep(self) -> Keep:
+        """What is kept of its answers."""
+        return Classes(self.num_classes)
 
     @property
     def device(self) -> torch.device | None:
@@ -193,11 +230,19 @@ class Classifier:
         apart = torch.cat([self._answers(one) for one in batch.split(1)])
         if not self._agree(together, apart):
             return False
-        own = int(self.to_votes(apart, len(batch)).mode().values)
-        strange = [one for one in others.split(1) if int(self.to_votes(self._answers(one), 1)[0]) != own]
+        strange = self._strangers(apart, others)
         few = batch[: len(batch) // 4]  # outnumbered: the rest of the batch are strangers
         company = torch.cat(strange * len(batch))[: len(batch) - len(few)] if strange else batch[len(few) :]
         return self._agree(together[: len(few)], self._answers(torch.cat([few, company]))[: len(few)])
+
+    def differing(self, votes: torch.Tensor, others: torch.Tensor, tolerance: float) -> float:
+        """The share of answers in which another way to run the model differs from it."""
+        return float((votes != others).double().mean())
+
+    def _strangers(self, answers: torch.Tensor, others: torch.Tensor) -> list[torch.Tensor]:
+        """Those of the others that get another answer than most of these got."""
+        own = int(self.to_votes(answers, len(answers)).mode().values)
+        return [one for one in others.split(1) if int(self.to_votes(self._answers(one), 1)[0]) != own]
 
     def _answers(self, batch: torch.Tensor) -> torch.Tensor:
         """What the model says of a copy of the batch: it may work in place."""
@@ -306,8 +351,10 @@ class VoteCounter:
         size: int,
         grid: Grid | None = None,
         form: Form | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self.vote = vote
+        self.keep = keep or Classes(num_classes)
         self.num_classes = num_classes
         self.law = law
         self.grid = grid
@@ -364,22 +411,27 @@ class VoteCounter:
         else:
             votes = self._in_parts(noisy, sum(lengths[:-1]) + jobs[-1].take)
         if not any(job.part for job in jobs):
-            return votes.reshape(-1, self.block)[: len(jobs)]
+            found: torch.Tensor = votes.unflatten(0, (-1, self.block))[: len(jobs)]
+            return found
         # In one step for all jobs: launching one for each takes longer than a forward pass.
         places = torch.cat([i * self.block + torch.arange(length) for i, length in enumerate(lengths)])
-        rows = votes.new_zeros(len(jobs) * self.block)
+        rows = votes.new_zeros(len(jobs) * self.block, *votes.shape[1:])
         rows[places.to(votes.device, non_blocking=True)] = votes[: len(places)]
-        return rows.reshape(-1, self.block)
+        made: torch.Tensor = rows.unflatten(0, (-1, self.block))
+        return made
 
     def _in_parts(self, noisy: torch.Tensor, used: int) -> torch.Tensor:
         """The votes of the first ``used`` copies, from forward passes that hold less than a block."""
-        votes = torch.zeros(len(noisy), dtype=torch.int64, device=noisy.device)
+        votes: torch.Tensor | None = None
         for start in range(0, used, self.size):
             part = noisy[start : start + self.size]
             # A part of its own: a model that works in place may have what it is shown, but not the rest of the block.
             shown = (self.form or Form(part.dtype)).empty(1, self.size, part[:1])[0].zero_()
             shown[: len(part)] = part
-            votes[start : start + self.size] = self.vote(shown).to(noisy.device)[: len(part)]
+            found = self.vote(shown).to(noisy.device)[: len(part)]
+            votes = found.new_zeros(len(noisy), *found.shape[1:]) if votes is None else votes
+            votes[start : start + self.size] = found
+        assert votes is not None, "a block has at least one copy that counts"
         return votes
 
     def _noisy(self, jobs: Sequence[Job]) -> torch.Tensor:
@@ -452,15 +504,16 @@ class Request:
 
 @dataclass
 class _Open:
-    """A request some of whose blocks are not counted yet, and the tallies of its streams so far, on the device."""
+    """A request some of whose blocks are not counted yet, and what its streams have given so far, on the device."""
 
     request: Request
-    tallies: torch.Tensor
+    kept: list[torch.Tensor | None]
     left: int
 
 
-def count_requests(counter: VoteCounter, requests: Iterable[Request]) -> Iterator[tuple[Request, list[Votes]]]:
-    """Each request with the votes of its streams, in order; the blocks of all of them fill one forward pass after another.
+def count_requests(counter: VoteCounter, requests: Iterable[Request]) -> Iterator[tuple[Request, list[Any]]]:
+    """Each request with what is kept of its streams' answers (of a classifier: votes), in order; the blocks of all of them
+    fill one forward pass after another.
 
     A GPU is given its next pass before the results of the last are handed out, so that what is done with them costs
     it no time.
@@ -469,28 +522,32 @@ def count_requests(counter: VoteCounter, requests: Iterable[Request]) -> Iterato
     def jobs() -> Iterator[tuple[_Open, int, Job]]:
         for request in requests:
             own = request.jobs(counter.block)
-            size = (len(request.streams), counter.num_classes + 1)
-            one = _Open(request, torch.zeros(size, dtype=torch.int64, device=request.x.device), len(own))
+            one = _Open(request, [None] * len(request.streams), len(own))
             yield from ((one, i, job) for i, job in own)
 
-    waiting, finished = jobs(), deque[tuple[Request, Fetched]]()
+    waiting, finished = jobs(), deque[tuple[Request, list[Fetched]]]()
     while batch := list(itertools.islice(waiting, counter.slots)):
-        counted, start = counter.count([job for *_, job in batch]), 0
+        answers, start = counter.answers([job for *_, job in batch]), 0
         ready = len(finished)
         for (_, i), same in itertools.groupby(batch, key=lambda item: (id(item[0]), item[1])):
-            (one, *_), *more = same
-            one.tallies[i] += counted[start : start + 1 + len(more)].sum(0)
-            start += 1 + len(more)
-            one.left -= 1 + len(more)
+            members = list(same)
+            one, first = members[0][0], members[0][2]
+            takes = sum(job.take for *_, job in members)  # only a stream's last block is taken in part
+            mine = answers[start : start + len(members)].flatten(0, 1)[:takes]
+            n = one.request.streams[i][1]
+            one.kept[i] = counter.keep.add(one.kept[i], mine, first.number * counter.block, n)
+            start += len(members)
+            one.left -= len(members)
             if one.left == 0:
-                finished.append((one.request, Fetched(one.tallies)))
-        for _ in range(ready if counted.is_cuda else len(finished)):
-            yield _received(*finished.popleft())
-    yield from itertools.starmap(_received, finished)
+                finished.append((one.request, [Fetched(kept) for kept in one.kept if kept is not None]))
+        for _ in range(ready if answers.is_cuda else len(finished)):
+            yield _received(counter.keep, *finished.popleft())
+    for request, fetched in finished:
+        yield _received(counter.keep, request, fetched)
 
 
-def _received(request: Request, fetched: Fetched) -> tuple[Request, list[Votes]]:
-    return request, [Votes.of(tally) for tally in fetched.wait()]
+def _received(keep: Keep, request: Request, fetched: list[Fetched]) -> tuple[Request, list[Any]]:
+    return request, [keep.received(one.wait()) for one in fetched]
 
 
 def _parts(jobs: Sequence[Job], block: int, capacity: int) -> Iterator[Sequence[Job]]:

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from ucan.cli.ask import ask
 from ucan.cli.audit import audit
 from ucan.cli.bench import bench
 from ucan.cli.certify import certify
@@ -19,6 +20,7 @@ from ucan.cli.compare import compare
 from ucan.cli.demo import demo
 from ucan.cli.exchange import export_run, import_results
 from ucan.cli.explore import explore
+from ucan.cli.leaderboard import leaderboard
 from ucan.cli.predict import predict
 from ucan.cli.recertify import recertify
 from ucan.cli.report import report
@@ -66,10 +68,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, train, tune, certify, recertify, predict, verify, audit, compare, report, explore, serve, bench):
+for command in (
+    demo,
+    train,
+    tune,
+    certify,
+    ask,
+    recertify,
+    predict,
+    verify,
+    audit,
+    compare,
+    report,
+    explore,
+    serve,
+    bench,
+):
     app.command()(command)
 app.command("export")(export_run)
 app.command("import")(import_results)
+app.add_typer(leaderboard, name="leaderboard")
 
 
 @app.callback(invoke_without_command=True)

@@ -29,7 +29,7 @@ class ModeName(StrEnum):
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify` run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify` or `ucan ask` run.")],
     model: Annotated[str | None, typer.Option(help="The classifier, if it has moved since the run.")] = None,
     source: Annotated[str | None, typer.Option("--data", help="The inputs, if they have moved since the run.")] = None,
     weights: words.WeightsOption = None,
@@ -102,6 +102,15 @@ def audit(
         device=device,
         trust=trust,
     )
+    from ucan.runs.ask_audit import audit_answers, is_ask_run
+
+    if is_ask_run(run):
+        tried = audit_answers(job, out, Shown("auditing", quiet, "attempts", "attempts are kept"))
+        told = f"{tried.attacked} answers attacked, {tried.broken} broken, {tried.allowed} allowed by chance."
+        print(json.dumps(tried.to_dict()) if as_json else f"{told}\nAttempts and breaks: {tried.folder}")
+        if tried.bug:
+            raise typer.Exit(1)
+        return
     done = attack(job, out, Shown("auditing", quiet, "attempts", "attempts are kept"))
     if as_json:
         print(json.dumps(done.to_dict()))

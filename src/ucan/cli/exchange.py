@@ -20,6 +20,7 @@ class FileFormat(StrEnum):
     csv = "csv"
     parquet = "parquet"
     json = "json"
+    leaderboard = "leaderboard"
 
 
 class ScopeName(StrEnum):
@@ -39,19 +40,24 @@ def export_run(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a run's results as TSV, CSV, Parquet or JSON.
+    """Write a run's results as TSV, CSV, Parquet or JSON, or its entry for a leaderboard.
 
     The TSV has the format of `certify.py` (idx, label, predict, radius, correct, time), with radii rounded down. A
-    `.json` file next to a TSV or a CSV states the scope of the guarantee.
+    `.json` file next to a TSV or a CSV states the scope of the guarantee. An entry (`--format leaderboard`) has the
+    counts at the usual radii and the hashes of weights, config and results; `ucan leaderboard check` checks it.
 
-    Examples: `ucan export runs/ours -o ours.tsv`, `ucan export runs/ours --format parquet -o ours.parquet`
+    Examples: `ucan export runs/ours -o ours.tsv`, `ucan export runs/ours --format leaderboard -o ours.json`
     """
     from ucan.results.formats import write
     from ucan.results.store import Store
 
+    if kind is FileFormat.leaderboard:
+        _export_entry(run, output, force)
+        return
     ending = output.suffix.lstrip(".")
-    if kind is None and ending not in list(FileFormat):
-        known = ", ".join(f".{name}" for name in FileFormat)
+    extensions = [name.value for name in FileFormat if name is not FileFormat.leaderboard]
+    if kind is None and ending not in extensions:
+        known = ", ".join(f".{name}" for name in extensions)
         raise InvalidInput(f"{output} has none of the extensions {known}: use one of them, or give --format.")
     chosen = kind.value if kind else ending
     with Store.open(run) as store:
@@ -60,6 +66,24 @@ def export_run(
         behind = f" ({left_out} more after an unfinished input are left out)" if left_out else ""
         count = f"{len(columns['idx'])} results{behind}"
         typer.echo(f"Wrote {' and '.join(map(str, written))}: {count}, scope {store.scope}.")
+
+
+def _export_entry(run: Path, output: Path, force: bool) -> None:
+    """Write the entry of a run, and say what it leaves to the submitter."""
+    import os
+
+    from ucan.leaderboard.entry import problems, write_entry
+    from ucan.leaderboard.making import entry_of
+
+    if output.exists() and not force:
+        raise InvalidInput(f"{output} exists already; nothing was written. Use --force to overwrite.")
+    if not output.parent.is_dir():
+        raise InvalidInput(f"there is no folder {output.parent} to write {output.name} to: create it first.")
+    entry = entry_of(run, Path(os.path.relpath(run, output.parent)).as_posix())
+    write_entry(entry, output)
+    typer.echo(f"Wrote {output}: {entry.claim.inputs} inputs, scope {entry.claim.scope}.")
+    if left := problems(entry):
+        typer.echo(f"For you to write into it: {'; '.join(left)}.")
 
 
 def import_results(

@@ -38,8 +38,12 @@ def report(
     """
     from ucan.report.page import build_page, figure_files, galleries_of
     from ucan.report.runs import read_runs
+    from ucan.runs.ask_audit import is_ask_run
 
     check_output(output, force)
+    if any(map(is_ask_run, runs)):
+        _report_answers(runs, output, figures, quiet)
+        return
     if figures is not None:
         check_figures(figures)
     found = read_runs(runs)
@@ -55,6 +59,20 @@ def report(
         return
     more = f", and {len(drawn)} figures in {figures}" if figures is not None else ""
     typer.echo(f"Report: {output}{more}")
+
+
+def _report_answers(runs: list[Path], output: Path, figures: Path | None, quiet: bool) -> None:
+    """The page on runs of questions."""
+    from ucan.report.answers import build_answers_page, read_asked
+    from ucan.runs.ask_audit import is_ask_run
+
+    if not all(map(is_ask_run, runs)):
+        raise InvalidInput("runs of `ucan ask` and of `ucan certify` need a page each: give one kind at a time.")
+    if figures is not None:
+        raise InvalidInput("--figures is for runs of `ucan certify`: leave it out.")
+    write_page(output, build_answers_page(read_asked(runs)))
+    if not quiet:
+        typer.echo(f"Report: {output}")
 
 
 def check_output(path: Path, force: bool = False) -> None:

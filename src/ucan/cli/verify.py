@@ -14,6 +14,7 @@ from ucan.cli.progress import Shown
 if TYPE_CHECKING:
     from ucan.certificate import Certificate
     from ucan.replay import Replay
+    from ucan.runs.ask_verify import VerifiedAnswer
     from ucan.runs.verify import Verified
 
 
@@ -116,6 +117,14 @@ def verify(
         seed=seed,
         replay=again,
     )
+    from ucan.runs.ask_verify import is_answer, verify_asked
+
+    if is_answer(certificate):
+        asked = verify_asked(job, Shown("verifying", quiet, kept=""))
+        _show_answer(asked, str(certificate), as_json)
+        if not asked.stands:
+            raise typer.Exit(1)
+        return
     done = run(job, Shown("verifying", quiet, kept=""))
     if as_json:
         typer.echo(json.dumps({"certificate": str(certificate), **done.to_dict()}))
@@ -123,6 +132,20 @@ def verify(
         _show(done)
     if not done.stands:
         raise typer.Exit(1)
+
+
+def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
+    """Show the verdict on the answer to another question."""
+    if as_json:
+        typer.echo(json.dumps({"certificate": name, **done.to_dict()}))
+        return
+    for check in done.verdict.checks:
+        typer.echo(f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}")
+    failed = ", ".join(check.name for check in done.verdict.checks if not check.passed)
+    stands = (
+        f"The claim stands: {done.answer}. This is not a proof: a claim that is slightly too large can pass as well."
+    )
+    typer.echo(stands if done.stands else f"The claim does not stand ({failed}).")
 
 
 def _show(done: Verified) -> None:

@@ -43,6 +43,7 @@ class Labelled(Dataset[tuple[torch.Tensor, int]], ABC):
     classes: tuple[str, ...] | None
     step: Any = None  # float | torch.Tensor | None: tables have one step per column
     names: tuple[str, ...] | None = None
+    targets: torch.Tensor | None = None  # what a question other than one class asks for, (N, …): numbers, labels, masks
 
     def held_at(self, index: int) -> Held | None:
         """The columns of an item that get no noise, with their values (tables have some); None where there are none."""

@@ -24,6 +24,12 @@ LOW, HIGH, BETWEEN = 0.1, 0.9, 2.5631
 SHARE = 0.25
 
 
+def spread_of(values: np.ndarray) -> float:
+    """A standard deviation's worth of these numbers, between two quantiles; 0 if all are the same."""
+    low, high = np.quantile(values, [LOW, HIGH])
+    return float(high - low) / BETWEEN or float(values.std())
+
+
 class Table(Labelled):
     """Rows of a table: item i is (float64 tensor of the columns that vary, class number).
 
@@ -163,9 +169,7 @@ class Table(Labelled):
 
     def spread(self, name: str) -> float:
         """The spread of a column in the training table: a standard deviation's worth between two quantiles."""
-        values = self._training(name)
-        low, high = np.quantile(values, [LOW, HIGH])
-        spread = float(high - low) / BETWEEN or float(values.std())
+        spread = spread_of(self._training(name))
         if not spread > 0:
             raise InvalidInput(f"{name} is the same in every row of the training table: give its sigma, or hold it.")
         return spread

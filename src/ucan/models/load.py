@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from ucan.errors import ModelError
-from ucan.estimators import as_estimator
 from ucan.models.build import BUILT_IN, build_model
 from ucan.models.factory import made_with, split_call
 from ucan.models.files import SUFFIXES, is_script, load_estimator, load_script
@@ -140,7 +139,7 @@ def _import_model(spec: str) -> Any:
     if isinstance(found, type):
         return _instantiate(found, spec)
     if not callable(found):
-        if as_estimator(found) is not None:
+        if callable(getattr(found, "predict", None)):  # what it is, those who use it find out
             return found
         raise ModelError(
             f"{spec} is a {type(found).__name__}, which cannot be called on a batch: give a torch.nn.Module or a function."
@@ -196,7 +195,7 @@ def _made_by(function: Callable[..., Any], spec: str) -> Any:
         raise ModelError(
             f"{spec} was called to make the model, and failed: {type(error).__name__}: {error}."
         ) from error
-    if isinstance(made, type) or not (callable(made) or as_estimator(made) is not None):
+    if isinstance(made, type) or not (callable(made) or callable(getattr(made, "predict", None))):
         raise ModelError(
             f"{spec} has no required argument, so it was called to make the model, but it returned a {type(made).__name__}: "
             f"give a function that takes a batch, or one that returns a torch.nn.Module."

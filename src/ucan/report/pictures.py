@@ -8,9 +8,12 @@ import io
 import numpy as np
 import torch
 
+from ucan.report.paint import LIGHT
+
 SIDE = 112  # pictures with more pixels a side are shrunk to this
 # Dark to light, evenly for the eye; and blue through white to brown, for numbers around 0.
 SEQUENTIAL = ("#1d1147", "#3b2a85", "#4a5ea8", "#4c91b3", "#5fbfa9", "#a8dc94", "#f4f3b4")
+NO_CLASS, GREY = -1, (205, 205, 205)
 DIVERGING = ("#12477f", "#3f84bd", "#a6cbe3", "#f6f5f2", "#efc292", "#c07a2c", "#733c07")
 
 
@@ -38,6 +41,14 @@ def as_map_around_0(values: np.ndarray) -> str:
     """Numbers (H, W) as colours with 0 in the middle, as a data URI."""
     most = max(float(np.abs(values).max()), 1e-12)
     return as_map(values, -most, most, DIVERGING)
+
+
+def as_classes(classes: np.ndarray) -> str:
+    """Class numbers (H, W) as colours, as a data URI; grey where there is none (−1)."""
+    colours = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in LIGHT], dtype=np.uint8)
+    found = colours[np.maximum(classes, 0) % len(colours)]
+    found[classes == NO_CLASS] = GREY
+    return _uri(found)
 
 
 def as_delta(delta: torch.Tensor) -> str:

@@ -50,3 +50,13 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     except BaseException:
         db.close()
         raise
+
+
+def count_results(path: Path) -> int:
+    """How many results a file holds; none if it was only begun."""
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30, isolation_level=None)
+    try:
+        begun = recognise(db, path, APPLICATION_ID, SCHEMA_VERSION)
+        return int(db.execute("SELECT count(*) FROM outcomes").fetchone()[0]) if begun else 0
+    finally:
+        db.close()

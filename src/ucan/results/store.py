@@ -23,7 +23,7 @@ import numpy as np
 from ucan.certificate import Abstention, Certificate, budget_from_json, from_dict
 from ucan.config import CONFIG, differences, frozen, read_config, settle, write_config
 from ucan.errors import InvalidInput, StoreError
-from ucan.results.database import NAMES, connect_reader, connect_writer
+from ucan.results.database import NAMES, connect_reader, connect_writer, count_results
 from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import storage, transaction
 
@@ -363,13 +363,7 @@ def _is_begun(folder: Path, wanted: dict[str, Any]) -> bool:
 def _results(folder: Path) -> int:
     """How many results the run in a folder has."""
     path = folder / RESULTS
-    if not path.is_file() or not path.stat().st_size:
-        return 0
-    db = connect_reader(path)
-    try:
-        return int(db.execute("SELECT count(*) FROM outcomes").fetchone()[0])
-    finally:
-        db.close()
+    return count_results(path) if path.is_file() else 0
 
 
 def _damaged(folder: Path, error: Exception) -> str:

@@ -29,6 +29,7 @@ from ucan.models import BUILT_IN, load_model
 from ucan.models.adapt import adapt, normalised
 from ucan.models.factory import is_random
 from ucan.plan import CertifyPlan, PredictPlan
+from ucan.questions.smoothed import Smoothed
 from ucan.routed import Deployed, Routed
 from ucan.runs.config import DataRef, LawRef, ModelRef, NoiseRef
 from ucan.runs.jobs import Inputs, Model, Pipeline, Selection
@@ -306,11 +307,13 @@ def routed_of(asked: Pipeline, first: torch.Tensor, step: float | None = None) -
     return plan.of(built)
 
 
-def model_ref(asked: Pipeline, g: Deployed, given: bool = False, class_names: Sequence[str] | None = None) -> ModelRef:
+def model_ref(
+    asked: Pipeline, g: Deployed | Smoothed, given: bool = False, class_names: Sequence[str] | None = None
+) -> ModelRef:
     """The config's record of the model; with ``given``, also how its number of classes and its name were given."""
     weights = None if asked.weights is None else str(asked.weights)
     spelled = (asked.classes, asked.model_id) if given else (None, None)
-    weights_of = weights_hash(g.f.model) if isinstance(g, SmoothedClassifier) else None
+    weights_of = weights_hash(g.f.model) if isinstance(g, Smoothed) else None
     hashes = (weights_of, g.identity())
     named = tuple(asked.class_names or ()) if given else ()
     return ModelRef(
@@ -343,9 +346,9 @@ def law_ref(g: Deployed) -> LawRef:
     return LawRef.of(g.law) if isinstance(g, SmoothedClassifier) else LawRef()
 
 
-def noise_ref(g: Deployed) -> NoiseRef:
+def noise_ref(g: Deployed | Smoothed) -> NoiseRef:
     """The config's record of the noise."""
-    if not isinstance(g, SmoothedClassifier):
+    if not isinstance(g, Smoothed):
         return NoiseRef(None, g.describe())
     return NoiseRef(None, g.M.describe(), dict(g.M.settings()), weights_hash(g.M))
 
@@ -364,12 +367,12 @@ def settle_backend(
     """
     begun = [None] * len(g.parts) if known is None else known.split(",")
     begun = begun * len(g.parts) if len(begun) == 1 else begun
-    names = [_settle_one(part, choice, plan, first, inputs, own) for part, own in zip(g.parts, begun, strict=True)]
+    names = [settle_one(part, choice, plan, first, inputs, own) for part, own in zip(g.parts, begun, strict=True)]
     return names[0] if len(set(names)) == 1 else ",".join(names)
 
 
-def _settle_one(
-    g: SmoothedClassifier,
+def settle_one(
+    g: Smoothed,
     choice: str,
     plan: CertifyPlan | PredictPlan,
     first: torch.Tensor,
@@ -391,7 +394,7 @@ def _settle_one(
     return g.backend_for(first, plan)
 
 
-def _worth_compiling(g: SmoothedClassifier, plan: CertifyPlan | PredictPlan, first: torch.Tensor, inputs: int) -> bool:
+def _worth_compiling(g: Smoothed, plan: CertifyPlan | PredictPlan, first: torch.Tensor, inputs: int) -> bool:
     """Whether the job is long enough to compile, assuming that no input stops early; times one or two forward
     passes.
     """
@@ -404,7 +407,7 @@ def _worth_compiling(g: SmoothedClassifier, plan: CertifyPlan | PredictPlan, fir
         start = time.perf_counter()
         try:
             with torch.inference_mode():
-                int(g.f(batch)[0])  # waits for the device
+                g.f(batch).flatten()[0].item()  # waits for the device
         except torch.OutOfMemoryError:  # smaller passes will be tried, without compiling
             return False
         if (time.perf_counter() - start) * samples / size < WORTH_COMPILING:

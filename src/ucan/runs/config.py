@@ -261,6 +261,22 @@ class PredictConfig:
 
 
 @dataclass(frozen=True)
+class AskConfig:
+    """The config of a run of a question: its name and its settings, and what all runs have."""
+
+    kind: Literal["ask"] = entry("kind", "ask")
+    ucan: str | None = entry("ucan")
+    question: str | None = entry("question")
+    settings: Mapping[str, Any] = entry("asked", {})
+    model: ModelRef = field(default_factory=ModelRef)
+    data: DataRef = field(default_factory=DataRef)
+    law: LawRef = field(default_factory=LawRef)
+    noise: NoiseRef = field(default_factory=NoiseRef)
+    claim: ClaimRef = field(default_factory=ClaimRef)
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True)
 class AuditConfig:
     """The config of an audit: the attack, the hash of the weights, and the hash of the run's config."""
 

@@ -72,16 +72,17 @@ def pipeline_of(
         step = None if outcome.evidence.arithmetic == REAL else dataset.step
         return SmoothedClassifier(rows, law, noise_again(outcome), classes, step=step)
     step = step_of(outcome.evidence.arithmetic)
+    on_model = getattr(kind_of(outcome.evidence.noise), "on_model", False)
     if is_trained_run(model):
         trained = load_run(model)
         own = trained.classifier.to(device)
-        on_model = getattr(kind_of(outcome.evidence.noise), "on_model", False)
         noise = noise_again(outcome, own) if on_model else trained.generator
         return SmoothedClassifier(own, law, noise, classes, precision=precision, step=step)
     certificate = outcome if isinstance(outcome, Certificate) else None
     shape = None if certificate is None else certificate.region.shape
+    before = None if on_model else noise_again(outcome)  # what can be refused is, before the model is loaded
     f = _adapted(load_model(model, weights, classes, device, shape, trust=trust), known, shape, device)
-    noise = noise_again(outcome, f)
+    noise = noise_again(outcome, f) if before is None else before
     named = outcome.evidence.model or ""
     return SmoothedClassifier(
         f,

@@ -107,7 +107,7 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
     if is_table(job.input):
         g, x, data_hash = _of_table(job, record, where)
     else:
-        x, declared, data_hash = _input(job, record.region.shape)
+        x, declared, data_hash = input_of(job, record.region.shape)
         x = x[None].to(where)
         g = _deployed(job, record, x, declared) if job.states_noise else _as_stated(job, record, where)
     if job.registry is not None and not Path(job.registry).is_file():
@@ -150,7 +150,7 @@ def _of_table(
 
 def _deployed(job: VerifyJob, record: Certificate, x: torch.Tensor, declared: float | None) -> Deployed:
     """The classifier under the deployed noise, independent of what the certificate states."""
-    step = _deployed_step(job, declared, record)
+    step = deployed_step(job, declared, record.evidence.arithmetic)
     if is_router(job.spec):
         return routed_of(job, x, step)
     classes = None if job._trained else len(record.evidence.counts)
@@ -165,9 +165,9 @@ def _as_stated(job: VerifyJob, record: Certificate, where: torch.device) -> Smoo
     return SmoothedClassifier(f, evidence.law, noise, classes, model_id=job.model_id, step=step)
 
 
-def _deployed_step(job: VerifyJob, declared: float | None, record: Certificate) -> float | None:
+def deployed_step(job: VerifyJob, declared: float | None, claimed: str) -> float | None:
     """The step of the deployed pipeline; never taken from the certificate."""
-    real = job.arithmetic is None and record.evidence.arithmetic == REAL and job.step is None
+    real = job.arithmetic is None and claimed == REAL and job.step is None
     if real or job.arithmetic == "real":
         return None
     if job.step is None:
@@ -184,7 +184,7 @@ def _origin(record: Certificate, x: torch.Tensor, memory: Registry | None) -> to
     return x if found is None else found.centre[None].to(x)
 
 
-def _input(job: VerifyJob, shape: tuple[int, ...]) -> tuple[torch.Tensor, float | None, str | None]:
+def input_of(job: VerifyJob, shape: tuple[int, ...]) -> tuple[torch.Tensor, float | None, str | None]:
     """The input, the step that its source declares, and the hash of the data set that it is from."""
     path = Path(job.input)
     if is_single(path):

@@ -11,11 +11,12 @@ from urllib.parse import parse_qsl
 
 import torch
 
+from ucan.choices import Test
 from ucan.errors import InvalidInput
 from ucan.plan import CertifyPlan, PredictPlan, random_seed
 from ucan.service.inputs import Form
 from ucan.service.limits import Limits
-from ucan.stopping import Stop, parse_stop
+from ucan.stopping import NORM_NAMES, Stop, parse_stop
 
 Kind = Literal["certify", "predict"]
 # The most radii of a stopping rule: each costs time at every look.
@@ -75,6 +76,7 @@ class Offer:
 
     def _certify(self, options: Mapping[str, Any]) -> CertifyPlan:
         plan = self.certify
+        self._check_sampled(options)
         return replace(
             plan,
             n=self._n(options.get("n"), plan.n),
@@ -89,11 +91,25 @@ class Offer:
         seed, stop = self._seed(options.get("seed")), options.get("stop", False)
         if not isinstance(stop, bool):
             raise InvalidInput(f"stop of a prediction must be true or false, got {_shown(stop)}.")
+        self._check_sampled(options)
+        own = self.certify
         if not self.memory:
-            return PredictPlan(n, alpha, seed, batch_size=self.certify.batch_size, stop=stop, block=self.certify.block)
+            test: Test = "exact" if self.exact else "majority"
+            number = own.n if self.exact else n
+            return PredictPlan(number, alpha, seed, test, own.batch_size, stop, block=own.block)
         if stop:
             raise InvalidInput("with a registry a prediction is that of a certificate with n votes: leave out stop.")
-        return replace(self.certify, n=n, alpha=alpha, seed=seed, stop=None)
+        return replace(self.certify, n=self.certify.n if self.exact else n, alpha=alpha, seed=seed, stop=None)
+
+    @property
+    def exact(self) -> bool:
+        """Whether all draws of the noise are counted, instead of some."""
+        return self.certify.bound == "exact"
+
+    def _check_sampled(self, options: Mapping[str, Any]) -> None:
+        given = [name for name in ("n", "stop") if name in options]
+        if self.exact and given:
+            raise InvalidInput(f"this service counts all {self.certify.n:,} draws of its noise: leave out {given[0]}.")
 
     def _n(self, value: Any, default: int) -> int:
         if value is None:
@@ -182,7 +198,8 @@ def _stop(value: Any) -> Stop | None:
     """A rule about radii, or a percentage; rules of other packages are the operator's to choose."""
     if value is None:
         return None
-    if isinstance(value, str) and value.strip()[:1].isalpha():
+    named = isinstance(value, str) and value.strip()[:1].isalpha()
+    if named and value.partition(":")[0].strip().lower() not in NORM_NAMES:
         raise InvalidInput(f'stop takes radii such as [0.25, 0.5] or a percentage such as "5%", got {_shown(value)}.')
     many = value if isinstance(value, list) else value.split(",") if isinstance(value, str) else [value]
     if len(many) > MOST_RADII or any(isinstance(one, bool | dict | list) for one in many):

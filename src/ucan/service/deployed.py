@@ -19,6 +19,7 @@ from ucan.runs.build import settle_backend
 from ucan.runs.config import DataRef
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.runs.router import is_router
 from ucan.service.inputs import Form
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
@@ -93,10 +94,12 @@ def _certified(
         raise InvalidInput(f"{run} has no results yet: let `ucan certify` finish at least one input first.")
     if config.data.columns:
         raise InvalidInput(f"{run} is about a table; a service answers about arrays and pictures.")
+    if is_router(config.model.spec):
+        raise InvalidInput(f"{run} is of a router, which has several smoothed classifiers; a service has one.")
     # A certificate tells Σ, an abstention only the law: prefer the former.
     first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
-    g = pipeline_of(config.model, first, device, model, weights, trust=trust)
-    dataset = _data(config.data, source)
+    g = pipeline_of(config.model, first, device, model, weights, trust=trust, base=opened.base)
+    dataset = _data(config.data, source, opened.base)
     if isinstance(first, Certificate):
         shape = tuple(first.region.shape)
     elif dataset is not None:
@@ -109,6 +112,9 @@ def _certified(
             f"the model is not the one that {run} certified: certify it again, then serve that run. (If it has moved, give "
             f"--model and --weights.)"
         )
+    noise, own = first.evidence.noise, g.M.record()
+    if noise.state is not None and noise.kind == own.kind and noise.state != own.state:
+        raise InvalidInput(f"the noise is not that which {run} certified: its weights or settings have changed.")
     stop = config.sampling.rule
     plan = config.sampling.plan(opened.norm)
     plan = replace(plan, precision=None, family=1, budget=first.budget, stop=stop, block=first.evidence.block)
@@ -122,7 +128,7 @@ def _certified(
 def _trained(run: Path, source: str | None, device: torch.device) -> Deployed:
     trained = load_run(run)
     settings = trained.settings
-    dataset = _data(DataRef(settings.data, size=settings.size, channels=trained.shape[0]), source)
+    dataset = _data(DataRef(settings.data, size=settings.size, channels=trained.shape[0]), source, trained.base)
     step = None if dataset is None else dataset.step
     g = SmoothedClassifier(
         trained.classifier.to(device), trained.law, trained.generator, trained.num_classes, step=step
@@ -148,7 +154,7 @@ def _checked(
     (x,) = g.check_inputs(example, plan.norm)
     settle_backend(g, backend, plan, x, 1, backend)
     norms = tuple(norm for norm in NORMS if _supports(g, example, norm))
-    return Deployed(name, g, form, plan, norms, class_names, remembers)
+    return Deployed(name, g, form, g.counting(plan), norms, class_names, remembers)
 
 
 def _supports(g: SmoothedClassifier, example: torch.Tensor, norm: float) -> bool:
@@ -159,10 +165,10 @@ def _supports(g: SmoothedClassifier, example: torch.Tensor, norm: float) -> bool
     return True
 
 
-def _data(data: DataRef, source: str | None) -> Labelled | None:
+def _data(data: DataRef, source: str | None, base: Path | None) -> Labelled | None:
     """The run's data, if they are here: they tell the step and the precision of inputs. A service needs no more of them."""
     try:
-        return data_of(data, source)
+        return data_of(data, source, base)
     except UcanError:
         if source is not None:
             raise

@@ -182,7 +182,8 @@ def measure_run(run: str | Path, clients: int, seconds: float, device: str = "au
 def run_inputs(run: str | Path, deployed: Deployed) -> torch.Tensor:
     """The inputs of a run's data set, if they are here, else random ones; at most 1,024."""
     try:
-        data = data_of(Run.open(run).config.data)
+        opened = Run.open(run)
+        data = data_of(opened.config.data, base=opened.base)
         return torch.stack([data[i][0] for i in range(min(1024, len(data)))])
     except UcanError:
         rng = torch.Generator().manual_seed(0)

@@ -94,6 +94,8 @@ class Service:
         if job.registry is not None and plan.budget is not None:
             raise InvalidInput("a registry stores regions and supports no budgets: serve a run without a budget.")
         alpha = min(max(plan.alpha, limits.least_alpha), limits.alpha)
+        if plan.bound == "exact" and plan.n > limits.n:
+            raise InvalidInput(f"this run counts all {plan.n:,} draws of its noise: allow as many votes (--max-n).")
         plan = replace(plan, n=min(plan.n, limits.n), alpha=alpha)
         self.deployed = deployed = replace(deployed, plan=plan, norms=norms)
         self.offer = Offer(deployed.form, plan, norms, limits, job.registry is not None)

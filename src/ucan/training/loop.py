@@ -84,13 +84,7 @@ class Trainer:
         self.settings = settings
         self.folder = Path(folder)
         self.on_progress = on_progress
-        if settings.denoiser is not None and finetune is None and ":" not in settings.model:
-            raise TrainingError(
-                f"a denoiser is trained in front of a trained classifier, and {settings.model} has no weights yet: give them "
-                "with --finetune, such as the folder of a trained run."
-            )
-        if finetune is not None:
-            load_start(classifier, weights_file(finetune))
+        _begin_with(settings, classifier, finetune)
         self.fabric = _fabric(accelerator, settings.precision)
         self.fabric.launch()
         if self.fabric.world_size > 1:
@@ -391,6 +385,17 @@ def _update_average(average: dict[str, torch.Tensor], state: dict[str, torch.Ten
 
 def _pixels(dataset: Labelled) -> torch.Tensor:
     return dataset.batch(torch.arange(len(dataset)))[0]
+
+
+def _begin_with(settings: TrainSettings, classifier: nn.Module, finetune: str | Path | None) -> None:
+    """Load the weights that training begins with; a denoiser needs those of the classifier behind it."""
+    if finetune is not None:
+        load_start(classifier, weights_file(finetune))
+    elif settings.denoiser is not None and ":" not in settings.model:
+        raise TrainingError(
+            f"a denoiser is trained in front of a trained classifier, and {settings.model} has no weights yet: give them "
+            "with --finetune, such as the folder of a trained run."
+        )
 
 
 def _fabric(accelerator: str, precision: Any) -> Any:

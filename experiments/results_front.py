@@ -1,0 +1,208 @@
+"""The tables of docs/results.md: what holds, what becomes of the paper's claims under attack, and budgets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from entries import BOARD, GRID, TEST_SET, day, recorded_entries
+from results_goals import TARGETS, best_of
+from results_records import MISSING, Recorded
+from shape_records import NAMES, attacked, mnist_rows, shown
+
+from ucan.leaderboard.entry import Entry, read_entries
+from ucan.leaderboard.page import fair, leader
+
+TITLES = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A radius: the best of ours with one network and with several, and the best released file of others."""
+
+    data: str
+    level: float
+    one: Entry | None
+    several: Entry | None
+    others: Entry | None
+
+    @property
+    def ahead(self) -> float | None:
+        """Points by which one network of ours is ahead of the others' best; exact, since all have 10,000 pictures."""
+        if self.one is None or self.others is None:
+            return None
+        ours, theirs = self.one.count(self.level), self.others.count(self.level)
+        return 100 * ((ours or 0) - (theirs or 0)) / TEST_SET
+
+
+def places(folder: Path, data: str) -> list[Place]:
+    """The usual ℓ2 radii, with the best rows of scope pipeline on all of the test set, no extra data."""
+    ours = list(recorded_entries(folder).values())
+    others = list(read_entries(BOARD / "imported").values())
+    known = [e for e in (*ours, *others) if e.claim.data == data and e.claim.norm == 2 and fair(e, TEST_SET)]
+    kinds = (
+        [e for e in known if e.origin != "imported" and e.claim.networks == 1],
+        [e for e in known if e.origin != "imported" and (e.claim.networks or 0) > 1],
+        [e for e in known if e.origin == "imported" and e.claim.networks == 1],
+    )
+    found = []
+    for level in GRID:
+        one, several, theirs = (leader(some, level) for some in kinds)
+        if several is not None and level == 0:
+            several = None  # at 0 every radius's own row has a share: the largest is that of the smallest σ asked
+        found.append(Place(data, level, one, several, theirs))
+    return found
+
+
+def holds(folder: Path) -> list[str]:
+    """The table of what holds: a row for each radius, ours beside the others' best released file."""
+    head = ["data, ℓ2 radius", "**ours**", "networks", "others' best file, one network", "ahead by", "test pictures", "n ≤",
+            "scope", "attacked / broken", "date", "hardware"]  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|---|--:|--:|---|--:|--:|--:|---|--:|---|---|"]
+    for data in TITLES:
+        for place in places(folder, data):
+            if data == "mnist" and place.one is None:
+                continue
+            lines.append(_line(place, place.one, place.ahead))
+            if place.several is not None:
+                lines.append(_line(place, place.several, None))
+    return lines
+
+
+def _line(place: Place, ours: Entry | None, ahead: float | None) -> str:
+    where = f"{TITLES[place.data]}, {place.level:g}"
+    theirs = "–" if place.others is None else f"{place.others.share(place.level)} ({place.others.name})"
+    if ours is None:
+        return f"| {where} | {MISSING} | – | {theirs} | – | – | – | – | – | – | – |"
+    audit = "–" if ours.audit.certificates is None else f"{ours.audit.certificates} / {ours.audit.broken}"
+    cells = [
+        where, f"**{ours.share(place.level)}**", str(ours.claim.networks), theirs,
+        "–" if ahead is None else f"{ahead:+.2f}".replace("-", "−"), f"{ours.claim.inputs:,}", f"{ours.claim.n:,}",
+        f"`{ours.claim.scope}`", audit, ours.made.date or "–", ours.made.hardware or "–",
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def standing(folder: Path) -> list[str]:
+    """Where we lead and where we are behind, in words."""
+    lines = []
+    for data, title in TITLES.items():
+        known = places(folder, data)
+        lead = [p for p in known if p.ahead is not None and p.ahead > 0]
+        behind = [p for p in known if p.ahead is not None and p.ahead <= 0]
+        unknown = [p for p in known if p.one is None]
+        said = [
+            f"we {what} at {', '.join(f'{p.level:g} ({p.ahead:+.2f})'.replace('-', '−') for p in some)}"
+            for what, some in (("lead", lead), ("are behind or level", behind))
+            if some
+        ]
+        if unknown:
+            said.append(
+                f"no row of ours on all {TEST_SET:,} pictures asks {', '.join(f'{p.level:g}' for p in unknown)}"
+            )
+        lines.append(f"- **{title}**, one network: {'; '.join(said)}.")
+    return lines
+
+
+# The goals for CIFAR-10, ℓ2, in % by radius: one network, and four to eight.
+REACH_ONE = dict(zip(GRID, (88, 75.5, 62.5, 50, 40.5, 35, 31, 26.5, 21.5, 19), strict=True))
+REACH_SEVERAL = {0.75: 51.5, 1.0: 42.0}
+
+
+def next_goals(folder: Path) -> list[str]:
+    """What is to be reached on equal terms: one network or several, all 10,000 pictures, no extra data."""
+    lines = ["| ℓ2 radius | others' best file, one network | ours, one network | goal | ours, several networks | goal |",
+             "|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    for place in places(folder, "cifar10"):
+        theirs, one, several = (e.share(place.level) if e else None for e in (place.others, place.one, place.several))
+        goals = REACH_ONE[place.level], REACH_SEVERAL.get(place.level)
+        cells = [
+            theirs or "–",
+            _beside(one, goals[0]),
+            f"{goals[0]:g}",
+            _beside(several, goals[1]) if goals[1] else "–",
+        ]
+        lines.append(f"| {place.level:g} | {' | '.join(cells)} | {'–' if goals[1] is None else f'{goals[1]:g}'} |")
+    return lines
+
+
+def _beside(share: str | None, goal: float | None) -> str:
+    """A share, and whether it reaches its goal."""
+    if share is None:
+        return MISSING
+    return share if goal is None else f"{share}, {'reached' if float(share) >= goal else 'missed'}"
+
+
+# --- the paper's claims ---
+
+CLAIMS = tuple(target for target in TARGETS if "certification-wise" in target.what or "ALM" in target.what)
+
+
+def claims(recorded: Recorded) -> list[str]:
+    """The paper's claims, ours by the same method, whose guarantee each is, and what an attack made of it."""
+    head = ["claim", "the paper", "ours", "networks", "test pictures", "n ≤", "scope", "on the deployed pipeline, attacked",
+            "date", "hardware"]  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|---|--:|--:|--:|--:|--:|---|---|---|---|"]
+    for target in CLAIMS:
+        rows = [recorded.rows[name] for name in target.rows if name in recorded.rows]
+        if not rows:
+            lines.append(f"| {target.what} | {target.paper} | {MISSING} |" + " – |" * 7)
+            continue
+        row = rows[0]
+        found = recorded.json(f"suite/{row.name}.json")
+        ours = " / ".join(best_of(rows, target.key, level) or "–" for level in target.levels)
+        when = day(recorded.folder / "suite" / f"{row.name}.json", found, recorded.folder)
+        cells = [target.what, target.paper, ours, str(found.get("members", 1)), f"{row.inputs:,}", f"{row.n:,}",
+                 f"`{row.scope}`", recorded.audit([row.name]), when or "–", found.get("hardware", "–")]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+# --- budgets ---
+
+
+def budgets(recorded: Recorded) -> list[str]:
+    """Noise shaped for boxes beside isotropic noise trained alike, on MNIST."""
+    names = ("shape-mnist", "shape-mnist-held-out", "shape-mnist-attacks")
+    final, held_out, attacks = (recorded.json(f"{name}.json") for name in names)
+    if final is None or held_out is None or attacks is None:
+        return [MISSING]
+    lines = ["| noise | 0.04 | 0.06 | 0.08 | networks | test pictures | n ≤ | scope | attacked | broken | date | hardware |",
+             "|---|--:|--:|--:|--:|--:|--:|---|--:|--:|---|---|"]  # fmt: skip
+    when = day(recorded.folder / "shape-mnist.json", final, recorded.folder) or "–"
+    for method, row in mnist_rows(final, held_out).items():
+        if method in ("isotropic", "shaped-0.75", "learned"):
+            jobs = [job for job in final["jobs"] if job["method"] == method]
+            about = f"1 | {jobs[0]['inputs']:,} | {max(job['n'] for job in jobs):,} | `pipeline`"
+            cells = " | ".join(shown(share) or "–" for share in row)
+            lines.append(f"| {NAMES[method]} | {cells} | {about} | {attacked(attacks, method)} | {when} | "
+                         f"{final['machine']['device']} |")  # fmt: skip
+    return lines
+
+
+# --- how to make the leading rows ---
+
+PRESETS = {  # of a row, the preset that trains it
+    "cifar10-consistency-0.15": "cifar10-best-0.25",
+    "cifar10-consistency-0.21": "cifar10-best-0.5",
+    "cifar10-consistency-0.32": "cifar10-best-0.75",
+    "cifar10-consistency-0.42": "cifar10-best-1.0",
+    "cifar10-ensemble-0.32": "cifar10-best-0.75",
+    "cifar10-ensemble-0.42": "cifar10-best-1.0",
+}
+
+
+def leading(folder: Path) -> list[str]:
+    """Our best row at each radius with its preset and its cost."""
+    lines = ["| ℓ2 radius | certified | networks | row | preset | GPU minutes: training | … certification | hardware |",
+             "|--:|--:|--:|---|---|--:|--:|---|"]  # fmt: skip
+    for place in places(folder, "cifar10"):
+        for one in (place.one, place.several):
+            if one is not None:
+                preset = f"`{PRESETS[one.name or '']}`" if one.name in PRESETS else "–"
+                minutes = " | ".join(
+                    "–" if m is None else f"{m:g}" for m in (one.made.train_minutes, one.made.certify_minutes)
+                )
+                lines.append(f"| {place.level:g} | {one.share(place.level)} | {one.claim.networks} | {one.name} | {preset} | "
+                             f"{minutes} | {one.made.hardware} |")  # fmt: skip
+    return lines if len(lines) > 2 else [MISSING]

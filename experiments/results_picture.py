@@ -1,0 +1,148 @@
+"""The two figures of docs/results.md, as SVG: certified accuracy by radius beside others', and what attacks broke."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+
+from results_front import Place, places
+from rows import REACH
+
+from ucan.report.paint import FONT, PAPER
+
+OURS, THEIRS, BROKEN = PAPER.run(0), PAPER.run(1), PAPER.run(9)
+
+
+def _sheet(width: int, height: int, about: str, body: str) -> str:
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+            f'font-family="{escape(FONT)}" font-size="13" role="img" aria-label="{escape(about)}"><rect width="{width}" '
+            f'height="{height}" fill="{PAPER.ground}"/>{body}</svg>\n')  # fmt: skip
+
+
+def text(x: float, y: float, words: str, colour: str = PAPER.ink, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def holds(folder: Path) -> str:
+    """CIFAR-10 by ℓ2 radius, in points against the others' best released file: discs one network, squares several."""
+    left, top, wide, high, most = 84.0, 76.0, 680.0, 240.0, 3.0
+    found = places(folder, "cifar10")
+    step = wide / len(found)
+
+    def up(points: float) -> float:
+        return top + high / 2 * (1 - max(-most, min(most, points)) / most)
+
+    title = "certified accuracy on CIFAR-10, all 10,000 test pictures, scope pipeline: points ahead of the others’ best file"
+    parts = [text(16, 22, title)]
+    for tick in (-3, -2, -1, 0, 1, 2, 3):
+        line = f'stroke="{THEIRS}" stroke-width="2"' if tick == 0 else f'stroke="{PAPER.grid}"'
+        parts.append(f'<path d="M{left} {up(tick):.1f}h{wide}" {line}/>')
+        parts.append(text(left - 8, up(tick) + 4, f"{tick:+d}".replace("-", "−") if tick else "0", PAPER.soft, "end"))
+    for k, place in enumerate(found):
+        parts += _column(place, left + step * (k + 0.5), up, top + high)
+    for row, words in enumerate(("ℓ2 radius", "others")):
+        parts.append(text(left - 8, top + high + 20 + 18 * row, words, PAPER.soft, "end"))
+    legend = (
+        (_disc, 16, "ours, one network"),
+        (_square, 166, "ours, several networks"),
+        (_rule, 346, "others’ best released file, one network (unchecked)"),
+    )
+    for drawn, x, words in legend:
+        parts += [drawn(x + 8, 48), text(x + 24, 52, words)]
+    return _sheet(780, round(top + high + 54), f"{title}, by ℓ2 radius", "".join(parts))
+
+
+def _column(place: Place, x: float, up: Callable[[float], float], bottom: float) -> list[str]:
+    """One radius: our marks with their shares, and the others' share below."""
+    theirs = _share(place, "others")
+    parts = [text(x, bottom + 20, f"{place.level:g}", PAPER.ink, "middle")]
+    if theirs is None:
+        return parts
+    parts.append(text(x, bottom + 38, place.others.share(place.level) or "–", THEIRS, "middle"))  # type: ignore[union-attr]
+    if place.one is None:
+        return [*parts, text(x, up(0) - 8, "no row", PAPER.soft, "middle")]
+    for which, drawn, side, anchor in (("several", _square, -10, "end"), ("one", _disc, 10, "start")):
+        share = _share(place, which)
+        if share is not None:
+            y = up(share - theirs)
+            label = getattr(place, which).share(place.level)
+            parts += [drawn(x, y), text(x + side, y - 6, label, OURS, anchor)]
+    return parts
+
+
+def _share(place: Place, which: str) -> float | None:
+    one = getattr(place, which)
+    count = None if one is None else one.count(place.level)
+    return None if count is None else 100 * count / one.claim.inputs
+
+
+def _rule(x: float, y: float) -> str:
+    return f'<path d="M{x - 10:.1f} {y:.1f}h20" stroke="{THEIRS}" stroke-width="2"/>'
+
+
+def _disc(x: float, y: float) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{OURS}"/>'
+
+
+def _square(x: float, y: float) -> str:
+    return f'<path d="M{x - 5:.1f} {y - 5:.1f}h10v10h-10z" fill="none" stroke="{OURS}" stroke-width="2"/>'
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One audit: what was attacked, and how many certificates broke in the deployed pipeline."""
+
+    name: str
+    scope: str
+    attacked: int
+    broken: int
+
+
+def attacks(folder: Path) -> list[Attack]:
+    """Every audit of scope frozen, those of the rows that were to reach something, and all others together.
+
+    Those of frozen scope first, most broken first.
+    """
+    shown = {row.name for row in REACH}
+    found, rest = [], Attack("all other runs together", "pipeline", 0, 0)
+    for path in sorted((folder / "audits").glob("*.json")):
+        summary = json.loads(path.read_text())["summary"]
+        one = Attack(path.stem, summary["scope"], summary["attacked"], summary["broken"].get("live", 0))
+        if one.scope == "frozen" or path.stem in shown:
+            found.append(one)
+        elif one.scope == "pipeline":
+            rest = replace(rest, attacked=rest.attacked + one.attacked, broken=rest.broken + one.broken)
+    found.sort(key=lambda a: (a.scope != "frozen", -a.broken / max(1, a.attacked), a.name))
+    return [*found, *([rest] if rest.attacked else [])]
+
+
+def broken(folder: Path) -> str:
+    """A bar for each audit: the share of attacked certificates that broke in the deployed pipeline."""
+    found, left, top, row, wide = attacks(folder), 300.0, 58.0, 21.0, 330.0
+    parts = [
+        text(16, 22, "attacked certificates that broke in the deployed pipeline, by run; inside the certified region")
+    ]
+    y, scope = top, ""
+    for attack in found:
+        if attack.scope != scope:
+            y, scope = y + (12 if scope else 0), attack.scope
+            what = (
+                "the guarantee does not cover this"
+                if scope == "frozen"
+                else "the guarantee covers this, so none should break"
+            )
+            parts.append(text(16, y - 2, f"scope {scope}: {what}", PAPER.soft))
+            y += row
+        share = attack.broken / max(1, attack.attacked)
+        parts.append(text(left - 10, y, attack.name, anchor="end"))
+        parts.append(f'<path d="M{left} {y - 11:.1f}h{wide}v14h-{wide}z" fill="{PAPER.grid}"/>')
+        if attack.broken:
+            parts.append(f'<path d="M{left} {y - 11:.1f}h{wide * share:.1f}v14h-{wide * share:.1f}z" fill="{BROKEN}"/>')
+        parts.append(text(left + wide + 10, y, f"{attack.broken} of {attack.attacked:,}"))
+        y += row
+    return _sheet(
+        780, round(y + 8), "Attacked certificates that broke in the deployed pipeline, by run", "".join(parts)
+    )

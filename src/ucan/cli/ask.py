@@ -1,0 +1,210 @@
+"""`ucan ask`: other questions than one class, about every input of a data set."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ucan.cli import words
+from ucan.cli.progress import Shown
+from ucan.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ucan.runs.ask import Summary
+
+
+def ask(
+    question: Annotated[
+        str, typer.Argument(help="`regression`, `top-k`, `confidence`, `labels` or `segmentation` (docs/tasks.md).")
+    ],
+    model: words.ModelOption,
+    source: words.DataOption,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run's folder; an interrupted run resumes.")],
+    radius: Annotated[
+        str | None,
+        typer.Option(
+            help="The size of changes, before Σ; for `regression` also a list (`0.1,0.2`) that holds at once."
+        ),
+    ] = None,
+    within: Annotated[
+        float | None, typer.Option(help="For `regression`: the largest change for which values stay within ± this.")
+    ] = None,
+    percentile: Annotated[
+        float | None, typer.Option(help="For `regression`: which percentile; 0.5 is the median.")
+    ] = None,
+    limits: Annotated[
+        str | None, typer.Option("--range", help="For `regression`: what outputs are at least and at most (`0,1`).")
+    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="For `top-k`: k.")] = None,
+    confidence: Annotated[float | None, typer.Option(help="For `confidence`: the probability to keep.")] = None,
+    rule: Annotated[
+        str | None, typer.Option(help="For `labels` and `segmentation`: `holm` (at a radius) or `bonferroni`.")
+    ] = None,
+    weights: words.WeightsOption = None,
+    split: words.SplitOption = "test",
+    size: words.SizeOption = None,
+    channels: words.ChannelsOption = None,
+    unit: words.UnitOption = None,
+    law: words.LawOption = None,
+    scale: words.ScaleOption = None,
+    exponent: words.ExponentOption = None,
+    noise: words.NoiseOption = None,
+    norm: words.NormOption = None,
+    n0: Annotated[int, typer.Option(help="Number of samples that choose what the others test.")] = 100,
+    n: Annotated[int, typer.Option(help="Number of samples.")] = 10_000,
+    alpha: words.AlphaOption = 0.001,
+    seed: words.NoiseSeedOption = "0",
+    family: Annotated[int | None, typer.Option(min=1, help="Number of inputs that share α, fixed in advance.")] = None,
+    device: words.DeviceOption = "auto",
+    precision: words.PrecisionOption = None,
+    arithmetic: words.ArithmeticOption = None,
+    backend: words.BackendOption = words.BackendName.auto,
+    classes: words.ClassesOption = None,
+    model_id: words.ModelIdOption = None,
+    trust: words.TrustOption = False,
+    normalise: words.NormaliseOption = None,
+    batch_size: words.BatchOption = None,
+    skip: words.SkipOption = 1,
+    most: words.MaxOption = None,
+    certificates: Annotated[
+        bool, typer.Option("--certificates", help="Also write each answer as JSON into RUN/certificates.")
+    ] = False,
+    as_json: words.JsonOption = False,
+    quiet: words.QuietOption = False,
+) -> None:
+    """Ask another question than one class about every input, with the same noise, regions and evidence.
+
+    Each answer is stored in the run's folder at once. Stop at any time; run the same command again to resume. `ucan
+    audit` attacks the answers, `ucan report` shows them.
+
+    Examples:
+    `ucan ask regression --model ucan.models.examples:diabetes --data diabetes --radius 0.1,0.2,0.4 -o runs/price`
+
+    `ucan ask top-k --top 3 --model ucan.models.examples:digits --data digits --scale 0.5 -o runs/three`
+
+    `ucan ask segmentation --radius 0.2 --model ucan.models.examples:shapes --data shapes -o runs/masks`
+    """
+    from ucan.questions.catalogue import question_named
+    from ucan.runs.ask import AskJob
+    from ucan.runs.ask import ask as run
+
+    asked = question_named(question, _settings(question, radius, within, percentile, limits, top, confidence, rule))
+    job = AskJob(
+        question=asked,
+        model=model,
+        weights=weights,
+        law=law,
+        scale=scale,
+        exponent=exponent,
+        noise=noise,
+        classes=classes,
+        model_id=model_id,
+        trust=trust,
+        normalise=normalise,
+        unit=unit,
+        precision=precision,
+        arithmetic=arithmetic,
+        backend=backend,
+        device=device,
+        data=source,
+        split=split,
+        size=size,
+        channels=channels,
+        skip=skip,
+        most=most,
+        norm=words.norm_of(norm),
+        n0=n0,
+        n=n,
+        alpha=alpha,
+        seed=words.seed_of(seed),
+        family=family,
+        batch_size=batch_size,
+        certificates=certificates,
+    )
+    done = run(job, out, Shown("asking", quiet))
+    print(json.dumps(done.to_dict()) if as_json else in_words(done))
+
+
+def _settings(
+    question: str,
+    radius: str | None,
+    within: float | None,
+    percentile: float | None,
+    limits: str | None,
+    top: int | None,
+    confidence: float | None,
+    rule: str | None,
+) -> dict[str, Any]:
+    """The question's settings from the options; an option of another question is refused."""
+    radii, ends = _numbers("--radius", radius), _numbers("--range", limits)
+    if ends and len(ends) != 2:
+        raise InvalidInput(f"--range takes two numbers such as 0,1, got {limits!r}.")
+    single = question in ("labels", "segmentation")
+    if single and len(radii) > 1:
+        raise InvalidInput(f"--radius takes one number for {question}; without it every place has a radius of its own.")
+    given = {
+        "--radius": ("radius" if single else "radii", (radii[0] if radii else None) if single else radii or None),
+        "--within": ("within", within),
+        "--percentile": ("p", percentile),
+        "--range": ("least", ends[0] if ends else None),
+        "--top": ("k", top),
+        "--confidence": ("level", confidence),
+        "--rule": ("rule", rule),
+    }
+    takes = {
+        "regression": ("--radius", "--within", "--percentile", "--range"),
+        "top-k": ("--top",),
+        "confidence": ("--confidence",),
+        "labels": ("--radius", "--rule"),
+        "segmentation": ("--radius", "--rule"),
+    }.get(question, tuple(given))
+    unused = [option for option, (_, value) in given.items() if value is not None and option not in takes]
+    if unused:
+        raise InvalidInput(f"{unused[0]} is not an option of {question}, which takes {', '.join(takes)}.")
+    if question in ("top-k", "confidence") and given[takes[0]][1] is None:
+        raise InvalidInput(f"{question} needs {takes[0]}.")
+    settings = {key: value for key, value in given.values() if value is not None}
+    return {**settings, **({"most": ends[1]} if ends else {})}
+
+
+def _numbers(option: str, text: str | None) -> tuple[float, ...]:
+    try:
+        return () if text is None else tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise InvalidInput(f"{option} takes numbers separated by commas, got {text!r}.") from error
+
+
+def in_words(done: Summary) -> str:
+    """Summarise the answers of a run."""
+    from ucan.certificate import SCOPES
+    from ucan.rounding import ceil_digits, floor_percent, floor_significant
+
+    shares = {
+        "certified": "certified",
+        "certified_and_correct": "certified and correct",
+        "targets_inside": "of the targets lie inside",
+        "label_among_first": "of the labels stay among the first k",
+        "correct": "with an answer that is correct",
+    }
+    told = []
+    for name, value in done.figures:
+        if math.isnan(value):
+            continue
+        if name == "median_width":
+            told.append(f"median width {ceil_digits(value, 4)}")  # up: an interval is never narrower
+        elif name in shares:
+            told.append(f"{floor_percent(value)} % {shares[name]}")
+        else:
+            told.append(f"{name.replace('_', ' ')} {floor_significant(value, 4)}")
+    lines = [
+        f"{done.question}: {words.counted(done.inputs, 'input')}, {words.counted(done.abstained, 'abstention')}"
+        f"{'; ' if told else ''}{', '.join(told)}.",
+        *done.first,
+        f"Scope {done.scope}: the guarantee is about {SCOPES[done.scope]}.",
+        f"Answers: {done.run}",
+    ]
+    return "\n".join(lines)

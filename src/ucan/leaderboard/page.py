@@ -1,0 +1,123 @@
+"""The page of a leaderboard, in Markdown: the best at each radius, then every entry, grouped by data set and norm."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ucan.laws import norm_name
+from ucan.leaderboard.entry import ORIGINS, Entry
+
+HEAD = """# {title}
+
+Certified accuracy in %, rounded down: the share of test inputs whose answer is right and certified at the radius. Every
+line is one entry of this folder. `scope` says whose guarantee it is: `pipeline` holds for the classifier as it is
+deployed, `frozen` for noise held as it was at the input. "n ≤" is the most votes that an input used.
+
+{origins}
+
+An imported entry is **unchecked**: nobody here has its weights. Made by `ucan leaderboard page`; do not edit.
+"""
+
+
+def page(entries: Mapping[Path, Entry], title: str = "Leaderboard") -> str:
+    """The whole page."""
+    origins = "\n".join(f"- `{name}`: {text}." for name, text in ORIGINS.items())
+    parts = [HEAD.format(title=title, origins=origins)]
+    items = sorted(entries.items(), key=lambda item: (_group(item[1]), _place(item[1]), str(item[0])))
+    for (data, norm), group in itertools.groupby(items, key=lambda item: _group(item[1])):
+        some = list(group)
+        levels = sorted({level for _, one in some for level in one.levels})
+        parts.append(f"## {data}, {norm_name(norm)}\n")
+        if best := best_table([one for _, one in some], levels):
+            parts.append("\n".join(["### Best at each radius\n", *best]) + "\n")
+        parts.append("\n".join(["### All entries\n", *_table(some, levels)]) + "\n")
+    return "\n".join(parts)
+
+
+def _group(one: Entry) -> tuple[str, float]:
+    return one.claim.data or "", one.claim.norm or 0.0
+
+
+def _place(one: Entry) -> tuple[bool, bool, str]:
+    """What holds for a pipeline first, then ours before imported ones."""
+    return one.claim.scope != "pipeline", one.origin == "imported", one.name or ""
+
+
+def fair(one: Entry, inputs: int) -> bool:
+    """Whether an entry counts in the first table: scope pipeline, all of the test set, no extra data."""
+    claim = one.claim
+    return claim.scope == "pipeline" and claim.inputs == inputs and claim.extra_data is False
+
+
+def leader(entries: Sequence[Entry], level: float) -> Entry | None:
+    """The entry with the most certified inputs at a radius; of equal ones the first."""
+    asked = [one for one in entries if one.count(level) is not None]
+    return max(asked, key=lambda one: one.count(level) or 0, default=None)
+
+
+def best_table(entries: Sequence[Entry], levels: Sequence[float]) -> list[str]:
+    """At each radius the best entry of scope pipeline on the largest test set without extra data, by networks and origin.
+
+    Empty where there is none.
+    """
+    inputs = max(one.claim.inputs or 0 for one in entries)
+    known = [one for one in entries if fair(one, inputs)]
+    kinds = {
+        "one network, ours": [one for one in known if one.claim.networks == 1 and one.origin != "imported"],
+        "one network, imported": [one for one in known if one.claim.networks == 1 and one.origin == "imported"],
+        "several networks": [one for one in known if (one.claim.networks or 0) > 1],
+    }
+    kinds = {name: some for name, some in kinds.items() if some}
+    if not kinds:
+        return []
+    lines = [f"Scope `pipeline`, {inputs:,} inputs, no extra data.", "", "| radius | " + " | ".join(kinds) + " |"]
+    lines.append("|--:|" + "---|" * len(kinds))
+    for level in levels:
+        cells = []
+        for some in kinds.values():
+            best = leader(some, level)
+            cells.append("–" if best is None else f"{best.share(level)} ({best.name})")
+        if any(cell != "–" for cell in cells):
+            lines.append(f"| {level:g} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _table(some: Sequence[tuple[Path, Entry]], levels: Sequence[float]) -> list[str]:
+    head = [
+        "entry",
+        "by",
+        "origin",
+        "scope",
+        "networks",
+        *(f"{level:g}" for level in levels),
+        "inputs",
+        "n ≤",
+        "extra data",
+    ]
+    head += ["attacked / broken", "date", "hardware", "GPU minutes: train, certify", "about"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return [*lines, *("| " + " | ".join(_cells(path, one, levels)) + " |" for path, one in some)]
+
+
+def _cells(path: Path, one: Entry, levels: Sequence[float]) -> list[str]:
+    claim, made, audit = one.claim, one.made, one.audit
+    attacked = "–" if audit.certificates is None else f"{audit.certificates} / {audit.broken}"
+    minutes = ", ".join("–" if m is None else f"{m:g}" for m in (made.train_minutes, made.certify_minutes))
+    return [
+        f"[{one.name}]({path.as_posix()})",
+        one.by or "–",
+        f"`{one.origin}`",
+        f"`{claim.scope}`",
+        str(claim.networks or "–"),
+        *(one.share(level) or "–" for level in levels),
+        f"{claim.inputs:,}",
+        "–" if claim.n is None else f"{claim.n:,}",
+        {True: "yes", False: "no", None: "–"}[claim.extra_data],
+        f"**{attacked}: BUG**" if audit.bug else attacked,
+        made.date or "–",
+        made.hardware or "–",
+        minutes,
+        one.about or "–",
+    ]

@@ -1,0 +1,152 @@
+"""Many decisions about one input: which labels are there, and the class of every pixel of a mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from scipy import special
+
+from ucan.bounds import holm, lower_bounds, majority_p_values
+from ucan.certificate import Abstention
+from ucan.errors import InvalidInput
+from ucan.questions.question import Asked, Question
+from ucan.questions.readers import Counts
+from ucan.questions.record import Answer, Where
+from ucan.rounding import floor_digits
+from ucan.sidecar import tensors_from_json, tensors_to_json
+
+NOTHING = -1  # at a place where nothing is claimed
+
+Rule = Literal["holm", "bonferroni"]
+
+
+@dataclass(frozen=True, eq=False)
+class Decided(Answer):
+    """At every place with an answer, the smoothed model's class is that one for every change of size below its radius.
+
+    ``answers`` is int64 (*places), −1 where nothing is claimed. All claims of one input hold at once, with probability at
+    least 1 − α. ``radii`` (*places) are before Σ, 0 where nothing is claimed; by Holm's rule they are all the radius that was
+    asked for. ``region`` is the smallest of them, where all claims hold. ``p_lowers`` bound the classes' probabilities at the
+    input itself. ``asked`` is the radius that was asked for, if one was. ``selected`` are the classes that votes of their own
+    chose, also where nothing is claimed about them.
+    """
+
+    what: str
+    rule: Rule
+    answers: torch.Tensor
+    selected: torch.Tensor
+    radii: torch.Tensor
+    p_lowers: torch.Tensor
+    asked: float | None = None
+    kind: ClassVar[str] = "decisions"
+
+    @property
+    def task(self) -> str:  # type: ignore[override]
+        """Segmentation, or labels."""
+        return self.what
+
+    @property
+    def certified(self) -> torch.Tensor:
+        """Where there is an answer, bool (*places)."""
+        return self.answers != NOTHING
+
+    @property
+    def share(self) -> float:
+        """The share of places with an answer."""
+        return float(self.certified.double().mean())
+
+    def p_value(self, kept: Counts, where: Where) -> float:
+        """By the place with the fewest votes for its class, corrected for how many places there are."""
+        held = self.certified
+        hits = kept.of(self.answers.clamp_min(0))[held.numpy()].astype(np.float64)
+        claimed = self.p_lowers[held].numpy() if where == "here" else np.full(len(hits), 0.5)
+        claimed = np.clip(claimed - self.tau, 0.0, 1.0)
+        n = kept.n
+        few = np.where(hits < n, special.betaincc(hits + 1, np.maximum(n - hits, 1), claimed), 1.0)
+        return min(1.0, len(few) * float(few.min()))
+
+    def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
+        """How far the answers are behind: on average, and at each place."""
+        margins = -f.margins(output, self.answers.clamp_min(0))[:, self.certified.flatten().to(output.device)]
+        return torch.cat([margins.mean(1, keepdim=True), margins], 1)
+
+    def content(self, folder: Path | None) -> dict[str, Any]:
+        """The rule, and the maps."""
+        maps = {name: getattr(self, name) for name in ("answers", "selected", "radii", "p_lowers")}
+        about = {"what": self.what, "rule": self.rule, "asked": self.asked, "share": self.share}
+        return {**about, "maps": tensors_to_json(maps, folder)}
+
+    @classmethod
+    def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Decided:
+        """From JSON's values."""
+        maps: dict[str, Any] = dict(tensors_from_json(content["maps"], folder))
+        about = {name: content[name] for name in ("what", "rule", "asked")}
+        return cls(**shared, **about, **maps)
+
+    def question(self) -> Decisions:
+        """The same rule, at the same radius."""
+        return Decisions(self.what, self.asked, self.rule)
+
+    def summary(self) -> str:
+        """How many decisions stand; of few labels, which."""
+        count, places = int(self.certified.sum()), self.answers.numel()
+        if self.what == "labels" and places <= 20:
+            there, absent = ((self.answers == value).nonzero().flatten().tolist() for value in (1, 0))
+            return f"labels {there} stay present and {absent} absent ({count} of {places} decided)"
+        return f"{count:,} of {places:,} {'labels' if self.what == 'labels' else 'pixels'} keep their answer"
+
+
+@dataclass(frozen=True)
+class Decisions(Question):
+    """Which decisions stand for every change of size ``radius``; or, without one, up to which change does each stand?
+
+    At one radius Holm's rule shares α over the places; for radii of their own it is Bonferroni's. ``what`` is "segmentation"
+    or "labels".
+    """
+
+    what: str = "segmentation"
+    radius: float | None = None
+    rule: Rule | None = None
+    name: ClassVar[str] = "decisions"
+
+    def __post_init__(self) -> None:
+        if self.radius is not None and not (math.isfinite(self.radius) and self.radius >= 0):
+            raise InvalidInput(f"radius must be finite and at least 0, got {self.radius!r}.")
+        if self.rule not in (None, "holm", "bonferroni"):
+            raise InvalidInput(f"rule must be holm or bonferroni, got {self.rule!r}.")
+        if self.rule == "holm" and self.radius is None:
+            raise InvalidInput("Holm's rule decides at one radius: give radius=, or leave rule= out.")
+
+    def conclude(self, asked: Asked) -> Decided | Abstention:
+        """The class that n0 votes chose at each place, and whether n others bear it."""
+        counts, classes, shift = asked.estimate, asked.select.chosen, asked.shift
+        hits, n, alpha = counts.of(classes), asked.plan.n, asked.plan.level
+        rule: Rule = self.rule or ("bonferroni" if self.radius is None else "holm")
+        if rule == "holm":
+            assert self.radius is not None, "checked before"
+            p = shift.threshold(self.radius)
+            kept = (
+                np.zeros(hits.shape, bool) if math.isnan(p) else holm(majority_p_values(hits, n, p + shift.tau), alpha)
+            )
+            lows, radii = np.where(kept, p, 0.0), np.where(kept, self.radius, 0.0)
+        else:
+            lows = np.maximum(0.0, lower_bounds(hits, n, alpha / hits.size) - shift.tau)
+            radii = shift.radii(lows)
+            kept = radii > 0 if self.radius is None else (radii > 0) & (radii >= self.radius)
+            lows, radii = np.where(kept, lows, 0.0), np.where(kept, radii, 0.0)
+        smallest = float(radii[kept].min()) if kept.any() else 0.0
+        bound = f"{rule} over {hits.size}"
+        if not kept.any():
+            least = "" if self.radius is None else f" of at least {floor_digits(self.radius, 4)}"
+            return asked.abstention(bound, f"no place keeps its answer for a radius{least}")
+        answers = torch.where(torch.from_numpy(kept), classes, NOTHING)
+        maps: dict[str, Any] = {"radii": torch.from_numpy(radii), "p_lowers": torch.from_numpy(lows)}
+        shared = asked.shared(bound, smallest)
+        about: dict[str, Any] = {"what": self.what, "rule": rule, "asked": self.radius}
+        return Decided(**shared, **about, answers=answers, selected=classes, **maps)

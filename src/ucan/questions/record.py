@@ -1,0 +1,89 @@
+"""The common part of what questions are answered with: frozen records with a region, a scope and evidence."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from ucan.arithmetic import changes_in_words
+from ucan.certificate import SCOPES, Outcome, region_to_json
+from ucan.choices import norm_name, norm_to_json
+from ucan.region import Region
+from ucan.rounding import floor_digits
+
+# Certificates of one class have format 2 or 3; a reader of these refuses what answers another question.
+FORMAT = 4
+Where = Literal["here", "inside"]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer(Outcome, ABC):
+    """A claim about every input in ``region``, true with probability at least 1 − α over the noise drawn.
+
+    ``tau`` is what the arithmetic may change a probability by, 0 in real arithmetic; the claim has paid for it.
+    """
+
+    region: Region
+    tau: float
+    kind: ClassVar[str]
+    task: ClassVar[str]
+
+    @property
+    def radius(self) -> float:
+        """The largest ball of the requested norm inside the region."""
+        return self.region.inscribed_radius(self.norm)
+
+    @abstractmethod
+    def p_value(self, kept: Any, where: Where) -> float:
+        """How surprising fresh answers are if the claim is true: at its own input ("here"), or at one in its region.
+
+        A true claim gets a value of at most a with probability at most a. ``kept`` is what the reader keeps of them.
+        """
+
+    @abstractmethod
+    def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
+        """Numbers (n, goals) that an adversary raises to break the claim, from the model's output; differentiable if it is."""
+
+    @abstractmethod
+    def content(self, folder: Path | None) -> dict[str, Any]:
+        """The record's own fields as JSON values."""
+
+    @classmethod
+    @abstractmethod
+    def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Answer:
+        """The inverse of ``content``, with the fields that all answers have."""
+
+    @abstractmethod
+    def question(self) -> Any:
+        """The question that this answers, with its settings."""
+
+    @abstractmethod
+    def summary(self) -> str:
+        """The claim, without region, scope and level."""
+
+    def __str__(self) -> str:
+        """The claim in one line; the radius is rounded down."""
+        norm = norm_name(self.region.norm if self.norm is None else self.norm)
+        changes = changes_in_words(self.evidence.arithmetic)
+        about = f"{self._claim}, {changes}" if changes else self._claim
+        return f"{self.summary()}, for every change within an {norm} radius of {floor_digits(self.radius, 4)} ({about})"
+
+    def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
+        """Plain JSON values. Large tensors are stored as files in ``folder`` and referred to by name."""
+        where = Path(folder) if folder is not None else None
+        return {
+            "format": FORMAT,
+            "kind": self.kind,
+            "norm": norm_to_json(self.norm),
+            "scope": self.scope,
+            "guarantee": SCOPES[self.scope],
+            "region": region_to_json(self.region, where),
+            "tau": self.tau,
+            **self.content(where),
+            "evidence": self.evidence.to_dict(),
+        }

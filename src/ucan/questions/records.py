@@ -1,0 +1,57 @@
+"""Answers to JSON and back, by their kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ucan.certificate import Abstention, Certificate, Level, Prediction, region_from_json
+from ucan.certificate import from_dict as class_from_dict
+from ucan.choices import norm_from_json
+from ucan.errors import InvalidInput, UcanError
+from ucan.evidence import Evidence
+from ucan.questions.confidence import Confident
+from ucan.questions.decisions import Decided
+from ucan.questions.record import FORMAT, Answer
+from ucan.questions.regression import Interval
+from ucan.questions.topk import Among
+
+KINDS: dict[str, type[Answer]] = {kind.kind: kind for kind in (Interval, Among, Confident, Decided)}
+
+
+def from_dict(
+    record: dict[str, Any], folder: str | Path | None = None
+) -> Answer | Abstention | Certificate | Prediction | Level:
+    """Rebuild an answer from its ``to_dict``; certificates of one class, too."""
+    if record.get("format") != FORMAT:
+        return class_from_dict(record, folder)
+    where = Path(folder) if folder is not None else None
+    kind = KINDS.get(str(record.get("kind")))
+    if kind is None:
+        raise InvalidInput(f"this record answers a question that this version does not know: {record.get('kind')!r}.")
+    try:
+        shared = {
+            "norm": norm_from_json(record["norm"]),
+            "scope": record["scope"],
+            "evidence": Evidence.from_dict(record["evidence"]),
+            "region": region_from_json(record["region"], where),
+            "tau": float(record["tau"]),
+        }
+        return kind.restored(shared, record, where)
+    except UcanError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+        raise InvalidInput(f"this is not a complete record of an answer: {error}.") from error
+
+
+def load_json(path: str | Path) -> Answer | Abstention | Certificate | Prediction | Level:
+    """Read an answer or a certificate from a file that ``ucan.certificate.save_json`` wrote."""
+    path = Path(path)
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read as a certificate: {error}.") from error
+    if not isinstance(record, dict):
+        raise InvalidInput(f"{path} cannot be read as a certificate: it holds no JSON object.")
+    return from_dict(record, path.parent)

@@ -1,0 +1,250 @@
+"""Regression and boxes: percentiles of the model's numbers under noise, and how far a change can move them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from ucan.bounds import majority_p_values, upper_bound
+from ucan.certificate import Abstention
+from ucan.errors import InvalidInput, ModelError
+from ucan.questions.question import Asked, Question
+from ucan.questions.ranks import lower_percentile, upper_percentile
+from ucan.questions.readers import Sample
+from ucan.questions.record import Answer, Where
+from ucan.rounding import ceil_digits, floor_digits
+from ucan.sidecar import tensors_from_json, tensors_to_json
+from ucan.votes import as_answer
+
+BOUND = "order statistics"
+
+
+@dataclass(frozen=True, eq=False)
+class Interval(Answer):
+    """The smoothed percentile of every output stays within its interval, for every change of each size in ``radii``.
+
+    Radii rise, are before Σ, and hold at once. ``lowers`` and ``uppers`` are (radii, *outputs); ``value`` is the percentile
+    of the noisy answers, an estimate of the one at the input itself. ``below`` and ``above`` are what the claim rests on: at
+    the input itself an answer is below ``lowers`` with at most that probability, and above ``uppers`` likewise. With
+    ``within`` = t the interval is ``value`` ± t, and the radius is what was looked for.
+    ``limits`` are the range of the outputs that was stated.
+    """
+
+    p: float
+    radii: tuple[float, ...]
+    value: torch.Tensor
+    lowers: torch.Tensor
+    uppers: torch.Tensor
+    below: torch.Tensor
+    above: torch.Tensor
+    within: float | None = None
+    limits: tuple[float | None, float | None] = (None, None)
+    kind: ClassVar[str] = "interval"
+    task: ClassVar[str] = "regression"
+
+    @property
+    def lower(self) -> torch.Tensor:
+        """The lower ends (*outputs) at the largest radius."""
+        return self.lowers[-1]
+
+    @property
+    def upper(self) -> torch.Tensor:
+        """The upper ends (*outputs) at the largest radius."""
+        return self.uppers[-1]
+
+    def at(self, radius: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Lower and upper ends for every change of at most this size: those of the next larger radius of the list."""
+        place = next((i for i, r in enumerate(self.radii) if r >= radius), None)
+        if place is None:
+            raise InvalidInput(f"this answer covers radii up to {self.radii[-1]}, not {radius}.")
+        return self.lowers[place], self.uppers[place]
+
+    def p_value(self, kept: Sample, where: Where) -> float:
+        """By how many answers lie outside: at the input itself for every radius, inside for the largest. Ends are corrected
+        for being many.
+        """
+        values, n, here = kept.values, kept.n, where == "here"
+        lowers, uppers = (self.lowers, self.uppers) if here else (self.lowers[-1:], self.uppers[-1:])
+        hits = [(values < end).sum(0) for end in lowers] + [(values > end).sum(0) for end in uppers]
+        if here:
+            limits = torch.cat([self.below, self.above])
+        else:
+            limits = torch.cat([torch.full_like(lowers, self.p), torch.full_like(uppers, 1 - self.p)])
+        found = [
+            majority_p_values(count, n, min(1.0, float(limit) + self.tau))
+            for count, limit in zip(torch.stack(hits).flatten().tolist(), limits.flatten(), strict=True)
+        ]
+        return min(1.0, len(found) * float(np.min(found)))
+
+    def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
+        """How far every output is below its interval, and above it."""
+        flat = as_answer(output).reshape(len(output), -1)
+        low, high = (torch.nan_to_num(end.flatten()).to(flat) for end in (self.lower, self.upper))
+        return torch.cat([low - flat, flat - high], dim=1)
+
+    def content(self, folder: Path | None) -> dict[str, Any]:
+        """The percentile, the radii and the ends."""
+        ends = {name: getattr(self, name) for name in ("value", "lowers", "uppers", "below", "above")}
+        finite = {name: torch.nan_to_num(end, posinf=FINITE, neginf=-FINITE) for name, end in ends.items()}
+        shown = {"lower": _plain(self.lower), "upper": _plain(self.upper)}
+        return {
+            "p": self.p,
+            "radii": list(self.radii),
+            "limits": list(self.limits),
+            **({} if self.within is None else {"within": self.within}),
+            **(shown if self.lower.numel() <= 64 else {}),
+            "ends": tensors_to_json(finite, folder),
+        }
+
+    @classmethod
+    def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Interval:
+        """From JSON's values."""
+        ends: dict[str, Any] = {
+            name: torch.where(end.abs() >= FINITE, end.sign() * math.inf, end)
+            for name, end in tensors_from_json(content["ends"], folder).items()
+        }
+        within, limits = content.get("within"), tuple(content["limits"])
+        return cls(**shared, p=content["p"], radii=tuple(content["radii"]), within=within, limits=limits, **ends)
+
+    def question(self) -> Percentile:
+        """The same percentile and radii, or the same t; with the same range."""
+        return Percentile(self.p, self.radii if self.within is None else (), self.within, *self.limits)
+
+    def summary(self) -> str:
+        """Up to four outputs, with their ends rounded outwards."""
+        lower, upper = self.lower.flatten().tolist(), self.upper.flatten().tolist()
+        ends = ", ".join(f"[{_down(a)}, {_up(b)}]" for a, b in zip(lower[:4], upper[:4], strict=True))
+        more = f" and {len(lower) - 4} more" if len(lower) > 4 else ""
+        what = "the smoothed median" if self.p == 0.5 else f"the smoothed percentile at {self.p:g}"
+        return f"{what} stays within {ends}{more}"
+
+
+# Stands for ±∞ in files, which JSON and TOML cannot write.
+FINITE = 1e308
+
+
+def _plain(ends: torch.Tensor) -> list[float | None]:
+    """Ends for readers of the file; None for no bound."""
+    return [end if math.isfinite(end) else None for end in ends.flatten().tolist()]
+
+
+def _down(value: float) -> str:
+    return floor_digits(value, 4) if math.isfinite(value) else "−∞"
+
+
+def _up(value: float) -> str:
+    return ceil_digits(value, 4) if math.isfinite(value) else "∞"
+
+
+@dataclass(frozen=True)
+class Percentile(Question):
+    """Where does the percentile at ``p`` of the model's numbers stay, for every change of each size in ``radii``?
+
+    With ``within`` = t instead: how far can the input move so that it stays within ± t of its value? ``least`` and ``most``
+    are the range that the outputs have by their nature, in place of ±∞.
+    """
+
+    p: float = 0.5
+    radii: tuple[float, ...] = ()
+    within: float | None = None
+    least: float | None = None
+    most: float | None = None
+    name: ClassVar[str] = "regression"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p < 1:
+            raise InvalidInput(f"p must lie strictly between 0 and 1, got {self.p!r}; 0.5 is the median.")
+        if bool(self.radii) == (self.within is not None):
+            raise InvalidInput("give either radius= (one, or a list) or within=.")
+        rising = list(self.radii) == sorted(set(self.radii))
+        if not (rising and all(math.isfinite(r) and r >= 0 for r in self.radii)):
+            raise InvalidInput(f"radii must be finite, at least 0, and rise, got {self.radii}.")
+        if self.within is not None and not (math.isfinite(self.within) and self.within > 0):
+            raise InvalidInput(f"within must be a finite number above 0, got {self.within!r}.")
+        if self.least is not None and self.most is not None and not self.least < self.most:
+            raise InvalidInput(f"the range of an output must rise, got {self.least} to {self.most}.")
+
+    @property
+    def selects(self) -> bool:  # type: ignore[override]
+        """With ``within`` some copies give the value that others are compared with."""
+        return self.within is not None
+
+    def conclude(self, asked: Asked) -> Interval | Abstention:
+        """By order statistics at the shifted levels, or by counts beside value ± t; α is shared by outputs, sides, radii."""
+        values = asked.estimate.values
+        low, high = -math.inf if self.least is None else self.least, math.inf if self.most is None else self.most
+        if bool(((values < low) | (values > high)).any()):
+            raise ModelError(
+                f"the model answered {float(values.nan_to_num(low).amin()):g} to {float(values.nan_to_num(high).amax()):g}, "
+                f"outside the stated range from {low:g} to {high:g}: correct the range, or clip the model's output."
+            )
+        if self.within is not None:
+            return self._steady(asked, self.within)
+        count, shift = values[0].numel(), asked.shift
+        alpha = asked.plan.level / (2 * count * len(self.radii))
+        # A missing number may be anything: it counts against both ends.
+        rising, falling = (values.nan_to_num(at).sort(0).values for at in (low, high))
+        levels = [(float(shift.least(self.p, r)), float(shift.least(1 - self.p, r))) for r in self.radii]
+        lowers = [lower_percentile(rising, s - shift.tau, alpha, low) for s, _ in levels]
+        uppers = [upper_percentile(falling, u - shift.tau, alpha, high) for _, u in levels]
+        below = [torch.full_like(values[0], s) for s, _ in levels]
+        above = [torch.full_like(values[0], u) for _, u in levels]
+        return Interval(
+            **asked.shared(BOUND, self.radii[-1]),
+            p=self.p,
+            radii=self.radii,
+            value=_middle(values, self.p),
+            lowers=torch.stack(lowers),
+            uppers=torch.stack(uppers),
+            below=torch.stack(below),
+            above=torch.stack(above),
+            limits=(self.least, self.most),
+        )
+
+    def _steady(self, asked: Asked, t: float) -> Interval | Abstention:
+        """The largest radius: the value comes from copies of its own, so that its two neighbours are fixed numbers."""
+        value, values, shift = _middle(asked.select.values, self.p), asked.estimate.values, asked.shift
+        n, alpha = len(values), asked.plan.level / (2 * value.numel())
+        below, above = (
+            [min(1.0, upper_bound(int(hits), n, alpha) + shift.tau) for hits in side.sum(0).flatten().tolist()]
+            for side in (~(values >= value - t), ~(values <= value + t))
+        )
+
+        def stays(r: float) -> bool:
+            under, over = (
+                np.asarray(shift.least(1 - np.array(below), r)),
+                np.asarray(shift.least(1 - np.array(above), r)),
+            )
+            return bool((under > 1 - self.p).all() and (over >= self.p).all())
+
+        radius = shift.largest(stays)
+        if not radius > 0 or not bool(value.isfinite().all()):
+            reason = f"the answers to noisy copies spread by more than ± {t:g}: no radius keeps the value within it"
+            return asked.abstention(BOUND, reason)
+        claimed: dict[str, Any] = {
+            name: torch.tensor(side, dtype=torch.float64).reshape(1, *value.shape)
+            for name, side in (("below", below), ("above", above))
+        }
+        return Interval(
+            **asked.shared(BOUND, radius),
+            p=self.p,
+            radii=(radius,),
+            value=value,
+            lowers=(value - t)[None],
+            uppers=(value + t)[None],
+            within=t,
+            limits=(self.least, self.most),
+            **claimed,
+        )
+
+
+def _middle(values: torch.Tensor, p: float) -> torch.Tensor:
+    """The percentile of the numbers that there are (*outputs); NaN where there is none."""
+    found = np.nanquantile(values.numpy(), p, axis=0, method="inverted_cdf") if not values.isnan().all() else math.nan
+    return torch.as_tensor(found, dtype=torch.float64).expand(values.shape[1:]).clone()

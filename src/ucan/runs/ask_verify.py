@@ -1,0 +1,61 @@
+"""Check an answer to another question than one class against the deployed model and its noise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ucan.errors import InvalidInput
+from ucan.questions.record import FORMAT, Answer
+from ucan.questions.records import load_json
+from ucan.runs.ask import smoothed_for
+from ucan.runs.progress import SILENT, Progress
+from ucan.runs.verify import VerifyJob, deployed_step, input_of
+from ucan.verify import Verdict
+from ucan.verify_answer import verify_answer
+
+
+@dataclass(frozen=True)
+class VerifiedAnswer:
+    """An answer and the verdict."""
+
+    answer: Answer
+    verdict: Verdict
+
+    @property
+    def stands(self) -> bool:
+        """Whether no check failed; this is not a proof of the claim."""
+        return self.verdict.stands
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        claim = {"question": self.answer.task, "claim": str(self.answer), "scope": self.answer.scope}
+        return {**claim, "stands": self.stands, **asdict(self.verdict)}
+
+
+def is_answer(path: str | Path) -> bool:
+    """Whether a file holds the answer to another question than one class."""
+    try:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        return False
+    return isinstance(record, dict) and record.get("format") == FORMAT
+
+
+def verify_asked(job: VerifyJob, progress: Progress = SILENT) -> VerifiedAnswer:
+    """Compare an answer with the deployed model and noise, test it with fresh samples, and with ``replay`` draw it again."""
+    answer = load_json(job.certificate)
+    if not isinstance(answer, Answer):
+        raise InvalidInput(f"{job.certificate} is not the answer to a question.")
+    if not job.states_noise:
+        raise InvalidInput("give the noise of the deployed pipeline: --law, --scale and --noise, or a trained run.")
+    x, declared, _ = input_of(job, answer.region.shape)
+    x = x[None].to(job.place())
+    g = smoothed_for(job, answer.question(), x, deployed_step(job, declared, answer.evidence.arithmetic))
+    with progress.working(1, 0, answer.evidence.n if job.n is None else job.n):
+        g.engine.on_votes = progress.sampled
+        verdict = verify_answer(answer, g, x, job.n, job.alpha, job.seed, job.replay)
+        progress.finished("")
+    return VerifiedAnswer(answer, verdict)

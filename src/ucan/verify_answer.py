@@ -1,0 +1,102 @@
+"""Verify an answer to another question than one class: compare it with what is deployed, and test it with fresh samples."""
+
+from __future__ import annotations
+
+import torch
+
+from ucan.arithmetic import REAL
+from ucan.bounds import check_alpha
+from ucan.errors import InvalidInput, UcanError
+from ucan.plan import CertifyPlan, random_seed
+from ucan.questions.record import Answer
+from ucan.questions.smoothed import Smoothed
+from ucan.scales import as_scale
+from ucan.scales.base import same_map
+from ucan.sidecar import exact_hash, input_hash
+from ucan.verify import LEAST, Check, Verdict
+
+# Σ may differ by this share from the one that was certified.
+TOLERANCE = 1e-5
+
+
+def verify_answer(
+    answer: Answer,
+    g: Smoothed,
+    x: torch.Tensor,
+    n: int | None = None,
+    alpha: float = 0.001,
+    seed: int | None = None,
+    replay: bool = True,
+) -> Verdict:
+    """Check whether an answer about input x (1, *event) stands for g, the deployed model under its noise.
+
+    Input, model, law, noise, Σ and arithmetic must be g's, and n fresh samples (as many as its own, at least 100) must not
+    reject what the claim says of the input itself; a true claim is rejected with probability at most α. With
+    ``replay`` its own noise is drawn again as well, and must lead to the same claim.
+    """
+    check_alpha(alpha)
+    evidence = answer.evidence
+    if seed is not None and seed == evidence.seed:
+        raise InvalidInput(f"seed {seed} is the answer's own: fresh samples need another one.")
+    if tuple(x.shape[1:]) != answer.region.shape:
+        raise InvalidInput(f"the answer is about inputs of shape {answer.region.shape}, not {tuple(x.shape[1:])}.")
+    x = x.to(g.f.device or x.device)
+    n = max(LEAST, evidence.n) if n is None else n
+    checks = [*_same(answer, g, x)]
+    if all(check.passed for check in checks):
+        precision = evidence.precision if evidence.copy else None
+        (kept,) = g.kept(x, n, random_seed() if seed is None else seed, "verify", precision)
+        surprise = answer.p_value(kept, "here")
+        told = f"{n:,} fresh samples (p-value {surprise:.3g}, rejected if at most {alpha:g})"
+        checks.append(Check("votes", surprise > alpha, told))
+        if replay:
+            checks.append(_again(answer, g, x))
+    stands = all(check.passed for check in checks)
+    return Verdict(tuple(checks), n, alpha, confirms=answer.scope if stands else None)
+
+
+def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
+    """Whether input, model, law, noise, Σ, scope and arithmetic are g's."""
+    evidence = answer.evidence
+    same_input = input_hash(x) == evidence.input_hash and evidence.exact_hash in (None, exact_hash(x))
+    noise = evidence.noise.differences(g.M.record())
+    if not noise:
+        try:
+            sample = g.M.at(x).region(g.law, 0.75, answer.region.norm if answer.norm is None else answer.norm, x)
+            if not same_map(answer.region.scale.to("cpu"), as_scale(sample.scale).to("cpu"), x.shape[1:], TOLERANCE):
+                noise = ["Σ at this input differs"]
+            elif sample.norm != answer.region.norm:
+                noise = ["its regions have another norm"]
+        except UcanError as error:
+            noise = [str(error)]
+    arithmetic = REAL if g.grid is None else g.grid.arithmetic(x)
+    claimed, mine = evidence.identity, g.engine.identity()
+    return [
+        Check("input", same_input, "this is the input that was certified" if same_input else "this is another input"),
+        Check("model", claimed == mine, "the model is the certified one" if claimed == mine else "it is another model"),
+        Check("law", evidence.law == g.law, f"the law here is {g.law}, in the answer {evidence.law}"),
+        Check("noise", not noise, "; ".join(noise) or "kind, settings, weights and Σ are the answer's"),
+        Check("scope", answer.scope == g.M.scope, f"the scope here is {g.M.scope}, in the answer {answer.scope}"),
+        Check("arithmetic", arithmetic == evidence.arithmetic, f"{arithmetic} here, {evidence.arithmetic} claimed"),
+    ]
+
+
+def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
+    """Whether the answer's own noise leads to the same claim again."""
+    evidence = answer.evidence
+    if evidence.seed is None:
+        return Check("replay", True, "not drawn again: its seed is secret")
+    plan = CertifyPlan(
+        max(1, evidence.n0),
+        evidence.n,
+        min(1 - 1e-12, evidence.alpha * evidence.family),
+        answer.region.norm if answer.norm is None else answer.norm,
+        evidence.seed,
+        evidence.batch_size,
+        family=evidence.family,
+        block=evidence.block,
+    )
+    ((_, found),) = g.ask_each(g.check_inputs(x, plan.norm), plan, answer.question())
+    same = isinstance(found, type(answer)) and found.content(None) == answer.content(None)
+    told = "its own noise, drawn again, leads to" if same else "its own noise, drawn again, does not lead to"
+    return Check("replay", same, f"{told} this answer")

@@ -1,0 +1,340 @@
+"""Questions from the command line over data that come with the package: stored, resumed, verified, attacked."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import ucan
+from ucan.audit import Budget
+from ucan.audit.answers import attack_answer
+from ucan.cli import app
+from ucan.data import load
+from ucan.errors import InvalidInput
+from ucan.models import examples
+from ucan.questions.record import Answer
+from ucan.region import Region
+from ucan.report.answers import command, read_asked
+from ucan.results.answers import AnswerStore
+from ucan.runs.ask_audit import is_ask_run
+from ucan.verify_answer import verify_answer
+
+QUICK = Budget(steps=6, draws=8, check=500)
+EXAMPLES = "ucan.models.examples:"
+# Each task: the question with its options, a model, data, and what the summary must name.
+TASKS = {
+    "regression": (["regression", "--radius", "0.1,0.2"], "diabetes", "diabetes", "median_width"),
+    "backwards": (["regression", "--within", "30"], "diabetes", "diabetes", "median_radius"),
+    "boxes": (["regression", "--radius", "0.1", "--scale", "0.1"], "boxes", "shapes", "median_width"),
+    "top-k": (["top-k", "--top", "3", "--scale", "0.5"], "digits", "digits", "label_among_first"),
+    "confidence": (["confidence", "--confidence", "0.6"], "digits", "digits", "correct"),
+    "labels": (["labels", "--radius", "0.2"], "breast_cancer", "breast-cancer", "certified_and_correct"),
+    "segmentation": (["segmentation", "--radius", "0.2"], "shapes", "shapes", "certified_and_correct"),
+}
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+
+def asked(task, out, *more):
+    words, model, data, _ = TASKS[task]
+    return run("ask", *words, "--model", EXAMPLES + model, "--data", data, "-o", out, "--n", 300, "-q", *more)
+
+
+def records(folder):
+    with AnswerStore.open(folder) as store:
+        return {idx: answer.to_dict() for idx, answer in store.answers()}
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """The folder of each task's run: one input asked about, then two more by the same command; made once."""
+    made = {}
+
+    def of(task):
+        if task not in made:
+            folder = tmp_path_factory.mktemp(task) / "run"
+            assert asked(task, folder, "--max", 1).exit_code == 0
+            made[task] = folder, asked(task, folder, "--max", 3, "--json")
+        return made[task]
+
+    return of
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_is_stored_and_resumed(task, begun):
+    folder, done = begun(task)
+    summary = json.loads(done.stdout)
+    assert summary["inputs"] == 3 and summary[TASKS[task][3]] is not None and summary["scope"] == "pipeline"
+    assert len(records(folder)) == 3 and is_ask_run(folder)
+
+
+@pytest.mark.parametrize("task", ["backwards", "labels"])
+def test_a_resumed_run_has_the_answers_of_one_that_was_not_interrupted(task, begun, tmp_path):
+    told = asked(task, tmp_path / "whole", "--max", 3)
+    assert "Scope pipeline" in told.stdout and records(begun(task)[0]) == records(tmp_path / "whole")
+
+
+def test_another_config_is_refused_with_its_differences(tmp_path):
+    asked("labels", tmp_path / "run", "--max", 1)
+    with pytest.raises(InvalidInput, match=r"asked\.radius: the run has 0\.2, asked for 0\.3"):
+        run("ask", "labels", "--radius", 0.3, "--model", EXAMPLES + "breast_cancer", "--data", "breast-cancer",
+            "-o", tmp_path / "run", "--n", 300, "-q")  # fmt: skip
+    with pytest.raises(InvalidInput, match="another kind"):
+        run("certify", "--model", EXAMPLES + "digits", "--data", "digits", "-o", tmp_path / "run", "-q")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fortune"], "the question must be"),
+        (["top-k"], "needs --top"),
+        (["top-k", "--top", "2", "--radius", "1"], "not an option of top-k"),
+        (["labels", "--radius", "1,2"], "takes one number"),
+        (["regression", "--radius", "x"], "separated by commas"),
+        (["regression", "--radius", "1", "--range", "0"], "two numbers"),
+        (["regression"], "either radius"),
+    ],
+)
+def test_options_of_other_questions_are_refused(words, message, tmp_path):
+    with pytest.raises(InvalidInput, match=message):
+        run("ask", *words, "--model", EXAMPLES + "digits", "--data", "digits", "-o", tmp_path / "run")
+
+
+def test_answers_are_verified_from_their_files(tmp_path):
+    asked("regression", tmp_path / "run", "--max", 2, "--certificates")
+    file = tmp_path / "run" / "certificates" / "1.json"
+    words = ["verify", file, "--model", EXAMPLES + "diabetes", "--input", "diabetes", "--index", 1, "-q"]
+    good = run(*words, "--scale", 0.25, "--replay")
+    assert good.exit_code == 0 and "The claim stands" in good.stdout and "ok   replay" in good.stdout
+    assert run(*words, "--scale", 0.3).exit_code == 1  # another law
+    with pytest.raises(InvalidInput, match="give the noise"):
+        run(*words)
+    record = json.loads(file.read_text())
+    ends = record["ends"]["lowers"]["data"]
+    record["ends"]["lowers"]["data"] = [[end + 30 for end in row] for row in ends]
+    file.write_text(json.dumps(record))
+    bad = run(*words, "--scale", 0.25, "--json")
+    assert bad.exit_code == 1
+    failed = [check["name"] for check in json.loads(bad.stdout)["checks"] if not check["passed"]]
+    assert failed == ["votes"]
+
+
+def test_a_run_is_attacked_from_its_folder(tmp_path):
+    asked("top-k", tmp_path / "run", "--max", 3)
+    words = ["audit", tmp_path / "run", "--steps", 4, "--draws", 4, "--check", 300, "-q"]
+    first = run(*words, "--max", 2, "--json")
+    assert first.exit_code == 0 and json.loads(first.stdout)["attacked"] == 2
+    again = run(*words)
+    assert "3 answers attacked, 0 broken" in again.stdout
+    lines = (tmp_path / "run" / "audit" / "attempts.jsonl").read_text().splitlines()
+    assert len(lines) == 9  # three factors each, and none made twice
+
+
+# --- attacks: none of the true claims breaks, and each planted fault does ---
+
+
+class Half(nn.Module):
+    """Two classes split by a plane: the claim is as tight as any."""
+
+    def forward(self, x):
+        return torch.stack([torch.zeros_like(x[:, 0]), x.flatten(1)[:, :4].sum(1) + 1], 1)
+
+
+class Thirds(nn.Module):
+    """Class 0 beyond a plane, and two others that share the rest evenly: for the first two the worst there is."""
+
+    def forward(self, x):
+        x = x.flatten(1)
+        behind = -20 * (x[:, 0] + 0.2)
+        return torch.stack([torch.zeros_like(behind), behind + x[:, 1], behind - x[:, 1]], 1)
+
+
+class Planes(nn.Module):
+    """A plane for each label, and for each pixel."""
+
+    def __init__(self, places):
+        super().__init__()
+        rng = torch.Generator().manual_seed(0)
+        self.register_buffer("w", torch.randn(places, 4, generator=rng))
+
+    def forward(self, x):
+        found = x.flatten(1) @ self.w.to(x).T
+        if len(self.w) == 5:
+            return found
+        return torch.stack([-found, found], 1).unflatten(2, (4, 4))
+
+
+def inputs(count, seed=1):
+    return torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def line(batch):
+    return batch @ torch.tensor([1.0, -2.0, 0.5, 0.0])
+
+
+def first(batch):
+    return batch[:, 0]
+
+
+# Each kind of claim: the inputs that it is made for, the smoothed model, and how it is asked.
+LAW, THREE = ucan.Gaussian(0.5), ucan.Gaussian(0.3)
+MANY = {"n": 20_000}
+PLACES = {"radius": 0.2, "rule": "bonferroni", **MANY}
+CLAIMS = {
+    "regression": (torch.clone, lambda: ucan.SmoothedRegressor(line, LAW), {"radius": 0.4}),
+    "backwards": (
+        torch.clone,
+        lambda: ucan.SmoothedRegressor(nn.Linear(4, 2).eval(), LAW),
+        {"within": 0.5, "n0": 2000},
+    ),
+    "laplace": (torch.clone, lambda: ucan.SmoothedRegressor(first, ucan.Laplace(0.5)), {"radius": 0.4, "norm": 1}),
+    "top-1": (torch.abs, lambda: ucan.SmoothedClassifier(Half().eval(), LAW, num_classes=2), {"top": 1}),
+    "top-2": (
+        lambda x: 0.3 * x.abs() * torch.tensor([1.0, 0.0, 0.0, 0.0]),
+        lambda: ucan.SmoothedClassifier(Thirds().eval(), LAW, num_classes=3),
+        {"top": 2},
+    ),
+    "confidence": (
+        lambda x: 0.3 * x.abs(),
+        lambda: ucan.SmoothedClassifier(Half().eval(), LAW, num_classes=2),
+        {"confidence": 0.6},
+    ),
+    "labels": (torch.clone, lambda: ucan.SmoothedLabels(Planes(5).eval(), THREE), PLACES),
+    "segmentation": (torch.clone, lambda: ucan.SmoothedSegmenter(Planes(16).eval(), THREE), PLACES),
+}
+
+
+def claims(task, count):
+    """Inputs, a smoothed model, and its answers."""
+    torch.manual_seed(0)
+    made_for, smoothed, options = CLAIMS[task]
+    x, g = made_for(inputs(count)), smoothed()
+    return x, g, g.certify(x, **{**MANY, **options})
+
+
+def fault(answer: Answer, factor: float = 1.3) -> Answer:
+    """The same claim over a region that is too large."""
+    region = answer.region
+    return replace(answer, region=Region.sharing(region.scale, factor * region.radius, region.norm, region.shape))
+
+
+def attacked(task, count, planted):
+    """How many of the answers could be attacked, and how many broke."""
+    x, g, answers = claims(task, count)
+    cases = [(i, one) for i, one in enumerate(answers) if not one.abstained and one.region.radius > 0.1]
+    made = [attack_answer(g, x[i : i + 1], fault(one) if planted else one, 0.999, QUICK, i)[0] for i, one in cases]
+    return len(made), sum(one.broken for one in made), made
+
+
+@pytest.mark.parametrize("task", CLAIMS)
+def test_no_true_claim_breaks_and_a_planted_fault_is_found(task):
+    count, broken, made = attacked(task, 5, planted=False)
+    assert count >= 3 and broken == 0
+    assert all(0 < one.size < 1 for one in made)
+    count, broken, _ = attacked(task, 5, planted=True)
+    assert broken >= count / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", CLAIMS)
+def test_none_of_500_true_claims_breaks(task):
+    count, broken, _ = attacked(task, 700 if task in ("labels", "segmentation", "top-2") else 500, planted=False)
+    assert count >= 490 and broken == 0
+
+
+def test_a_model_without_gradients_is_attacked_too():
+    x = inputs(3)
+    g = ucan.SmoothedRegressor(lambda b: b.detach() @ torch.tensor([1.0, -2.0, 0.5, 0.0]), ucan.Gaussian(0.5))
+    for answer, point in zip(g.certify(x, radius=0.4, n=20_000), x, strict=True):
+        good, _ = attack_answer(g, point[None], answer, 0.999, QUICK)
+        bad, delta = attack_answer(g, point[None], fault(answer, 1.6), 0.999, QUICK)
+        assert good.attack == "black-box" and not good.broken and bad.broken and delta is not None
+
+
+def test_an_attack_stays_inside_and_on_the_grid():
+    data = load("shapes")
+    x = data[0][0][None]
+    g = ucan.SmoothedRegressor(examples.boxes(), ucan.Gaussian(0.1), step=1 / 255)
+    (answer,) = g.certify(x, radius=0.1, n=1000)
+    found, delta = attack_answer(g, x, answer, 0.9, QUICK)
+    assert found.size < 0.9 and torch.equal((delta * 255).round(), (delta * 255).round(decimals=3))
+
+
+def test_an_answer_about_something_else_is_not_attacked():
+    x = inputs(2)
+    g = ucan.SmoothedRegressor(nn.Linear(4, 1).eval(), ucan.Gaussian(0.5))
+    (answer,) = g.certify(x[:1], radius=0.1, n=200)
+    other = ucan.SmoothedRegressor(nn.Linear(4, 1).eval(), ucan.Gaussian(0.5))
+    for h, point, what in (
+        (g, x[1:], "input"),
+        (other, x[:1], "model"),
+        (ucan.SmoothedRegressor(g.f.model, ucan.Gaussian(0.4)), x[:1], "law"),
+    ):
+        with pytest.raises(InvalidInput, match=f"another {what}"):
+            attack_answer(h, point, answer)
+
+
+def test_frozen_answers_are_attacked_as_they_are_meant():
+    class Own(ucan.Generator):
+        scope = "frozen"
+
+        def forward(self, x):
+            return 5 * x[0], torch.ones_like(x[0])
+
+    g = ucan.SmoothedRegressor(lambda b: b[:, 0], ucan.Gaussian(0.5), Own())
+    (answer,) = g.certify(inputs(1), radius=0.3, n=5000)
+    found, _ = attack_answer(g, inputs(1), answer, 0.999, QUICK)
+    assert (
+        found.mode == "frozen" and not found.broken
+    )  # a generator that looks at x + δ would move the value six times as far
+
+
+# --- verification as a library ---
+
+
+@pytest.mark.parametrize("task", ["regression", "top-1", "confidence", "labels", "segmentation"])
+def test_a_true_answer_stands_and_each_change_is_noticed(task):
+    x, g, (answer,) = claims(task, 1)
+    verdict = verify_answer(answer, g, x, n=2000, seed=5)
+    assert verdict.stands and verdict.confirms == "pipeline" and verdict.checks[-1].name == "replay"
+    assert not verify_answer(answer, g, x + 1e-3, n=200).stands
+    law = ucan.Laplace(0.5) if task != "regression" else ucan.Gaussian(0.4)
+    changed = replace(answer, evidence=replace(answer.evidence, law=law))
+    assert [c.name for c in verify_answer(changed, g, x, n=200).checks if not c.passed] == ["law"]
+    with pytest.raises(InvalidInput, match="own"):
+        verify_answer(answer, g, x, seed=0)
+
+
+# --- the report ---
+
+
+def test_the_report_shows_a_picture_for_each_kind(begun, tmp_path):
+    page = tmp_path / "page.html"
+    folders = [begun(task)[0] for task in ("regression", "boxes", "top-k", "labels", "segmentation")]
+    done = run("report", *folders, "-o", page)
+    text = page.read_text(encoding="utf-8")
+    assert done.exit_code == 0 and text.count("<section") == 5
+    assert "certified; grey: left open" in text and text.count("data:image/png") == 3 * 4 + 3  # masks, and boxes
+    assert "a ring the target" in text and "present" in text and "stroke-dasharray" in text
+    assert "ucan ask regression --radius 0.1,0.2" in text
+    assert "http" not in text.replace("http://www.w3.org", "").replace("http-equiv", "")
+
+
+def test_the_command_of_a_report_repeats_the_run(begun, tmp_path):
+    folder, _ = begun("labels")
+    (found,) = read_asked([folder])
+    words = shlex.split(command(found))
+    assert run(*words[1:-1], tmp_path / "again", "--max", 3, "-q").exit_code == 0
+    assert records(tmp_path / "again") == records(folder)
+
+
+def test_runs_of_both_kinds_need_a_page_each(tmp_path):
+    asked("labels", tmp_path / "run", "--max", 1)
+    with pytest.raises(InvalidInput, match="a page each"):
+        run("report", tmp_path / "run", tmp_path, "-o", tmp_path / "page.html")

@@ -1,0 +1,287 @@
+"""Entries of a leaderboard: made from a run, checked, tampered with, and shown on a page."""
+
+import json
+import math
+import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import ucan
+from ucan import data
+from ucan.audit import Budget
+from ucan.cli import app
+from ucan.errors import InvalidInput, StoreError
+from ucan.leaderboard.checking import Checked, CheckJob, check
+from ucan.leaderboard.entry import Attacked, Claim, Entry, problems, read_entries, read_entry, text_of, write_entry
+from ucan.leaderboard.making import entry_of
+from ucan.leaderboard.page import best_table, page
+from ucan.results.imports import import_run
+from ucan.results.store import Store
+from ucan.runs.certify import certify
+from ucan.runs.prepare import CertifyJob
+from ucan.runs.train import TrainJob, trainer_of
+
+LIGHT = Budget(steps=3, draws=4, restarts=1, check=200)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A digits classifier trained in a second, its run, and the run's entry, with what a submitter adds."""
+    folder = tmp_path_factory.mktemp("leaderboard")
+    trainer_of(TrainJob(settings="digits-isotropic", changes=["epochs=2"], device="cpu"), folder / "trained").run()
+    job = CertifyJob(model=str(folder / "trained"), data="digits", skip=20, n=1000, seed="derived")
+    certify(job, folder / "run")
+    stated(folder)
+    return folder
+
+
+def stated(folder: Path) -> None:
+    """Write the entry of the run, with what the submitter states."""
+    found = entry_of(folder / "run", "run")
+    assert found.claim.networks is None and found.claim.extra_data is None
+    write_entry(replace(found, claim=replace(found.claim, networks=1, extra_data=False)), folder / "entry.json")
+
+
+def checked(made: Path, **more: Any) -> Checked:
+    return check(CheckJob(entry=made / "entry.json", inputs=5, attacks=2, seed=0, budget=LIGHT, **more))
+
+
+def outcomes(done: Checked) -> dict[str, str]:
+    return {one.name: one.outcome for one in done.checks}
+
+
+def test_the_entry_of_a_run_is_made_and_stands(made: Path) -> None:
+    done = checked(made)
+    assert done.stands and set(outcomes(done).values()) == {"ok"}, done.checks
+    assert list(outcomes(done)) == [
+        "stated", "config", "results", "counts", "claim", "data", "weights", "seed", "replay", "audit"
+    ]  # fmt: skip
+    one = done.entry
+    assert one.origin == "run" and one.claim.scope == "pipeline" and one.levels[0] == 0.0 and one.claim.n == 1000
+    assert "wrong, one would be found with 95 % probability" in next(
+        c.detail for c in done.checks if c.name == "replay"
+    )
+
+
+def tampered(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        table = json.loads((folder / "entry.json").read_text())
+        change(table)
+        (folder / "entry.json").write_text(json.dumps(table))
+
+    return apply
+
+
+def raise_a_radius(folder: Path) -> None:
+    """Every row claims more than its certificate; the entry's counts and hash follow."""
+    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+        db.execute("UPDATE outcomes SET radius = 2 * radius")
+    stated(folder)
+
+
+def forge_the_records(folder: Path) -> None:
+    """Rows and certificates claim that all votes were for the answer, each consistent in itself, and all hashes follow."""
+    store = Store.open(folder / "run")
+    x, law = data.load("digits").batch([0])[0], store.outcome(0).evidence.law
+    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+        for idx, text in db.execute("SELECT idx, record FROM records").fetchall():
+            own = json.loads(text)
+            if own["kind"] != "certificate":
+                continue
+            sure = lambda y, c=own["prediction"]: torch.nn.functional.one_hot(torch.full((len(y),), c), 10).float()  # noqa: E731
+            (best,) = ucan.SmoothedClassifier(sure, law, num_classes=10, step=1 / 16).certify(x, n=1000)
+            forged = best.to_dict()
+            own |= {key: forged[key] for key in ("p_lower", "p_upper", "region", "radius", "alm", "log_volume")}
+            own["evidence"]["counts"] = forged["evidence"]["counts"]
+            db.execute("UPDATE records SET record = ? WHERE idx = ?", (json.dumps(own), idx))
+            db.execute("UPDATE outcomes SET radius = ? WHERE idx = ?", (best.radius, idx))
+    stated(folder)
+
+
+def change_labels(folder: Path) -> None:
+    """Every row has another label, which its answer agrees with."""
+    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+        db.execute(
+            "UPDATE outcomes SET label = (label + 1) % 10, prediction = (prediction + 1) % 10 WHERE abstained = 0"
+        )
+    stated(folder)
+
+
+def damage_the_records(folder: Path) -> None:
+    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+        db.execute("UPDATE records SET record = replace(record, '\"radius\": ', '\"radius\": 1')")
+
+
+TAMPERED = {
+    "counts": (tampered(lambda t: t["certified"].update({"0.25": t["certified"]["0"]})), "0.25: "),
+    "stated": (tampered(lambda t: t["certified"].update({"0.25": 10**6})), "more than the 23 inputs"),
+    "weights": (tampered(lambda t: t["sha256"].update(weights="0" * 64)), "states sha256 000000000000"),
+    "config": (tampered(lambda t: t["sha256"].update(config="0" * 64)), "the run's config"),
+    "results": (tampered(lambda t: t["sha256"].update(results="0" * 64)), "the run's rows"),
+    "claim": (tampered(lambda t: t["claim"].update(n=100_000)), "n: 100000 stated, 1000 found"),
+    "replay": (raise_a_radius, "the row states another answer or radius than its certificate"),
+    "replay of forged records": (forge_the_records, "input "),
+    "replay of wrong labels": (change_labels, "the row's label is not that of the data"),
+    "records": (damage_the_records, "does not follow from its region"),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_what_was_tampered_with_fails_and_says_why(made: Path, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(made, folder)
+    change, said = TAMPERED[name]
+    change(folder)
+    done = check(
+        CheckJob(entry=folder / "entry.json", model=str(made / "trained"), inputs=25, attacks=1, seed=0, budget=LIGHT)
+    )
+    failed = {one.name: one.detail for one in done.checks if one.outcome == "failed"}
+    assert not done.stands and said in failed[name.split()[0]], done.checks
+
+
+def test_what_cannot_be_checked_is_said(made: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "entry.json"
+    shutil.copy(made / "entry.json", alone)
+    done = check(CheckJob(entry=alone))
+    assert done.stands and outcomes(done)["stated"] == "ok"
+    assert {outcomes(done)[name] for name in ("results", "weights", "seed", "replay", "audit")} == {"not checked"}
+    assert any("--results" in one.detail for one in done.checks)
+    lost = check(CheckJob(entry=alone, results=made / "run", model=str(tmp_path / "nowhere")))
+    assert lost.stands and outcomes(lost)["counts"] == "ok" and outcomes(lost)["replay"] == "not checked"
+
+
+def test_a_seed_that_does_not_follow_is_found(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "run", tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    text = config.read_text()
+    at = text.index('seed = "0x') + 10
+    config.write_text(text[:at] + ("1" if text[at] != "1" else "2") + text[at + 1 :])
+    shutil.copy(made / "entry.json", tmp_path / "entry.json")
+    done = checked(tmp_path, model=str(made / "trained"))
+    assert outcomes(done)["seed"] == "failed" and outcomes(done)["config"] == "failed"
+
+
+def test_an_imported_file_is_counted_and_says_that_it_is_unchecked(tmp_path: Path) -> None:
+    rows = [
+        "0\t1\t1\t0.6\t1\t0:00:01",
+        "1\t2\t2\t0.3\t1\t0:00:01",
+        "2\t3\t1\t0.9\t0\t0:00:01",
+        "3\t0\t-1\t0.0\t0\t0:00:01",
+    ]
+    file = tmp_path / "released.tsv"
+    file.write_text("\n".join(["idx\tlabel\tpredict\tradius\tcorrect\ttime", *rows]) + "\n")
+    import_run(file, tmp_path / "run", "pipeline", 2.0)
+    found = entry_of(tmp_path / "run")
+    assert found.origin == "imported" and found.certified == {"0": 2, "0.25": 2, "0.5": 1}
+    assert "source is not stated" in problems(found)
+    about = replace(found.claim, data="toy", n=1000, alpha=0.001, networks=1, extra_data=False)
+    write_entry(replace(found, claim=about, source="a repository"), tmp_path / "entry.json")
+    for place, counted in ((tmp_path / "run", "ok"), (file, None), (None, None)):
+        done = check(CheckJob(entry=tmp_path / "entry.json", results=place))
+        assert done.stands and outcomes(done).get("counts") == counted
+        assert outcomes(done)["replay"] == "not checked"
+        assert outcomes(done)["results"] == ("not checked" if place is None else "ok")
+    file.write_text(file.read_text() + "4\t1\t1\t0.6\t1\t0:00:01\n")
+    assert not check(CheckJob(entry=tmp_path / "entry.json", results=file)).stands
+
+
+WHOLE = Claim("cifar10", "test", 10_000, 2.0, "pipeline", 100_000, 0.001, 1, False)
+GOOD = Entry(1, "mine", "run", claim=WHOLE, certified={"0": 8000, "0.25": 7000})
+
+
+def test_an_entry_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
+    for one in (GOOD, replace(GOOD, claim=replace(WHOLE, norm=math.inf), audit=Attacked(10, 0, False))):
+        write_entry(one, tmp_path / "e.json")
+        assert read_entry(tmp_path / "e.json") == one and not problems(one)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON"),
+        ("[]", "no key ucan_leaderboard"),
+        ('{"ucan_leaderboard": 1, "nme": "x"}', "'nme'"),
+        ('{"ucan_leaderboard": 1, "claim": {"inputs": "many"}}', "claim.inputs"),
+        ('{"ucan_leaderboard": 1, "certified": [1]}', "certified must be a table"),
+    ],
+)
+def test_files_that_are_no_entries_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "e.json").write_text(text)
+    with pytest.raises(StoreError, match=said):
+        read_entry(tmp_path / "e.json")
+
+
+def test_what_cannot_be_true_is_named() -> None:
+    assert problems(replace(GOOD, certified={"0": 10, "0.25": 11})) == [
+        "certified rises at 0.25: what is certified at a radius is so at every smaller one"
+    ]
+    assert "it must be a number of inputs" in problems(replace(GOOD, certified={"0": -1}))[0]
+    assert "not a radius" in problems(replace(GOOD, certified={"far": 1}))[0]
+    assert "claim.scope is 'mine'" in problems(replace(GOOD, claim=replace(WHOLE, scope="mine")))[0]
+    assert problems(replace(GOOD, format=2, certified={}))[0].startswith("ucan_leaderboard is 2")
+    assert "claim.networks is 0: it must be above 0" in problems(replace(GOOD, claim=replace(WHOLE, networks=0)))
+
+
+def test_the_page_compares_only_what_is_comparable() -> None:
+    others = replace(GOOD, name="theirs", origin="imported", source="x", certified={"0": 8500, "0.25": 6900})
+    frozen = replace(GOOD, name="frozen", claim=replace(WHOLE, scope="frozen"), certified={"0": 9000, "0.25": 8999})
+    part = replace(GOOD, name="part", claim=replace(WHOLE, inputs=500), certified={"0": 500})
+    more = replace(GOOD, name="more data", claim=replace(WHOLE, extra_data=True), certified={"0": 9900})
+    many = replace(GOOD, name="many", claim=replace(WHOLE, networks=4), certified={"0.25": 7100})
+    every = [GOOD, others, frozen, part, more, many]
+    table = best_table(every, [0.0, 0.25])
+    assert table[2] == "| radius | one network, ours | one network, imported | several networks |"
+    assert table[4] == "| 0 | 80.0 (mine) | 85.0 (theirs) | – |"
+    assert table[5] == "| 0.25 | 70.0 (mine) | 69.0 (theirs) | 71.0 (many) |"
+    text = page({Path(f"{one.name}.json"): one for one in every})
+    assert "**unchecked**" in text and text.count("`frozen` |") == 1
+    assert all(f"[{one.name}]({one.name}.json)" in text for one in every)
+
+
+def test_the_page_of_a_folder_needs_entries(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(StoreError, match="entries"):
+            read_entries(folder)
+
+
+def test_a_run_without_labels_or_about_a_budget_has_no_entry(made: Path, tmp_path: Path) -> None:
+    job = CertifyJob(model=str(made / "trained"), data="digits", skip=100, n=200, budget=1)
+    certify(job, tmp_path / "run")
+    with pytest.raises(InvalidInput, match="a leaderboard compares radii"):
+        entry_of(tmp_path / "run")
+
+
+def test_the_schema_describes_what_is_written() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(ucan.__file__).parent / "leaderboard.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(text_of(GOOD)), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**json.loads(text_of(GOOD)), "nme": 1}, schema)
+
+
+def test_the_commands_make_check_and_show_an_entry(made: Path, tmp_path: Path) -> None:
+    def said(*words: object, code: int = 0) -> str:
+        done = CliRunner().invoke(app, [*map(str, words)])
+        assert done.exit_code == code, (done.output, done.exception)
+        return str(done.output)
+
+    entry = tmp_path / "entry.json"
+    export = ("export", made / "run", "--format", "leaderboard", "-o", entry)
+    assert "For you to write into it: claim.networks is not stated" in said(*export)
+    assert isinstance(CliRunner().invoke(app, [*map(str, export)]).exception, InvalidInput)  # it is there already
+    few = ("--inputs", 2, "--attacks", 0, "--quiet")
+    assert "FAIL stated: claim.networks is not stated" in said("leaderboard", "check", entry, *few, code=1)
+    shutil.copy(made / "entry.json", entry)
+    text = said("leaderboard", "check", entry, "--results", made / "run", *few)
+    assert "No check failed; this is not a proof. Not checked: audit." in text
+    assert json.loads(said("leaderboard", "check", entry, "--results", made / "run", *few, "--json"))["stands"]
+    said("leaderboard", "page", tmp_path, "-o", tmp_path / "README.md")
+    assert "[run](entry.json)" in (tmp_path / "README.md").read_text()
