@@ -172,13 +172,16 @@ def at_most_net(lost: int, gained: int, n: int, alpha: float) -> float:
 
 
 def at_least_randomised(k: int, n: int, alpha: float, uniform: float) -> float:
-    """The largest p under which more than k of n votes, and a share of exactly k, are together as rare as α."""
+    """The largest p under which more than k of n votes, and a share of exactly k, are together as rare as α.
+
+    Where all votes agree that share is 2α at least, or else all there is.
+    """
+    if k == n:
+        uniform = min(1.0, max(uniform, 2 * alpha))
 
     def rare(p: float) -> bool:
         return bool(stats.binom.sf(k, n, p) + uniform * stats.binom.pmf(k, n, p) <= alpha)
 
-    if rare(math.nextafter(1.0, 0.0)):
-        return 1.0
     return turning_point(rare, 0.0, 1.0) if rare(0.0) else 0.0
 
 
@@ -667,11 +670,11 @@ class Claim:
         prediction, selection = whole(self.record, "prediction"), evidence.get("selection")
         if prediction >= len(self.counts):
             raise Wrong(f"class {prediction} is none of the {len(self.counts)}")
-        if selection is None and self.kind == "certificate" and self.bound != "exact":
+        if selection is None and self.kind == "certificate" and field(evidence, "bound") != "exact":
             if self.old:
                 return f"class {prediction}; version 0.1 kept no votes that chose it"
             raise NotChecked("the votes that chose the class are missing")
-        votes = self.counts if selection is None else votes_of(evidence, "selection")
+        votes = votes_of(evidence, "counts" if selection is None else "selection")
         if len(votes) != len(self.counts) or votes[prediction] < max(votes):
             raise Wrong(f"class {prediction} is not the one that the votes {votes} chose")
         if selection is not None and sum(votes) > whole(evidence, "n0"):
@@ -725,6 +728,8 @@ class Claim:
     def uniform(self, evidence: Any) -> float:
         """The number of a randomised bound: 52 bits of a hash of the stream's key, which follows from a seed that is told."""
         phase, seed = field(evidence, "phase"), evidence.get("seed")
+        if phase != "estimate":
+            raise Wrong(f"a randomised bound is for votes of the phase estimate, and these are of {phase!r}")
         key = field(field(evidence, "streams"), phase)
         if seed is not None:
             text = f"{seed}/{field(evidence, 'input_hash')}/{phase}"

@@ -98,7 +98,7 @@ def standing(folder: Path) -> list[str]:
         ]
         if unknown:
             said.append(
-                f"no row of ours on all {TEST_SET:,} pictures asks {', '.join(f'{p.level:g}' for p in unknown)}"
+                f"no row of ours on all {TEST_SET:,} pictures is made for {', '.join(f'{p.level:g}' for p in unknown)}"
             )
         lines.append(f"- **{title}**, one network: {'; '.join(said)}.")
     return lines

@@ -112,3 +112,26 @@ def test_a_name_does_not_break_the_table(tmp_path, monkeypatch):
     data = InMemory(np.full((2, 1, 2, 2), 0.9, dtype=np.float32), [1, 1], names=["a\tb", "c\r\nd"])
     done = predict(PredictJob(**{**JOB, "data": data}), "p.tsv")
     assert [line.split("\t")[5] for line in done.table().splitlines()] == ["name", "a\\tb", "c\\r\\nd"]
+
+
+def test_a_name_with_another_line_end_does_not_make_a_table_unreadable(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    from ucan.data import InMemory
+
+    data = InMemory(np.full((3, 1, 2, 2), 0.9, dtype=np.float32), [1, 1, 1], names=["a\u2028b", "c\x0bd\x85", "e"])
+    predict(PredictJob(**{**JOB, "data": data, "most": 2}), "p.tsv")
+    assert len(predict(PredictJob(**{**JOB, "data": data, "most": 3}), "p.tsv").answers) == 3
+
+
+def test_a_name_is_no_formula_in_a_spreadsheet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    from ucan.data import InMemory
+
+    names = ["=1+1", "@SUM(A1)", "-cmd|x", "-3", "+2.5", "plain", "a=b"]
+    data = InMemory(np.full((7, 1, 2, 2), 0.9, dtype=np.float32), [1] * 7, names=names)
+    shown = ["'=1+1", "'@SUM(A1)", "'-cmd|x", "-3", "+2.5", "plain", "a=b"]
+    certify(CertifyJob(**{**JOB, "data": data}), "run")
+    with Store.open("run") as store:
+        write(store, "out.csv", "csv")
+    for file in ("run/answers.csv", "out.csv"):
+        assert [row["name"] for row in rows_of(file)] == shown

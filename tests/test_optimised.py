@@ -163,7 +163,9 @@ def test_larger_frozen_radii_than_the_isotropic_start(trained: Path, tmp_path: P
     assert any(f"--noise '{QUICK}'" in line for line in commands(own))
 
 
-def test_its_audit_breaks_nothing_where_it_is_frozen_and_something_live(trained: Path, tmp_path: Path) -> None:
+def test_its_audit_breaks_nothing_where_it_is_frozen_and_says_that_live_is_not_covered(
+    trained: Path, tmp_path: Path
+) -> None:
     run = certified(trained, tmp_path / "run", noise="data-dependent(steps=4,draws=4)", most=2, certificates=True)
     budget = Budget(steps=4, draws=8, restarts=1, check=300)
     done = audit(AuditJob(run=run.folder, factors=(0.9,), budget=budget))

@@ -107,6 +107,9 @@ def test_a_run_of_a_router(here: Path, tmp_path: Path) -> None:
         assert c.radius == min(c.choice.radius, c.answer.radius) and c.alpha == pytest.approx(0.001)
         assert c.evidence.law.scale == (0.4, 0.15)[c.expert]
     assert np.isnan(run.columns["alm"][~run.columns["abstained"]]).all() and run.curve("alm") is None
+    assert (
+        run.curve("sigma") is None and not run.shaped
+    )  # R of the expert alone says too much: the choice has another Σ
     assert commands(run)[0].startswith("ucan certify --model router.toml --data digits --skip 20 --n 1000")
     assert "--noise" not in commands(run)[0] and "--scale" not in commands(run)[0]
     with pytest.raises(InvalidInput, match="another config"):

@@ -264,6 +264,9 @@ def test_secrets_and_pickles_stay_at_home(run: Path, elsewhere: Path) -> None:
         push(run, elsewhere / "pickle")
     with pytest.raises(ucan.InvalidInput, match="exists: give a new folder"):
         push(run, elsewhere / "out")
+    config.write_text(text.replace('kind = "certify"', 'kind = "imported"'))
+    with pytest.raises(ucan.InvalidInput, match="a run of the kind 'imported'"):  # nobody here made its numbers
+        push(run, elsewhere / "new")
     with pytest.raises(ucan.InvalidInput, match="is not the folder of a run"):
         push(elsewhere, elsewhere / "new")
     assert not (elsewhere / "pickle").exists()

@@ -14,6 +14,7 @@ import torch
 
 import ucan
 from ucan.replay import replay
+from ucan.runs.train import TrainJob, trainer_of
 from ucan.verify import verify
 
 STEPS = 6
@@ -172,3 +173,11 @@ def test_refusals_say_what_to_do() -> None:
     with pytest.raises(ucan.InvalidInput, match="divide a number"):
         wide = ucan.Splitting((3,), 10_007, torch.tensor([1.0, 10_006 / 10_007, 9_998 / 10_007], dtype=torch.float64))
         wide.turns(ucan.Uniform(0.5))
+
+
+def test_a_training_under_splitting_noise_is_watched_on_its_grid(tmp_path) -> None:
+    """The check of the held-out part came epochs later, and ended the training with an error."""
+    job = TrainJob(settings="digits-splitting", changes=["epochs=1", "held_out=0.1", "certify_every=1"], device="cpu")
+    trainer_of(job, tmp_path / "run").run()
+    (line,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert line["held_out_norm"] == 1 and line["held_out_scope"] == "pipeline" and line["held_out_certified"] >= 0

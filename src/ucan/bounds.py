@@ -53,15 +53,18 @@ def randomised_lower_bound(k: int, n: int, alpha: float, uniform: float) -> floa
 
     ``uniform`` is one number from (0, 1), drawn independently of the votes; 1 gives ``lower_bound``. A p is rejected if
     P(X > k) + uniform·P(X = k) ≤ α for X ~ Bin(n, p): at the true p that sum is uniform itself. It rises with p. Where all
-    n votes agree, a number of at most α rejects every p below 1. n must be fixed in advance.
+    n votes agree, a number of at most α would reject every p below 1, whatever n is, and so claim radii without an end; there
+    it counts as 2α at least, the bound is 2^(−1/n) at most, and a p above that is passed with less than α. n must be fixed in
+    advance.
     """
     if not 0 < uniform <= 1:
         raise InvalidInput(f"the uniform number of a randomised bound lies in (0, 1], got {uniform!r}.")
-    low, high = lower_bound(k, n, alpha), lower_bound(k + 1, n, alpha) if k < n else math.nextafter(1.0, 0.0)
+    if k == n:
+        return math.exp(math.log(alpha / max(uniform, min(1.0, 2 * alpha))) / n)
+    low, high = lower_bound(k, n, alpha), lower_bound(k + 1, n, alpha)
 
     def rejected(p: float) -> bool:
-        more = majority_p_value(k + 1, n, p) if k < n else 0.0
-        return uniform * majority_p_value(k, n, p) + (1 - uniform) * more <= alpha
+        return uniform * majority_p_value(k, n, p) + (1 - uniform) * majority_p_value(k + 1, n, p) <= alpha
 
     if rejected(high):
         return high

@@ -74,7 +74,7 @@ class Setup:
 
     def running_votes(self, M: Generator, x: torch.Tensor, n: int, seed: int, phase: str) -> Iterator[Votes]:
         """The same votes as they come: those so far, after every forward pass; the last are all n."""
-        return map(Votes.of, running_tallies(self.counter, M, x, n, Stream(seed, input_hash(x), phase)))
+        return map(Votes.of, running_tallies(self.counter, M, x, n, stream_of(seed, input_hash(x), phase)))
 
 
 class Engine:

@@ -50,6 +50,8 @@ def recertify(
     check_count("m", m)
     (x,) = new.check_inputs(x, certificate.norm)
     _check_same(certificate, old, new, x)
+    if seed == "derived":
+        raise InvalidInput("recertify takes no derived seed: give a number, or None for one that nobody knows.")
     number = random_seed() if seed is None else given_seed(seed)
     if evidence.seed is not None and number == evidence.seed:
         raise InvalidInput(f"seed {number} is the certificate's own: votes in pairs need another one.")

@@ -126,7 +126,7 @@ class SmoothedClassifier(Smoothed):
             batch_size: noisy copies per forward pass; by the input's size if None.
             bound: "binary" bounds the top class and gives all other probability to the runner-up. "two-class" bounds the
                 top class and the runner-up at α/2 each. "randomised" is "binary" with one uniform number that follows from
-                the seed: never lower, and false with probability α exactly. "anytime" is a little lower than "binary" and
+                the seed: never lower, and false with probability up to α. "anytime" is a little lower than "binary" and
                 holds for every n at once, so that an input may be certified again with more votes. "exact" counts all draws
                 of splitting noise instead of sampling: n0, n and α are not used. With ``stop`` the rule has a bound of its
                 own.
@@ -166,8 +166,7 @@ class SmoothedClassifier(Smoothed):
         if top is not None or confidence is not None:
             return self.ask(x, _question(top, confidence, plan), plan, seed)
         inputs = self.check_inputs(x, plan.norm)
-        if 1 < plan.family < len(inputs):
-            raise InvalidInput(f"family is {plan.family}, but there are {len(inputs)} inputs: give at least that many.")
+        check_family(plan, inputs)
         outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, _named(inputs, seed))))
         return [outcomes[i] for i in range(len(outcomes))]
 
@@ -321,9 +320,14 @@ class SmoothedClassifier(Smoothed):
         """
         if plan.stop is not None:
             raise InvalidInput("sampling that stops early cannot be watched: leave stop= out.")
-        inputs = self.check_inputs(x, plan.norm)
-        for setup, _, x1, M, counts_select in self.engine.selected(inputs, plan, plan.n0):
-            for votes in setup.running_votes(M, x1, plan.n, plan.seed, "estimate"):
+        inputs, plan, phase = self.check_inputs(x, plan.norm), self.counting(plan), "estimate"
+        begun: Iterable[tuple[Setup, int, torch.Tensor, Generator, torch.Tensor | None]]
+        if plan.bound == EXACT:  # all draws choose the class, too
+            begun, phase = ((*each, None) for each in self.engine.held(inputs, plan)), ENUMERATED
+        else:
+            begun = self.engine.selected(inputs, plan, plan.n0)
+        for setup, _, x1, M, counts_select in begun:
+            for votes in setup.running_votes(M, x1, plan.n, plan.seed, phase):
                 yield votes
             yield self._bound(setup, M, x1, counts_select, votes, plan)
 
@@ -569,6 +573,12 @@ class SmoothedClassifier(Smoothed):
         """The map from p to what a stopping rule decides at x, and its inverse."""
         with self.engine.beside(x.device):
             return self.sizes.decided(M, x, plan)
+
+
+def check_family(plan: CertifyPlan, inputs: list[torch.Tensor]) -> None:
+    """Refuse a family that has fewer certificates than there are inputs."""
+    if 1 < plan.family < len(inputs):
+        raise InvalidInput(f"family is {plan.family}, but there are {len(inputs)} inputs: give at least that many.")
 
 
 def _named(inputs: list[torch.Tensor], seed: Seed) -> str:

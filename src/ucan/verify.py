@@ -215,7 +215,8 @@ def _verify_level(
     like = Certificate(level.norm, level.scope, evidence, level.top, 0.0, None, level.region, 0.0, held(x)[0].cpu())
     tau = g.arithmetic_error(held, x)
     allowed = level_bound(evidence.counts, level.top, level.above, evidence.n, evidence.alpha, tau)
-    enough = level.p <= allowed * SLACK if level.above else level.p * SLACK >= allowed
+    fixed = evidence.bound == "binary" and evidence.ballot(level.top).fixed  # Clopper–Pearson holds for no other n
+    enough = fixed and (level.p <= allowed * SLACK if level.above else level.p * SLACK >= allowed)
     most = g.level_region(held, x, level.p, level.above, 2 if level.norm is None else level.norm)
     fits = most is not None and level.region.radius <= most.radius * SLACK and level.region.norm == most.norm
     votes = g.votes(x, n, random_seed() if seed is None else seed, "verify", _precision(like, g, x))
@@ -354,7 +355,8 @@ def _follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
         _region_check(certificate, g, x, shown),
         *_budget_check(certificate, g, x, shown),
         *_thresholds_check(certificate, g, x),
-        *_uniform_check(evidence),
+        *(check for each in _votes_behind(evidence) for check in _uniform_check(each)),
+        *(_counted_before(each, g) for each in _votes_behind(evidence)[1:] if each.bound == EXACT),
         _check(
             "bound",
             shown,
@@ -372,8 +374,22 @@ def _uniform_check(evidence: Evidence) -> tuple[Check, ...]:
     number = f"the uniform number {evidence.uniform:.6f} of the bound"
     if evidence.seed is None:
         return (Check("uniform", True, f"{number} is from a secret seed: that it was not chosen is not confirmed"),)
-    key = Stream(evidence.seed, evidence.input_hash, evidence.phase).key
-    return (_check("uniform", number, evidence.streams.get(evidence.phase) == key, FOLLOWS, "from the stated seed"),)
+    key = Stream(
+        evidence.seed, evidence.input_hash, "estimate"
+    ).key  # of another phase there would be many to choose from
+    own = evidence.phase == "estimate" and evidence.streams.get(evidence.phase) == key
+    return (_check("uniform", number, own, FOLLOWS, "from the stated seed"),)
+
+
+def _counted_before(evidence: Evidence, g: SmoothedClassifier) -> Check:
+    """Whether the votes of an earlier classifier can be all draws of the noise, as they are stated to be."""
+    turns = g.M.turns(g.law)
+    found = "cannot all be counted" if turns is None else f"are {turns:,}"
+    return Check(
+        "votes before",
+        turns == evidence.n,
+        f"{evidence.n:,} votes of an earlier classifier are stated to be all draws of the noise; these {found}",
+    )
 
 
 def _thresholds_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:

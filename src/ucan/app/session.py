@@ -156,7 +156,10 @@ class Session:
         plan, g = replace(self.plan, n=int(n), alpha=float(alpha)), self.smoothed(scale)
         tries = self.tries.setdefault(input_hash(x), {})
         first = all(law_scale != g.law.scale for law_scale, _, _ in tries)
-        bound = tries.setdefault((g.law.scale, plan.n, plan.alpha), plan.bound if first else "anytime")
+        own = (
+            plan.bound if first or plan.bound == "exact" else "anytime"
+        )  # where all draws are counted, n is not chosen
+        bound = tries.setdefault((g.law.scale, plan.n, plan.alpha), own)
         return g.certify_watched(x, replace(plan, bound=bound))
 
     def risk(self, name: str) -> tuple[int, float]:

@@ -52,9 +52,9 @@ def fair(one: Entry, inputs: int) -> bool:
 
 
 def leader(entries: Sequence[Entry], level: float) -> Entry | None:
-    """The entry with the most certified inputs at a radius; of equal ones the first."""
-    asked = [one for one in entries if one.count(level) is not None]
-    return max(asked, key=lambda one: one.count(level) or 0, default=None)
+    """The entry with the most certified inputs at a radius; of equal ones the first. One with none there leads nothing."""
+    reaching = [one for one in entries if one.count(level)]
+    return max(reaching, key=lambda one: one.count(level) or 0, default=None)
 
 
 def best_table(entries: Sequence[Entry], levels: Sequence[float]) -> list[str]:

@@ -14,6 +14,7 @@ import io
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -126,6 +127,11 @@ def _tsv(store: Store, out: IO[bytes]) -> None:
         out.write(line.encode())
 
 
+def as_text(name: str) -> str:
+    """A name for a cell of a CSV file: one that a spreadsheet would take for a formula gets an apostrophe before it."""
+    return f"'{name}" if re.match(r"[=@\t\r]|[+-](?!\d+(\.\d+)?$)", name) else name
+
+
 def _csv(store: Store, out: IO[bytes]) -> None:
     """Every column at full precision, the scope in every row, and the names."""
     columns, _ = store.gapless()
@@ -136,7 +142,8 @@ def _csv(store: Store, out: IO[bytes]) -> None:
     rows = zip(*(columns[name].tolist() for name in COLUMNS), strict=True)
     names = zip(*named.values(), strict=True) if named else itertools.repeat(())
     for row, words in zip(rows, names, strict=False):
-        writer.writerow([*(str(int(v)) if isinstance(v, bool) else repr(v) for v in row), scope, *words])
+        numbers = (str(int(v)) if isinstance(v, bool) else repr(v) for v in row)
+        writer.writerow([*numbers, scope, *map(as_text, words)])
     text.detach()
 
 

@@ -217,11 +217,11 @@ class Store:
     def region_radii(self) -> tuple[dict[int, float], float | None]:
         """R of each input's region, before Σ, by number, 0 for an abstention; and the norm in which regions are measured.
 
-        Imported rows have none.
+        Imported rows have none, nor have those of a router: its regions are cut by another Σ, that of the choice.
         """
         query = (
             "SELECT idx, json_extract(record, '$.region.radius'), json_extract(record, '$.region.norm') FROM records "
-            "ORDER BY idx"
+            "WHERE NOT EXISTS (SELECT 1 FROM records WHERE json_type(record, '$.choice') IS NOT NULL) ORDER BY idx"
         )
         with storage(self.folder):
             rows = self._db.execute(query).fetchall()

@@ -140,7 +140,7 @@ class Answers:
             raise InvalidInput(f"{table} already exists: give another file, or remove it first.")
         with storage(table), _undamaged(table):
             about = _config(json.loads(sidecar.read_text("utf-8")), sidecar)
-            header, *lines = table.read_text("utf-8").splitlines()
+            header, *lines = table.read_text("utf-8").removesuffix("\n").split("\n")  # a name may hold other line ends
             if header.split("\t")[: len(Answer._fields)] != list(Answer._fields):
                 raise ValueError("another table")
             self.done |= {answer.idx: answer for answer in map(Answer.of, lines)}

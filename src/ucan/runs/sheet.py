@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ucan.data import Labelled
 from ucan.data.tables import Table
-from ucan.results.formats import class_name
+from ucan.results.formats import as_text, class_name
 from ucan.results.store import Store
 from ucan.rounding import floor_significant
 from ucan.storage import write_whole
@@ -46,7 +46,15 @@ def write_sheet(store: Store, data: Labelled, class_names: Sequence[str], folder
         known = "" if label < 0 else str(int(rows["correct"][i]))
         shown = "" if abstained else class_name(answer, class_names)
         writer.writerow(
-            [idx, data.name_of(idx), class_name(label, class_names), shown, known, floor_significant(size), *reach]
+            [
+                idx,
+                as_text(data.name_of(idx)),
+                as_text(class_name(label, class_names)),
+                as_text(shown),
+                known,
+                floor_significant(size),
+                *reach,
+            ]
         )
     write_whole(folder / SHEET, text.getvalue().encode())
     return folder / SHEET

@@ -64,21 +64,24 @@ def _rebuilds(folder: Path) -> bool:
 
 def _certified(run: Run) -> list[str]:
     config, sampling = run.config, run.config.sampling
-    rows = [
-        ("data", f"`{config.data.source or 'not stated'}`, {run.inputs:,} inputs"),
-        ("law", f"`{config.law.name or 'not stated'}`, λ = {config.law.scale}"),
-        ("noise", f"`{config.noise.described or 'not stated'}`"),
-        ("scope", f"`{run.scope}`: the guarantee is about {SCOPES.get(run.scope, 'what its file does not state')}"),
-        ("α", f"{sampling.alpha}, of each certificate"),
-        ("votes", f"at most {sampling.n:,}" if sampling.n else "not stated"),
+    told = [
+        ("data", config.data.source),
+        ("inputs", f"{run.inputs:,}"),
+        ("law", config.law.name and f"`{config.law.name}`, λ = {config.law.scale}"),
+        ("noise", config.noise.described and f"`{config.noise.described}`"),
+        ("scope", SCOPES.get(run.scope) and f"`{run.scope}`: the guarantee is about {SCOPES[run.scope]}"),
+        ("α", sampling.alpha and f"{sampling.alpha}, of each certificate"),
+        ("votes", sampling.n and f"at most {sampling.n:,}"),
         ("arithmetic", sampling.arithmetic),
     ]
+    rows = [(name, str(value or "not stated")) for name, value in told]
     parts = ["A smoothed classifier with its certificates, made with UCAN.", _table(rows)]
     if run.refuted:
         parts += ["", f"**Refuted:** {run.refuted}."]
     curve = run.curve()
     if curve is not None and run.labelled:
-        parts += ["", f"Certified accuracy ({run.measure}, rounded down, of {run.labelled:,} inputs with a label):", ""]
+        about = f"{run.measure}, rounded down, {run.labelled:,} labelled inputs"
+        parts += ["", f"Certified accuracy, scope `{run.scope}` ({about}):", ""]
         parts.append(_accuracies(run))
     return parts
 

@@ -46,6 +46,9 @@ def push(run: str | Path, to: str | Path, private: bool = False) -> str:
     run, target = Path(run), str(to)
     if not (run / CONFIG).is_file():
         raise InvalidInput(f"{run} is not the folder of a run: it has no {CONFIG}.")
+    kind = read_config(run / CONFIG).get("kind", "certify")
+    if kind not in ("certify", "train"):
+        raise InvalidInput(f"{run} is a run of the kind {kind!r}: what is published is a run of certify or train.")
     if target.startswith(HUB):
         return _to_hub(run, hub_name(target)[0], private)
     place = Path(to)

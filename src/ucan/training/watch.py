@@ -16,7 +16,7 @@ from torch import nn
 
 from ucan.budget import Budget
 from ucan.data import Labelled
-from ucan.generators import Generator
+from ucan.generators import Generator, Splitting
 from ucan.laws import Law
 from ucan.smoothed import SmoothedClassifier
 from ucan.training.joint import Joint
@@ -64,6 +64,9 @@ class Watch:
         self.classes = classes
         self.law = law
         self.every = every
+        self.step = (
+            1 / generator.steps if isinstance(generator, Splitting) else None
+        )  # its cells are for inputs on a grid
         norms = generator.norms(law)
         self.norm = 2.0 if 2.0 in norms else norms[0]
 
@@ -75,7 +78,7 @@ class Watch:
         """Certify the held-out inputs with the weights that would be saved now."""
         budget = None if joint.budget is None else Budget(joint.budget.cpu())
         with _resting(joint, average), torch.random.fork_rng(devices=[]):
-            g = SmoothedClassifier(joint.classifier, self.law, joint.generator, self.classes)
+            g = SmoothedClassifier(joint.classifier, self.law, joint.generator, self.classes, step=self.step)
             outcomes = g.certify(
                 self.inputs.to(device), n0=SELECT, n=VOTES, alpha=ALPHA, norm=self.norm, budget=budget, seed=0
             )
