@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.ready
+DOCS := $(VENV)/.docs
 PYTEST := $(VENV)/bin/python -m pytest
 
-.PHONY: setup demo test test-slow lint dist clean
+.PHONY: setup demo docs docs-serve test test-slow lint dist clean
 
 setup: $(STAMP)
 
@@ -15,6 +16,19 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup
 	$(VENV)/bin/ucan demo
+
+# What the site needs, which is far less than `make setup` installs.
+$(DOCS): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $(DOCS)
+
+# The site, in site/: the tutorials are run, and a warning or an error ends the build.
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m mkdocs build --strict
+
+docs-serve: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m mkdocs serve --dev-addr 127.0.0.1:8000
 
 # Two workers with one thread each: more threads than cores slows torch down several times over.
 test: setup
@@ -37,4 +51,4 @@ dist: setup
 	$(VENV)/bin/python -m twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) build dist site src/*.egg-info

@@ -14,8 +14,26 @@ import ucan
 from ucan.cli import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MADE = ("changes.md", "options.md")  # pages that the site makes
+SLOW = ("tutorials/train.md", "tutorials/paper.md")  # half a minute each
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix().removeprefix("docs/")
+
+
+def with_blocks() -> list[Any]:
+    """The pages with code, the slow ones marked."""
+    pages = [page for page in PAGES if blocks(page)]
+    return [pytest.param(p, marks=pytest.mark.slow if named(p) in SLOW else (), id=named(p)) for p in pages]
+
+
+def pictures(page: Path) -> list[str]:
+    """The pictures that a tutorial's own blocks save."""
+    shown = re.findall(r"!\[[^\]]*\]\(([^)/\s]+\.(?:svg|png))\)", page.read_text(encoding="utf-8"))
+    return shown if page.parent.name == "tutorials" else []
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
@@ -37,9 +55,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
-def test_the_blocks_run(page: Path) -> None:
+@pytest.mark.parametrize("page", with_blocks())
+def test_the_blocks_run(page: Path, tmp_path: Path) -> None:
     run(page)
+    assert [name for name in pictures(page) if not (tmp_path / name).exists()] == []
 
 
 def test_the_pages_have_blocks() -> None:
@@ -47,16 +66,27 @@ def test_the_pages_have_blocks() -> None:
     assert with_code >= {"README", "laws", "generators", "scopes"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
-        assert "://" in target or (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)[^)]*\)", page.read_text(encoding="utf-8")):
+        if "://" in target or target in pictures(page) or Path(target).name in MADE:
+            continue
+        there = page.parent / target if target else page
+        assert there.exists(), target
+        assert not anchor or there.suffix != ".md" or anchor in anchors(there), f"{target}#{anchor}"
 
 
-def test_the_readme_names_commands_that_exist() -> None:
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).strip().replace(" ", "-") for heading in headings}
+
+
+def test_the_pages_name_commands_that_exist() -> None:
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    named = set(re.findall(r"^    ucan (\w+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
-    assert named and named <= known
+    words = {word for page in PAGES for word in re.findall(r"^    ucan (\w+)", page.read_text(encoding="utf-8"), re.M)}
+    groups = {group.name for group in app.registered_groups}
+    assert words >= {"certify", "train", "audit", "report"} and words <= known | groups
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert [name for name in known if f"`{name}`" not in changes and f"`ucan {name}`" not in changes] == []
 

@@ -803,7 +803,7 @@ def test_the_records_reach_what_was_asked_of_them() -> None:
         assert here is not None and plain is not None and here >= plain + gain
     assert all(b >= a for a, b in zip(rows["shaped-0.75"], rows["learned"], strict=True) if a is not None and b)
     assert not any(record["summary"]["covered_breaks"] for record in recorded["mnist-attacks"])
-    front = (ROOT / "README.md").read_text(encoding="utf-8").replace("\n", " ")
+    front = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8").replace("\n", " ")
     for method in ("shaped-0.75", "learned", "isotropic"):
         first, second, third = map(shape_records.shown, rows[method])
         assert f"{first}, {second} and {third} %" in front
