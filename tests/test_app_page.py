@@ -1,6 +1,7 @@
 """`ucan explore` in a real browser, against the real command: nothing leaves the machine, and every button works."""
 
 import os
+import pickle
 import re
 import select
 import signal
@@ -17,11 +18,13 @@ import ucan
 from ucan.app.session import Session
 from ucan.cli import app
 from ucan.rounding import floor_digits
+from ucan.tabular import row_answer
 
 pytest.importorskip("gradio")
 pytest.importorskip("sklearn")
 By = pytest.importorskip("selenium.webdriver.common.by").By
 GONE = (IndexError, pytest.importorskip("selenium.common.exceptions").StaleElementReferenceException)
+Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 
 # The command as it is, in a process that tells of every address it reaches for outside this machine.
@@ -103,10 +106,10 @@ def served(chromium, run, tmp_path_factory):
 class Page:
     """What the tests do on the page."""
 
-    def __init__(self, browser, address):
+    def __init__(self, browser, address, ready=".u-thumbs button"):
         self.browser, self.driver = browser, browser.driver
         browser.open(address)
-        self.wait(".u-thumbs button")
+        self.wait(ready)
 
     def all(self, selector):
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
@@ -261,3 +264,54 @@ def test_a_port_in_use_and_an_open_host_are_said_in_words(served, run, tmp_path)
     )
     assert done.returncode == 2 and "cannot listen" in done.stderr and "Traceback" not in done.stderr
     assert "There is no password" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def table_run(tmp_path_factory) -> Path:
+    """Certificates of four people, whose answer depends on income and age; their job is held."""
+    pandas = pytest.importorskip("pandas")
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    folder, rng = tmp_path_factory.mktemp("table"), np.random.default_rng(0)
+    frame = pandas.DataFrame({"income": rng.normal(50_000, 12_000, 200).round(), "age": rng.integers(18, 80, 200)})
+    frame["job"], frame["who"] = rng.choice(["clerk", "nurse"], 200), [f"C-{i}" for i in range(200)]
+    decision = np.where(frame["income"] + 200 * frame["age"] > 60_000, "approved", "refused")
+    scaled = make_column_transformer((StandardScaler(), ["income", "age"]))
+    model = make_pipeline(scaled, LogisticRegression()).fit(frame[["income", "age", "job"]], decision)
+    (folder / "model.pkl").write_bytes(pickle.dumps(model))
+    frame.to_csv(folder / "train.csv", index=False)
+    frame.iloc[:4].to_csv(folder / "rows.csv", index=False)
+    words = ("--model", folder / "model.pkl", "--trust", "--data", folder / "rows.csv", "--id", "who", "--n", 2000)
+    ucan_says("certify", *words, "--train", folder / "train.csv", "-q", "-o", folder / "run")
+    return folder / "run"
+
+
+def test_a_row_of_a_table_is_chosen_certified_and_changed(browser, table_run, tmp_path):
+    some = Session.open(table_run, trust=True)
+    (wanted,) = some.g.holding(some.table.held_at(2)).certify(some.item(2)[0], n=2000)
+    reach = row_answer(some.table, 2, wanted).reach
+    served = Served(table_run, tmp_path / "stderr", "--trust")
+    try:
+        page = Page(browser, served.address, "#row input")
+        page.says("#values", "C-0")
+        field = page.wait("#row input")
+        field.click()
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys("C-2", Keys.ENTER)
+        page.says("#values", "C-2")
+        assert "held (text)" in page.text("#values .u-held")
+        page.press("#certify")
+        assert reach.words() in page.text("#result .u-words")
+        page.wait("#typed textarea, #typed input").send_keys(f"income={int(some.item(2)[0][0, 0]) + 1}\n")
+        assert f"the answer is {reach.answer} here, too" in page.says("#values", "covers this change")
+        page.press("#certify")
+        page.says("#result", "The answer stays")
+        browser.resize(390, 844)
+        assert browser.overflow() <= 0
+        page.quiet()
+    finally:
+        code, _ = served.stop()
+    assert code == 0 and "Traceback" not in served.log.read_text() and "OUTSIDE" not in served.log.read_text()

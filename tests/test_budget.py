@@ -27,7 +27,7 @@ from ucan import (
     Uniform,
 )
 from ucan.bounds import lower_bound
-from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, induced
+from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, Spiked, induced
 
 INF = math.inf
 NORMS = (1, 2, INF)
@@ -53,6 +53,7 @@ SCALES = {
     "basis": Basis(torch.linalg.qr(randn(DIM, DIM, seed=3))[0], positive(DIM, seed=4)),
     "dct": DCT(positive(*SHAPE, seed=5)),
     "low rank": LowRank(positive(DIM, seed=6), randn(DIM, 2, seed=7)),
+    "spiked": Spiked(torch.tensor(0.7), torch.linalg.qr(randn(DIM, 2, seed=10))[0], torch.tensor([0.9, -0.4])),
     "blocks": BlockDiagonal([randn(k, k, seed=k) + 2 * torch.eye(k, dtype=torch.float64) for k in (2, 4)]),
 }
 every_scale = pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES.keys())

@@ -461,7 +461,7 @@ def test_digits_split_is_stratified_and_complete() -> None:
 
 def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'ucan\[train\]'"):
+    with pytest.raises(MissingExtra, match="pip install scikit-learn"):
         load("digits")
 
 

@@ -452,7 +452,10 @@ def test_every_public_generator_is_under_contract():
         for name in ucan.__all__
         if isinstance(getattr(ucan, name), type) and issubclass(getattr(ucan, name), ucan.Generator)
     }
-    redrawn = {ucan.Composed}  # its noise is no x + μ + Σε: a contract of its own, in test_composed.py
+    redrawn = {
+        ucan.Composed,
+        ucan.Splitting,
+    }  # no x + μ + Σε: contracts of their own, test_composed.py, test_splitting.py
     assert public - {ucan.Generator} - redrawn == {type(make(0)) for make in CASES.values()}
 
 

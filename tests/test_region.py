@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ucan import Gaussian, InvalidInput, Pattern, Region, SingularScale
-from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, Scale
+from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, Scale, Spiked
 
 INF = math.inf
 NORMS = (1, 2, INF)
@@ -35,6 +35,7 @@ SCALES = {
     "basis": Basis(torch.linalg.qr(randn(DIM, DIM, seed=3))[0], positive(DIM, seed=4)),
     "dct": DCT(positive(*SHAPE, seed=5)),
     "low rank": LowRank(positive(DIM, seed=6), randn(DIM, 2, seed=7)),
+    "spiked": Spiked(torch.tensor(0.7), torch.linalg.qr(randn(DIM, 2, seed=10))[0], torch.tensor([0.9, -0.4])),
     "blocks": BlockDiagonal([randn(k, k, seed=k) + 2 * torch.eye(k, dtype=torch.float64) for k in (2, 4)]),
 }
 every_scale = pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES.keys())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from ucan import InvalidInput, data
+from ucan import InvalidInput, UcanError, data
 from ucan.cli import app
 from ucan.training import Together, TrainSettings, is_trained_run, load_run
 
@@ -47,7 +47,9 @@ def test_the_logits_are_averaged(runs):
     each = [load_run(name).classifier(x) for name in names]
     together = load_run(",".join(names))
     torch.testing.assert_close(together.classifier(x), torch.stack(each).mean(0))
-    assert is_trained_run(",".join(names)) and not is_trained_run(f"{names[0]},{runs / 'nowhere'}")
+    assert is_trained_run(",".join(names))
+    with pytest.raises(UcanError, match="nowhere"):
+        load_run(f"{names[0]},{runs / 'nowhere'}")
     mirrored = load_run(f"{names[0]},mirrored").classifier(x)
     torch.testing.assert_close(mirrored, (each[0] + load_run(names[0]).classifier(x.flip(-1))) / 2)
 

@@ -1,8 +1,10 @@
-"""The page: Gradio connects a session with its panels. Nothing is sent to other machines or loaded from them."""
+"""The page about pictures, and the start of any page: Gradio connects a session with its panels.
+
+Nothing is sent to other machines or loaded from them.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +14,16 @@ import gradio as gr
 import torch
 
 from ucan.app import panels
+from ucan.app.controls import looked_at, sliders
+from ucan.app.rows_page import RowsPage
 from ucan.app.session import INSIDE, MOST_BYTES, Attacked, Session
 from ucan.audit import modes_of
 from ucan.certificate import Certificate
 from ucan.errors import UcanError
 from ucan.votes import Votes
 
-# Pictures on one page of thumbnails, and the least seconds between two looks at arriving votes.
-THUMBS, LOOK = 24, 0.1
+# Pictures on one page of thumbnails.
+THUMBS = 24
 CHOOSE = "Choose a picture above, or drop one."
 CERTIFY = "Press “Certify” to watch the votes arrive."
 ATTACK = "Certify a picture first; then an attacker may try."
@@ -49,7 +53,7 @@ class Claim:
 
 
 class Page:
-    """The page for one session: ``blocks`` is what Gradio serves."""
+    """The page for one session on pictures: ``blocks`` is what Gradio serves."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -87,36 +91,9 @@ class Page:
             self.again = gr.Button("Draw other noise", size="sm", elem_id="again")
 
     def _lay_out_certificate(self) -> None:
-        own, plan = self.session.scale, self.session.plan
         with gr.Column(scale=5, min_width=320):
             gr.HTML(panels.heading("Certify it", 2))
-            self.scale = gr.Slider(
-                own / 4,
-                own * 4,
-                own,
-                step=own / 20,
-                label="λ, the scale of the noise",
-                info=f"The run uses {own:g}. Under other noise certificates are as true, but the network was not made for it.",
-                elem_id="scale",
-            )
-            self.n = gr.Slider(
-                100,
-                100_000,
-                plan.n,
-                step=100,
-                label="n, the number of votes",
-                info="More votes take longer and certify more. Choose before you look: further tries have a stricter bound.",
-                elem_id="votes",
-            )
-            self.alpha = gr.Slider(
-                0.0001,
-                0.05,
-                plan.alpha,
-                step=0.0001,
-                label="α, the risk",
-                info="The probability with which a certificate may be false.",
-                elem_id="alpha",
-            )
+            self.scale, self.n, self.alpha = sliders(self.session)
             self.certify = gr.Button("Certify", variant="primary", size="lg", elem_id="certify")
             self.counted = gr.HTML("", elem_id="counted")
         with gr.Column(scale=7, min_width=320):
@@ -200,8 +177,8 @@ class Page:
             yield ["", panels.hint(CERTIFY), None, panels.hint(ATTACK), panels.message(str(error))]
 
     def _certified(self, now: Chosen, scale: float, n: int, alpha: float) -> Iterator[list[Any]]:
-        session, last = self.session, 0.0
-        for step in session.certify(now.x, scale, n, alpha):
+        session = self.session
+        for step in looked_at(session.certify(now.x, scale, n, alpha)):
             if not isinstance(step, Votes):
                 claim = Claim(now, step) if isinstance(step, Certificate) else None
                 then = (
@@ -209,8 +186,7 @@ class Page:
                 )
                 counts = panels.votes(session, Votes(step.counts, step.invalid), n, step.prediction)
                 yield [counts, panels.outcome(session, step, now.label), claim, panels.hint(then), ""]
-            elif time.monotonic() - last >= LOOK:
-                last = time.monotonic()
+            else:
                 yield [panels.votes(session, step, n, None), panels.waiting(n), None, panels.hint(ATTACK), ""]
 
     def _on_attack(self, claim: Claim | None, multiple: float) -> Iterator[str]:
@@ -248,7 +224,7 @@ class Page:
 
 def serve(session: Session, host: str, port: int | None) -> tuple[gr.Blocks, str]:
     """Start the page in the background; it and its address. ``close()`` ends it."""
-    page = Page(session).blocks
+    page = (Page(session) if session.table is None else RowsPage(session)).blocks
     system = ["ui-sans-serif", "system-ui", "sans-serif"]  # no font is fetched from anywhere
     theme = gr.themes.Base(
         primary_hue="teal", neutral_hue="slate", font=system, font_mono=["ui-monospace", "monospace"]

@@ -25,10 +25,10 @@ _PANELS = Macros("ucan.app", "panels.html")
 MOST_BARS = 10
 # What a scope means, for readers who do not know the term.
 PLAINLY = {
-    "pipeline": "The noise is the same for every picture, or is drawn in a way that the proof covers, so the guarantee is "
-    "about the classifier as you would deploy it: any change of the picture inside the region gives the same answer.",
-    "frozen": "The noise was computed from this picture. The guarantee is about a classifier that keeps using exactly this "
-    "noise. A deployed pipeline does not: it computes new noise from each picture it is given, and an attacker can use "
+    "pipeline": "The noise is the same for every {thing}, or is drawn in a way that the proof covers, so the guarantee is "
+    "about the classifier as you would deploy it: any change of the {thing} inside the region gives the same answer.",
+    "frozen": "The noise was computed from this {thing}. The guarantee is about a classifier that keeps using exactly this "
+    "noise. A deployed pipeline does not: it computes new noise from each {thing} it is given, and an attacker can use "
     "that. For the deployed pipeline nothing is guaranteed here.",
     "registry": "The guarantee is about the classifier together with its registry of the answers it has given.",
 }
@@ -45,9 +45,9 @@ def header(session: Session) -> Markup:
     facts = (
         ("run", session.name),
         ("noise", f"{g.M.describe()} · {type(g.law).__name__}, λ = {g.law.scale:g}"),
-        ("inputs", " × ".join(map(str, session.shape)) + f", {g.f.num_classes} classes"),
+        ("inputs", f"{_inputs(session)}, {g.f.num_classes} classes"),
     )
-    return _PANELS.header(session, facts)
+    return _PANELS.header(session, facts, thing(session))
 
 
 def thumbnails(session: Session, numbers: Sequence[int], chosen: int | None) -> Markup:
@@ -94,12 +94,43 @@ def waiting(n: int) -> Markup:
 
 def outcome(session: Session, result: Certificate | Abstention, label: int) -> Markup:
     """The answer with its certificate, or why there is none, and the settings that it rests on."""
-    count, risk = session.risk(result.evidence.input_hash)
+    card = abstention(session, result) if isinstance(result, Abstention) else _certificate(session, result, label)
+    return card + settings(session, result)
+
+
+def abstention(session: Session, result: Abstention) -> Markup:
+    """Why there is no certificate."""
+    return _PANELS.abstention(result.reason, thing(session))
+
+
+def settings(session: Session, result: Certificate | Abstention) -> Markup:
+    """The settings that an outcome rests on, and the number of tries on this input."""
+    evidence = result.evidence
+    count, risk = session.risk(evidence.input_hash, evidence.held)
     at_most = ceil_digits(round(risk, 9), 4)  # sums of α are off by a last bit
-    settings = _PANELS.settings(result.evidence, count, at_most, session.scale)
-    if isinstance(result, Abstention):
-        return _PANELS.abstention(result.reason) + settings
-    return _certificate(session, result, label) + settings
+    return _PANELS.settings(evidence, count, at_most, session.scale, thing(session))
+
+
+def sure(c: Certificate) -> str:
+    """The probability in percent with which a certificate is true."""
+    return floor_percent(1 - c.evidence.alpha, 3).rstrip("0").rstrip(".")
+
+
+def within_budget(c: Certificate) -> str:
+    """What a certificate says of its budget, as a further sentence; empty if it has none."""
+    if c.budget is None or c.budget_factor is None:
+        return ""
+    return f" It also stays under {c.budget.words()}, ε = {floor_digits(c.budget_factor, 4)}."
+
+
+def plainly(session: Session, scope: str) -> str:
+    """What a scope means for an input of this session."""
+    return PLAINLY[scope].format(thing=thing(session))
+
+
+def thing(session: Session) -> str:
+    """What an input of the session is called."""
+    return "picture" if session.table is None else "row"
 
 
 def adversary(session: Session) -> Markup:
@@ -162,14 +193,19 @@ def verdict(certificate: Certificate, attacked: Attacked) -> tuple[str, str, str
 # --- the parts ---
 
 
+def _inputs(session: Session) -> str:
+    table = session.table
+    if table is None:
+        return " × ".join(map(str, session.shape))
+    return f"{len(table.varying)} columns that vary, {len(table.held)} held"
+
+
 def _certificate(session: Session, c: Certificate, label: int) -> Markup:
     cap = session.smoothed(c.evidence.law.scale).alm_cap
     region, ball = c.region, isinstance(c.region.scale, Scalar) and c.norm in (None, c.region.norm)
     whole = c.evidence.arithmetic != REAL and not c.evidence.arithmetic.endswith(ROUNDED)
     within = f"{{δ : ‖Σ⁻¹δ‖ < {floor_digits(region.radius, 4)}}} in {norm_name(region.norm)}"
     beyond = "" if ball else f" The region itself, {within}, contains this ball and may reach further."
-    if c.budget is not None and c.budget_factor is not None:
-        beyond += f" It also stays under {c.budget.words()}, ε = {floor_digits(c.budget_factor, 4)}."
     return _PANELS.certificate(
         answer=session.class_name(c.prediction),
         label=None if label < 0 else session.class_name(label),
@@ -178,12 +214,12 @@ def _certificate(session: Session, c: Certificate, label: int) -> Markup:
         radius=floor_digits(c.radius, 4),
         alm=floor_digits(c.alm, 4),
         capped="no cap is known: do not compare" if cap is None else f"under the cap {cap:.4g} on the noise's scales",
-        sure=floor_percent(1 - c.evidence.alpha, 3).rstrip("0").rstrip("."),
+        sure=sure(c),
         steps=f", by whole multiples of {step_name(c.evidence.arithmetic)}," if whole else "",
-        beyond=beyond,
+        beyond=beyond + within_budget(c),
         scope=c.scope,
         whose=SCOPES[c.scope],
-        plainly=PLAINLY[c.scope],
+        plainly=plainly(session, c.scope),
     )
 
 

@@ -13,8 +13,10 @@ from ucan.audit.judge import derived_seed
 from ucan.certificate import Abstention, Certificate
 from ucan.data import Labelled
 from ucan.data.single import load_picture_or_array
+from ucan.data.tables import Table
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
+from ucan.held import Held
 from ucan.plan import Bound, CertifyPlan
 from ucan.report.pictures import is_picture
 from ucan.runs.config import DataRef
@@ -60,8 +62,8 @@ class Session:
     dataset: Labelled | None
     numbers: tuple[int, ...]
     notes: tuple[str, ...]
-    # Of each input, by its hash: the settings (λ, n, α) it was certified with, and by which bound.
-    tries: dict[str, dict[tuple[float, int, float], Bound]] = field(default_factory=dict)
+    # Of each input, by its hash and its held columns: the settings (λ, n, α) it was certified with, and by which bound.
+    tries: dict[tuple[str, Held | None], dict[tuple[float, int, float], Bound]] = field(default_factory=dict)
 
     @classmethod
     def open(
@@ -71,8 +73,9 @@ class Session:
         source: str | None = None,
         weights: Path | None = None,
         device: torch.device | None = None,
+        trust: bool = False,
     ) -> Session:
-        """The run in this folder: one that ``ucan train`` made, or ``ucan certify``."""
+        """The run in this folder: one that ``ucan train`` made, or ``ucan certify``. ``trust`` allows to read a pickle."""
         run, device = Path(run), device or torch.device("cpu")
         if not run.is_dir():
             raise InvalidInput(f"there is no folder {run}: give the folder of a `ucan certify` or a `ucan train` run.")
@@ -81,35 +84,46 @@ class Session:
                 raise InvalidInput(f"{run} is a trained run and brings its own model: leave out --model and --weights.")
             opened = _open_trained(run, source, device)
         else:
-            opened = _open_certified(run, model, source, weights, device)
+            opened = _open_certified(run, model, source, weights, device, trust)
         opened._check()
         return opened
 
     def _check(self) -> None:
-        """Refuse, before the page opens, inputs that are not pictures and a classifier that cannot answer them."""
-        if not is_picture(self.shape):
+        """Refuse, before the page opens, inputs that it cannot show and a classifier that cannot answer them."""
+        if self.table is None and not is_picture(self.shape):
             raise InvalidInput(
-                f"inputs of shape {self.shape} are no pictures with 1 or 3 channels, and the page shows pictures: use "
-                "`ucan certify` and `ucan audit` for others."
+                f"inputs of shape {self.shape} are no pictures with 1 or 3 channels and no table, and the page shows these: "
+                "use `ucan certify` and `ucan audit` for others."
             )
         if self.dataset is not None and self.dataset.event_shape != self.shape:
             raise InvalidInput(
                 f"{self.dataset.name} has inputs of shape {self.dataset.event_shape}, the model wants {self.shape}."
             )
-        self.g.check_inputs(torch.zeros(1, *self.shape), self.plan.norm)
+        if self.table is None:
+            self.g.check_inputs(torch.zeros(1, *self.shape), self.plan.norm)
+        else:
+            self.smoothed(self.scale, self.table.held_at(0)).check_inputs(self.item(0)[0], self.plan.norm)
+
+    @property
+    def table(self) -> Table | None:
+        """The run's table; None if its inputs are pictures."""
+        return self.dataset if isinstance(self.dataset, Table) else None
 
     @property
     def scale(self) -> float:
         """λ as the run has it."""
         return self.g.law.scale
 
-    def smoothed(self, scale: float) -> SmoothedClassifier:
-        """The classifier under the run's noise at another λ: its certificates are true, but it was not trained for that."""
+    def smoothed(self, scale: float, held: Held | None = None) -> SmoothedClassifier:
+        """The classifier under the run's noise at another λ: its certificates are true, but it was not trained for that.
+
+        For a row of a table, ``held`` are its held columns.
+        """
         if scale == self.scale:
-            return self.g
+            return self.g.holding(held)
         g, law = self.g, replace(self.g.law, scale=float(scale))
         backend, precision, named = g.engine.backend, g.engine.precision, g.engine.model_id
-        return SmoothedClassifier(g.f.model, law, g.M, g.f.num_classes, backend, precision, named, g.step)
+        return SmoothedClassifier(g.f.model, law, g.M, g.f.num_classes, backend, precision, named, g.step).holding(held)
 
     def class_name(self, number: int) -> str:
         """What the data set calls a class, or else its number."""
@@ -146,15 +160,15 @@ class Session:
         return x.to(self.g.f.device or x.device)
 
     def certify(
-        self, x: torch.Tensor, scale: float, n: int, alpha: float
+        self, x: torch.Tensor, scale: float, n: int, alpha: float, held: Held | None = None
     ) -> Iterator[Votes | Certificate | Abstention]:
         """The votes on x (1, *event) as they come, which certify nothing yet, then what ``g.certify`` gives.
 
         The seed is the run's: another n gives the same votes, and more or fewer of them. The usual bound needs an n that was
         fixed beforehand, so each further try uses the bound that holds for every n at once.
         """
-        plan, g = replace(self.plan, n=int(n), alpha=float(alpha)), self.smoothed(scale)
-        tries = self.tries.setdefault(input_hash(x), {})
+        plan, g = replace(self.plan, n=int(n), alpha=float(alpha)), self.smoothed(scale, held)
+        tries = self.tries.setdefault((input_hash(x), held), {})
         first = all(law_scale != g.law.scale for law_scale, _, _ in tries)
         own = (
             plan.bound if first or plan.bound == "exact" else "anytime"
@@ -162,12 +176,13 @@ class Session:
         bound = tries.setdefault((g.law.scale, plan.n, plan.alpha), own)
         return g.certify_watched(x, replace(plan, bound=bound))
 
-    def risk(self, name: str) -> tuple[int, float]:
-        """How often the input with this hash was tried, and an upper bound on the probability that any answer is false.
+    def risk(self, name: str, held: Held | None = None) -> tuple[int, float]:
+        """How often an input was tried, and an upper bound on the probability that any of the answers is false.
 
-        Each λ is another claim. At one λ the first try has a risk of α, and all others together have a risk of α.
+        ``name`` is its hash, ``held`` are its held columns. Each λ is another claim. At one λ the first
+        try has a risk of α, and all others together have a risk of α.
         """
-        tries = self.tries.get(name, {})
+        tries = self.tries.get((name, held), {})
         fixed = sum(alpha for (_, _, alpha), bound in tries.items() if bound != "anytime")
         later: dict[float, float] = {}
         for (scale, _, alpha), bound in tries.items():
@@ -211,7 +226,7 @@ def _open_trained(run: Path, source: str | None, device: torch.device) -> Sessio
 
 
 def _open_certified(
-    run: Path, model: str | None, source: str | None, weights: Path | None, device: torch.device
+    run: Path, model: str | None, source: str | None, weights: Path | None, device: torch.device, trust: bool
 ) -> Session:
     opened = Run.open(run)
     config, columns = opened.config, opened.columns
@@ -219,15 +234,10 @@ def _open_certified(
         raise InvalidInput(f"{run} has no results yet: `ucan certify` writes them; then come back.")
     # A certificate tells Σ, an abstention only the law: prefer the former.
     first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
-    if config.data.columns:
-        raise InvalidInput(
-            f"{run} is about a table, and this page shows pictures: its answers are in {run / 'answers.csv'}, and "
-            "`ucan report` makes its page."
-        )
-    g = pipeline_of(config.model, first, device, model, weights, base=opened.base)
+    dataset, notes = _table(opened, source) if config.data.columns else _data(config.data, source, opened.base)
+    g = pipeline_of(config.model, first, device, model, weights, dataset, trust, opened.base)
     # The classifier has the precision.
     plan = replace(config.sampling.plan(opened.norm), precision=None, budget=first.budget)
-    dataset, notes = _data(config.data, source, opened.base)
     if isinstance(first, Certificate):
         shape = first.region.shape
     elif dataset is not None:
@@ -248,11 +258,31 @@ def _open_certified(
 def _data(data: DataRef, source: str | None, base: Path | None) -> tuple[Labelled | None, tuple[str, ...]]:
     """The run's data, if they can be found; without them pictures can still be uploaded."""
     try:
-        return data_of(data, source, base), ()
+        dataset = data_of(data, source, base)
     except UcanError as error:
         if source is not None:
             raise
         return None, (f"The run's data are not here ({error}) Drop a picture instead.",)
+    if isinstance(dataset, Table):
+        raise InvalidInput(f"{dataset.name} is a table, and the run is about pictures: give them with --data.")
+    return dataset, ()
+
+
+def _table(run: Run, source: str | None) -> tuple[Labelled, tuple[str, ...]]:
+    """The run's table with the classes as its model orders them; without it there are no rows to choose."""
+    config = run.config
+    try:
+        dataset = data_of(config.data, source, run.base)
+    except UcanError as error:
+        if source is not None:
+            raise
+        raise InvalidInput(f"the table of {run.folder} is not here ({error}) Give its path with --data.") from error
+    if not isinstance(dataset, Table):
+        raise InvalidInput(f"{run.folder} is about a table, and {dataset.name} is none: give the table with --data.")
+    table = dataset.for_model(None, config.model.class_names or None)
+    if config.data.fingerprint in (None, table.fingerprint()):
+        return table, ()
+    return table, ("The table has changed since this run: what you see here is about the table as it is now.",)
 
 
 def _check_picture(path: Path) -> tuple[int, int]:

@@ -29,18 +29,19 @@ def explore(
         int | None, typer.Option(min=1, max=65535, help="The port. Default: the first free one from 7860 on.")
     ] = None,
     device: words.DeviceOption = "auto",
+    trust: words.TrustOption = False,
 ) -> None:
-    """Open a run in the browser: certify a picture, then attack the certificate.
+    """Open a run in the browser: certify a picture or a row of a table, and try the certificate.
 
-    Choose an input of the run or upload a picture, change λ, n and α, and see the noise and the votes. Everything runs
-    on this machine. Press Ctrl-C to stop.
+    Choose an input of the run or upload a picture, change λ, n and α, and see the noise and the votes. A picture can be
+    attacked; the values of a row can be changed. Everything runs on this machine. Press Ctrl-C to stop.
 
     Example: `ucan explore runs/mine`
     """
     from ucan.app.session import Session
     from ucan.runs.jobs import device_of
 
-    session = Session.open(run, model, source, weights, device_of(device))
+    session = Session.open(run, model, source, weights, device_of(device), trust)
     with tempfile.TemporaryDirectory(prefix="ucan-explore-") as uploads:
         # Gradio reads both on import or when a page is made. They turn off its telemetry and keep uploads in a
         # temporary folder.
