@@ -265,6 +265,7 @@ KINDS = {
     "budget-learned": BudgetWise,
     "budget-composed": Composed,
     "splitting": Splitting,
+    "best": Isotropic,
 }
 METHODS = ("stability", "smoothadv", "macer", "smoothmix", "catrs", "acr", "sphere")  # presets named after their recipe
 KINDS |= dict.fromkeys((*METHODS, "clean", "denoised"), Isotropic)
