@@ -99,7 +99,7 @@ METHODS: dict[str, Method] = {
     "stability": Method(
         "the noisy copy should answer as the clean input does (Li et al., 2019)",
         "1 + m passes, m = 1",
-        "to compare with the literature; consistency is better at the same cost",
+        "to compare with the literature; not in our own comparison yet",
     ),
     "smoothadv": Method(
         "adversarial training through the noise (Salman et al., 2019)",
