@@ -142,13 +142,16 @@ class SmoothedClassifier(Smoothed):
             budget: a number, a map of the input's shape or a ``ucan.Budget``. The certificate then also states the ε
                 below which no change within ε·budget changes the answer (``budget_factor``; docs/shape.md).
             top: k asks another question: up to which change does each of the k most probable labels stay among the first k
-                (``Among``; docs/tasks.md)? With a fixed n and no budget.
+                (``Among``; docs/tasks.md)? Without a budget; ``stop`` takes radii before Σ, in the region's own norm.
             confidence: another question, too: up to which change does the class keep a smoothed probability of at least
-                this (``Confident``)? With a fixed n and no budget.
+                this (``Confident``)? As for ``top``.
 
         Returns:
             A certificate, or the answer to the other question, or an abstention, for each input, in order.
         """
+        if top is not None or confidence is not None:
+            question = _question(top, confidence, budget, bound)
+            return self.ask(x, question, self.plan(n0, n, alpha, norm, batch_size, precision, family, stop), seed)
         asked = self.budget_of(budget, x)
         plan = CertifyPlan(
             n0,
@@ -163,8 +166,6 @@ class SmoothedClassifier(Smoothed):
             family,
             budget=asked,
         )
-        if top is not None or confidence is not None:
-            return self.ask(x, _question(top, confidence, plan), plan, seed)
         inputs = self.check_inputs(x, plan.norm)
         check_family(plan, inputs)
         outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, _named(inputs, seed))))
@@ -593,12 +594,12 @@ def largest_other(counts: torch.Tensor, c_A: int) -> int:
     return int(others.max())
 
 
-def _question(top: int | None, confidence: float | None, plan: CertifyPlan) -> Question:
+def _question(top: int | None, confidence: float | None, budget: Any, bound: str) -> Question:
     """The question that ``certify`` is asked instead of its own."""
     if top is not None and confidence is not None:
         raise InvalidInput("top= and confidence= are two questions: ask one at a time.")
-    if plan.stop is not None or plan.budget is not None or plan.bound != "binary":
+    if budget is not None or bound != "binary":
         raise InvalidInput(
-            "with top= or confidence= the number of samples is fixed: leave stop=, budget= and bound= out."
+            "top= and confidence= have a bound of their own and no budget: leave budget= and bound= out."
         )
-    return Confidence(confidence) if top is None and confidence is not None else TopK(1 if top is None else top)
+    return Confidence(confidence) if confidence is not None else TopK(1 if top is None else top)

@@ -57,6 +57,13 @@ def ask(
     n0: Annotated[int, typer.Option(help="Number of samples that choose what the others test.")] = 100,
     n: Annotated[int, typer.Option(help="Number of samples.")] = 10_000,
     alpha: words.AlphaOption = 0.001,
+    stop: Annotated[
+        str | None,
+        typer.Option(
+            help="Stop sampling an input when the question is decided at this radius (or several: `0.1,0.2`), of the size "
+            "of --radius; --n is then the most. For `regression` with --within."
+        ),
+    ] = None,
     seed: words.NoiseSeedOption = "0",
     family: Annotated[int | None, typer.Option(min=1, help="Number of inputs that share α, fixed in advance.")] = None,
     device: words.DeviceOption = "auto",
@@ -120,6 +127,7 @@ def ask(
         n0=n0,
         n=n,
         alpha=alpha,
+        stop=stop,
         seed=words.seed_of(seed),
         family=family,
         batch_size=batch_size,
@@ -203,8 +211,15 @@ def in_words(done: Summary) -> str:
     lines = [
         f"{done.question}: {words.counted(done.inputs, 'input')}, {words.counted(done.abstained, 'abstention')}"
         f"{'; ' if told else ''}{', '.join(told)}.",
+        *([] if done.stop is None else [_stopped(done)]),
         *done.first,
         f"Scope {done.scope}: the guarantee is about {SCOPES[done.scope]}.",
         f"Answers: {done.run}",
     ]
     return "\n".join(lines)
+
+
+def _stopped(done: Summary) -> str:
+    """Say at which radii sampling stopped, and what it cost."""
+    radii = f"the radius {done.stop}" if "," not in (done.stop or "") else f"the radii {done.stop}"
+    return f"Sampling stopped when decided at {radii}: {done.mean_samples:,.0f} samples an input on average."

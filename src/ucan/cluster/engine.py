@@ -19,8 +19,8 @@ from ucan.errors import ClusterError
 from ucan.fingerprint import weights_hash
 from ucan.generators import Generator
 from ucan.plan import CertifyPlan, PredictPlan
-from ucan.sequential import Candidate
-from ucan.stopping import Case, Stop
+from ucan.sequential import Candidate, Terms
+from ucan.stopping import Stop
 from ucan.votes import Job, Request, Stream, VoteCounter, Votes
 
 # Seconds of work in a unit: long compared with the cost of a request (a millisecond), short compared with that of a lost
@@ -173,8 +173,8 @@ class ClusterEngine(Engine):
                 self.pool.step()
 
     def settled(
-        self, setup: Setup, candidates: Iterable[Candidate], stop: Stop, plan: CertifyPlan | PredictPlan
-    ) -> Iterator[Candidate]:
+        self, setup: Setup, candidates: Iterable[Any], stop: Stop, plan: CertifyPlan | PredictPlan
+    ) -> Iterator[Any]:
         """Each candidate when its votes satisfy the rule, or when it has used all n; in the order in which they finish.
 
         A rule sees a candidate's blocks in order, whichever worker counted them and whenever they arrived. While there are
@@ -270,10 +270,10 @@ class _Table:
         """Whether its next blocks, as far as they are here, settle a candidate; those of a class already chosen are in
         vain.
         """
-        block, case = self.counter.block, Case(self.cap, alpha, candidate.radius, self.counter.block)
+        block, terms = self.counter.block, Terms(stop, self.cap, alpha)
         while (votes := early.pop((candidate.source, candidate.seen // block), None)) is not None:
             take = min(block, candidate.end(self.cap) - candidate.seen)
-            if candidate.add(votes[:take], self.counter.num_classes, stop, case):
+            if candidate.add(votes[:take], self.counter.num_classes, terms, block):
                 return True
         return False
 

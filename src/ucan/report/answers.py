@@ -282,6 +282,7 @@ def command(run: Asked) -> str:
         "--n0": sampling.n0,
         "--n": sampling.n,
         "--alpha": sampling.alpha,
+        "--stop": sampling.stop,
         "--seed": sampling.seed if sampling.seed_source is None else sampling.seed_source,
         "--skip": None if config.data.skip == 1 else config.data.skip,
     }
