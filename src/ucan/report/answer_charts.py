@@ -165,8 +165,8 @@ def boxes(intervals: list[tuple[int, Interval]], data: Labelled | None) -> list[
 
 
 def interval_curve(one: Interval, target: float | None) -> dict[str, Any] | None:
-    """Where the first output stays, by the size of changes; None where the interval was asked for, and the radius was found."""
-    if one.within is not None:
+    """Where the first output stays, by the size of changes; None where there is only one size."""
+    if len(one.radii) < 2:
         return None
     lows, highs = (ends.flatten(1)[:, 0].tolist() for ends in (one.lowers, one.uppers))
     value = float(one.value.flatten()[0])
