@@ -117,7 +117,8 @@ class Enquirer:
             return isinstance(stop, Radii) and self.question.settled(asked, stop.radii)
 
     def begun(self, setup: Setup, i: int, x: torch.Tensor, M: Generator, plan: CertifyPlan) -> Enquiry:
-        """One input (1, *event) before its first answer."""
+        """One input (1, *event) before its first answer; a rule that the question cannot have is refused."""
+        self.question.check(self.engine.f, plan.stop)
         with self.engine.beside(x.device):
             shift, name = Shift.at(M, x, self.sizes, plan.norm), input_hash(x)
         phases = ("select", "estimate") if self.question.selects else ("estimate",)
