@@ -95,44 +95,13 @@ def ask(
 
     `ucan ask segmentation --radius 0.2 --model ucan.models.examples:shapes --data shapes -o runs/masks`
     """
+    options = locals()
     from ucan.questions.catalogue import question_named
     from ucan.runs.ask import AskJob
     from ucan.runs.ask import ask as run
 
     asked = question_named(question, _settings(question, radius, within, percentile, limits, top, confidence, rule))
-    job = AskJob(
-        question=asked,
-        model=model,
-        weights=weights,
-        law=law,
-        scale=scale,
-        exponent=exponent,
-        noise=noise,
-        classes=classes,
-        model_id=model_id,
-        trust=trust,
-        normalise=normalise,
-        unit=unit,
-        precision=precision,
-        arithmetic=arithmetic,
-        backend=backend,
-        device=device,
-        data=source,
-        split=split,
-        size=size,
-        channels=channels,
-        skip=skip,
-        most=most,
-        norm=words.norm_of(norm),
-        n0=n0,
-        n=n,
-        alpha=alpha,
-        stop=stop,
-        seed=words.seed_of(seed),
-        family=family,
-        batch_size=batch_size,
-        certificates=certificates,
-    )
+    job = words.job_of(AskJob, options, question=asked)
     done = run(job, out, Shown("asking", quiet))
     print(json.dumps(done.to_dict()) if as_json else in_words(done))
 
@@ -188,7 +157,6 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...]:
 
 def in_words(done: Summary) -> str:
     """Summarise the answers of a run."""
-    from ucan.certificate import SCOPES
     from ucan.rounding import ceil_digits, floor_percent, floor_significant
 
     shares = {
@@ -213,7 +181,7 @@ def in_words(done: Summary) -> str:
         f"{'; ' if told else ''}{', '.join(told)}.",
         *([] if done.stop is None else [_stopped(done)]),
         *done.first,
-        f"Scope {done.scope}: the guarantee is about {SCOPES[done.scope]}.",
+        words.scope_in_words(done.scope),
         f"Answers: {done.run}",
     ]
     return "\n".join(lines)
