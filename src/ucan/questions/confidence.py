@@ -15,8 +15,9 @@ from ucan.errors import InvalidInput
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
 from ucan.questions.record import Answer, Where
+from ucan.questions.topk import ahead
 from ucan.rounding import floor_digits
-from ucan.votes import Votes, as_answer
+from ucan.votes import Votes
 
 BOUND = "binary"
 
@@ -50,11 +51,7 @@ class Confident(Answer):
 
     def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
         """How far the best other class is ahead."""
-        logits = as_answer(output)
-        if logits.ndim != 2:
-            return torch.where(logits == self.prediction, -1.0, 1.0)[:, None]
-        others = torch.cat([logits[:, : self.prediction], logits[:, self.prediction + 1 :]], 1)
-        return others.amax(1, keepdim=True) - logits[:, self.prediction : self.prediction + 1]
+        return ahead(output, self.prediction, 1)
 
     def content(self, folder: Path | None) -> dict[str, Any]:
         """The class, the level and the bound."""

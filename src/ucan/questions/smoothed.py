@@ -12,7 +12,7 @@ import torch
 from ucan.arithmetic import Grid
 from ucan.certificate import Abstention
 from ucan.choices import PRECISIONS, check_choice
-from ucan.engine import Engine
+from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput
 from ucan.fingerprint import has_weights
 from ucan.generators import Generator, Isotropic
@@ -71,10 +71,8 @@ class Smoothed:
         """The answer to a question, or an abstention, for each of a batch of inputs (batch, *event), in order."""
         question.check(self.f, plan.stop)
         inputs = self.check_inputs(x, plan.norm)
-        if 1 < plan.family < len(inputs):
-            raise InvalidInput(f"family is {plan.family}, but there are {len(inputs)} inputs: give at least that many.")
-        outcomes = dict(self.ask_each(inputs, self.seeded(plan, seed, batch_hash(inputs)), question))
-        return [outcomes[i] for i in range(len(outcomes))]
+        plan.check_family(len(inputs))
+        return in_order(self.ask_each(inputs, self.seeded_for(inputs, plan, seed), question))
 
     def ask_each(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, question: Question
@@ -85,7 +83,9 @@ class Smoothed:
                 f"{self.M.describe()} noise is not added to its input, and only certificates of one class are known for it."
             )
         if plan.stop is not None:
-            yield from self._ask_stopping(inputs, plan, self.enquirer(question))
+            enquirer = self.enquirer(question)
+            for setup, enquiry in self.settled(inputs, plan, enquirer):
+                yield enquiry.index, enquirer.ended(setup, enquiry, plan)
             return
         phases = {**({"select": plan.n0} if question.selects else {}), "estimate": plan.n}
         for setup, i, request, kept in self.engine.counted(inputs, plan, phases):  # μ, Σ ← M
@@ -96,16 +96,16 @@ class Smoothed:
                 answer = question.conclude(asked)
             yield i, answer
 
-    def _ask_stopping(
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, enquirer: Enquirer
-    ) -> Iterator[tuple[int, Answer | Abstention]]:
-        """The same with looks at the answers so far: inputs leave the forward passes when they are decided."""
+    def settled(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, algorithm: Any
+    ) -> Iterator[tuple[Setup, Any]]:
+        """Each input, begun by an algorithm (its ``begun``), when the rule of the plan (its ``rule``) has ended its votes."""
         held = self.engine.held(inputs, plan)
-        for first in held:  # none, or the first, to learn how answers are kept
+        for first in held:  # none, or the first, to learn how votes are counted
             setup = first[0]
-            begun = (enquirer.begun(setup, i, x, M, plan) for _, i, x, M in itertools.chain([first], held))
-            for enquiry in self.engine.settled(setup, begun, enquirer.rule(plan), plan):
-                yield enquiry.index, enquirer.ended(setup, enquiry, plan)
+            begun = (algorithm.begun(setup, i, x, M, plan) for _, i, x, M in itertools.chain([first], held))
+            for seated in self.engine.settled(setup, begun, algorithm.rule(plan), plan):
+                yield setup, seated
 
     def enquirer(self, question: Question) -> Enquirer:
         """The model with a question, input by input."""
@@ -144,6 +144,10 @@ class Smoothed:
                 "this model cannot be identified, so no seed can be derived from it: give it a model_id."
             )
         return replace(plan, seed=DerivedSeed(self.engine.derived_seed(data_hash), data_hash))
+
+    def seeded_for(self, inputs: list[torch.Tensor], plan: AnyPlan, seed: Seed) -> AnyPlan:
+        """The plan with its seed, which may follow from these inputs."""
+        return self.seeded(plan, seed, batch_hash(inputs) if seed == "derived" else "")
 
     def identity(self) -> str | None:
         """The model's identity."""
@@ -184,6 +188,12 @@ class Smoothed:
         )
         made.engine.on_votes = engine.on_votes
         return made
+
+
+def in_order(outcomes: Iterable[tuple[int, Any]]) -> list[Any]:
+    """Outcomes by their numbers, from 0."""
+    found = dict(outcomes)
+    return [found[i] for i in range(len(found))]
 
 
 def own_norm(g: Smoothed, norm: float | None) -> float:

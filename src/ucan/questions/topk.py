@@ -44,6 +44,15 @@ def stays_among(p: float, others: np.ndarray, k: int, shift: Shift, r: float) ->
     return float(shift.least(p, r)) > float(reached.min())
 
 
+def ahead(output: Any, label: int, k: int) -> torch.Tensor:
+    """How far the k-th of the other classes is ahead of a label, (n, 1), by logits; ±1 for class numbers."""
+    logits = as_answer(output)
+    if logits.ndim != 2:
+        return torch.where(logits == label, -1.0, 1.0)[:, None]
+    others = torch.cat([logits[:, :label], logits[:, label + 1 :]], 1)
+    return others.topk(min(k, others.shape[1]), dim=1).values[:, -1:] - logits[:, label : label + 1]
+
+
 @dataclass(frozen=True, eq=False)
 class Among(Answer):
     """Each of ``labels`` is among the ``k`` most probable ones for every change of size below its radius in ``radii``.
@@ -95,12 +104,7 @@ class Among(Answer):
 
     def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
         """How far the k-th of the others is ahead of the first label."""
-        logits = as_answer(output)
-        if logits.ndim != 2:
-            return torch.where(logits == self.prediction, -1.0, 1.0)[:, None]
-        own = logits[:, self.prediction : self.prediction + 1]
-        others = torch.cat([logits[:, : self.prediction], logits[:, self.prediction + 1 :]], 1)
-        return others.topk(min(self.k, others.shape[1]), dim=1).values[:, -1:] - own
+        return ahead(output, self.prediction, self.k)
 
     def content(self, folder: Path | None) -> dict[str, Any]:
         """K, labels, radii and bounds."""
