@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -193,6 +194,7 @@ def test_a_stopped_answer_is_its_own_whatever_company_it_had(kind):
         mine, theirs = one.to_dict(), other.to_dict()
         assert mine["evidence"].pop("batch_size") != theirs["evidence"].pop("batch_size") and mine == theirs
         assert one.evidence.n in one.evidence.looks == looks_of(4000) and one.evidence.cap == 4000
+        assert one.evidence.bound.endswith(f", look {looks_of(4000).index(one.evidence.n) + 1} of 7")
     assert together[0].evidence.n <= 500 and not together[0].abstained
     fixed = g.certify(x[:1], n=4000, **{**options, "stop": None})[0]
     assert fixed.evidence.looks == () and fixed.evidence.n == 4000
@@ -247,3 +249,16 @@ def test_a_stopped_run_says_where_it_looks_and_resumes(tmp_path):
     assert min(one["evidence"]["n"] for one in records(tmp_path / "run").values()) < 200
     with pytest.raises(InvalidInput, match=r"stop: the run has '?0\.2"):
         run(*[0.3 if word == 0.2 else word for word in words], "-o", tmp_path / "run")
+
+
+def test_abstentions_from_questions_follow_the_schema(tmp_path):
+    """They are the records of abstentions that readers of certificates know."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(ucan.__file__).parent / "certificate.schema.json").read_text(encoding="utf-8"))
+    for kind, (made, options) in CLAIMS.items():
+        narrow = {"confidence": {"confidence": 0.999}, "regression": {"within": 1e-3}}.get(kind, {})
+        for stop in (None, options["stop"]):
+            asked = {**options, **narrow, "stop": stop}
+            (one,) = made().certify(torch.tensor([[-1.5, 0.0, 0.0, 0.0]]) * (kind == "top"), n=60, **asked)
+            assert one.abstained
+            jsonschema.Draft202012Validator(schema).validate(one.to_dict())
