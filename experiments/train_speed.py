@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.launch == "each":
-        loop._compiled = lambda classifier, recorded: torch.compile(classifier)  # noqa: ARG005
+        loop._compiled = lambda classifier, recorded: torch.compile(classifier)
     torch._dynamo.config.recompile_limit = 64
     data, found = pictures(), {"machine": machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))}
     for name in args.rows:

@@ -413,7 +413,7 @@ class Average:
 
 
 def _compiled(classifier: nn.Module, recorded: bool) -> Any:
-    """The compiled classifier; ``recorded`` replays its kernels as one graph, since launching them takes longer than they run."""
+    """The compiled classifier; ``recorded`` replays its kernels as graphs, since launching them takes longer than they run."""
     return torch.compile(classifier, mode="reduce-overhead") if recorded else torch.compile(classifier)
 
 
