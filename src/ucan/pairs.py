@@ -6,7 +6,7 @@ Pure functions in float64. The proof stands in docs/recertify.md.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from scipy import special
@@ -18,62 +18,72 @@ ROUNDING = 1e-13
 # The bound is at most this below the largest p that is rejected.
 PRECISION = 1e-10
 
+Excess = Callable[[float, int | None], tuple[float, int]]
+
 
 def joint_lower_bound(hits: int, n: int, lost: int, gained: int, m: int, alpha: float, changed: float) -> float:
     """With probability at least 1 − α, the new classifier's p is not below this, if P(lost) + P(gained) is at most ``changed``.
 
     ``hits`` of n votes of the old classifier are for the class; of m further draws, shown to both, ``lost`` and ``gained``
     changed sides. A p is rejected if under no classifiers with p_new ≤ p the estimate hits/n − (lost − gained)/m reaches what
-    was observed with a probability above α. n and m must be fixed in advance.
+    was observed with a probability above α. The bound is never above that of n + m votes that all agree. n and m must be
+    fixed in advance.
     """
-    estimate = min(1.0, max(0.0, hits / n - (lost - gained) / m))
+    estimate = min(math.exp(math.log(alpha) / (n + m)), max(0.0, hits / n - (lost - gained) / m))
 
-    def excess(p: float) -> float:
-        """Above 0 where p is not rejected; nearly linear in p."""
-        tail = float(estimate_tails(hits, n, lost - gained, m, p, changed).max())
-        return float(special.ndtri(min(tail, 1 - 1e-16)) - special.ndtri(alpha))
+    def excess(p: float, cell: int | None) -> tuple[float, int]:
+        """Above 0 where p is not rejected, nearly linear in p, and the cell that says so; or what a given one says."""
+        tails = estimate_tails(hits, n, lost - gained, m, p, changed, cell)
+        return float(special.ndtri(min(float(tails.max()), 1 - 1e-16)) - special.ndtri(alpha)), int(tails.argmax())
 
-    step = max(1e-6, -float(special.ndtri(alpha)) * math.sqrt(estimate * (1 - estimate) / n + changed / m))
-    low = high = estimate
-    at_low = at_high = excess(estimate)
+    spread = math.sqrt(estimate * (1 - estimate) / n + changed / m)
+    p, (over, cell) = estimate, excess(estimate, None)
+    while over > 0 and p > 0:
+        # As long as one cell stands for all, p goes down to what that one rejects; then all are asked.
+        p = _rejected_below(p, over, max(1e-6, -spread * special.ndtri(alpha)), excess, cell)
+        over, cell = excess(p, None)
+    return p if over <= 0 else 0.0
+
+
+def _rejected_below(high: float, at_high: float, step: float, excess: Excess, cell: int) -> float:
+    """From a p down to one that this cell rejects, at most ``PRECISION`` below one that it does not; 0 if it rejects none."""
+    low, at_low = high, at_high
     while at_low > 0:
         if low == 0:
             return 0.0
         high, at_high = low, at_low
         low, step = max(0.0, low - step), 2 * step
-        at_low = excess(low)
-    return _turning_point(excess, low, at_low, high, at_high)
-
-
-def _turning_point(excess: Any, low: float, at_low: float, high: float, at_high: float) -> float:
-    """A p where ``excess`` is at most 0, as it is at ``low``, and near it one where it is not (the Illinois method)."""
+        at_low, _ = excess(low, cell)
     side = 0
-    while high - low > PRECISION:
+    while high - low > PRECISION:  # the Illinois method
         middle = low + (high - low) * at_low / (at_low - at_high)
         middle = min(max(middle, low + PRECISION / 2), high - PRECISION / 2)
-        found = excess(middle)
+        found, _ = excess(middle, cell)
         if found <= 0:
             low, at_low, at_high = middle, found, at_high / (2 if side < 0 else 1)
-            side = -1
         else:
             high, at_high, at_low = middle, found, at_low / (2 if side > 0 else 1)
-            side = 1
+        side = -1 if found <= 0 else 1
     return low
 
 
-def estimate_tails(hits: int, n: int, net: int, m: int, p: float, changed: float) -> np.ndarray:
-    """For each cell of p_old, a bound on P(the estimate is at least hits/n − net/m) where p_new is at most p.
+def estimate_tails(
+    hits: int, n: int, net: int, m: int, p: float, changed: float, cell: int | None = None
+) -> np.ndarray:
+    """For each cell of p_old, or for one, a bound on P(the estimate is at least hits/n − net/m) where p_new is at most p.
 
     Under p_new = p, with d = p_old − p and T votes lost net of those gained, this is E h(T), h(t) = P(Bin(n, p_old) ≥
     hits + (t − net)·n/m). It rises with p_old and falls with d; so in a cell the largest p_old and the smallest d are taken.
     h is replaced by a convex function that is not below it, for which the worst is that as many votes change as can.
     """
     ends = np.linspace(max(0.0, p - changed), min(1.0, p + changed), CELLS + 1)
+    ends = ends if cell is None else ends[cell : cell + 2]
     d = np.clip(ends[:-1] - p, -changed, changed)
     first, chances = net_changes(d, m, changed)
     at = hits + (first[:, None] + np.arange(chances.shape[1]) - net) * (n / m)
     tails = _convex(_tail(at, n, ends[1:, None]))
-    return (chances * tails).sum(1)
+    found: np.ndarray = (chances * tails).sum(1)
+    return found
 
 
 def net_changes(d: np.ndarray, m: int, changed: float) -> tuple[np.ndarray, np.ndarray]:
