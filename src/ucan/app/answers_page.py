@@ -30,6 +30,12 @@ class AnswersPage:
                 with gr.Column(scale=7, min_width=320):
                     gr.HTML(panels.heading("The answer, and how far it holds"))
                     self.result = gr.HTML(answer_panel(session, first), elem_id="result")
+            with gr.Row(equal_height=False):
+                with gr.Column(scale=5, min_width=320):
+                    self._lay_out_trial()
+                with gr.Column(scale=7, min_width=320):
+                    gr.HTML(panels.heading("What came of it"))
+                    self.tried = gr.HTML(panels.hint(TRY), elem_id="tried")
             self._connect()
 
     def _lay_out_choice(self, first: int) -> None:
@@ -44,6 +50,8 @@ class AnswersPage:
             elem_id="input",
         )
         self.shown = gr.HTML(input_panel(self.session, first), elem_id="shown")
+
+    def _lay_out_trial(self) -> None:
         gr.HTML(panels.heading("Try the claim", 2))
         able = self.session.g is not None
         self.check = gr.Button("Check with fresh samples", size="lg", elem_id="check", interactive=able)
@@ -56,7 +64,6 @@ class AnswersPage:
             elem_id="multiple",
         )
         self.attack = gr.Button("Attack", variant="stop", size="lg", elem_id="attack", interactive=able)
-        self.tried = gr.HTML(panels.hint(TRY), elem_id="tried")
 
     def _connect(self) -> None:
         silent: dict[str, Any] = {"show_progress": "hidden"}
