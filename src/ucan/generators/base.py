@@ -134,6 +134,12 @@ class Generator(nn.Module):
         mu, scale = self(x) if noise is None else noise
         return as_scale(scale).apply(eps) + (x + mu)
 
+    def noise_size(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """The mean size of the noise in each entry of inputs like x (1, *event), in their units, over n draws: (*event)."""
+        mu, _ = self(x)
+        centre = torch.zeros_like(x) - mu  # x + μ is 0 here, so that nothing is lost in rounding
+        return self.perturb(centre, law, n, rng)[:, 0].abs().mean(0)
+
     def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
         """Fill blocks ``out`` (blocks, n, *event) with noisy copies of one input (1, *event).
 
