@@ -240,14 +240,15 @@ class Engine:
         """Each input with its noise, which a GPU begins to compute for some inputs ahead: between the kernels of forward
         passes each of its own has to wait for its turn.
         """
-        ahead = AHEAD if device.type == "cuda" and self.M.looks() else 0
-        under_way = deque[tuple[torch.Tensor, Callable[[], Generator]]]()
+        most = AHEAD if device.type == "cuda" and self.M.looks() else 0
+        ahead, under_way = min(1, most), deque[tuple[torch.Tensor, Callable[[], Generator]]]()
         for x in inputs:
             there = x.to(device)
-            with self._apart(device) if ahead else nullcontext():
+            with self._apart(device) if most else nullcontext():
                 under_way.append((there, self.M.starting(there)))
             if len(under_way) > ahead:
                 yield under_way.popleft()
+                ahead = min(ahead + 1, most)  # by and by: at the beginning the device has nothing to do yet
         yield from under_way
 
     @contextmanager
