@@ -2,22 +2,24 @@
 
 `python tests/examples.py FOLDER [PAGE...]` makes what the examples speak of (a model, pictures, tables) in FOLDER, and runs
 every Python block and `ucan` line there. Where an example needs a package that is not installed, it must end in one line
-that says which, and how to install it.
+that says which, and how to install it; or the example imports that package itself, and the page names the extra.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```py(?:thon)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 MADE = re.compile(r" (?:-o|>) (\S+)")
-LINE = re.compile(r"^    (ucan [a-z].*?)(?:\s{2,}#.*)?$", re.MULTILINE)
+LINE = re.compile(r"^(?:    |```sh\n)(ucan [a-z].*?)(?:\s{2,}#.*)?$", re.MULTILINE)
 
 # What makes an example short. What an example says itself comes first.
 SHORT = {
@@ -30,7 +32,9 @@ SHORT = {
     "train": {"--set": "epochs=1"},
 }
 # What cannot be run here: a server that does not end, data that are not there, an hour of work, what stands for more.
-LEFT_OUT = re.compile(r"explore|serve|imagenet|cifar|mnist|--cluster|…|bench|srun|torchrun|tuned|stripes|demo")
+LEFT_OUT = re.compile(
+    r"explore|serve|imagenet|cifar|mnist|--cluster|…|bench|pretrained|srun|torchrun|tuned|stripes|demo"
+)
 
 WORLD = '''
 import csv, pickle
@@ -51,6 +55,8 @@ class Net(nn.Module):
     def forward(self, x):
         return self.linear(x.mean((2, 3)))
 resnet = Net().eval()
+def net():
+    return Net()
 """)
 rng = np.random.default_rng(0)
 for name, grey in (("dark", 40), ("light", 200)):
@@ -62,6 +68,7 @@ Image.open("images/light/7.png").save("digit.png")
 np.savez("test.npz", x=np.stack([np.moveaxis(np.asarray(Image.open(f"images/dark/{k}.png")), 2, 0) for k in range(3)]),
          y=[0, 0, 0])
 from mymodels import Net
+torch.save(Net().state_dict(), "net.pt")
 batch = torch.export.Dim("batch", min=1, max=4096)
 program = torch.export.export(Net().eval(), (torch.zeros(4, 3, 16, 16),), dynamic_shapes=({0: batch},))
 torch.export.save(program, "net.pt2")
@@ -96,6 +103,28 @@ BEFORE: dict[str, str] = {
     "runs/digits-isotropic": "ucan train digits-isotropic --set epochs=1 -o runs/digits-isotropic",
     "runs/digits": "ucan train digits-isotropic --set epochs=1 -o runs/digits",
 }
+
+
+# Runs blocks of a page one after the other, as one program, and prints what is wrong. A block for which a package is not
+# installed is left, and so are those that need its names.
+PROGRAM = """
+import json, sys
+page, stated, code = json.loads(sys.stdin.read())
+left = False
+for line, block in code:
+    try:
+        exec(compile(chr(10) * (line - 1) + block, page, "exec"), globals())
+    except Exception as error:
+        lacks = "pip install" in str(error) or (stated and isinstance(error, ImportError))
+        left |= lacks
+        wrong = not (lacks or (left and isinstance(error, NameError)))
+        print("wrong" if wrong else "left", line, repr(error))
+"""
+
+
+def named(page: Path) -> str:
+    """Its name here: tutorials/table."""
+    return page.relative_to(ROOT).with_suffix("").as_posix().removeprefix("docs/")
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
@@ -149,16 +178,21 @@ def run(words: list[str], folder: Path) -> str:
     return f"{shell}: {done.stderr.strip()[-400:] or done.stdout.strip()[-400:]}"
 
 
+def run_blocks(page: Path, folder: Path) -> tuple[list[str], set[str]]:
+    """Run the Python blocks of a page in the folder: what is wrong, and the files that blocks left out would have made."""
+    text = page.read_text(encoding="utf-8")
+    given = json.dumps([str(page), "ucan[" in text or "pip install" in text, blocks(page)])
+    program = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(program, cwd=folder, input=given, capture_output=True, text=True, timeout=600)
+    said = re.findall(r"^(wrong|left) (\d+) (.*)$", done.stdout, re.MULTILINE)
+    wrong = [f"{page.name}, line {line}: {error}" for word, line, error in said if word == "wrong"]
+    left = "".join(code for line, code in blocks(page) if ("left", str(line)) in [one[:2] for one in said])
+    return wrong + ([done.stderr.strip()[-400:]] if done.returncode else []), set(re.findall(r'"([\w./-]+)"', left))
+
+
 def check_page(page: Path, folder: Path) -> list[str]:
     """Run the examples of a page in the folder; what is wrong."""
-    wrong, lacking = list[str](), set[str]()
-    code = "\n\n".join(code for _, code in blocks(page))
-    if code:
-        (folder / "blocks.py").write_text(code, encoding="utf-8")
-        done = subprocess.run([sys.executable, "blocks.py"], cwd=folder, capture_output=True, text=True, timeout=600)
-        last = (done.stderr.strip().splitlines() or [""])[-1]
-        if done.returncode and "pip install" not in last:
-            wrong.append(f"{page.name}, Python: {last}")
+    wrong, lacking = run_blocks(page, folder)
     lines = [line for line in commands(page) if not LEFT_OUT.search(line)]
     for line in set(commands(page)) - set(lines):
         lacking |= set(MADE.findall(line)) - set(MADE.findall(" ".join(lines)))
@@ -191,13 +225,13 @@ def main(folder: Path, names: list[str]) -> int:
     """Run the examples of these pages, or of all; the number of those that do not work."""
     wrong = []
     for page in PAGES:
-        if (names and page.stem not in names) or not (blocks(page) or commands(page)):
+        if (names and named(page) not in names) or not (blocks(page) or commands(page)):
             continue
-        place = folder / page.stem
+        start, place = time.monotonic(), folder / named(page)
         place.mkdir(parents=True)
         subprocess.run([sys.executable, "-W", "ignore", "-c", WORLD], cwd=place, check=True, capture_output=True)
         found = check_page(page, place)
-        print(f"{page.name}: {'; '.join(found) or 'all run'}", flush=True)
+        print(f"{named(page)}, {time.monotonic() - start:.0f} s: {'; '.join(found) or 'all run'}", flush=True)
         wrong += found
     return len(wrong)
 

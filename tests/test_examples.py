@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from examples import PAGES, ROOT, commands, shortened
+from examples import PAGES, ROOT, commands, named, shortened
 from ucan.cli import app
 
-COMMANDS = [(page.stem, line) for page in PAGES for line in commands(page) if "…" not in line]
+COMMANDS = [(named(page), line) for page in PAGES for line in commands(page) if "…" not in line]
 
 
 @pytest.mark.parametrize("page, line", COMMANDS, ids=[f"{page}: {line}" for page, line in COMMANDS])

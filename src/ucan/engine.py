@@ -126,6 +126,10 @@ class Engine:
         counter.on_votes = self.on_votes
         return Setup(counter, backend, weights, self.identity, self.M.record())
 
+    def placed(self, engine: Engine) -> Engine:
+        """The engine of another classifier, with its votes counted where this one's are."""
+        return engine
+
     def precision_of(self, plan: CertifyPlan | PredictPlan) -> str | None:
         """The precision to run f in: the requested one, or else the classifier's."""
         return self.precision if plan.precision is None else plan.precision
