@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from examples import PAGES, ROOT, commands, named, shortened
+from examples import PAGES, ROOT, commands, named, run_blocks, shortened
 from ucan.cli import app
 
 COMMANDS = [(named(page), line) for page in PAGES for line in commands(page) if "…" not in line]
@@ -26,8 +26,45 @@ def test_the_pages_have_commands() -> None:
     assert {page for page, _ in COMMANDS} >= {"commands", "tables", "training", "audit", "scale"} and len(COMMANDS) > 40
 
 
+PAGE = """
+```python
+a = 1
+```
+
+```py
+import not_there
+
+b, c = 2, open("made/by-b.txt", "w")
+```
+
+```python
+print(b + 1)
+```
+
+```python
+print(open("made/by-b.txt").read())
+```
+
+```python
+b = a + 1
+print(1 / (b - 2))
+```
+"""
+
+
+@pytest.mark.parametrize("text, wrong", [(PAGE, [7, 13, 17, 21]), (PAGE + "pip install not-there", [21])])
+def test_a_block_is_left_only_for_want_of_a_package(text: str, wrong: list[int], tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(text)
+    found, files = run_blocks(tmp_path / "page.md", tmp_path)
+    assert [line.partition(":")[0] for line in found] == [f"page.md, line {number}" for number in wrong]
+    assert files == ({"made/by-b.txt"} if wrong == [21] else set())
+
+
+TRAINED = ["training", "tutorials/train", "tutorials/paper", "generators", "registry", "neighbours"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("extra, pages", [("", []), ("[train]", ["training"])], ids=["bare", "train"])
+@pytest.mark.parametrize("extra, pages", [("", []), ("[train]", TRAINED)], ids=["bare", "train"])
 def test_every_example_runs_after_an_installation_without_the_development_extras(
     tmp_path: Path, extra: str, pages: list[str]
 ) -> None:
