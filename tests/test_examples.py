@@ -1,5 +1,6 @@
 """The commands of README and docs: each is one that the program understands; and all examples run in a bare installation."""
 
+import os
 import subprocess
 import sys
 import venv
@@ -76,7 +77,7 @@ def test_every_example_runs_after_an_installation_without_the_development_extras
     installed = subprocess.run(install, capture_output=True, text=True, cwd=tmp_path)
     if installed.returncode:
         pytest.skip(f"pip cannot install here: {installed.stderr[-200:]}")
-    done = subprocess.run(
-        [python, ROOT / "tests" / "examples.py", tmp_path / "work", *pages], capture_output=True, text=True
-    )
+    program = [python, ROOT / "tests" / "examples.py", tmp_path / "work", *pages]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(program, capture_output=True, text=True, env=bare)
     assert done.returncode == 0, done.stdout
