@@ -18,6 +18,7 @@ from torch import nn
 
 from ucan.arithmetic import REAL, Grid, arithmetic_of
 from ucan.backends import Backend, prepare
+from ucan.choices import BACKENDS
 from ucan.errors import ModelError
 from ucan.evidence import Evidence, Noise, law_to_json
 from ucan.fingerprint import identity, plain_state, weights_hash
@@ -129,6 +130,16 @@ class Engine:
     def placed(self, engine: Engine) -> Engine:
         """The engine of another classifier, with its votes counted where this one's are."""
         return engine
+
+    @contextmanager
+    def running(self, backend: str) -> Iterator[None]:
+        """Inside, f is run in this way; one that is not a choice, such as that of a function, changes nothing."""
+        own = self.backend
+        self.backend = backend if backend in BACKENDS else own
+        try:
+            yield
+        finally:
+            self.backend = own
 
     def precision_of(self, plan: CertifyPlan | PredictPlan) -> str | None:
         """The precision to run f in: the requested one, or else the classifier's."""
