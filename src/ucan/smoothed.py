@@ -449,6 +449,7 @@ class SmoothedClassifier(Smoothed):
         made = SmoothedClassifier(
             at(held), self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, self.step
         )
+        made.engine = engine.placed(made.engine)
         made.engine.on_votes = engine.on_votes
         return made
 
