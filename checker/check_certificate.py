@@ -6,7 +6,8 @@ Needs Python 3.11 or later, NumPy and SciPy; neither PyTorch nor UCAN, and it sh
 recomputed link by link: votes → bound on the probability p → radius R of the region → ball inside the region, ALM,
 volume and factor of a budget. Answers to other questions (format 4) go the same way, as far as the file holds what they
 rest on: it has no numbers of a regression and no votes of single labels and pixels. A claim may be smaller than what
-follows, never larger (by more than rounding, 1e-9 of it). Exit code 0: nothing is wrong. 1: something is. 2: the file, or a part of it, cannot be read or checked.
+follows, never larger (by more than rounding, 1e-9 of it). Exit code 0: nothing is wrong. 1: something is. 2: the file, or
+a part of it, cannot be read or checked.
 """
 
 from __future__ import annotations
