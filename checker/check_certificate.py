@@ -1049,6 +1049,8 @@ class Answered(Claim):
         """The checks of this kind of answer, in order."""
         every: dict[str, Callable[[], str]] = {"votes": self.votes, "settings": self.settings, "scope": self.scope}
         every["noise"] = self.known
+        if "budget" in self.record or "budget_factor" in self.record:
+            every["budget"] = self.budget
         if self.kind == "confidence":
             return {**every, "class": self.chosen, "bound": self.bounds, "region": self.confident}
         if self.kind == "top-k":
@@ -1123,6 +1125,15 @@ class Answered(Claim):
         if holds(far):
             raise NotChecked("the claim holds at every radius, which nothing here can show")
         return turning_point(holds, 0.0, far) if holds(0.0) else 0.0
+
+    def budget(self) -> str:
+        """The budget times its factor lies in the region."""
+        claimed, scale = number(self.record, "budget_factor", 0), field(self.region, "scale")
+        asked = budget_of(field(self.record, "budget"), self.folder, self.dim)
+        sigma = diagonal_of(scale, self.folder, self.dim)
+        if sigma is None:
+            return self.full_budget(claimed, asked, {self.norm: self.R}, inverse_of(scale, self.folder, self.dim))
+        return follows("budget factor", claimed, self.R / budget_size(asked, 1 / sigma, self.norm))
 
     def absent(self) -> str:
         """What the file does not hold."""
