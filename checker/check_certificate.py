@@ -298,6 +298,22 @@ def radius_of(law: Any, norm: float, dim: int, p_a: float, p_b: float | None) ->
     return lam * gap * dim / (a - dim)
 
 
+def crossing_of(law: Any, norm: float, dim: int, p: float, floor: float) -> float:
+    """How far a set of probability p can be moved, at least, before it has less than ``floor``; 0 if it has."""
+    name, lam = field(law, "name"), number(law, "scale", 0)
+    if "module" in law or name not in NORMS:
+        raise NotChecked(f"the law {name} does not come with UCAN")
+    if p <= floor:
+        return 0.0
+    if name == "Gaussian" and norm == 2:
+        return lam * (gaussian_quantile(p) - gaussian_quantile(floor))
+    if (name == "Laplace" and norm == 1) or (name == "ExpInf" and (norm == math.inf or dim == 1)):
+        return lam * (laplace_quantile(p) - laplace_quantile(floor))
+    if name == "Uniform":
+        return 2 * lam * (p - floor) if norm == 1 else -2 * lam * math.expm1(math.log1p(floor - p) / dim)
+    raise NotChecked(f"how {name} noise carries a threshold in {show(norm)} is not known here")
+
+
 # --- from the region to balls and volumes ---
 
 
@@ -561,7 +577,7 @@ class Claim:
     def __init__(self, record: Any, folder: Path) -> None:
         self.record, self.folder, self.evidence = record, folder, field(record, "evidence")
         self.kind, self.format = field(record, "kind"), field(record, "format")
-        if self.format not in (1, 2, 3) or self.kind not in ("certificate", "abstention", "prediction"):
+        if self.format not in (1, 2, 3) or self.kind not in ("certificate", "abstention", "prediction", "level"):
             raise Unreadable(f"this is a {self.kind!r} of format {self.format!r}, and formats 1 to 3 are known")
         # An abstention that claims nothing may have had no vote: a deadline came first.
         self.nothing = self.kind == "abstention" and record.get("p_lower") == 0
@@ -571,7 +587,7 @@ class Claim:
         self.told = field(self.evidence, "noise") if old is None else {"line": old}
         self.old = self.told.get("kind") is None
         self.asked = norm_of(record)
-        if self.kind == "certificate":
+        if self.kind in ("certificate", "level"):
             self.region = field(record, "region")
             shape = field(self.region, "shape")
             if not isinstance(shape, list) or not shape or any(type(s) is not int or s < 1 for s in shape):
@@ -581,6 +597,7 @@ class Claim:
             if self.norm is None:
                 raise Unreadable("the region has no norm")
             self.asked = self.norm if self.asked is None else self.asked
+        if self.kind == "certificate":
             self.p_a = number(record, "p_lower", 0, 1)
             self.p_b = None if field(record, "p_upper") is None else number(record, "p_upper", 0, 1)
 
@@ -591,6 +608,8 @@ class Claim:
             every["choice"] = self.choice
         if self.kind == "abstention":
             return {**every, "bound": self.abstained}
+        if self.kind == "level":
+            return {**every, "scope": self.scope, "side": self.side, "region": self.kept, "radius": self.radius}
         every = {**every, "scope": self.scope, "class": self.chosen}
         if self.kind == "prediction":
             return {**every, "test": self.test}
@@ -601,7 +620,10 @@ class Claim:
         """The choice of a router is about the same input and norm, and its answer claims no more; it has its own checks."""
         choice = Claim(self.record["choice"], self.folder)
         if self.format != 3 or choice.kind == "abstention" or choice.record.get("choice") is not None:
-            raise Wrong("the choice of a router is a certificate or a prediction of its own, in format 3")
+            raise Wrong("the choice of a router is a certificate, a level or a prediction of its own, in format 3")
+        answer = None if self.kind == "abstention" else whole(self.record, "prediction")
+        if choice.kind == "level" and answer is not None and whole(choice.record, "top") != answer:
+            raise Wrong("what is claimed of a threshold is about another class than the answer")
         mine, other = (field(claim.evidence, "exact_hash") for claim in (self, choice))
         if mine is None or mine != other or self.asked != choice.asked:
             raise Wrong("the choice is about another input or another norm")
@@ -613,6 +635,35 @@ class Claim:
             if name in self.record:
                 follows(name, number(self.record, name, 0), number(choice.record, name, 0))
         return "the choice is about the same input, and no more is claimed than it covers"
+
+    def side(self) -> str:
+        """The bound on p follows from the votes at α/2, and p is on its side of the threshold."""
+        if self.bound != "binary":
+            raise Wrong(f"a level is bounded by the binary bound, and this one is {self.bound!r}")
+        top, p, threshold = whole(self.record, "top"), number(self.record, "p", 0, 1), number(self.record, "threshold")
+        if top >= len(self.counts) or not 0 < threshold < 1 or (p > threshold) != field(self.record, "above"):
+            raise Wrong("the class is none of the votes', or p is not on its side of the threshold")
+        if self.record["above"]:
+            return follows(f"p of class {top}", p, at_least(self.counts[top], self.n, self.alpha / 2))
+        most = max((count for c, count in enumerate(self.counts) if c != top), default=0)
+        least = 1 - at_least(self.n - most, self.n, self.alpha / 2)
+        if p < least * (1 - SLACK):
+            raise Wrong(f"at most {p:.12g} is claimed of every class but {top}, and {least:.12g} follows")
+        return f"p of every class but {top}, {p:.12g}, is not below {least:.12g}"
+
+    def kept(self) -> str:
+        """The radius of the region in which a bounded probability stays on its side of the threshold."""
+        law, p, threshold = (
+            field(self.evidence, "law"),
+            number(self.record, "p", 0, 1),
+            number(self.record, "threshold"),
+        )
+        have, floor = (p, threshold) if field(self.record, "above") else (1 - p, 1 - threshold)
+        kind, own, _ = self.noise()
+        if not own or kind not in KINDS:
+            raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
+        limit = crossing_of(law, self.norm, self.dim, have, floor) - self.rounding()
+        return follows(f"{show(self.norm)} region of radius", self.R, limit)
 
     def votes(self) -> str:
         """The votes add up to n."""
@@ -858,7 +909,7 @@ class Claim:
     def shape(self) -> Shape:
         """Σ, measured for the norm asked for."""
         if not hasattr(self, "_shape"):
-            scale, mean = field(self.region, "scale"), field(self.record, "mean")
+            scale, mean = field(self.region, "scale"), None if self.kind == "level" else field(self.record, "mean")
             if mean is not None:  # it does not enter, but its file must be the one that is named
                 tensors_of(mean, self.folder)
             self._shape = shape_of(scale, self.folder, self.dim, self.asked, self.norm)
@@ -938,9 +989,7 @@ def check(record: Any, folder: Path) -> list[tuple[str, str, str]]:
             lines.append(("not checked", name, f"it cannot be read: {type(error).__name__}: {error}"))
         except Wrong as wrong:
             lines.append(("FAIL", name, str(wrong)))
-    if isinstance(record.get("choice"), dict) and record["choice"].get("kind") == "level":
-        lines.append(("not checked", "choice: level", "a choice by a threshold is not checked here"))
-    elif isinstance(record.get("choice"), dict):
+    if isinstance(record.get("choice"), dict):
         lines += [(verdict, f"choice: {name}", words) for verdict, name, words in check(record["choice"], folder)]
     return lines
 

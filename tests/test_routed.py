@@ -13,6 +13,7 @@ from scipy.stats import norm as normal
 from torch import nn
 
 import ucan
+from ucan.audit import Budget, Ledger, audit_all, summarise
 from ucan.certificate import from_dict, load_json, save_json
 from ucan.errors import InvalidInput
 from ucan.region import Intersection
@@ -236,7 +237,9 @@ def test_no_radius_is_larger_than_the_truth(rule: dict[str, float]) -> None:
     truths = [true_radius(x[i : i + 1], **rule) for i, _ in made]
     assert all(c.prediction == answer_at(x[i : i + 1], **rule)[0] for i, c in made)
     assert all(c.radius <= truth for (_, c), truth in zip(made, truths, strict=True))
-    assert len(made) > 25 and ({c.expert for _, c in made} == {0, 1} or rule == {"tau": 0.5})  # of two classes one has half
+    assert len(made) > 25 and (
+        {c.expert for _, c in made} == {0, 1} or rule == {"tau": 0.5}
+    )  # of two classes one has half
     assert np.median([c.radius / truth for (_, c), truth in zip(made, truths, strict=True)]) > 0.6
     for one, c in zip(cascade(**rule).predict(x, n=5000), outcomes, strict=True):
         assert one.abstained or c.abstained or one.prediction == c.prediction
@@ -306,6 +309,26 @@ def test_a_claim_about_a_threshold_alone_does_not_stand_where_there_is_a_veto() 
     assert made.choice.above and made.choice.of == 0
     failed = [c.name for c in verify(made, cascade(tau=0.5, veto=0.2), x, n=2000).checks if not c.passed]
     assert failed == ["choice threshold"]
+
+
+@pytest.mark.parametrize("attack", ["gradient", "black-box"])
+@pytest.mark.parametrize("veto", [0.0, 0.2])
+def test_the_auditor_finds_false_claims_about_a_threshold(tmp_path, attack: str, veto: float) -> None:
+    """Half-spaces are the worst case, so a radius that is 1.3 times too large breaks, and an honest one does not."""
+    system = cascade(tau=0.5 if veto else TAU, veto=veto)
+    x = torch.tensor([[0.9, 0.4, 0.0], [0.1, -0.4, 0.0], [0.3, -0.6, 0.0]])
+    hard, seen = Budget(steps=15, draws=8, restarts=1, check=1000, attack=attack), set()
+    for i, c in enumerate(system.certify(x, n=20_000)):
+        level, one = c.choice, x[i : i + 1]
+        region = level.region
+        wrong = replace(level, region=ucan.Region.sharing(region.scale, 1.3 * region.radius, region.norm, region.shape))
+        seen.add((level.of, level.above))
+        for number, (claim, broken) in enumerate(((level, 0), (wrong, 1))):
+            ledger = Ledger(tmp_path / f"{i}-{number}", {})
+            made = audit_all(system.experts[level.of], [(i, one, claim)], ledger, factors=(0.999,), budget=hard)
+            assert summarise(made).covered_breaks == broken and not summarise(made).is_bug  # certified again, it is honest
+            assert made[0].prediction == level.top and made[0].hits <= made[0].total
+    assert seen == ({(1, True), (1, False)} if veto else {(0, True), (0, False)})
 
 
 def test_what_a_threshold_refuses() -> None:

@@ -558,14 +558,17 @@ def claimable(certificate: Certificate) -> tuple[float, float | None]:
     return bound.probabilities(certificate.evidence.ballot(certificate.prediction))
 
 
-def same_noise(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, tolerance: float = 1e-5) -> bool:
+def same_noise(
+    certificate: Certificate | Level, g: SmoothedClassifier, x: torch.Tensor, tolerance: float = 1e-5
+) -> bool:
     """Whether Σ and μ of the certificate are those of g at x (1, *event), up to a relative tolerance.
 
     μ is compared relative to the noise: a difference that is small compared with Σε changes no vote.
     """
     mu, scale = g.M.at(x)(x)
     real = as_scale(scale).to("cpu")
-    mean = torch.zeros(()) if certificate.mean is None else certificate.mean
+    stated = certificate.mean if isinstance(certificate, Certificate) else mu.cpu()  # a level does not state its μ
+    mean = torch.zeros(()) if stated is None else stated
     apart = mean.double().expand(x.shape).cpu() - mu.cpu().double().expand(x.shape)
     beside = real.solve(apart).abs().max() / g.law.scale
     return same_map(certificate.region.scale, real, x.shape[1:], tolerance) and float(beside) <= tolerance
