@@ -314,14 +314,14 @@ def test_a_claim_about_a_threshold_alone_does_not_stand_where_there_is_a_veto() 
 @pytest.mark.parametrize("attack", ["gradient", "black-box"])
 @pytest.mark.parametrize("veto", [0.0, 0.2])
 def test_the_auditor_finds_false_claims_about_a_threshold(tmp_path, attack: str, veto: float) -> None:
-    """Half-spaces are the worst case, so a radius that is 1.3 times too large breaks, and an honest one does not."""
+    """Half-spaces are the worst case, so a radius that is 1.6 times too large breaks, and an honest one does not."""
     system = cascade(tau=0.5 if veto else TAU, veto=veto)
     x = torch.tensor([[0.9, 0.4, 0.0], [0.1, -0.4, 0.0], [0.3, -0.6, 0.0]])
     hard, seen = Budget(steps=15, draws=8, restarts=1, check=1000, attack=attack), set()
     for i, c in enumerate(system.certify(x, n=20_000)):
         level, one = c.choice, x[i : i + 1]
         region = level.region
-        wrong = replace(level, region=ucan.Region.sharing(region.scale, 1.3 * region.radius, region.norm, region.shape))
+        wrong = replace(level, region=ucan.Region.sharing(region.scale, 1.6 * region.radius, region.norm, region.shape))
         seen.add((level.of, level.above))
         for number, (claim, broken) in enumerate(((level, 0), (wrong, 1))):
             ledger = Ledger(tmp_path / f"{i}-{number}", {})
