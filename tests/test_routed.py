@@ -326,7 +326,9 @@ def test_the_auditor_finds_false_claims_about_a_threshold(tmp_path, attack: str,
         for number, (claim, broken) in enumerate(((level, 0), (wrong, 1))):
             ledger = Ledger(tmp_path / f"{i}-{number}", {})
             made = audit_all(system.experts[level.of], [(i, one, claim)], ledger, factors=(0.999,), budget=hard)
-            assert summarise(made).covered_breaks == broken and not summarise(made).is_bug  # certified again, it is honest
+            assert (
+                summarise(made).covered_breaks == broken and not summarise(made).is_bug
+            )  # certified again, it is honest
             assert made[0].prediction == level.top and made[0].hits <= made[0].total
     assert seen == ({(1, True), (1, False)} if veto else {(0, True), (0, False)})
 

@@ -314,6 +314,7 @@ ATTACKS = Catalogue(
     {
         "gradient": "ucan.audit.methods:gradient",
         "black-box": "ucan.audit.methods:black_box",
+        "rescaled": "ucan.audit.methods:rescaled",
     },
 )
 # Our own are written as radii ("0.5,1.0") and as a percentage ("5%"); others by name.

@@ -214,9 +214,11 @@ def attempts_on(
 
 
 def _attack_on(trial: _Trial, budget: Budget) -> str:
-    """The requested attack; by default gradients if the classifier has them at this input."""
+    """The requested attack; by default gradients, if the classifier has them here and the noise is not searched for."""
     if budget.attack is not None:
         return budget.attack
+    if trial.mode == "live" and trial.g.M.on_model:
+        return "rescaled"
     return "gradient" if has_gradient(trial.attacked, trial.case.x, torch.Generator(trial.rng.device)) else "black-box"
 
 
