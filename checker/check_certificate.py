@@ -38,6 +38,7 @@ NORMS: dict[str, tuple[float, ...]] = {
     "Uniform": (1, math.inf),
     "ExpInf": (1, math.inf),
     "PowerLaw": (1,),
+    "GeneralNormal": (1,),
 }
 # Kinds of noise of the form x + μ + Σε, and whether μ and Σ are the same for every input.
 KINDS = {"Isotropic": True, "Fixed": True, "Pattern": True, "DatasetWise": True, "BasisWise": True}
@@ -272,6 +273,13 @@ def laplace_quantile(p: float) -> float:
     return math.log(2 * p) if p < 0.5 else -math.log(2 * (1 - p))
 
 
+def general_quantile(p: float, beta: float) -> float:
+    """The quantile of a coordinate with density ∝ exp(−|z|^β)."""
+    if not beta >= 1:
+        raise Wrong("general normal noise has a known radius for an exponent of at least 1 only")
+    return float(stats.gennorm.ppf(p, beta)) if p < 0.5 else float(stats.gennorm.isf(1 - p, beta))
+
+
 def radius_of(law: Any, norm: float, dim: int, p_a: float, p_b: float | None) -> float:
     """R at top-class probability p_a, every other class having at most p_b (None: 1 − p_a)."""
     name, lam = field(law, "name"), number(law, "scale", 0)
@@ -288,6 +296,9 @@ def radius_of(law: Any, norm: float, dim: int, p_a: float, p_b: float | None) ->
         return lam * (gaussian_quantile(p_a) - gaussian_quantile(rest)) / 2 / root
     if name == "Laplace" or (name == "ExpInf" and (norm == math.inf or dim == 1)):
         return lam * (laplace_quantile(p_a) - laplace_quantile(rest)) / 2
+    if name == "GeneralNormal":
+        beta = number(law, "beta")
+        return lam * (general_quantile(p_a, beta) - general_quantile(rest, beta)) / 2
     if name == "Uniform":
         return lam * gap if norm == 1 else -2 * lam * math.expm1(math.log1p(-gap / 2) / dim)
     if name == "ExpInf":
@@ -309,6 +320,9 @@ def crossing_of(law: Any, norm: float, dim: int, p: float, floor: float) -> floa
         return lam * (gaussian_quantile(p) - gaussian_quantile(floor))
     if (name == "Laplace" and norm == 1) or (name == "ExpInf" and (norm == math.inf or dim == 1)):
         return lam * (laplace_quantile(p) - laplace_quantile(floor))
+    if name == "GeneralNormal" and norm == 1:
+        beta = number(law, "beta")
+        return lam * (general_quantile(p, beta) - general_quantile(floor, beta))
     if name == "Uniform":
         return 2 * lam * (p - floor) if norm == 1 else -2 * lam * math.expm1(math.log1p(floor - p) / dim)
     raise NotChecked(f"how {name} noise carries a threshold in {show(norm)} is not known here")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         Pattern,
         Splitting,
     )
-    from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
+    from ucan.laws import ExpInf, Gaussian, GeneralNormal, Laplace, Law, PowerLaw, Uniform
     from ucan.models import Denoised, Ensemble
     from ucan.questions.smoothed import SmoothedLabels, SmoothedRegressor, SmoothedSegmenter
     from ucan.region import Region
@@ -52,6 +52,7 @@ __all__ = [
     "ExpInf",
     "Fixed",
     "Gaussian",
+    "GeneralNormal",
     "Generator",
     "InvalidInput",
     "Isotropic",
@@ -92,7 +93,7 @@ __getattr__, __dir__ = lazy_names(
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
         "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern "
         "Splitting",
-        "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
+        "laws": "ExpInf Gaussian GeneralNormal Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
         "questions.smoothed": "SmoothedLabels SmoothedRegressor SmoothedSegmenter",
         "region": "Region",

@@ -256,6 +256,7 @@ LAWS = Catalogue(
         "uniform": "ucan.laws.uniform:Uniform",
         "expinf": "ucan.laws.radial:ExpInf",
         "powerlaw": "ucan.laws.radial:PowerLaw",
+        "general-normal": "ucan.laws.general:GeneralNormal",
     },
 )
 SCALES = Catalogue(
