@@ -78,7 +78,8 @@ def main() -> None:
     def keep() -> None:
         record["seconds"] = round(time.perf_counter() - begun)
         write_whole(args.out, (json.dumps(record, indent=1) + "\n").encode())
-        print({name: record.get(name) for name in ("start", "trained_for", "frozen", "attacked", "registry", "seconds")}, flush=True)
+        shown = ("start", "trained_for", "frozen", "attacked", "registry", "seconds")
+        print({name: record.get(name) for name in shown}, flush=True)
 
     record["start"] = size_of(start.certify(x, n=args.n), labels)
     own = SmoothedClassifier(net, Gaussian(TRAINED), num_classes=10)

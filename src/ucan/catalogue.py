@@ -290,6 +290,7 @@ GENERATORS = Catalogue(
         "data-dependent": "ucan.generators.optimised:DataDependent",
         "ancer": "ucan.generators.optimised:Ancer",
         "rancer": "ucan.generators.rotated:Rancer",
+        "input-dependent": "ucan.generators.elastic:InputDependent",
     },
 )
 RECIPES = Catalogue(
