@@ -64,7 +64,9 @@ def test_the_radius_is_where_the_bound_reaches_a_half() -> None:
         about = stats.norm.ppf(0.95) / (1 / 0.5 + rate * math.sqrt(2 * dim))
         assert a == pytest.approx(about, rel=0.1)
         assert elastic_radius(0.95, 0.01, 0.5, rate, dim) > a  # against a rival that has less
-    assert a == pytest.approx(ucan.Gaussian(0.5).radius(0.95, 2, 8), rel=1e-8) and a <= ucan.Gaussian(0.5).radius(0.95, 2, 8)
+    assert a == pytest.approx(ucan.Gaussian(0.5).radius(0.95, 2, 8), rel=1e-8) and a <= ucan.Gaussian(0.5).radius(
+        0.95, 2, 8
+    )
     assert elastic_radius(0.5, 0.5, 0.5, 0.1, 8) == 0.0
 
 

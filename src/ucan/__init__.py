@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         DatasetWise,
         Fixed,
         Generator,
+        InputDependent,
         Isotropic,
         Pattern,
         Splitting,
@@ -54,6 +55,7 @@ __all__ = [
     "Gaussian",
     "GeneralNormal",
     "Generator",
+    "InputDependent",
     "InvalidInput",
     "Isotropic",
     "Laplace",
@@ -91,8 +93,8 @@ __getattr__, __dir__ = lazy_names(
         "data.tables": "Table",
         "differentiable": "Differentiable",
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
-        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern "
-        "Splitting",
+        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator InputDependent "
+        "Isotropic Pattern Splitting",
         "laws": "ExpInf Gaussian GeneralNormal Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
         "questions.smoothed": "SmoothedLabels SmoothedRegressor SmoothedSegmenter",

@@ -50,11 +50,13 @@ class GeneralNormal(Law):
         near = special.gammaincinv(1 / self.beta, 1 - 2 * tail)
         far = special.gammainccinv(1 / self.beta, 2 * tail)
         size = np.where(tail < 0.25, far, near) ** (1 / self.beta)
-        return np.where(p < 0.5, -size, size)
+        found: Array = np.where(p < 0.5, -size, size)
+        return found
 
     def _cdf(self, z: Array) -> Array:
         tail = special.gammaincc(1 / self.beta, np.abs(z) ** self.beta) / 2
-        return np.where(z < 0, tail, 1 - tail)
+        found: Array = np.where(z < 0, tail, 1 - tail)
+        return found
 
     def _radius(self, p_a: Array, p_b: Array, norm: float, dim: int) -> Array:
         a, b = self._quantile(p_a), self._quantile(p_b)
