@@ -11,6 +11,7 @@ it). Exit code 0: nothing is wrong. 1: something is. 2: the file, or a part of i
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import sys
@@ -22,15 +23,17 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy import fft, linalg, stats
+from scipy import fft, linalg, optimize, stats
 
 CAP_SHARE = 0.2  # of α, what the sequential bound gives to the test at the cap
+REST, MOVED = 0.9, 0.1  # of α, what a joint test has, and of that, what the bound on votes that change has
+PARTS = 64  # of the range of the old classifier's p in a joint test
 SLACK = 1e-9  # what rounding may add to a number, relative to it
 LARGEST = 4096  # the largest matrix that is inverted; a minute's work
 CORNERS = 12  # up to so many coordinates that change, all corners of a box are looked at
 CLIMBS = 20  # steps of the search for a change that leaves the region
 # Clopper–Pearson bounds are about a number of votes that was fixed beforehand.
-FIXED = ("binary", "randomised", "two-class", "paired", "exact", "majority", "top-two")
+FIXED = ("binary", "randomised", "two-class", "paired", "joint", "exact", "majority", "top-two")
 # The norms against which each law of noise has a radius.
 NORMS: dict[str, tuple[float, ...]] = {
     "Gaussian": (1, 2, math.inf),
@@ -170,6 +173,55 @@ def at_most_net(lost: int, gained: int, n: int, alpha: float) -> float:
     if not open_to(0.0):
         return 0.0
     return 1.0 if open_to(1.0) else turning_point(open_to, 0.0, 1.0)
+
+
+def at_least_joint(k: int, n: int, lost: int, gained: int, m: int, alpha: float) -> float:
+    """The largest p under which k/n − (lost − gained)/m, or more, is as rare as α says, however many votes change.
+
+    k of n votes are the old classifier's, the others those of m pairs. At most ``changed`` of the votes change, but with
+    probability MOVED·α; the rest of α is the test's.
+    """
+    changed = 1 - at_least(m - lost - gained, m, MOVED * alpha)
+    if m * changed > 1e8:
+        raise NotChecked("so many votes in pairs change that this would take too long")
+    span = math.ceil(10 * math.sqrt(m * changed)) + 60
+
+    def over(p: float) -> float:
+        ends = [min(1.0, max(0.0, p + changed * (2 * i / PARTS - 1))) for i in range(PARTS + 1)]
+        if p < changed or p > 1 - changed:  # the parts are of equal width
+            ends = np.linspace(ends[0], ends[-1], PARTS + 1).tolist()
+        most = max(reached(p, *each) for each in itertools.pairwise(ends))
+        return float(stats.norm.ppf(min(most, 1 - 1e-16)) - stats.norm.ppf((1 - MOVED) * alpha))
+
+    def reached(p: float, low: float, high: float) -> float:
+        """At most this often, if p_old is from low to high: the mean of h over the votes lost net of those gained."""
+        net = min(changed, max(-changed, low - p))
+        values, chances = net_votes((changed + net) / 2, (changed - net) / 2, m, span)
+        least = k + n * (values - lost + gained) / m
+        h = stats.binom.sf(np.floor(least) - 1, n, high)
+        h -= (least - np.floor(least)) * (h - stats.binom.sf(np.floor(least), n, high))
+        falls = -np.diff(h)
+        turn = int(falls.argmax())
+        if turn == len(falls) - 1:
+            return 1.0
+        h[:turn] = h[turn] + falls[turn] * np.arange(turn, 0, -1)  # convex: no fewer changes make its mean larger
+        return float(chances @ h)
+
+    agreed = math.exp(math.log((1 - MOVED) * alpha) / (n + m))  # not even if all votes agree, p is more
+    high = min(agreed, max(0.0, k / n - (lost - gained) / m))
+    if over(high) <= 0:
+        return high
+    return 0.0 if over(0.0) > 0 else float(optimize.brentq(over, 0.0, high, xtol=1e-13, rtol=1e-13))
+
+
+def net_votes(lost: float, gained: float, m: int, span: int) -> tuple[np.ndarray, np.ndarray]:
+    """How many more of m votes are lost than gained, up to ``span`` from the mean, and how likely each number is."""
+    size = fft.next_fast_len(2 * span)
+    values = round(m * (lost - gained)) - span + np.arange(size)
+    turn = np.exp(-2j * np.pi * np.arange(size) / size)
+    with np.errstate(divide="ignore"):
+        spectrum = np.exp(m * np.log1p(lost * (turn - 1) + gained * (turn.conj() - 1)))
+    return values, np.maximum(0.0, np.roll(fft.ifft(spectrum).real, -int(values[0])))
 
 
 def at_least_randomised(k: int, n: int, alpha: float, uniform: float) -> float:
@@ -760,7 +812,7 @@ class Claim:
             return at_least_anytime(hits, n, alpha)
         if bound == "sequential":
             return self.sequential(evidence, hits, n, alpha)
-        if bound == "paired":
+        if bound in ("paired", "joint"):
             return self.paired(evidence, answer, n, alpha)
         if bound == "exact":
             self.counted(n)
@@ -803,7 +855,10 @@ class Claim:
         return (int(hashlib.sha256(f"{key}/bound".encode()).hexdigest()[:13], 16) + 0.5) / 2**52
 
     def paired(self, evidence: Any, answer: int, n: int, alpha: float) -> float:
-        """The bound on p before at α/2, less that on what was lost at α/2; or, if gains are told, less the better at α/4."""
+        """The bound on p before at α/2, less that on what was lost at α/2; or, if gains are told, less the better at α/4.
+
+        If it is a joint one: that of one test of all votes.
+        """
         pairs = field(evidence, "pairs")
         before, lost = field(pairs, "before"), whole(pairs, "lost")
         if lost > n - votes_of(evidence, "counts")[answer]:
@@ -814,13 +869,28 @@ class Claim:
             raise Wrong("the votes before are about another input or another law")
         if len(votes_of(before, "counts")) != len(votes_of(evidence, "counts")):
             raise Wrong("the votes before are on another number of classes")
+        if field(evidence, "bound") == "joint":
+            field(pairs, "gained")
         loss = 1 - at_least(n - lost, n, alpha / 2)
         if "gained" in pairs:
             gained = whole(pairs, "gained")
             if gained > votes_of(evidence, "counts")[answer]:
                 raise Wrong(f"{gained} votes in pairs are said to be gained, and fewer went to the class")
+            if evidence["bound"] == "joint":
+                return self.joint(before, answer, lost, gained, n, alpha)
             loss = min(1 - at_least(n - lost, n, alpha / 4), at_most_net(lost, gained, n, alpha / 4))
         return max(0.0, self.allowed_by(before, answer, alpha / 2) - loss)
+
+    def joint(self, before: Any, answer: int, lost: int, gained: int, m: int, alpha: float) -> float:
+        """One test of the votes before, which must be a fixed number of them, and of those in pairs."""
+        bound, n = field(before, "bound"), whole(before, "n", 1)
+        ended = before.get("stop") is not None or before.get("cap") not in (None, n)
+        if bound not in FIXED[:3] or ended:
+            raise Wrong(f"a joint test needs a fixed number of votes before, and their bound is {bound!r}")
+        hits = votes_of(before, "counts")[answer]
+        if hits > n or lost + gained > m:
+            raise Wrong("more votes are told than were drawn")
+        return at_least_joint(hits, n, lost, gained, m, REST * alpha)
 
     def sequential(self, evidence: Any, hits: int, n: int, alpha: float) -> float:
         """The bound of votes that ended when given radii were decided."""
@@ -867,7 +937,7 @@ class Claim:
         elif self.bound == "exact":
             self.counted(self.n)
             least = 0.0 if hits > sorted(self.counts)[-2] else 1.0
-        elif self.bound in ("sequential", "paired"):  # of an answer that a registry took from a certificate
+        elif self.bound in ("sequential", "paired", "joint"):  # of an answer that a registry took from a certificate
             least = self.alpha if self.allowed(whole(self.record, "prediction")) > 0.5 else 1.0
         elif self.bound in FIXED:
             least = float(stats.binom.sf(hits - 1, self.n, 0.5))

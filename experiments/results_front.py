@@ -186,9 +186,9 @@ PRESETS = {  # of a row, the preset that trains it
     "cifar10-consistency-0.15": "cifar10-best-0.25",
     "cifar10-consistency-0.21": "cifar10-best-0.5",
     "cifar10-consistency-0.32": "cifar10-best-0.75",
-    "cifar10-consistency-0.42": "cifar10-best-1.0",
+    "cifar10-sphere-0.5": "cifar10-best-1.0",
     "cifar10-ensemble-0.32": "cifar10-best-0.75",
-    "cifar10-ensemble-0.42": "cifar10-best-1.0",
+    "cifar10-ensemble-0.42": "cifar10-ensemble-1.0",
 }
 
 

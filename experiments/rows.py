@@ -105,6 +105,7 @@ REACH = [
     *(Row(f"cifar10-ensemble-{sigma}", "CIFAR-10 ℓ2", "cifar10-consistency", (*LIGHTER, f"law.scale={sigma}"),
           (radius(level),), members=4)
       for sigma, level in ((0.32, 0.75), (0.42, 1.0))),
+    Row("cifar10-sphere-0.5", "CIFAR-10 ℓ2", "cifar10-sphere", ("law.scale=0.5", "epochs=50"), (radius(*GRID[:8]),)),
 ]  # fmt: skip
 
 # --- anisotropic against isotropic: Gaussian, ℓ2, by radius and by ALM; the curves of the figure ---

@@ -1,4 +1,4 @@
-"""The records of shape.py and shape_attacks.py put together, and the tables of docs/shape.md made from them.
+"""The records of shape.py, shape_tables.py and their attacks put together, and the tables of docs/shape.md made from them.
 
     python experiments/shape_records.py                                    (prints the tables)
     python experiments/shape_records.py --merge OUT.json ROW.json …        (several processes' records, one file)
@@ -18,13 +18,20 @@ from shape import best_scale
 RECORDED = Path(__file__).parent / "recorded"
 NAMES = {
     "isotropic": "isotropic",
+    "mask": "isotropic on the pixels that ever change",
     "mask-often": "isotropic on the pixels with a tenth of the largest spread",
+    "pattern-2": "the paper's pattern, ℓ2",
     "pattern-inf": "the paper's pattern, ℓ∞, κ = 4",
+    "two-round": "closed form, harm from a first model's gradients",
+    "shaped-0.5": "closed form, power 1/2",
     "shaped-0.75": "closed form, power 3/4",
+    "shaped-1": "closed form, power 1",
     "learned": "learned (`BudgetWise`)",
     "composed": "composed, from the closed form on",
 }
 LEVELS = (0.04, 0.06, 0.08)
+DIGITS_LEVELS = (0.0, 0.02, 0.04, 0.05, 0.06, 0.07, 0.08)
+TABLES_LEVELS = (0.0, 0.2, 0.3, 0.4)
 
 
 def merged(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -90,11 +97,48 @@ def cifar_table(record: dict[str, Any], attacks: list[dict[str, Any]]) -> list[s
     return lines
 
 
+def digits_table(record: dict[str, Any], attacks: list[dict[str, Any]]) -> list[str]:
+    """All rows that have a name, over all seeds."""
+    lines = [heading("noise", "σ", levels=DIGITS_LEVELS), "|---|---|" + "--:|" * (len(DIGITS_LEVELS) + 2)]
+    for method in NAMES:
+        jobs = [job for job in record["jobs"] if job["method"] == method]
+        row = " | ".join(shown(certified(jobs, level)) for level in DIGITS_LEVELS)
+        lines.append(f"| {NAMES[method]} | {reach(jobs[0])} | {row} | {attacked(attacks, method)} |")
+    return lines
+
+
+def heading(*names: str, levels: tuple[float, ...]) -> str:
+    return "| " + " | ".join([*names, *(f"{level:g}" for level in levels), "attacked", "broken"]) + " |"
+
+
+def reach(job: dict[str, Any]) -> str:
+    """The least and the largest σ of a job."""
+    if job["sigma"] is None:
+        return "per copy"
+    least, largest = (f"{job['scale'] * sigma:.2g}" for sigma in job["sigma"])
+    return least if least == largest else f"{least} … {largest}"
+
+
+def tables_table(records: list[dict[str, Any]], attacks: list[dict[str, Any]]) -> list[str]:
+    """The two tables: each with two models and two noises."""
+    lines = [heading("table", "model", "noise", levels=TABLES_LEVELS), "|---|---|---|" + "--:|" * 6]
+    for record in records:
+        mine = [a for a in attacks if (a["data"], a["model"]) == (record["table"], record["model"])]
+        for method, shares in record["certified"].items():
+            job = {"levels": record["levels"], "certified": shares, "inputs": record["rows"]}
+            row = " | ".join(shown(certified([job], level)) for level in TABLES_LEVELS)
+            name = f"{record['table']} ({record['rows']} rows) | {record['model']} | {method}"
+            lines.append(f"| {name} | {row} | {attacked(mine, method)} |")
+    return lines
+
+
 def tables() -> list[str]:
     """All lines that docs/shape.md shows of the records."""
     read = lambda name: json.loads((RECORDED / f"shape-{name}.json").read_text())  # noqa: E731
+    digits = digits_table(read("digits"), read("digits-attacks"))
     mnist = mnist_table(read("mnist"), read("mnist-held-out"), read("mnist-attacks"))
-    return [*mnist, "", *cifar_table(read("cifar10"), read("cifar10-attacks"))]
+    two = tables_table(read("tables"), read("tables-attacks"))
+    return [*digits, "", *mnist, "", *cifar_table(read("cifar10"), read("cifar10-attacks")), "", *two]
 
 
 def main() -> None:

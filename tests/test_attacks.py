@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from ucan import (
     Registry,
     SmoothedClassifier,
 )
+from ucan.backends import prepare
 from ucan.bounds import lower_bound
 from ucan.certificate import load_json, save_json
 from ucan.cli import app
@@ -250,6 +252,31 @@ def test_counts_of_another_stream_differ() -> None:
     assert replay(elsewhere, g, X).outcome == "not replayable here"
     chosen = replace(c, evidence=replace(c.evidence, data_hash="0" * 64))
     assert replay(chosen, g, X).derived is False and not replay(chosen, g, X).stands
+
+
+def test_a_replay_runs_the_network_as_the_certificate_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Votes are counted until they just suffice: one that another backend rounds otherwise must not refute the claim."""
+    g = SmoothedClassifier(net(), Gaussian(scale=1.5), None, 3)
+    (c,) = g.certify(X, n=1000, seed=3)
+    counts = list(c.evidence.counts)
+    counts[c.prediction] += 5
+    counts[(c.prediction + 1) % 3] -= 5
+    p = lower_bound(counts[c.prediction], 1000, 0.001)
+    region = Region(1.0, g.law.radius(p), 2, SHAPE)
+    more = replace(c, p_lower=p, region=region, alm=region.alm, evidence=replace(c.evidence, counts=tuple(counts)))
+    assert replay(more, g, X).outcome == "differs"
+    elsewhere = replace(more, evidence=replace(more.evidence, backend="of another make"))
+    found = replay(elsewhere, g, X)
+    assert found.outcome == "not replayable here" and "of another make then and eager here" in found.detail
+    names: list[str] = []
+
+    def prepared(f: Any, view: Any, example: torch.Tensor, name: str, precision: str | None) -> Any:
+        names.append(name)
+        return prepare(f, view, example, "eager", precision)
+
+    monkeypatch.setattr("ucan.engine.prepare", prepared)
+    replay(replace(c, evidence=replace(c.evidence, backend="compile")), g, X)
+    assert names == ["compile"] and g.engine.backend == "eager"
 
 
 def _one_moved(c: Certificate) -> tuple[int, ...]:

@@ -255,7 +255,7 @@ def test_a_majority_is_certified_also_where_no_radius_is_reached():
 
 
 def test_names_of_bounds_have_objects_and_texts():
-    assert set(BY_NAME) == {*BOUNDS, "sequential", "paired"}
+    assert set(BY_NAME) == {*BOUNDS, "sequential", "paired", "joint"}
     for name, bound in BY_NAME.items():
         assert bound.name == name and bound_named(name) is bound
     with pytest.raises(InvalidInput, match="bound must be"):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 
@@ -21,7 +22,7 @@ from ucan import (
     SmoothedClassifier,
     Uniform,
 )
-from ucan.certificate import SCOPES, from_dict, load_json, save_json
+from ucan.certificate import SCOPES, fits, from_dict, load_json, save_json
 from ucan.errors import StoreError
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, LowRank
 from ucan.sidecar import INLINE
@@ -405,3 +406,15 @@ def test_saving_replaces_an_older_record_whole(tmp_path):
     save_json(second, tmp_path / "c.json")
     assert_same(second, load_json(tmp_path / "c.json"))
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_offset_fits_where_broadcasting_leaves_inputs_their_shape():
+    def broadcast(offset, inputs):
+        try:
+            return torch.broadcast_shapes(offset, inputs) == inputs
+        except RuntimeError:
+            return False
+
+    shapes = [shape for length in range(4) for shape in itertools.product((0, 1, 2, 3), repeat=length)]
+    for offset, inputs in itertools.product(shapes, shapes):
+        assert fits(offset, inputs) == broadcast(offset, torch.Size(inputs))

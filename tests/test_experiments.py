@@ -41,6 +41,8 @@ import rows  # noqa: E402
 import shape  # noqa: E402
 import shape_attacks  # noqa: E402
 import shape_records  # noqa: E402
+import shape_tables  # noqa: E402
+import shape_tables_attacks  # noqa: E402
 import suite  # noqa: E402
 import table1  # noqa: E402
 
@@ -416,6 +418,14 @@ def test_the_leaderboard_is_what_the_records_say() -> None:
 def test_the_presets_of_the_leading_rows_have_their_settings(name: str, preset: str) -> None:
     (row,) = (row for row in rows.ROWS if row.name == name)
     assert suite.settings_of(preset, []) == suite.settings_of(row.preset, list(row.changes))
+
+
+def test_the_page_on_splitting_noise_has_the_recorded_shares() -> None:
+    record = json.loads((ROOT / "experiments" / "recorded" / "splitting-cifar10.json").read_text())
+    (claim,) = record["claims"].values()
+    assert suite.shares(claim["reached"], claim["levels"]) == record["accuracy"]["l1 radius"]
+    told = " | ".join(record["accuracy"]["l1 radius"].values())
+    assert f"| ours, λ = 2 | {told} |" in (ROOT / "docs" / "generators.md").read_text(encoding="utf-8")
 
 
 def test_counts_of_a_record_are_those_of_its_shares() -> None:
@@ -807,6 +817,34 @@ def test_the_records_reach_what_was_asked_of_them() -> None:
     for method in ("shaped-0.75", "learned", "isotropic"):
         first, second, third = map(shape_records.shown, rows[method])
         assert f"{first}, {second} and {third} %" in front
+
+
+def test_every_row_of_the_digits_and_of_the_two_tables_was_attacked() -> None:
+    read = lambda name: json.loads((ROOT / "experiments" / "recorded" / f"shape-{name}.json").read_text())  # noqa: E731
+    attacks = read("digits-attacks")
+    assert {a["method"] for a in attacks} == set(shape_records.NAMES)
+    for method in shape_records.NAMES:
+        found = [a["summary"] for a in attacks if a["method"] == method]
+        assert sum(s["attacked"] for s in found) >= 500 and not any(s["covered_breaks"] or s["bug"] for s in found)
+    attacks = read("tables-attacks")
+    for record in read("tables"):
+        for method, shares in record["certified"].items():
+            row = record["table"], record["model"], method
+            mine = [a for a in attacks if (a["data"], a["model"], a["method"]) == row]
+            assert sum(a["summary"]["attacked"] for a in mine) >= 500
+            assert not any(a["summary"]["covered_breaks"] or a["summary"]["bug"] for a in mine)
+            # what was attacked are the classifiers of the table: they certify the same shares
+            assert [a["certified"] for a in mine if a["seed"] == 0] == [shares] and mine[0]["n"] == record["n"]
+
+
+def test_the_models_that_are_attacked_answer_as_those_of_the_table() -> None:
+    rows = torch.randn(400, 13, generator=torch.Generator().manual_seed(1))
+    for kind in ("logistic", "forest"):
+        fold = next(shape_tables.folds("wine", kind, ucan.Gaussian(1.0)))
+        attacked = shape_tables_attacks.answering(fold.model)
+        answers = attacked(rows.double() if kind == "logistic" else rows)
+        answers = answers.argmax(1) if kind == "logistic" else answers
+        assert answers.tolist() == fold.model.predict(rows.numpy()).tolist()
 
 
 def test_records_that_were_not_made_alike_are_not_put_together() -> None:

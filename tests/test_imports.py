@@ -32,6 +32,7 @@ ORDER = (
     "budget",
     "scales",
     "betting",
+    "pairs",
     "bounds",
     "region",
     "arithmetic",

@@ -2,15 +2,17 @@
 
 import contextlib
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ucan import CertificationWise, Gaussian, InvalidInput, SmoothedClassifier
+from ucan.engine import AHEAD, Engine
 from ucan.errors import SingularScale
 from ucan.generators.base import issued
 from ucan.guards import DRAWS, noise_size
-from ucan.passes import Recorded, recorded
+from ucan.passes import Fetched, Recorded, recorded
 from ucan.scales import Diagonal
 from ucan.sequential import PART, Candidate
 from ucan.sidecar import input_hash, on_host
@@ -33,6 +35,8 @@ class StandIn:
         return StandIn()
 
     def record(self, stream): ...
+
+    def synchronize(self): ...
 
 
 @pytest.fixture
@@ -123,6 +127,42 @@ def test_what_is_begun_for_an_input_ends_as_at_does():
     for one, noise in zip(x.split(1), begun, strict=True):
         for mine, other in zip(noise()(one), M.at(one)(one), strict=True):
             assert torch.equal(getattr(mine, "sigma", mine), getattr(other, "sigma", other))
+
+
+def test_what_a_gpu_begins_is_fetched_in_one_step_and_ends_as_at_does(stand_in, monkeypatch):
+    M, x = per_input(), torch.rand(1, 1, 4, 4)
+    at = M.at(x)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr("ucan.generators.learned.recorded", stand_in)
+    fetched = []
+    wait = Fetched.wait
+    monkeypatch.setattr(Fetched, "wait", lambda self: fetched.append(wait(self)) or fetched[-1])
+    held = M.starting(x)()
+    monkeypatch.undo()
+    assert len(fetched) == 1 and torch.equal(fetched[0][0][0], at.mean)
+    for mu, sigma in (held(x), held.stated(x)):
+        assert torch.equal(mu, at.mean) and torch.equal(sigma.sigma, at.scale.sigma)
+    (mean, scale), kept = held.stated(x), fetched[0][0].data_ptr()
+    assert mean.untyped_storage().data_ptr() != kept != scale.sigma.untyped_storage().data_ptr()
+    assert mean.untyped_storage().nbytes() == 4 * 16  # each in memory of its own
+
+
+def test_noise_is_begun_some_inputs_ahead_but_the_first_does_not_wait_for_them():
+    class Begun:
+        def __init__(self, number):
+            self.number = number
+
+        def to(self, device):
+            return self
+
+    begun, counts = [], []
+    M = SimpleNamespace(looks=lambda: True, starting=lambda x: begun.append(x.number))
+    engine = SimpleNamespace(M=M, _apart=lambda device: contextlib.nullcontext())
+    device = SimpleNamespace(type="cuda")
+    for number, (x, _) in enumerate(Engine._started(engine, map(Begun, range(20)), device)):
+        assert x.number == number
+        counts.append(len(begun))
+    assert counts == [2, 4, 6, 8, 10, 12, 14, 16, *range(17, 21), *[20] * 8] and AHEAD == 8
 
 
 def test_the_size_of_elementwise_noise_is_that_of_its_draws():

@@ -77,10 +77,10 @@ def test_no_radius_is_above_the_new_classifiers_own(place, name):
     if name == "near":
         assert done.now == 5 and done.radii_kept > 0.9
     bounds = {run.outcome(i).evidence.bound for i in range(6)}
-    assert bounds == {"paired", "binary"}  # sure inputs and abstentions get fresh votes
-    for i in range(6):  # whichever way is taken, old and new votes have half of α each
+    assert bounds == {"joint", "binary"}  # abstentions get fresh votes
+    for i in range(6):  # and a tenth of α, which the others leave to them
         evidence = run.outcome(i).evidence
-        assert evidence.alpha == (0.001 if evidence.bound == "paired" else 0.0005)
+        assert evidence.alpha == (0.001 if evidence.bound == "joint" else 0.0001)
 
 
 def told(*words):

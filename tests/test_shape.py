@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -383,6 +384,18 @@ def test_estimates_of_composed_noise_know_each_copys_own_noise():
     assert bool((shown[:, std == 0] == 0).all())
     plain = Composed(net=noise.net).perturb(data, Gaussian(0.5), 1, rng())[0].detach()
     assert float((mean + std * shown - data).square().mean()) < float((plain - data).square().mean())
+
+
+def test_what_is_lost_in_rounding_under_composed_noise_is_measured_in_the_inputs_units():
+    """A pixel that never changed is shown as 0 and may have any value; noise lost beside x is refused, whatever is shown."""
+    std = torch.ones(1, 2, 2)
+    std[0, 0, 0] = 0
+    far, answer = 1e8, lambda y: (y.flatten(1).sum(1) > 0).long()
+    for mean, x, lost in ((0.0, 0.3, False), (0.0, far, True), (far, far, True)):
+        noise = Composed(1, features=2, growth=2, signal=(torch.full((1, 2, 2), mean), std)).eval()
+        g = SmoothedClassifier(answer, Gaussian(0.5), noise, num_classes=2)
+        with pytest.raises(InvalidInput, match="lost in rounding") if lost else nullcontext():
+            g.predict(torch.full((1, 1, 2, 2), x), n=100)
 
 
 # --- training ---

@@ -198,16 +198,18 @@ def decided(
 
 @dataclass(frozen=True)
 class Kept:
-    """A certificate of another precision from votes in pairs: R/λ before, the share of it that is kept, votes before and
-    now, and whether they were in pairs.
+    """A certificate of another precision from votes in pairs: R/λ before, the share of it that is kept, votes and hits before,
+    votes now, whether they were in pairs, and how many were lost and gained in these.
     """
 
     radius: float
     kept: float
     n: int
+    hits: int
     m: int
     in_pairs: bool
     lost: int | None
+    gained: int | None
     seconds: tuple[float, float]
 
 
@@ -221,8 +223,17 @@ def kept(old: SmoothedClassifier, new: SmoothedClassifier, x: torch.Tensor, n: i
     now = recertify(before, old, new, x)
     pairs, scale = now.evidence.pairs, old.law.scale
     seconds = (middle - start, time.perf_counter() - middle)
-    lost = None if pairs is None else pairs.lost
-    return Kept(before.radius / scale, now.radius / before.radius, n, now.evidence.n, pairs is not None, lost, seconds)
+    return Kept(
+        before.radius / scale,
+        now.radius / before.radius,
+        n,
+        before.evidence.counts[before.prediction],
+        now.evidence.n,
+        pairs is not None,
+        None if pairs is None else pairs.lost,
+        None if pairs is None else pairs.gained,
+        seconds,
+    )
 
 
 def in_bf16(

@@ -18,6 +18,7 @@ from torch import nn
 
 from ucan.arithmetic import REAL, Grid, arithmetic_of
 from ucan.backends import Backend, prepare
+from ucan.choices import BACKENDS
 from ucan.errors import ModelError
 from ucan.evidence import Evidence, Noise, law_to_json
 from ucan.fingerprint import identity, plain_state, weights_hash
@@ -126,6 +127,16 @@ class Engine:
         counter.on_votes = self.on_votes
         return Setup(counter, backend, weights, self.identity, self.M.record())
 
+    @contextmanager
+    def running(self, backend: str) -> Iterator[None]:
+        """Inside, f is run in this way; one that is not a choice, such as that of a function, changes nothing."""
+        own = self.backend
+        self.backend = backend if backend in BACKENDS else own
+        try:
+            yield
+        finally:
+            self.backend = own
+
     def precision_of(self, plan: CertifyPlan | PredictPlan) -> str | None:
         """The precision to run f in: the requested one, or else the classifier's."""
         return self.precision if plan.precision is None else plan.precision
@@ -229,14 +240,15 @@ class Engine:
         """Each input with its noise, which a GPU begins to compute for some inputs ahead: between the kernels of forward
         passes each of its own has to wait for its turn.
         """
-        ahead = AHEAD if device.type == "cuda" and self.M.looks() else 0
-        under_way = deque[tuple[torch.Tensor, Callable[[], Generator]]]()
+        most = AHEAD if device.type == "cuda" and self.M.looks() else 0
+        ahead, under_way = min(1, most), deque[tuple[torch.Tensor, Callable[[], Generator]]]()
         for x in inputs:
             there = x.to(device)
-            with self._apart(device) if ahead else nullcontext():
+            with self._apart(device) if most else nullcontext():
                 under_way.append((there, self.M.starting(there)))
             if len(under_way) > ahead:
                 yield under_way.popleft()
+                ahead = min(ahead + 1, most)  # by and by: at the beginning the device has nothing to do yet
         yield from under_way
 
     @contextmanager

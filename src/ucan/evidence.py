@@ -170,17 +170,21 @@ class Evidence:
         """The number that a randomised bound on these votes goes by; 1, which gains nothing, if their stream has no key."""
         return uniform_of(self.streams[self.phase]) if self.phase in self.streams else 1.0
 
+    @property
+    def planned(self) -> bool:
+        """Whether the number of votes was fixed before the first one, and no rule could have ended them earlier."""
+        return self.stop is None and self.cap in (None, self.n)
+
     def ballot(self, answer: int) -> Ballot:
         """The votes in the form that the bound on this class's probability needs."""
         others = max((count for c, count in enumerate(self.counts) if c != answer), default=0)
-        fixed = self.stop is None and self.cap in (None, self.n)
         chose = (0, 0) if self.selection is None else (self.selection[answer], self.n0)
         return Ballot(
             self.counts[answer],
             others,
             self.n,
             self.alpha,
-            fixed,
+            self.planned,
             self.cap or self.n,
             chose,
             self.thresholds,

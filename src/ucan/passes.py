@@ -49,14 +49,15 @@ class Pass:
 
 
 class Fetched:
-    """A tensor on its way to the host; ``wait`` ends when it is there, whatever the device was told to do after it."""
+    """Tensors on their way to the host; ``wait`` ends when all are there, whatever the device was told to do after them."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._there = tensor.to("cpu", non_blocking=True)
-        self._event = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self._there = tuple(tensor.to("cpu", non_blocking=True) for tensor in tensors)
+        devices = [tensor.device for tensor in tensors if tensor.is_cuda]
+        self._event = torch.cuda.current_stream(devices[0]).record_event() if devices else None
 
-    def wait(self) -> torch.Tensor:
-        """The tensor on the host."""
+    def wait(self) -> tuple[torch.Tensor, ...]:
+        """The tensors on the host."""
         if self._event is not None:
             self._event.synchronize()
         return self._there

@@ -4,30 +4,56 @@ Both classifiers vote on the same noise. The new one answers c wherever the old 
 
     p_new = p_old − P(the old one says c, the new one does not) + P(the new one says c, the old one does not).
 
-The first is bounded from below by the votes of the old certificate at α/2, the rest from above by the votes in pairs at
-α/2 (``ucan.bounds.Paired``), so the difference is a bound at α. Where few votes change, few pairs do.
+The votes of the old certificate tell the first, the votes in pairs the rest. Where the old votes were a fixed number, one test
+of both together bounds the difference at α (``ucan.bounds.Joint``). Otherwise each has a bound of its own, at α/2
+(``ucan.bounds.Paired``). Where few votes change, few pairs do.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
-from ucan.bounds import BY_NAME, bound_named
+from ucan.bounds import AFTER_ABSTENTION, BY_NAME, COUNTS, IN_PAIRS, bound_named
 from ucan.certificate import Abstention, Certificate
 from ucan.errors import InvalidInput
-from ucan.evidence import Pairs
+from ucan.evidence import Evidence, Pairs
 from ucan.plan import CertifyPlan, Seed, check_count, given_seed, random_seed
 from ucan.sidecar import exact_hash, input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Job, Stream, VoteCounter, Votes, blocks
 
-# Above this p_lower what pairs cannot exclude is more than what there is to lose, and as many fresh votes are as good.
-PAIRS_PAY = 0.992
+# Below this α the probabilities of a joint test are no longer computed to the digits that it needs.
+LEAST_ALPHA = 1e-8
 # Votes in pairs for each vote of the old certificate, if no number is given.
 SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the votes of an old certificate are gone on from: the name of the bound that joins them to votes in pairs, of α what
+    fresh votes have where the class is nearly sure, and what they have where the old classifier abstained.
+
+    Pairs pay up to the p_lower ``pays(m)``. Both shares are such that all ways together are wrong with probability at most α
+    (docs/recertify.md).
+    """
+
+    bound: str
+    fresh: float
+    abstained: float
+
+    @classmethod
+    def after(cls, evidence: Evidence) -> Way:
+        """The way that goes on from this evidence: fixed before its first vote."""
+        if evidence.bound in COUNTS and evidence.planned and evidence.alpha >= LEAST_ALPHA:
+            return cls("joint", 1 - AFTER_ABSTENTION, AFTER_ABSTENTION)
+        return cls("paired", 1 - IN_PAIRS, 1 - IN_PAIRS)
+
+    def pays(self, m: int) -> float:
+        """Above this p_lower, what m pairs cannot exclude is more than what there is to lose: fresh votes are as good."""
+        return 1 - 20 / m if self.bound == "joint" else 0.992
 
 
 def recertify(
@@ -40,7 +66,7 @@ def recertify(
 ) -> Certificate | Abstention:
     """A certificate of ``new`` at the input x (1, *event), at the level of ``certificate``, which is about ``old`` there.
 
-    ``m`` votes are drawn, by default a tenth of the old certificate's. Up to p_lower = 0.992 they are cast by both
+    ``m`` votes are drawn, by default a tenth of the old certificate's. Up to a p_lower (``Way.pays``) they are cast by both
     classifiers, in pairs; above, by the new one alone, whose class is then chosen anew. Which of the two it is follows
     from the old certificate, before any vote. ``seed`` as for ``certify``, by default one that nobody knows; it must not
     be the old certificate's. Law, noise, classes and arithmetic of both classifiers are the same.
@@ -65,11 +91,11 @@ def recertify(
         family=evidence.family,
         budget=certificate.budget,
     )
-    if certificate.p_lower > PAIRS_PAY:
-        # The choice depends on the old votes, which may be wrong at α/2 already; so the fresh votes have the other half.
-        ((_, fresh),) = new.certify_each([x], replace(plan, alpha=plan.alpha / 2))
+    way = Way.after(evidence)
+    if certificate.p_lower > way.pays(m):
+        ((_, fresh),) = new.certify_each([x], replace(plan, alpha=way.fresh * plan.alpha))
         return fresh
-    return _paired(certificate, old, new, x, plan)
+    return _paired(certificate, old, new, x, plan, way.bound)
 
 
 def _check_same(certificate: Certificate, old: SmoothedClassifier, new: SmoothedClassifier, x: torch.Tensor) -> None:
@@ -98,9 +124,14 @@ def _check_same(certificate: Certificate, old: SmoothedClassifier, new: Smoothed
 
 
 def _paired(
-    certificate: Certificate, old: SmoothedClassifier, new: SmoothedClassifier, x: torch.Tensor, plan: CertifyPlan
+    certificate: Certificate,
+    old: SmoothedClassifier,
+    new: SmoothedClassifier,
+    x: torch.Tensor,
+    plan: CertifyPlan,
+    bound: str,
 ) -> Certificate | Abstention:
-    """The claim of the new classifier from votes of both on the same noise."""
+    """The claim of the new classifier from votes of both on the same noise, by the bound of this name."""
     c_A, M, stream = certificate.prediction, new.held_at(x), Stream(plan.seed, input_hash(x), "pairs")
     setup = new.engine.setup(x, plan)
     before, now = (
@@ -108,11 +139,11 @@ def _paired(
     )
     lost, gained = (int(((one == c_A) & (other != c_A)).sum()) for one, other in ((before, now), (now, before)))
     votes = Votes.of(torch.bincount(now, minlength=new.f.num_classes + 1))
-    made = new.engine.evidence(setup, x, votes, None, 0, plan.n, plan, "paired")
+    made = new.engine.evidence(setup, x, votes, None, 0, plan.n, plan, bound)
     evidence = replace(
         made, phase=stream.phase, streams={stream.phase: stream.key}, pairs=Pairs(certificate.evidence, lost, gained)
     )
-    p_A, _ = bound_named("paired").probabilities(evidence.ballot(c_A))
+    p_A, _ = bound_named(bound).probabilities(evidence.ballot(c_A))
     p_A = max(0.0, p_A - new.arithmetic_error(M, x))
     return new.conclude(M, x, c_A, p_A, None, evidence, plan)
 

@@ -235,7 +235,7 @@ def settle_each(
             launch([])
         cohort, jobs, fetched = flights.popleft()
         finished: set[int] = set()
-        for (seat, job), votes in zip(jobs, fetched.wait(), strict=True):
+        for (seat, job), votes in zip(jobs, fetched.wait()[0], strict=True):
             candidate = seat.candidate
             if id(seat) in finished or candidate.source != job.stream:
                 continue  # asked for in vain: it is settled, or its class is chosen

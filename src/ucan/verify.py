@@ -163,7 +163,8 @@ def _counted_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Te
         return (
             Check("votes", False, f"{evidence.n:,} votes are stated to be all draws of the noise, but these {found}"),
         )
-    again = g.count_all(x, _precision(certificate, g, x))
+    with g.engine.running(evidence.backend):
+        again = g.count_all(x, _precision(certificate, g, x))
     hits, others = int(again.counts[certificate.prediction]), largest_other(again.counts, certificate.prediction)
     p_b = certificate.p_upper
     bears = certificate.p_lower <= hits / turns * SLACK and p_b is not None and p_b * SLACK >= others / turns

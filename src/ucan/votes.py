@@ -525,7 +525,7 @@ def count_requests(counter: VoteCounter, requests: Iterable[Request]) -> Iterato
             one = _Open(request, [None] * len(request.streams), len(own))
             yield from ((one, i, job) for i, job in own)
 
-    waiting, finished = jobs(), deque[tuple[Request, list[Fetched]]]()
+    waiting, finished = jobs(), deque[tuple[Request, Fetched]]()
     while batch := list(itertools.islice(waiting, counter.slots)):
         answers, start = counter.answers([job for *_, job in batch]), 0
         ready = len(finished)
@@ -539,15 +539,15 @@ def count_requests(counter: VoteCounter, requests: Iterable[Request]) -> Iterato
             start += len(members)
             one.left -= len(members)
             if one.left == 0:
-                finished.append((one.request, [Fetched(kept) for kept in one.kept if kept is not None]))
+                finished.append((one.request, Fetched(*(kept for kept in one.kept if kept is not None))))
         for _ in range(ready if answers.is_cuda else len(finished)):
             yield _received(counter.keep, *finished.popleft())
     for request, fetched in finished:
         yield _received(counter.keep, request, fetched)
 
 
-def _received(keep: Keep, request: Request, fetched: list[Fetched]) -> tuple[Request, list[Any]]:
-    return request, [keep.received(one.wait()) for one in fetched]
+def _received(keep: Keep, request: Request, fetched: Fetched) -> tuple[Request, list[Any]]:
+    return request, [keep.received(one) for one in fetched.wait()]
 
 
 def _parts(jobs: Sequence[Job], block: int, capacity: int) -> Iterator[Sequence[Job]]:

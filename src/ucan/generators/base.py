@@ -16,7 +16,7 @@ from torch import nn
 from ucan.arithmetic import Grid
 from ucan.budget import Budget
 from ucan.catalogue import GENERATORS, Made, arguments_of, as_plain, call, plain
-from ucan.certificate import Scope
+from ucan.certificate import Scope, fits
 from ucan.errors import InvalidInput
 from ucan.evidence import Noise
 from ucan.fingerprint import state_hash
@@ -25,6 +25,7 @@ from ucan.generators.shape import FLOOR, Estimate, fitted_scales
 from ucan.laws import Law
 from ucan.region import Region
 from ucan.scales import Scalar, Scale, as_scale, make_scale
+from ucan.scales.base import all_finite
 
 # Σ rounded to another precision, cached as long as it exists: a matrix is checked and inverted once.
 _SAMPLED: weakref.WeakKeyDictionary[Scale, dict[torch.dtype, Scale]] = weakref.WeakKeyDictionary()
@@ -132,6 +133,12 @@ class Generator(nn.Module):
         """The copies (n, batch, *event) that given draws make of inputs: x + μ + Σε; differentiable in x and ε."""
         mu, scale = self(x) if noise is None else noise
         return as_scale(scale).apply(eps) + (x + mu)
+
+    def noise_size(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """The mean size of the noise in each entry of inputs like x (1, *event), in their units, over n draws: (*event)."""
+        mu, _ = self(x)
+        centre = torch.zeros_like(x) - mu  # x + μ is 0 here, so that nothing is lost in rounding
+        return self.perturb(centre, law, n, rng)[:, 0].abs().mean(0)
 
     def perturb_into(self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator]) -> None:
         """Fill blocks ``out`` (blocks, n, *event) with noisy copies of one input (1, *event).
@@ -404,6 +411,16 @@ class Isotropic(Fixed):
 class Held(Generator):
     """Another generator's noise, computed at one input and frozen there, with the same scope and view."""
 
+    mean: torch.Tensor
+    scale: Scale
+    _on_host: tuple[torch.Tensor, Scale] | None
+    _line: str
+    _of: Generator
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Held:
+        """Without the arguments: it is made for every input, and no record has it."""
+        return nn.Module.__new__(cls)
+
     def __init__(
         self,
         source: Generator,
@@ -412,14 +429,17 @@ class Held(Generator):
         on_host: tuple[torch.Tensor, Scale] | None = None,
     ) -> None:
         super().__init__()
-        self.training = False
-        self.scope = source.scope  # type: ignore[misc]
-        self.view = source.view  # type: ignore[method-assign]
-        self.mean = mean.detach()
-        self.scale = scale
-        self._on_host = on_host
-        self._line = source.describe()
-        self._of = (source,)  # in a tuple: not a part of this module
+        # Past nn.Module's own bookkeeping, which takes longer than all else here: nothing of it is a part of this module.
+        vars(self).update(
+            training=False,
+            scope=source.scope,
+            view=source.view,
+            mean=mean.detach(),
+            scale=scale,
+            _on_host=on_host,
+            _line=source.describe(),
+            _of=source,
+        )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """The held μ and Σ."""
@@ -453,7 +473,7 @@ class Held(Generator):
 
     def record(self) -> Noise:
         """The source's."""
-        return self._of[0].record()
+        return self._of.record()
 
     def describe(self) -> str:
         """The source's line."""
@@ -502,7 +522,7 @@ def issued(
         return last.held
     own = scale.copied() if on_host is None else scale
     seen_mean, seen = on_host or (mean, own)
-    if not torch.isfinite(seen_mean).all():
+    if not all_finite(seen_mean):
         raise InvalidInput(f"{source.describe()}: μ holds a value that is not finite.")
     seen.known("check", seen.check)
     check_fits(source, x, mean, own)
@@ -528,11 +548,7 @@ def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale:
     """Refuse, before any work, μ and Σ that do not fit inputs like x (1, *event)."""
     name = generator.describe()
     scale.check_dim(math.prod(x.shape[1:]))
-    try:
-        fits = torch.broadcast_shapes(mean.shape, x.shape) == x.shape
-    except RuntimeError:
-        fits = False
-    if not fits:
+    if not fits(mean.shape, x.shape):
         raise InvalidInput(f"{name}: μ of shape {tuple(mean.shape)} does not fit inputs of {tuple(x.shape[1:])}.")
 
 

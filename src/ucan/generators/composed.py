@@ -189,6 +189,15 @@ class Composed(Generator):
 
         ``noise`` is not used: there is none to hold.
         """
+        return self.estimate(*self._joined(x, eps, law)).to(x.dtype)
+
+    def noise_size(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """That of the two looks joined: the estimate that is shown of them has other units, and is 0 without a signal."""
+        centre = torch.zeros_like(x)
+        return self._joined(centre, self.draw(centre, law, n, rng), law)[0][:, 0].abs().mean(0)
+
+    def _joined(self, x: torch.Tensor, eps: torch.Tensor, law: Law) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both looks of every copy as one, in the input's units, and the variance of its noise."""
         self.check_claim(law)
         first, second = eps.unbind(2)
         sigma_1 = self.first_scale(law)
@@ -198,7 +207,7 @@ class Composed(Generator):
         s = self.second_scale(self.estimate(y1, sigma_1**2).flatten(0, 1), law).reshape(y1.shape)
         y2 = x + s * (second / law.scale)
         both = (s * s * y1 + sigma_1**2 * y2) / (s * s + sigma_1**2)
-        return self.estimate(both, s * s * sigma_1**2 / (s * s + sigma_1**2)).to(x.dtype)
+        return both, s * s * sigma_1**2 / (s * s + sigma_1**2)
 
     def perturb_on_grid(
         self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator], grid: Grid
@@ -348,6 +357,10 @@ class Redrawn(Generator):
     ) -> torch.Tensor:
         """The source's copies."""
         return self.source.place(x, eps, law)
+
+    def noise_size(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """The source's."""
+        return self.source.noise_size(x, law, n, rng)
 
     def perturb_on_grid(
         self, out: torch.Tensor, x: torch.Tensor, law: Law, rngs: Sequence[torch.Generator], grid: Grid

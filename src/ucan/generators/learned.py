@@ -242,21 +242,26 @@ class CertificationWise(Generator):
         if not x.is_cuda or type(self).forward is not CertificationWise.forward:
             return functools.partial(Generator.at, self, x)
         with torch.no_grad():
-            mu, sigma = self._recorded(x)  # in memory of their own
-        there = Fetched(mu), Fetched(sigma)
+            (both,) = self._recorded(x)  # in memory of its own
+        mu, sigma = both
+        there = Fetched(both)
 
         def held() -> Generator:
-            mean, scales = (each.wait().clone() for each in there)  # certificates keep no memory of the device's driver
+            mean, scales = (half.clone() for half in there.wait()[0])  # certificates keep no memory of the driver's
             return issued(self, x, mu, Diagonal(sigma), (mean, Diagonal(scales)))
 
         return held
 
+    def _both(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        """``maps`` one above the other, so that they are copied and fetched in one step."""
+        return (torch.stack(self.maps(x)),)
+
     def _recorded(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """``maps`` of x (1, *event), by a graph that is recorded for the networks as they lie in memory."""
+        """``_both`` of x (1, *event), by a graph that is recorded for the networks as they lie in memory."""
         weights = tuple((p.data_ptr(), p.shape) for p in self.parameters())
         key = (x.shape, x.dtype, x.device, self.gamma, torch.backends.cudnn.allow_tf32, weights)
         if self._graph is None or self._graph[0] != key:
-            self._graph = key, recorded(self.maps, x)
+            self._graph = key, recorded(self._both, x)
         return self._graph[1](x)
 
     def __getstate__(self) -> dict[str, Any]:

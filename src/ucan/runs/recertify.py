@@ -19,7 +19,7 @@ from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.places import respelled, started_in
 from ucan.plan import CertifyPlan, random_seed
-from ucan.recertify import SHARE
+from ucan.recertify import SHARE, Way
 from ucan.recertify import recertify as certified_again
 from ucan.results.formats import write
 from ucan.results.store import Store
@@ -210,9 +210,10 @@ def _outcomes(
             yield idx, label, certified_again(before, old, new, x, n, seed)
             continue
         evidence, norm = before.evidence, before.norm if before.norm is not None else 2
-        # At α/2: that the old classifier abstained is known from votes to which pairs give the other half.
+        # A part of α: that the old classifier abstained is known from votes that pairs go on from with the rest.
+        alpha = Way.after(evidence).abstained * evidence.alpha * evidence.family
         plan = CertifyPlan(
-            max(1, evidence.n0), n, evidence.alpha * evidence.family / 2, norm, seed, family=evidence.family,
+            max(1, evidence.n0), n, alpha, norm, seed, family=evidence.family,
             budget=before.budget,
         )  # fmt: skip
         ((_, outcome),) = new.certify_each(new.check_inputs(x, norm), plan)

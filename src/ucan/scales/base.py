@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -151,7 +152,7 @@ class Scale(ABC):
 
     def content(self) -> dict[str, torch.Tensor]:
         """All that Σ is made of, by name: its tensors, and its plain numbers as tensors in float64."""
-        plain = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), int | float)}
+        plain = {name: value for name in _names(type(self)) if isinstance(value := getattr(self, name), int | float)}
         return {**self.tensors(), **{name: torch.tensor(value, dtype=torch.float64) for name, value in plain.items()}}
 
     def same_as(self, other: Scale, equal: Callable[[torch.Tensor, torch.Tensor], bool] = torch.equal) -> bool:
@@ -204,7 +205,8 @@ class Scale(ABC):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The defining tensors by field name, for saving."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), torch.Tensor)}
+        found = ((name, getattr(self, name)) for name in _names(type(self)))
+        return {name: value for name, value in found if isinstance(value, torch.Tensor)}
 
     @classmethod
     def of_tensors(cls, tensors: dict[str, torch.Tensor]) -> Self:
@@ -231,6 +233,12 @@ class Scale(ABC):
         tensors = self.tensors()
         learned = any(t.requires_grad for t in tensors.values())
         return self.with_tensors({name: t.detach() for name, t in tensors.items()}) if learned else self
+
+
+@functools.cache
+def _names(kind: type[Scale]) -> tuple[str, ...]:
+    """The fields of a kind of Σ: asked for at every input."""
+    return tuple(each.name for each in fields(kind))
 
 
 def _into_form(out: torch.Tensor, z: torch.Tensor, centre: torch.Tensor) -> None:
@@ -288,10 +296,18 @@ def finite_tensor(owner: str, name: str, value: Any) -> torch.Tensor:
     return tensor
 
 
+def all_finite(values: torch.Tensor) -> bool:
+    """Whether no entry is NaN or infinite; the smallest and the largest tell, in one pass."""
+    if values.numel() == 0:
+        return True
+    least, most = torch.aminmax(values.detach())
+    return bool((least > -torch.inf) & (most < torch.inf))  # a NaN is neither
+
+
 def check_finite(owner: str, name: str, values: torch.Tensor) -> None:
     """Refuse NaN and infinity, naming the first such entry."""
-    fine = torch.isfinite(values.detach())
-    if not fine.all():
+    if not all_finite(values):
+        fine = torch.isfinite(values.detach())
         index = tuple((~fine).nonzero()[0].tolist())
         raise SingularScale(
             f"{owner}: {name}{list(index)} is {values[index].item()}; every entry must be finite. Fix its cause, for example "

@@ -150,7 +150,7 @@ class Diagonal(Scale):
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact: 1/min σ for q ≤ p, else ‖1/σ‖ₛ with 1/s = 1/p − 1/q."""
         self.check_dim(dim)
-        return diagonal_norm(1 / exact(self.sigma), q, p)
+        return diagonal_norm(exact(self.sigma).reciprocal(), q, p)
 
     def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
         """Exact: ‖b/σ‖ₚ over a box; over groups ‖b_g/min σ_g‖ for ℓ2 and ℓ∞, Σ b_g‖1/σ_g‖₂ for ℓ1."""

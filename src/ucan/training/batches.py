@@ -79,12 +79,13 @@ class Batches:
             )
 
     def _of(self, order: torch.Tensor) -> Iterator[Batch]:
+        if self._resident is not None:
+            order = order.to(self.device)  # once: at each batch the host would wait for all that the device has to do
         parts = [part[self.share.part] for part in order.split(self.size) if len(part)]  # none at an epoch's end
         return self._decoded(parts) if self._resident is None else self._on_device(parts, *self._resident)
 
     def _on_device(self, parts: Sequence[torch.Tensor], images: torch.Tensor, labels: torch.Tensor) -> Iterator[Batch]:
         for indices in parts:
-            indices = indices.to(self.device)
             yield Batch(as_pixels(images[indices]), labels[indices], indices)
 
     def _decoded(self, parts: Sequence[torch.Tensor]) -> Iterator[Batch]:

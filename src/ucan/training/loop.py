@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ from ucan.version import __version__
 
 # Steps between two checks of the loss, since reading it makes the device wait.
 LOOK_EVERY = 25
+# A checkpoint that takes longer to write (seconds) is not written after every epoch, but for at most this share of the time.
+SLOW_WRITE, WRITING = 0.2, 0.1
 
 OnProgress = Callable[[int, int, int, dict[str, float]], None]  # epoch, step, steps per epoch, metrics
 
@@ -126,9 +128,10 @@ class Trainer:
         if self.fabric.device.type == "cuda":
             classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.compile:
-            self.joint.use_for_answers(torch.compile(classifier))
+            self.joint.use_for_answers(_compiled(classifier, recorded=self.fabric.device.type == "cuda" and world == 1))
         self.wrapped, *self.optimisers = self.fabric.setup(self.joint, *_optimisers(settings, self.joint))
         self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
+        self.average = None if self.ema is None else Average(self.ema, self.joint.state_dict())
         self.recipe.prepare(Task(len(dataset), shape, classes, self.law, generator, self.fabric.device))
         self.rng = torch.Generator(self.fabric.device)
         self.epoch = self.step = 0
@@ -136,6 +139,7 @@ class Trainer:
         self.board = Board(self.folder / "tensorboard")
         self.watch = None if apart is None else Watch(apart, classes, self.law, generator, settings.certify_every)
         self._stop = False
+        self._written, self._writing = -math.inf, 0.0  # when the last checkpoint was written, and how long it took
 
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to the end; the weights are then in the folder."""
@@ -159,7 +163,8 @@ class Trainer:
         while self.epoch < self.settings.epochs:
             self._run_epoch()
             self.epoch, self.step = self.epoch + 1, 0
-            self._checkpoint()
+            if self._checkpoint_due():
+                self._checkpoint()
             if self.share.world > 1 and self.epoch < self.settings.epochs and self._all_stop():
                 raise KeyboardInterrupt
 
@@ -222,10 +227,10 @@ class Trainer:
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad()
-        if self.ema is not None:
+        if self.average is not None:
             steps = self.epoch * len(self.batches) + self.step
             # A new average decays faster: otherwise early weights dominate it, with batch statistics that do not fit.
-            _update_average(self.ema, self.joint.state_dict(), min(settings.ema, (1 + steps) / (10 + steps)))
+            self.average.update(min(settings.ema, (1 + steps) / (10 + steps)))
         return {name: value.detach() for name, value in metrics.items()}
 
     def _sums(self) -> dict[str, torch.Tensor]:
@@ -241,7 +246,7 @@ class Trainer:
         watch = self.watch
         if watch is None or self.rank != 0 or not watch.due(self.epoch, self.settings.epochs):
             return None
-        if not all(bool(v.isfinite().all()) for v in self.final_state().values() if v.is_floating_point()):
+        if not _all_finite(self.final_state().values()):
             return None  # the run ends here, and says so
         return watch.check(self.joint, self.ema, self.fabric.device)
 
@@ -272,8 +277,15 @@ class Trainer:
         Journal(self.folder / METRICS).append(json.dumps(line))
         self.board.add(self.epoch, means)
 
+    def _checkpoint_due(self) -> bool:
+        """Whether to write one after this epoch: after every one, unless writing would take too much of the time."""
+        last = self.epoch >= self.settings.epochs
+        enough = time.perf_counter() - self._written >= self._writing / WRITING
+        return last or enough or self._writing < SLOW_WRITE or self.share.world > 1
+
     def _checkpoint(self) -> None:
-        if not all(bool(v.isfinite().all()) for v in self.joint.state_dict().values() if v.is_floating_point()):
+        start = time.perf_counter()
+        if not _all_finite(self.joint.state_dict().values()):
             raise TrainingError(
                 f"the weights stopped being finite in epoch {self.epoch + 1}; the last good checkpoint is kept. "
                 "A lower lr usually helps: run it again with --set, in the same folder."
@@ -292,6 +304,8 @@ class Trainer:
                 "layers": torch.get_rng_state(),
             }
             write_checkpoint(self.folder, state)
+        self._written = time.perf_counter()
+        self._writing = self._written - start
 
     def _resume(self) -> None:
         state = self.fabric.broadcast(read_checkpoint(self.folder) if self.rank == 0 else None)
@@ -315,7 +329,8 @@ class Trainer:
         own = 1.0 if self.rank == 0 else 0.0  # the sums so far are counted once
         self.totals = {name: own * total.to(self.fabric.device) for name, total in state["totals"].items()}
         if self.ema is not None:
-            self.ema = {k: v.to(self.fabric.device) for k, v in state["ema"].items()}
+            for name, kept in self.ema.items():
+                kept.copy_(state["ema"][name])
         self.rng.set_state(state["noise"])
         torch.set_rng_state(state["layers"])
         if self.rank:
@@ -367,7 +382,9 @@ def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optim
     if settings.optimiser == "adam":
         optimisers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, weight_decay=settings.weight_decay)]
     else:
-        optimisers = [torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay)]
+        one_kernel = all(p.is_cuda for p in weights)
+        decay = settings.weight_decay
+        optimisers = [torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=decay, fused=one_kernel)]
     learned = [p for p in joint.generator.parameters() if p.requires_grad]
     if learned:
         # No weight decay: it would pull the scales towards the middle of their range.
@@ -376,11 +393,34 @@ def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optim
     return optimisers
 
 
-def _update_average(average: dict[str, torch.Tensor], state: dict[str, torch.Tensor], decay: float) -> None:
-    floats = [k for k, v in average.items() if v.is_floating_point()]
-    torch._foreach_lerp_([average[k] for k in floats], [state[k].detach() for k in floats], 1 - decay)
-    for name in average.keys() - set(floats):
-        average[name].copy_(state[name])
+class Average:
+    """The moving average of a module's state; what is no floating-point number is copied.
+
+    Both states are held as lists, since going through a module's names at every step takes longer than the average itself.
+    """
+
+    def __init__(self, average: dict[str, torch.Tensor], state: dict[str, torch.Tensor]) -> None:
+        floats = [name for name, value in average.items() if value.is_floating_point()]
+        others = [name for name in average if name not in set(floats)]
+        self.floats = [average[k] for k in floats], [state[k].detach() for k in floats]
+        self.others = [average[k] for k in others], [state[k].detach() for k in others]
+
+    def update(self, decay: float) -> None:
+        """average ← decay·average + (1 − decay)·state."""
+        torch._foreach_lerp_(*self.floats, 1 - decay)
+        if self.others[0]:
+            torch._foreach_copy_(*self.others)
+
+
+def _compiled(classifier: nn.Module, recorded: bool) -> Any:
+    """The compiled classifier; ``recorded`` replays its kernels as graphs, since launching them takes longer than they run."""
+    return torch.compile(classifier, mode="reduce-overhead") if recorded else torch.compile(classifier)
+
+
+def _all_finite(values: Iterable[torch.Tensor]) -> bool:
+    """Whether no tensor holds a value that is not finite; the device is asked once."""
+    finite = [value.isfinite().all() for value in values if value.is_floating_point()]
+    return bool(torch.stack(finite).all()) if finite else True
 
 
 def _pixels(dataset: Labelled) -> torch.Tensor:
