@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
+
+from test_routed import cascade
+
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "experiments"))
+
+import router  # noqa: E402
+
 PAGE = (ROOT / "docs" / "router.md").read_text(encoding="utf-8")
 
 
@@ -54,3 +65,24 @@ def test_the_distances_are_the_record() -> None:
         assert f"| {shown} | {cells(rows[name]['accuracy'])} |" in PAGE
     assert rows["levels chosen"]["levels"] == [0.5] and rows["veto chosen"]["veto"] == 0.4
     assert min(rows["levels chosen"]["distance"]) >= 0
+
+
+@pytest.mark.parametrize(("tau", "veto", "expert"), [(0.5, 0.2, 0), (0.8, 0.0, 1)])
+def test_the_script_computes_what_a_router_certifies(tau: float, veto: float, expert: int) -> None:
+    """From the votes in the certificates of a router alone, by another route, the same radii."""
+    system, x = cascade(tau=tau, veto=veto), 0.6 * torch.randn(40, 3, generator=torch.Generator().manual_seed(3))
+    made = [
+        c for c in system.certify(x, n=5000) if not c.abstained and c.choice.of != c.expert
+    ]  # votes of both experts
+    sides = [(c.answer, c.choice)[:: 1 if c.expert == 0 else -1] for c in made]
+    votes = [
+        router.Counted(
+            g.law.scale,
+            *(np.array([getattr(side[k].evidence, name) for side in sides]) for name in ("selection", "counts")),
+            5000,
+        )
+        for k, g in enumerate(system.experts)
+    ]
+    found = router.radii(votes, router.Rule((tau,), veto), np.array([c.prediction for c in made]), router.ALPHA / 4)
+    assert len(made) > 10 and {c.expert for c in made} == {expert}
+    np.testing.assert_allclose(found, [c.radius for c in made], rtol=1e-6)
