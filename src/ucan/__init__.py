@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from ucan.laws import ExpInf, Gaussian, GeneralNormal, Laplace, Law, PowerLaw, Uniform
     from ucan.models import Denoised, Ensemble
-    from ucan.questions.smoothed import SmoothedLabels, SmoothedRegressor, SmoothedSegmenter
+    from ucan.questions.kinds import SmoothedLabels, SmoothedRegressor, SmoothedSegmenter
     from ucan.region import Region
     from ucan.registry import Registry
     from ucan.routed import Routed
@@ -97,7 +97,7 @@ __getattr__, __dir__ = lazy_names(
         "Isotropic Pattern Splitting",
         "laws": "ExpInf Gaussian GeneralNormal Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
-        "questions.smoothed": "SmoothedLabels SmoothedRegressor SmoothedSegmenter",
+        "questions.kinds": "SmoothedLabels SmoothedRegressor SmoothedSegmenter",
         "region": "Region",
         "registry": "Registry",
         "routed": "Routed",
