@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from scipy import special
 
+from ucan.catalogue import call
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.generators.base import Generator
 from ucan.generators.composed import Redrawn
@@ -84,6 +85,7 @@ class InputDependent(Generator):
     scope = "pipeline"
     redrawn = True
     references: torch.Tensor
+    middle: torch.Tensor
 
     def __init__(self, references: torch.Tensor, k: int = 20, rate: float = 0.01, middle: float | None = None) -> None:
         super().__init__()
@@ -95,13 +97,23 @@ class InputDependent(Generator):
             raise InvalidInput(f"rate must be 0 or more, got {rate!r}.")
         self.register_buffer("references", references.detach().clone())
         self.k, self.rate = k, float(rate)
-        self.middle = self._among() if middle is None else float(middle)
+        self.register_buffer("middle", torch.tensor(self._among() if middle is None else middle, dtype=torch.float64))
 
     @classmethod
     def fitted(cls, context: Context, most: int = REFERENCES, **parameters: Any) -> Generator:
         """Made by its name: the references are the first training inputs; without any, a placeholder for saved ones."""
-        images = torch.zeros(most, *context.shape) if context.images is None else context.images[:most]
-        return cls(images, **{"middle": 0.0, **parameters} if context.images is None else parameters)
+        images = context.images
+        if images is None:
+            images, parameters = torch.zeros(parameters.get("k", 20) + 1, *context.shape), {"middle": 0.0, **parameters}
+        made: Generator = call("generator", cls, {"references": images[:most], **parameters})
+        return made
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Saved references take the place of those that it was made with, however many they are."""
+        saved = state_dict.get(prefix + "references")
+        if saved is not None:
+            self.references = torch.empty_like(saved, device=self.references.device)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @classmethod
     def needs_inputs(cls, parameters: Mapping[str, Any]) -> bool:
@@ -129,7 +141,7 @@ class InputDependent(Generator):
 
     def sigma(self, x: torch.Tensor) -> torch.Tensor:
         """σ(x), one for each input (batch, *event), in their precision; differentiable."""
-        return (self.rate * (self._nearest(x) - self.middle)).exp()
+        return (self.rate * (self._nearest(x) - self.middle.to(x))).exp()
 
     def _nearest(self, x: torch.Tensor) -> torch.Tensor:
         known = self.references.to(x).flatten(1)
@@ -152,7 +164,7 @@ class InputDependent(Generator):
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The ball in which the class keeps its lead, whatever σ is there."""
         self.check_claim(law, norm)
-        sigma = law.scale * float(np.exp(self.rate * (float(self._nearest(x.double())[0]) - self.middle)))
+        sigma = law.scale * float(np.exp(self.rate * (float(self._nearest(x.double())[0]) - float(self.middle))))
         rival = 1 - p if p_b is None else min(p_b, 1 - p)
         return Region(1.0, elastic_radius(p, rival, sigma, self.rate, x.numel()), 2, tuple(x.shape[1:]))
 
