@@ -16,6 +16,7 @@ from ucan.certificate import load_json, save_json
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.generators.elastic import InputDependent, elastic_radius, kept, rescaled
 from ucan.runs.train import TrainJob, trainer_of
+from ucan.training import load_run
 from ucan.verify import verify
 
 
@@ -115,12 +116,13 @@ def test_trained_by_name_and_found_again(tmp_path) -> None:
     """A run keeps references and middle; what is loaded has the same σ."""
     changes = ["epochs=1", 'generator={kind="input-dependent", k=5, rate=0.02, most=300}', "law.scale=0.25"]
     trainer_of(TrainJob(settings="digits-isotropic", changes=changes, device="cpu"), tmp_path / "run").run()
-    g, digits = ucan.load(tmp_path / "run"), data.load("digits", "train")
+    run, digits = load_run(tmp_path / "run"), data.load("digits", "train")
+    g = ucan.SmoothedClassifier(run.classifier, run.law, run.generator, num_classes=10)
     x = torch.stack([digits[i][0] for i in range(400)])
     made = InputDependent(x[:300], k=5, rate=0.02)
     assert isinstance(g.M, InputDependent) and g.M.references.shape == (300, 1, 8, 8)
     torch.testing.assert_close(g.M.sigma(x[300:]), made.sigma(x[300:]))
-    assert made.sigma(x[300:]).std() > 1e-3 and g.on_grid(None).certify(x[300:302], n=200)[0].scope == "pipeline"
+    assert made.sigma(x[300:]).std() > 1e-3 and g.certify(x[300:302], n=200)[0].scope == "pipeline"
 
 
 def test_what_it_refuses() -> None:
