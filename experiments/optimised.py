@@ -56,11 +56,22 @@ def size_of(outcomes: list[Any], labels: list[int]) -> dict[str, float]:
     }
 
 
+def merged(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """One record of several that share the digits: sizes from the one with the most digits, attacks added up."""
+    whole = dict(max(records, key=lambda record: record["inputs"] if "frozen" in record else 0))
+    attacked = [record["attacked"] for record in records if "attacked" in record]
+    whole["attacked"] = {name: sum(each[name] for each in attacked) for name in attacked[0]}
+    whole["registry"] = next(record["registry"] for record in records if "registry" in record)
+    whole["complete"] = all(record["complete"] for record in records)
+    return whole
+
+
 def main() -> None:
     """Certify, attack, keep the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--merge", type=Path, nargs="+", help="only put these records together, of other digits each")
     parser.add_argument("--certificates", type=int, default=60)
     parser.add_argument(
         "--first", type=int, default=0, help="the number of the first digit, where several share the work"
@@ -69,6 +80,10 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--quick", action="store_true", help="a small budget, to see that it runs")
     args = parser.parse_args()
+    if args.merge:
+        together = merged([json.loads(path.read_text()) for path in args.merge])
+        write_whole(args.out, (json.dumps(together, indent=1) + "\n").encode())
+        return
     test_set, law, net = data.load("digits", "test"), Gaussian(SIGMA), network()
     few: dict[str, Any] = {"steps": 20, "draws": 20} if args.quick else {}
     noise = KINDS[args.kind](net, law, **few)
