@@ -15,6 +15,7 @@ from scipy import stats
 from torch import nn
 
 from ucan import Abstention, Certificate, Gaussian, InvalidInput, Laplace, SmoothedClassifier
+from ucan.backends import prepare
 from ucan.bounds import IN_PAIRS, bound_named, lower_bound, net_loss_bound, upper_bound
 from ucan.certificate import from_dict, save_json
 from ucan.evidence import Evidence
@@ -235,6 +236,37 @@ def test_a_chain_of_classifiers_goes_through_verify_schema_and_checker(tmp_path)
     record["evidence"]["pairs"]["before"]["pairs"]["before"]["pairs"]["before"]["selection"] = [100, 0]
     (tmp_path / "c.json").write_text(json.dumps(record))
     assert CHECKER.main([str(tmp_path / "c.json")]) == 1  # the first of them chose another class
+
+
+def test_the_old_classifier_votes_as_it_did_for_its_certificate(monkeypatch):
+    """Run otherwise it rounds otherwise: pairs would tell the change from a classifier that the old votes are not of."""
+    model, names = torch.nn.Linear(2, 2).eval(), []
+    law = Gaussian(scale=0.5)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+        model.bias.zero_()
+    old, new = (SmoothedClassifier(model, law, num_classes=2) for _ in range(2))
+    half = SmoothedClassifier(model, law, num_classes=2, precision="bf16")
+    x = torch.tensor([[0.4, 0.0]])
+    (c,) = half.certify(x, n=2000)
+    with pytest.raises(InvalidInput, match=r"ran eager in bf16 for its certificate, and runs eager in fp32 here"):
+        recertify(c, old, new, x, seed=5)
+    assert isinstance(recertify(c, half, new, x, seed=5), Certificate)
+
+    def prepared(f, view, example, name, precision):
+        names.append(name)
+        return replace(prepare(f, view, example, "eager", precision), name=name)
+
+    monkeypatch.setattr("ucan.engine.prepare", prepared)
+    (c,) = old.certify(x, n=2000, seed=1)
+    compiled = replace(c, evidence=replace(c.evidence, backend="compile"))
+    names.clear()
+    assert isinstance(recertify(compiled, old, new, x, seed=5), Certificate)
+    assert names == ["compile"] and old.engine.backend == "eager"
+    monkeypatch.setattr("ucan.engine.prepare", lambda *given: prepare(*given[:3], "eager", given[4]))
+    old, new = (SmoothedClassifier(model, law, num_classes=2) for _ in range(2))
+    with pytest.raises(InvalidInput, match="ran compile in fp32"):  # which is not possible here
+        recertify(compiled, old, new, x, seed=5)
 
 
 def test_what_is_not_the_same_is_refused():
