@@ -910,6 +910,12 @@ class Claim:
             raise Wrong("the votes before are about another input or another law")
         if len(votes_of(before, "counts")) != len(votes_of(evidence, "counts")):
             raise Wrong("the votes before are on another number of classes")
+        if sum(votes_of(before, "counts")) + whole(before, "invalid") != whole(before, "n", 1):
+            raise Wrong("the votes before do not add up to their number")
+        if not same_noise(before, evidence):
+            raise Wrong("the votes before are on another noise, or it was added in another arithmetic")
+        if {*before.get("streams", {}).values()} & {*evidence.get("streams", {}).values()}:
+            raise Wrong("the votes in pairs are on the noise of the votes before, and must not depend on them")
         if field(evidence, "bound") == "joint":
             field(pairs, "gained")
         loss = 1 - at_least(n - lost, n, alpha / 2)
@@ -1381,6 +1387,16 @@ class Answered(Claim):
 
         follows("radius", radii[0], self.reached(stays))
         return follows("radius", self.R, radii[0])
+
+
+def same_noise(one: Any, other: Any) -> bool:
+    """Whether two pieces of evidence tell of the same noise; of version 0.1 there is only a line to compare."""
+    told = [{k: v for k, v in field(each, "noise").items() if k != "made"} for each in (one, other)]
+    if all(noise.get("kind") is not None for noise in told):
+        told = [{k: v for k, v in noise.items() if k != "line"} for noise in told]
+    else:
+        told = [{"line": field(noise, "line")} for noise in told]
+    return told[0] == told[1] and one.get("arithmetic", "real") == other.get("arithmetic", "real")
 
 
 def check(record: Any, folder: Path) -> list[tuple[str, str, str]]:

@@ -157,6 +157,23 @@ def test_what_cannot_be_checked_is_said(made: Path, tmp_path: Path) -> None:
     assert lost.stands and outcomes(lost)["counts"] == "ok" and outcomes(lost)["replay"] == "not checked"
 
 
+def test_certificates_that_cannot_be_drawn_again_are_counted_and_no_success(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(made, folder)
+    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+        for idx, record in db.execute("SELECT idx, record FROM records WHERE idx < 40").fetchall():
+            own = json.loads(record)
+            own["evidence"]["device"] = "cuda: of another make"
+            db.execute("UPDATE records SET record = ? WHERE idx = ?", (json.dumps(own), idx))
+    done = check(
+        CheckJob(entry=folder / "entry.json", model=str(made / "trained"), inputs=25, attacks=0, seed=0, budget=LIGHT)
+    )
+    (replayed,) = (one for one in done.checks if one.name == "replay")
+    assert replayed.outcome == "not checked" and "were not drawn again" in replayed.detail
+    few, of = map(int, replayed.detail.split(" were ")[0].split(" of "))
+    assert 0 < few < of
+
+
 def test_a_seed_that_does_not_follow_is_found(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "run", tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
