@@ -8,8 +8,9 @@ from ucan.arithmetic import REAL
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput, UcanError
 from ucan.plan import CertifyPlan, random_seed
-from ucan.questions.looks import looks_of, question_stop
-from ucan.questions.record import Answer
+from ucan.questions.looks import Look, looks_of, question_stop
+from ucan.questions.record import SLACK, Answer
+from ucan.questions.shift import Shift
 from ucan.questions.smoothed import Smoothed
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
@@ -33,7 +34,7 @@ def verify_answer(
 
     Input, model, law, noise, Σ and arithmetic must be g's, and n fresh samples (as many as its own, at least 100) must not
     reject what the claim says of the input itself; a true claim is rejected with probability at most α. With
-    ``replay`` its own noise is drawn again as well, and must lead to the same claim.
+    ``replay`` its own noise is drawn again as well, and must lead to the same claim; with a secret seed there is no such check.
     """
     check_alpha(alpha)
     evidence = answer.evidence
@@ -45,13 +46,15 @@ def verify_answer(
     n = max(LEAST, evidence.n) if n is None else n
     checks = [*_same(answer, g, x), *_looks(answer)]
     if all(check.passed for check in checks):
+        checks.append(_follows(answer, g, x))
+    if all(check.passed for check in checks):
         precision = evidence.precision if evidence.copy else None
         (kept,) = g.kept(x, n, random_seed() if seed is None else seed, "verify", precision)
         surprise = answer.p_value(kept, "here")
         told = f"{n:,} fresh samples (p-value {surprise:.3g}, rejected if at most {alpha:g})"
         checks.append(Check("votes", surprise > alpha, told))
         if replay:
-            checks.append(_again(answer, g, x))
+            checks += _again(answer, g, x)
     stands = all(check.passed for check in checks)
     return Verdict(tuple(checks), n, alpha, confirms=answer.scope if stands else None)
 
@@ -83,20 +86,43 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
 
 
 def _looks(answer: Answer) -> list[Check]:
-    """Whether the answers were looked at as the rule has it; no check without a rule."""
+    """Whether the answers were looked at as the rule has it, and the bound's name says so; no check without a rule."""
     evidence = answer.evidence
-    if evidence.stop is None and not evidence.looks and evidence.cap in (None, evidence.n):
+    if (
+        " look " not in evidence.bound
+        and evidence.stop is None
+        and not evidence.looks
+        and evidence.cap in (None, evidence.n)
+    ):
         return []
     same = evidence.stop is not None and evidence.cap is not None and evidence.looks == looks_of(evidence.cap)
+    same = same and evidence.bound.endswith(Look.suffix(evidence.n, evidence.looks))
     told = "those of the rule" if same else "not those of the rule"
     return [Check("looks", same, f"the numbers of answers at which they were looked at are {told}")]
 
 
-def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
-    """Whether the answer's own noise leads to the same claim again."""
+def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
+    """Whether the claim follows: its bounds from the counts that the evidence has, its radii from its bounds."""
+    evidence = answer.evidence
+    try:
+        shift = Shift.at(g.M.at(x), x, g.sizes, answer.region.norm if answer.norm is None else answer.norm)
+        if abs(answer.tau - shift.tau) > SLACK * shift.tau:
+            return Check(
+                "claim", False, f"the arithmetic costs {shift.tau:.3g} here, and {answer.tau:.3g} in the answer"
+            )
+        bounded = answer.bounded(Look.at(evidence.n, evidence.looks, evidence.alpha))
+        follows = bounded and answer.follows(shift)
+    except (UcanError, IndexError, ValueError, RuntimeError) as error:  # lists of other lengths, classes that are none
+        return Check("claim", False, f"the answer's numbers do not fit together: {error}")
+    about = "its bounds do not follow from its votes" if not bounded else "its radii do not follow from its bounds"
+    return Check("claim", follows, "its bounds and radii follow" if follows else about)
+
+
+def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
+    """Whether the answer's own noise leads to the same claim again; no check if its seed is secret."""
     evidence = answer.evidence
     if evidence.seed is None:
-        return Check("replay", True, "not drawn again: its seed is secret")
+        return []
     plan = CertifyPlan(
         max(1, evidence.n0),
         evidence.n if evidence.cap is None else evidence.cap,
@@ -108,11 +134,9 @@ def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
         family=evidence.family,
         block=evidence.block,
     )
-    ((_, found),) = g.ask_each(g.check_inputs(x, plan.norm), plan, answer.question())
-    same = (
-        isinstance(found, type(answer))
-        and found.content(None) == answer.content(None)
-        and found.evidence.n == evidence.n
-    )
+    with g.engine.running(evidence.backend):
+        ((_, found),) = g.ask_each(g.check_inputs(x, plan.norm), plan, answer.question())
+    counted = [(e.counts, e.invalid, e.selection, e.n, e.bound) for e in (found.evidence, evidence)]
+    same = isinstance(found, type(answer)) and found.content(None) == answer.content(None) and counted[0] == counted[1]
     told = "its own noise, drawn again, leads to" if same else "its own noise, drawn again, does not lead to"
-    return Check("replay", same, f"{told} this answer")
+    return [Check("replay", same, f"{told} this answer")]
