@@ -46,6 +46,7 @@ NORMS: dict[str, tuple[float, ...]] = {
     "Uniform": (1, math.inf),
     "ExpInf": (1, math.inf),
     "PowerLaw": (1,),
+    "GeneralNormal": (1,),
 }
 # Kinds of noise of the form x + μ + Σε, and whether μ and Σ are the same for every input.
 KINDS = {"Isotropic": True, "Fixed": True, "Pattern": True, "DatasetWise": True, "BasisWise": True}
@@ -329,6 +330,13 @@ def laplace_quantile(p: float) -> float:
     return math.log(2 * p) if p < 0.5 else -math.log(2 * (1 - p))
 
 
+def general_quantile(p: float, beta: float) -> float:
+    """The quantile of a coordinate with density ∝ exp(−|z|^β)."""
+    if not beta >= 1:
+        raise Wrong("general normal noise has a known radius for an exponent of at least 1 only")
+    return float(stats.gennorm.ppf(p, beta)) if p < 0.5 else float(stats.gennorm.isf(1 - p, beta))
+
+
 def radius_of(law: Any, norm: float, dim: int, p_a: float, p_b: float | None) -> float:
     """R at top-class probability p_a, every other class having at most p_b (None: 1 − p_a)."""
     name, lam = field(law, "name"), number(law, "scale", 0)
@@ -345,6 +353,9 @@ def radius_of(law: Any, norm: float, dim: int, p_a: float, p_b: float | None) ->
         return lam * (gaussian_quantile(p_a) - gaussian_quantile(rest)) / 2 / root
     if name == "Laplace" or (name == "ExpInf" and (norm == math.inf or dim == 1)):
         return lam * (laplace_quantile(p_a) - laplace_quantile(rest)) / 2
+    if name == "GeneralNormal":
+        beta = number(law, "beta")
+        return lam * (general_quantile(p_a, beta) - general_quantile(rest, beta)) / 2
     if name == "Uniform":
         return lam * gap if norm == 1 else -2 * lam * math.expm1(math.log1p(-gap / 2) / dim)
     if name == "ExpInf":
@@ -353,6 +364,25 @@ def radius_of(law: Any, norm: float, dim: int, p_a: float, p_b: float | None) ->
     if a <= dim:
         raise Wrong(f"a power law with exponent {a:g} is no distribution in dimension {dim}")
     return lam * gap * dim / (a - dim)
+
+
+def crossing_of(law: Any, norm: float, dim: int, p: float, floor: float) -> float:
+    """How far a set of probability p can be moved, at least, before it has less than ``floor``; 0 if it has."""
+    name, lam = field(law, "name"), number(law, "scale", 0)
+    if "module" in law or name not in NORMS:
+        raise NotChecked(f"the law {name} does not come with UCAN")
+    if p <= floor:
+        return 0.0
+    if name == "Gaussian" and norm == 2:
+        return lam * (gaussian_quantile(p) - gaussian_quantile(floor))
+    if (name == "Laplace" and norm == 1) or (name == "ExpInf" and (norm == math.inf or dim == 1)):
+        return lam * (laplace_quantile(p) - laplace_quantile(floor))
+    if name == "GeneralNormal" and norm == 1:
+        beta = number(law, "beta")
+        return lam * (general_quantile(p, beta) - general_quantile(floor, beta))
+    if name == "Uniform":
+        return 2 * lam * (p - floor) if norm == 1 else -2 * lam * math.expm1(math.log1p(floor - p) / dim)
+    raise NotChecked(f"how {name} noise carries a threshold in {show(norm)} is not known here")
 
 
 def shifted(law: Any, norm: float, dim: int, p: float, r: float) -> float:
@@ -370,6 +400,8 @@ def shifted(law: Any, norm: float, dim: int, p: float, r: float) -> float:
     if name == "Laplace" or (name == "ExpInf" and (norm == math.inf or dim == 1)):
         end = laplace_quantile(p) - r / lam
         return math.exp(end) / 2 if end < 0 else 1 - math.exp(-end) / 2
+    if name == "GeneralNormal":
+        raise NotChecked("how general normal noise carries a probability is not computed here")
     if name == "Uniform":
         lost = r / (2 * lam) if norm == 1 else 1 - max(0.0, 1 - r / (2 * lam)) ** dim
     elif name == "ExpInf":
@@ -643,7 +675,7 @@ class Claim:
     """One outcome and the checks of it; each answers in words, or raises ``Wrong`` or ``NotChecked``."""
 
     formats: tuple[int, ...] = (1, 2, 3)
-    kinds: tuple[str, ...] = ("certificate", "abstention", "prediction")
+    kinds: tuple[str, ...] = ("certificate", "abstention", "prediction", "level")
 
     def __init__(self, record: Any, folder: Path) -> None:
         self.record, self.folder, self.evidence = record, folder, field(record, "evidence")
@@ -658,8 +690,9 @@ class Claim:
         self.told = field(self.evidence, "noise") if old is None else {"line": old}
         self.old = self.told.get("kind") is None
         self.asked = norm_of(record)
-        if self.kind == "certificate":
+        if self.kind in ("certificate", "level"):
             self.place()
+        if self.kind == "certificate":
             self.p_a = number(record, "p_lower", 0, 1)
             self.p_b = None if field(record, "p_upper") is None else number(record, "p_upper", 0, 1)
 
@@ -682,6 +715,8 @@ class Claim:
             every["choice"] = self.choice
         if self.kind == "abstention":
             return {**every, "bound": self.abstained}
+        if self.kind == "level":
+            return {**every, "scope": self.scope, "side": self.side, "region": self.kept, "radius": self.radius}
         every = {**every, "scope": self.scope, "class": self.chosen}
         if self.kind == "prediction":
             return {**every, "test": self.test}
@@ -692,7 +727,10 @@ class Claim:
         """The choice of a router is about the same input and norm, and its answer claims no more; it has its own checks."""
         choice = Claim(self.record["choice"], self.folder)
         if self.format != 3 or choice.kind == "abstention" or choice.record.get("choice") is not None:
-            raise Wrong("the choice of a router is a certificate or a prediction of its own, in format 3")
+            raise Wrong("the choice of a router is a certificate, a level or a prediction of its own, in format 3")
+        answer = None if self.kind == "abstention" else whole(self.record, "prediction")
+        if choice.kind == "level" and answer is not None and whole(choice.record, "top") != answer:
+            raise Wrong("what is claimed of a threshold is about another class than the answer")
         mine, other = (field(claim.evidence, "exact_hash") for claim in (self, choice))
         if mine is None or mine != other or self.asked != choice.asked:
             raise Wrong("the choice is about another input or another norm")
@@ -704,6 +742,35 @@ class Claim:
             if name in self.record:
                 follows(name, number(self.record, name, 0), number(choice.record, name, 0))
         return "the choice is about the same input, and no more is claimed than it covers"
+
+    def side(self) -> str:
+        """The bound on p follows from the votes at α/2, and p is on its side of the threshold."""
+        if self.bound != "binary":
+            raise Wrong(f"a level is bounded by the binary bound, and this one is {self.bound!r}")
+        top, p, threshold = whole(self.record, "top"), number(self.record, "p", 0, 1), number(self.record, "threshold")
+        if top >= len(self.counts) or not 0 < threshold < 1 or (p > threshold) != field(self.record, "above"):
+            raise Wrong("the class is none of the votes', or p is not on its side of the threshold")
+        if self.record["above"]:
+            return follows(f"p of class {top}", p, at_least(self.counts[top], self.n, self.alpha / 2))
+        most = max((count for c, count in enumerate(self.counts) if c != top), default=0)
+        least = 1 - at_least(self.n - most, self.n, self.alpha / 2)
+        if p < least * (1 - SLACK):
+            raise Wrong(f"at most {p:.12g} is claimed of every class but {top}, and {least:.12g} follows")
+        return f"p of every class but {top}, {p:.12g}, is not below {least:.12g}"
+
+    def kept(self) -> str:
+        """The radius of the region in which a bounded probability stays on its side of the threshold."""
+        law, p, threshold = (
+            field(self.evidence, "law"),
+            number(self.record, "p", 0, 1),
+            number(self.record, "threshold"),
+        )
+        have, floor = (p, threshold) if field(self.record, "above") else (1 - p, 1 - threshold)
+        kind, own, _ = self.noise()
+        if not own or kind not in KINDS:
+            raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
+        limit = crossing_of(law, self.norm, self.dim, have, floor) - self.rounding()
+        return follows(f"{show(self.norm)} region of radius", self.R, limit)
 
     def votes(self) -> str:
         """The votes add up to n."""
@@ -843,6 +910,12 @@ class Claim:
             raise Wrong("the votes before are about another input or another law")
         if len(votes_of(before, "counts")) != len(votes_of(evidence, "counts")):
             raise Wrong("the votes before are on another number of classes")
+        if sum(votes_of(before, "counts")) + whole(before, "invalid") != whole(before, "n", 1):
+            raise Wrong("the votes before do not add up to their number")
+        if not same_noise(before, evidence):
+            raise Wrong("the votes before are on another noise, or it was added in another arithmetic")
+        if {*before.get("streams", {}).values()} & {*evidence.get("streams", {}).values()}:
+            raise Wrong("the votes in pairs are on the noise of the votes before, and must not depend on them")
         if field(evidence, "bound") == "joint":
             field(pairs, "gained")
         loss = 1 - at_least(n - lost, n, alpha / 2)
@@ -967,7 +1040,7 @@ class Claim:
     def shape(self) -> Shape:
         """Σ, measured for the norm asked for."""
         if not hasattr(self, "_shape"):
-            scale, mean = field(self.region, "scale"), field(self.record, "mean")
+            scale, mean = field(self.region, "scale"), None if self.kind == "level" else field(self.record, "mean")
             if mean is not None:  # it does not enter, but its file must be the one that is named
                 tensors_of(mean, self.folder)
             self._shape = shape_of(scale, self.folder, self.dim, self.asked, self.norm)
@@ -1327,6 +1400,16 @@ class Answered(Claim):
         return follows("radius", self.R, radii[0])
 
 
+def same_noise(one: Any, other: Any) -> bool:
+    """Whether two pieces of evidence tell of the same noise; of version 0.1 there is only a line to compare."""
+    told = [{k: v for k, v in field(each, "noise").items() if k != "made"} for each in (one, other)]
+    if all(noise.get("kind") is not None for noise in told):
+        told = [{k: v for k, v in noise.items() if k != "line"} for noise in told]
+    else:
+        told = [{"line": field(noise, "line")} for noise in told]
+    return told[0] == told[1] and one.get("arithmetic", "real") == other.get("arithmetic", "real")
+
+
 def check(record: Any, folder: Path) -> list[tuple[str, str, str]]:
     """(verdict, name, words) of every check; a verdict is "ok", "FAIL" or "not checked"."""
     other = isinstance(record, dict) and record.get("format") in Answered.formats
@@ -1341,9 +1424,7 @@ def check(record: Any, folder: Path) -> list[tuple[str, str, str]]:
             lines.append(("not checked", name, f"it cannot be read: {type(error).__name__}: {error}"))
         except Wrong as wrong:
             lines.append(("FAIL", name, str(wrong)))
-    if isinstance(record.get("choice"), dict) and record["choice"].get("kind") == "level":
-        lines.append(("not checked", "choice: level", "a choice by a threshold is not checked here"))
-    elif isinstance(record.get("choice"), dict):
+    if isinstance(record.get("choice"), dict):
         lines += [(verdict, f"choice: {name}", words) for verdict, name, words in check(record["choice"], folder)]
     return lines
 

@@ -116,6 +116,11 @@ def test_answers_are_verified_from_their_files(tmp_path):
     words = ["verify", file, "--model", EXAMPLES + "diabetes", "--input", "diabetes", "--index", 1, "-q"]
     good = run(*words, "--scale", 0.25, "--replay")
     assert good.exit_code == 0 and "The claim stands" in good.stdout and "ok   replay" in good.stdout
+    secret = json.loads(file.read_text())
+    secret["evidence"]["seed"] = None
+    (tmp_path / "secret.json").write_text(json.dumps(secret))
+    unsure = run("verify", tmp_path / "secret.json", *words[2:], "--scale", 0.25, "--replay")
+    assert unsure.exit_code == 2 and "not checked replay: its seed is secret" in unsure.stdout
     assert run(*words, "--scale", 0.3).exit_code == 1  # another law
     with pytest.raises(InvalidInput, match="give the noise"):
         run(*words)

@@ -265,9 +265,8 @@ def test_a_replay_runs_the_network_as_the_certificate_says(monkeypatch: pytest.M
     region = Region(1.0, g.law.radius(p), 2, SHAPE)
     more = replace(c, p_lower=p, region=region, alm=region.alm, evidence=replace(c.evidence, counts=tuple(counts)))
     assert replay(more, g, X).outcome == "differs"
-    elsewhere = replace(more, evidence=replace(more.evidence, backend="of another make"))
-    found = replay(elsewhere, g, X)
-    assert found.outcome == "not replayable here" and "of another make then and eager here" in found.detail
+    for name in ("of another make", "auto", "function"):  # nothing runs so: a forger could say it of any counts
+        assert replay(replace(more, evidence=replace(more.evidence, backend=name)), g, X).outcome == "differs"
     names: list[str] = []
 
     def prepared(f: Any, view: Any, example: torch.Tensor, name: str, precision: str | None) -> Any:
@@ -277,6 +276,23 @@ def test_a_replay_runs_the_network_as_the_certificate_says(monkeypatch: pytest.M
     monkeypatch.setattr("ucan.engine.prepare", prepared)
     replay(replace(c, evidence=replace(c.evidence, backend="compile")), g, X)
     assert names == ["compile"] and g.engine.backend == "eager"
+    found = replay(replace(more, evidence=replace(more.evidence, backend="compile")), g, X)
+    assert found.outcome == "not replayable here" and "compile then and eager here" in found.detail
+    counts[c.prediction] += 40  # more than rounding moves
+    counts[(c.prediction + 1) % 3] -= 40
+    far = replace(more, p_lower=lower_bound(counts[c.prediction], 1000, 0.001))
+    far = replace(far, evidence=replace(far.evidence, backend="compile", counts=tuple(counts)))
+    assert replay(far, g, X).outcome == "differs"
+
+
+def test_a_seed_that_does_not_follow_is_found_where_nothing_can_be_drawn_again() -> None:
+    g = SmoothedClassifier(net(), Gaussian(scale=1.5), None, 3)
+    (c,) = g.certify(X, n=500, seed="derived")
+    elsewhere = replace(c, evidence=replace(c.evidence, device="cuda: NVIDIA H200"))
+    assert replay(elsewhere, g, X).stands
+    forged = replace(elsewhere, evidence=replace(elsewhere.evidence, data_hash="0" * 64))
+    found = replay(forged, g, X)
+    assert found.outcome == "not replayable here" and found.derived is False and not found.stands
 
 
 def _one_moved(c: Certificate) -> tuple[int, ...]:

@@ -717,6 +717,14 @@ def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
     assert "the noise as the certificate states it" in said and "not confirmed" in said and "not a proof" in said
     deployed = ok(*words, "--index", 0, "--scale", 0.25, "--replay")
     assert "scope pipeline. This is not a proof" in deployed and "replay: same: all 300 votes" in deployed
+    elsewhere = json.loads(path.read_text())
+    elsewhere["evidence"]["device"] = "cuda: of another make"  # which a forger can state as well
+    (path.parent / "elsewhere.json").write_text(json.dumps(elsewhere))
+    again = [*words[:1], str(path.parent / "elsewhere.json"), *words[2:], "--index", "0", "--scale", "0.25"]
+    ok(*again)
+    unsure = CliRunner().invoke(app, [*again, "--replay"])
+    assert unsure.exit_code == 2 and "not checked replay: not replayable here" in unsure.stdout
+    assert "Its votes were not drawn again" in unsure.stdout
     other = CliRunner().invoke(app, [*words, "--index", "0", "--scale", "0.5"])
     assert other.exit_code == 1 and "FAIL law" in other.stdout
     np.save("zero.npy", np.full((1, 4, 4), 0.1, dtype=np.float32))

@@ -5,6 +5,7 @@ import math
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def tampered(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]
 
 def raise_a_radius(folder: Path) -> None:
     """Every row claims more than its certificate; the entry's counts and hash follow."""
-    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
         db.execute("UPDATE outcomes SET radius = 2 * radius")
     stated(folder)
 
@@ -90,7 +91,7 @@ def forge_the_records(folder: Path) -> None:
     """Rows and certificates claim that all votes were for the answer, each consistent in itself, and all hashes follow."""
     store = Store.open(folder / "run")
     x, law = data.load("digits").batch([0])[0], store.outcome(0).evidence.law
-    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
         for idx, text in db.execute("SELECT idx, record FROM records").fetchall():
             own = json.loads(text)
             if own["kind"] != "certificate":
@@ -107,7 +108,7 @@ def forge_the_records(folder: Path) -> None:
 
 def change_labels(folder: Path) -> None:
     """Every row has another label, which its answer agrees with."""
-    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
         db.execute(
             "UPDATE outcomes SET label = (label + 1) % 10, prediction = (prediction + 1) % 10 WHERE abstained = 0"
         )
@@ -115,7 +116,7 @@ def change_labels(folder: Path) -> None:
 
 
 def damage_the_records(folder: Path) -> None:
-    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
         db.execute("UPDATE records SET record = replace(record, '\"radius\": ', '\"radius\": 1')")
 
 
@@ -155,6 +156,23 @@ def test_what_cannot_be_checked_is_said(made: Path, tmp_path: Path) -> None:
     assert any("--results" in one.detail for one in done.checks)
     lost = check(CheckJob(entry=alone, results=made / "run", model=str(tmp_path / "nowhere")))
     assert lost.stands and outcomes(lost)["counts"] == "ok" and outcomes(lost)["replay"] == "not checked"
+
+
+def test_certificates_that_cannot_be_drawn_again_are_counted_and_no_success(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(made, folder)
+    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+        for idx, record in db.execute("SELECT idx, record FROM records WHERE idx < 40").fetchall():
+            own = json.loads(record)
+            own["evidence"]["device"] = "cuda: of another make"
+            db.execute("UPDATE records SET record = ? WHERE idx = ?", (json.dumps(own), idx))
+    done = check(
+        CheckJob(entry=folder / "entry.json", model=str(made / "trained"), inputs=25, attacks=0, seed=0, budget=LIGHT)
+    )
+    (replayed,) = (one for one in done.checks if one.name == "replay")
+    assert replayed.outcome == "not checked" and "were not drawn again" in replayed.detail
+    few, of = map(int, replayed.detail.split(" were ")[0].split(" of "))
+    assert 0 < few < of
 
 
 def test_a_seed_that_does_not_follow_is_found(made: Path, tmp_path: Path) -> None:

@@ -55,6 +55,21 @@ def test_many_net_changes_have_their_mean_and_variance_and_their_rounding_is_cov
         assert 0 <= chances[1, int(value - first[1])] - direct <= 2 * ROUNDING
 
 
+def test_the_rounding_of_ten_million_draws_is_covered():
+    m, changed = 10_000_000, 1e-6
+    first, chances = net_changes(np.array([0.0]), m, changed)
+    with_changes, exact = math.exp(m * math.log1p(-changed)), 0.0
+    for g in range(1, 60):  # as many are lost as gained
+        exact += with_changes
+        with_changes *= (m - 2 * g + 2) * (m - 2 * g + 1) / g**2 * (changed / 2 / (1 - changed)) ** 2
+    assert 0 <= chances[0, int(-first[0])] - exact <= 2 * ROUNDING
+    assert np.isfinite(net_changes(np.array([0.0, 0.5]), 11, 0.5)[1]).all()  # where the transform is 0
+
+
+def test_where_nothing_reaches_the_estimate_there_is_no_warning_and_a_bound():
+    assert 0.3961 < joint(26, 39, 1421, 1496, 5734, 0.000926) < 0.3963
+
+
 def test_no_classifiers_below_p_reach_the_estimate_more_often_than_the_bound_says():
     n, m, rng = 17, 9, np.random.default_rng(0)
     for _ in range(60):

@@ -15,6 +15,7 @@ from scipy import stats
 from torch import nn
 
 from ucan import Abstention, Certificate, Gaussian, InvalidInput, Laplace, SmoothedClassifier
+from ucan.backends import prepare
 from ucan.bounds import IN_PAIRS, bound_named, lower_bound, net_loss_bound, upper_bound
 from ucan.certificate import from_dict, save_json
 from ucan.evidence import Evidence
@@ -180,6 +181,46 @@ def test_the_record_goes_to_json_and_back_through_verify_schema_and_checker(tmp_
         replace(read.evidence, pairs=replace(read.evidence.pairs, lost=-1))
 
 
+def test_changed_evidence_of_earlier_votes_is_refused_by_the_checker_and_by_the_record(tmp_path, capsys):
+    old, new = smoothed(), smoothed(0.01)
+    (c,) = old.certify(at(0.9), n=2000)
+    record = recertify(c, old, new, at(0.9), seed=5).to_dict()
+    hits, votes = c.evidence.counts[1], record["evidence"]["pairs"]["before"]
+
+    def said(changed, before=None, **pairs):
+        """What the checker says of evidence that was changed; the claim is as it was."""
+        own = {**record["evidence"], **changed}
+        own["pairs"] = {**record["evidence"]["pairs"], **pairs, "before": {**votes, **(before or {})}}
+        (tmp_path / "c.json").write_text(json.dumps({**record, "evidence": own}))
+        code = CHECKER.main([str(tmp_path / "c.json")])
+        return code, capsys.readouterr().out
+
+    assert said({})[0] == 0
+    for worse in (
+        {"before": {"counts": [2000 - hits + 30, hits - 30]}},
+        {"gained": 0, "lost": record["evidence"]["pairs"]["lost"] + 3},
+        {"before": {"n": 4000, "cap": 4000, "invalid": 2000}},
+    ):
+        assert "FAIL        bound" in said({}, **worse)[1]
+    assert "FAIL        bound" in said({"alpha": 0.0001})[1]
+    key = {"pairs": votes["streams"]["estimate"]}
+    for changed, before, words in (
+        ({}, {"n": hits, "cap": hits}, "do not add up"),  # all of fewer votes
+        ({}, {"noise": {**votes["noise"], "state": "0" * 64}}, "another noise"),
+        ({}, {"arithmetic": "grid(1/255)"}, "another arithmetic"),
+        ({}, {"stop": "0.2"}, "fixed number of votes before"),
+        ({}, {"cap": 5000}, "fixed number of votes before"),
+        ({}, {"bound": "sequential"}, "fixed number of votes before"),
+        ({"streams": key}, {}, "must not depend on them"),
+    ):
+        code, told = said(changed, before)
+        assert code == 1 and words in told
+    with pytest.raises(InvalidInput, match="must not depend on them"):
+        from_dict({**record, "evidence": {**record["evidence"], "streams": key}})
+    assert said({"bound": "binary"})[0] == 1  # other votes, read as fresh ones of this class
+    assert said({"bound": "paired"})[0] == 1  # a joint claim is more than two bounds apart allow
+
+
 def test_a_chain_of_classifiers_goes_through_verify_schema_and_checker(tmp_path):
     chain = [smoothed(), smoothed(0.001), smoothed(0.002), smoothed(0.003)]
     (c,) = chain[0].certify(at(0.9), n=20_000, bound="randomised")
@@ -195,6 +236,37 @@ def test_a_chain_of_classifiers_goes_through_verify_schema_and_checker(tmp_path)
     record["evidence"]["pairs"]["before"]["pairs"]["before"]["pairs"]["before"]["selection"] = [100, 0]
     (tmp_path / "c.json").write_text(json.dumps(record))
     assert CHECKER.main([str(tmp_path / "c.json")]) == 1  # the first of them chose another class
+
+
+def test_the_old_classifier_votes_as_it_did_for_its_certificate(monkeypatch):
+    """Run otherwise it rounds otherwise: pairs would tell the change from a classifier that the old votes are not of."""
+    model, names = torch.nn.Linear(2, 2).eval(), []
+    law = Gaussian(scale=0.5)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+        model.bias.zero_()
+    old, new = (SmoothedClassifier(model, law, num_classes=2) for _ in range(2))
+    half = SmoothedClassifier(model, law, num_classes=2, precision="bf16")
+    x = torch.tensor([[0.4, 0.0]])
+    (c,) = half.certify(x, n=2000)
+    with pytest.raises(InvalidInput, match=r"ran eager in bf16 for its certificate, and runs eager in fp32 here"):
+        recertify(c, old, new, x, seed=5)
+    assert isinstance(recertify(c, half, new, x, seed=5), Certificate)
+
+    def prepared(f, view, example, name, precision):
+        names.append(name)
+        return replace(prepare(f, view, example, "eager", precision), name=name)
+
+    monkeypatch.setattr("ucan.engine.prepare", prepared)
+    (c,) = old.certify(x, n=2000, seed=1)
+    compiled = replace(c, evidence=replace(c.evidence, backend="compile"))
+    names.clear()
+    assert isinstance(recertify(compiled, old, new, x, seed=5), Certificate)
+    assert names == ["compile"] and old.engine.backend == "eager"
+    monkeypatch.setattr("ucan.engine.prepare", lambda *given: prepare(*given[:3], "eager", given[4]))
+    old, new = (SmoothedClassifier(model, law, num_classes=2) for _ in range(2))
+    with pytest.raises(InvalidInput, match="ran compile in fp32"):  # which is not possible here
+        recertify(compiled, old, new, x, seed=5)
 
 
 def test_what_is_not_the_same_is_refused():

@@ -42,8 +42,9 @@ from ucan.laws import Laplace
 from ucan.runs.train import changed
 from ucan.scales import DCT, Basis, Dense, Diagonal, Scalar
 from ucan.training import TrainSettings, build_classifier, is_trained_run, load_run, preset_names, read_settings
+from ucan.training.average import Average
 from ucan.training.batches import Batches, epoch_seed, flip_and_crop
-from ucan.training.checkpoint import keep_settings
+from ucan.training.checkpoint import keep_settings, write_checkpoint
 from ucan.training.joint import Joint, scale_entries, variance_term
 from ucan.training.loop import schedule
 from ucan.training.recipes import Augmentation, Consistency
@@ -624,6 +625,8 @@ def test_killed_at_an_epochs_end_and_again_while_a_checkpoint_is_written(uninter
         f"""
         import io, torch
         from test_training import trainer
+        from ucan.training import loop
+        loop.SLOW_WRITE = float("inf")  # on a slow disk, too, one after every epoch
         save = torch.save
         def half(state, path):
             buffer = io.BytesIO()
@@ -646,6 +649,105 @@ def test_killed_at_an_epochs_end_and_again_while_a_checkpoint_is_written(uninter
     plain = torch.load(uninterrupted[0] / "checkpoint.pt", weights_only=True)["joint"]
     assert all(torch.equal(v, plain[k]) for k, v in resumed.joint.state_dict().items())
     assert metrics(tmp_path / "run") == metrics(uninterrupted[0])  # an epoch that was trained twice is told once
+
+
+def test_killed_between_checkpoints_that_are_written_less_often(uninterrupted, tmp_path, monkeypatch):
+    monkeypatch.setattr("ucan.training.loop.SLOW_WRITE", 0.0)
+    monkeypatch.setattr("ucan.training.loop.WRITING", 1e-9)  # after the first, none is due before the last
+    epochs = []
+
+    def killed(epoch, *_):
+        if epoch == 2:
+            raise SystemExit
+
+    def written(folder, state):
+        epochs.append(state["epoch"])
+        write_checkpoint(folder, state)
+
+    monkeypatch.setattr("ucan.training.loop.write_checkpoint", written)
+    with pytest.raises(SystemExit):
+        trainer(tmp_path / "run", killed).run()
+    assert epochs == [1] and [line["epoch"] for line in metrics(tmp_path / "run")] == [0, 1]
+    told = []
+    trainer(tmp_path / "run", lambda epoch, *_: told.append(epoch)).run()
+    assert epochs == [1, 2, 4] and told == [1, 2, 3]  # the first after a start is written; the last, always
+    assert same(weights(tmp_path / "run"), weights(uninterrupted[0]))
+    assert metrics(tmp_path / "run") == metrics(uninterrupted[0])
+
+
+def test_a_stop_between_checkpoints_is_kept_at_once(uninterrupted, tmp_path, monkeypatch):
+    monkeypatch.setattr("ucan.training.loop.SLOW_WRITE", 0.0)
+    monkeypatch.setattr("ucan.training.loop.WRITING", 1e-9)
+    one = trainer(tmp_path / "run", lambda epoch, *_: setattr(one, "_stop", epoch >= 2))
+    with pytest.raises(KeyboardInterrupt):
+        one.run()
+    kept = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    assert (kept["epoch"], kept["step"]) == (3, 1)
+    trainer(tmp_path / "run").run()
+    assert same(weights(tmp_path / "run"), weights(uninterrupted[0]))
+
+
+class Restless(nn.Module):
+    """A module that puts other tensors in the place of its own, in every way that modules do."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.twin = self.linear  # under two names
+        self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self._register_state_dict_hook(self._added)
+
+    @staticmethod
+    def _added(module, state, prefix, _):
+        state[f"{prefix}made"] = module.linear.weight.detach().square()  # of the state alone
+
+    def forward(self, x):
+        y = self.norm(self.twin(self.linear(x)))
+        self.seen = self.seen + y.detach().sum()
+        self.steps = self.steps + 1
+        return y
+
+
+def test_an_average_follows_a_module_that_exchanges_its_tensors():
+    torch.manual_seed(0)
+    one = Restless()
+    kept = {name: value.detach().clone() for name, value in one.state_dict().items()}
+    plain = {name: value.clone() for name, value in kept.items()}
+    average = Average(kept, one)
+    optimiser = torch.optim.SGD(one.parameters(), lr=0.1)
+    for step in range(8):
+        one(torch.randn(5, 3)).square().mean().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        if step == 3:  # as where the average is tried out
+            own = {name: value.clone() for name, value in one.state_dict().items() if name != "made"}
+            one.load_state_dict({name: value for name, value in kept.items() if name != "made"})
+            one.load_state_dict(own)
+        if step == 5:  # as .to() does
+            one.linear.weight.data = one.linear.weight.data.clone()
+        average.update(0.7)
+        for name, value in one.state_dict().items():
+            plain[name] = torch.lerp(plain[name], value, 0.3) if value.is_floating_point() else value.clone()
+        assert all(torch.allclose(kept[name], plain[name]) for name in plain)
+    assert int(kept["steps"]) == 8 and kept["made"].std() > 0
+    assert not kept["seen"].requires_grad and kept["linear.weight"].grad_fn is None
+
+
+def test_an_optimisers_one_kernel_goes_by_the_device_of_the_run_that_goes_on(tmp_path):
+    """On a GPU SGD is one kernel: what such a run kept goes on elsewhere, and what another kept goes on there."""
+    one = trainer(tmp_path / "run", optimiser="sgd", epochs=1, dataset=few(64))
+    one.run()
+    path = tmp_path / "run" / "checkpoint.pt"
+    state = torch.load(path, weights_only=True)
+    for group in state["optimisers"][0]["param_groups"]:
+        group["fused"] = True
+    torch.save(state, path)
+    again = trainer(tmp_path / "run", optimiser="sgd", epochs=1, dataset=few(64))
+    again.run()
+    assert not again.optimisers[0].param_groups[0]["fused"]
+    assert all("momentum_buffer" in kept for kept in again.optimisers[0].state_dict()["state"].values())
 
 
 @pytest.mark.slow

@@ -161,6 +161,8 @@ class Evidence:
             raise InvalidInput(
                 "the earlier votes have another input, law, noise or number of classes than the paired votes."
             )
+        if set(self.streams.values()) & set(before.streams.values()):
+            raise InvalidInput("the paired votes are on noise of the earlier votes, and must not depend on them.")
 
     @property
     def identity(self) -> str | None:

@@ -34,7 +34,8 @@ def joint_lower_bound(hits: int, n: int, lost: int, gained: int, m: int, alpha: 
     def excess(p: float, cell: int | None) -> tuple[float, int]:
         """Above 0 where p is not rejected, nearly linear in p, and the cell that says so; or what a given one says."""
         tails = estimate_tails(hits, n, lost - gained, m, p, changed, cell)
-        return float(special.ndtri(min(float(tails.max()), 1 - 1e-16)) - special.ndtri(alpha)), int(tails.argmax())
+        most = min(max(float(tails.max()), 1e-300), 1 - 1e-16)  # finite at both ends, so that a line can be drawn
+        return float(special.ndtri(most) - special.ndtri(alpha)), int(tails.argmax())
 
     spread = math.sqrt(estimate * (1 - estimate) / n + changed / m)
     p, (over, cell) = estimate, excess(estimate, None)
@@ -94,10 +95,14 @@ def net_changes(d: np.ndarray, m: int, changed: float) -> tuple[np.ndarray, np.n
     """
     half = math.ceil(10 * math.sqrt(m * changed) + 60)
     centre = np.rint(m * d)
-    angle = np.pi * np.arange(half + 1) / half
-    one = (1 - changed) + changed * np.cos(angle) - 1j * d[:, None] * np.sin(angle)
+    number = np.arange(half + 1)
+    angle = np.pi * number / half
+    # One draw has the transform 1 − fewer − i·turned. Of m draws a rounding of 1 itself would come out m times as large.
+    fewer, turned = 2 * changed * np.sin(angle / 2) ** 2, d[:, None] * np.sin(angle)
     with np.errstate(divide="ignore"):
-        moved = np.exp(m * np.log(one) + 1j * angle * (centre - half)[:, None])
+        size = np.exp(m / 2 * np.log1p(np.maximum(fewer * (fewer - 2) + turned**2, -1.0)))
+    phase = angle * centre[:, None] - m * np.arctan2(turned, 1 - fewer)
+    moved = size * np.exp(1j * phase) * (1 - 2 * (number % 2))
     return centre - half, np.maximum(np.fft.irfft(moved, 2 * half, axis=1), 0.0) + ROUNDING
 
 

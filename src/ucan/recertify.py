@@ -18,6 +18,7 @@ import torch
 
 from ucan.bounds import AFTER_ABSTENTION, BY_NAME, COUNTS, IN_PAIRS, bound_named
 from ucan.certificate import Abstention, Certificate
+from ucan.engine import Setup
 from ucan.errors import InvalidInput
 from ucan.evidence import Evidence, Pairs
 from ucan.plan import CertifyPlan, Seed, check_count, given_seed, random_seed
@@ -135,7 +136,8 @@ def _paired(
     c_A, M, stream = certificate.prediction, new.held_at(x), Stream(plan.seed, input_hash(x), "pairs")
     setup = new.engine.setup(x, plan)
     before, now = (
-        _in_order(g.engine.setup(x, plan).counter, Job(g.held_at(x), x, stream, 0, 0), plan.n) for g in (old, new)
+        _in_order(ready.counter, Job(g.held_at(x), x, stream, 0, 0), plan.n)
+        for g, ready in ((old, _as_then(certificate.evidence, old, x, plan)), (new, setup))
     )
     lost, gained = (int(((one == c_A) & (other != c_A)).sum()) for one, other in ((before, now), (now, before)))
     votes = Votes.of(torch.bincount(now, minlength=new.f.num_classes + 1))
@@ -146,6 +148,20 @@ def _paired(
     p_A, _ = bound_named(bound).probabilities(evidence.ballot(c_A))
     p_A = max(0.0, p_A - new.arithmetic_error(M, x))
     return new.conclude(M, x, c_A, p_A, None, evidence, plan)
+
+
+def _as_then(evidence: Evidence, old: SmoothedClassifier, x: torch.Tensor, plan: CertifyPlan) -> Setup:
+    """The old classifier, run as it was for its certificate: run otherwise it rounds otherwise, and has another p."""
+    with old.engine.running(evidence.backend):
+        setup = old.engine.setup(x, plan)
+    then, here = (evidence.backend, evidence.precision), (setup.backend.name, setup.backend.precision)
+    if then != here:
+        ran, runs = (f"{backend} in {precision}" for backend, precision in (then, here))
+        raise InvalidInput(
+            f"recertify: the old classifier ran {ran} for its certificate, and runs {runs} here: give it as it was, or "
+            "certify the new one by itself."
+        )
+    return setup
 
 
 def _in_order(counter: VoteCounter, first: Job, n: int) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from ucan.certificate import Certificate
+from ucan.choices import BACKENDS
 from ucan.engine import device_name
 from ucan.errors import UcanError
 from ucan.plan import CertifyPlan
@@ -16,6 +17,8 @@ from ucan.smoothed import EXACT, SmoothedClassifier
 from ucan.verify import SLACK, claimable
 from ucan.votes import Stream, Votes, classify_samples
 
+# The backends that evidence names; "auto" is one of the others by then.
+WAYS = frozenset(BACKENDS) - {"auto"}
 # The largest share of votes that another backend may change by its rounding; seen: 0.2 % in bf16 on a GPU.
 ROUNDED = 0.02
 Outcome = Literal["same", "bears", "differs", "not replayable here"]
@@ -27,9 +30,9 @@ class Replay:
 
     ``same``: the counts are equal. ``bears``: some votes differ, as another backend or rounding may change borderline votes,
     and the counts drawn here support the claim as well. ``differs``: they do not, although the network ran as it did then. A
-    replay proves that the counts belong to
-    their stream. It does not prove that seed and n were chosen in advance: see ``derived``, which is True if the seed follows
-    from model, noise and data, and None if the seed is not stated to be derived or the data are not available.
+    replay proves that the counts belong to their stream; ``not replayable here`` proves nothing, and whoever wrote the
+    certificate could see to it. It does not prove that seed and n were chosen in advance: see ``derived``, which is True if
+    the seed follows from model, noise and data, and None if it is not stated to be derived or the data are not available.
     """
 
     outcome: Outcome
@@ -63,26 +66,25 @@ def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, dat
     keys = _keys(certificate)
     if (wrong := _misstated(certificate, keys)) is not None:
         return wrong
+    derived = _derived(certificate, g, x, data_hash)
     reason = _obstacle(certificate, x) or (
         "the certificate states neither the seed nor the keys of its noise" if not keys else ""
     )
     if reason:
-        return Replay("not replayable here", reason)
+        return Replay("not replayable here", reason, derived=derived)
     copy = evidence.precision if evidence.copy else None
     plan = CertifyPlan(evidence.n0, evidence.n, batch_size=evidence.batch_size, precision=copy, block=evidence.block)
     try:
         with g.engine.running(evidence.backend):
             setup = g.engine.setup(x, plan)
     except UcanError as error:
-        return Replay(
-            "not replayable here", f"the network ran {evidence.backend} then, which it does not here: {error}"
-        )
+        reason = f"the network ran {evidence.backend} then, which it does not here: {error}"
+        return Replay("not replayable here", reason, derived=derived)
     M = g.held_at(x)
 
     def votes(phase: str, n: int) -> Votes:
         return classify_samples(setup.counter, M, x, n, Stream(None, evidence.input_hash, phase, keys[phase]))
 
-    derived = _derived(certificate, g, x, data_hash)
     selected = tuple(votes("select", evidence.n0).counts.tolist())
     if max(range(len(selected)), key=lambda c: selected[c]) != certificate.prediction:
         detail = f"of the {evidence.n0} votes that choose the class, most are for another one: {list(selected)}"
@@ -131,7 +133,8 @@ def _compared(certificate: Certificate, again: Votes, backend: str) -> Replay:
     enough = certificate.p_lower <= p_a * SLACK and (
         certificate.p_upper is None or (p_b is not None and certificate.p_upper * SLACK >= p_b)
     )
-    otherwise = evidence.backend != backend
+    # Of a name that no backend has, nobody could say how much it rounds: it excuses nothing.
+    otherwise = evidence.backend != backend and evidence.backend in WAYS
     ways = f"the network ran {evidence.backend} then and {backend} here" if otherwise else "rounding"
     fell = f"{moved:,} of {evidence.n:,} votes differ"
     if enough:

@@ -34,7 +34,7 @@ def verify_answer(
 
     Input, model, law, noise, Σ and arithmetic must be g's, and n fresh samples (as many as its own, at least 100) must not
     reject what the claim says of the input itself; a true claim is rejected with probability at most α. With
-    ``replay`` its own noise is drawn again as well, and must lead to the same claim.
+    ``replay`` its own noise is drawn again as well, and must lead to the same claim; with a secret seed there is no such check.
     """
     check_alpha(alpha)
     evidence = answer.evidence
@@ -54,7 +54,7 @@ def verify_answer(
         told = f"{n:,} fresh samples (p-value {surprise:.3g}, rejected if at most {alpha:g})"
         checks.append(Check("votes", surprise > alpha, told))
         if replay:
-            checks.append(_again(answer, g, x))
+            checks += _again(answer, g, x)
     stands = all(check.passed for check in checks)
     return Verdict(tuple(checks), n, alpha, confirms=answer.scope if stands else None)
 
@@ -118,11 +118,11 @@ def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
     return Check("claim", follows, "its bounds and radii follow" if follows else about)
 
 
-def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
-    """Whether the answer's own noise leads to the same claim again."""
+def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
+    """Whether the answer's own noise leads to the same claim again; no check if its seed is secret."""
     evidence = answer.evidence
     if evidence.seed is None:
-        return Check("replay", True, "not drawn again: its seed is secret")
+        return []
     plan = CertifyPlan(
         max(1, evidence.n0),
         evidence.n if evidence.cap is None else evidence.cap,
@@ -134,8 +134,9 @@ def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
         family=evidence.family,
         block=evidence.block,
     )
-    ((_, found),) = g.ask_each(g.check_inputs(x, plan.norm), plan, answer.question())
+    with g.engine.running(evidence.backend):
+        ((_, found),) = g.ask_each(g.check_inputs(x, plan.norm), plan, answer.question())
     counted = [(e.counts, e.invalid, e.selection, e.n, e.bound) for e in (found.evidence, evidence)]
     same = isinstance(found, type(answer)) and found.content(None) == answer.content(None) and counted[0] == counted[1]
     told = "its own noise, drawn again, leads to" if same else "its own noise, drawn again, does not lead to"
-    return Check("replay", same, f"{told} this answer")
+    return [Check("replay", same, f"{told} this answer")]

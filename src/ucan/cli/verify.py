@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ucan.runs.ask_verify import VerifiedAnswer
     from ucan.runs.verify import Verified
 
+UNDRAWN = " Its votes were not drawn again, as --replay asks: that these are its own counts is not checked."
+
 
 def verify(
     certificate: Annotated[Path, typer.Argument(help="The certificate, a JSON file.")],
@@ -77,8 +79,9 @@ def verify(
     the verdict is about the noise that the certificate states, and confirms no pipeline.
 
     Exit codes: 0, no check failed, which is not a proof of the claim; 1, a check failed; 2, the claim could not be
-    checked. Fresh samples reject a true claim with probability at most α. A replay proves that the counts belong to
-    their noise, not that the seed and n were chosen in advance.
+    checked, or with --replay its noise could not be drawn again here. Fresh samples reject a true claim with
+    probability at most α. A replay proves that the counts belong to their noise, not that the seed and n were chosen
+    in advance.
 
     Examples:
     `ucan verify 17.json --model runs/mine --input digits --index 17`
@@ -122,16 +125,18 @@ def verify(
     if is_answer(certificate):
         asked = verify_asked(job, Shown("verifying", quiet, kept=""))
         _show_answer(asked, str(certificate), as_json)
-        if not asked.stands:
-            raise typer.Exit(1)
-        return
+        raise typer.Exit(_code(asked))
     done = run(job, Shown("verifying", quiet, kept=""))
     if as_json:
         typer.echo(json.dumps({"certificate": str(certificate), **done.to_dict()}))
     else:
         _show(done)
-    if not done.stands:
-        raise typer.Exit(1)
+    raise typer.Exit(_code(done))
+
+
+def _code(done: Verified | VerifiedAnswer) -> int:
+    """The exit code: a replay that was asked for and not made is neither a failure nor a success."""
+    return 1 if not done.stands else 2 if done.undrawn else 0
 
 
 def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
@@ -141,9 +146,12 @@ def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
         return
     for check in done.verdict.checks:
         typer.echo(f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}")
+    if done.undrawn:
+        typer.echo("not checked replay: its seed is secret")
     failed = ", ".join(check.name for check in done.verdict.checks if not check.passed)
     stands = (
         f"The claim stands: {done.answer}. This is not a proof: a claim that is slightly too large can pass as well."
+        f"{UNDRAWN if done.undrawn else ''}"
     )
     typer.echo(stands if done.stands else f"The claim does not stand ({failed}).")
 
@@ -156,15 +164,21 @@ def _show(done: Verified) -> None:
     for check in verdict.checks:
         typer.echo(f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}")
     if redrawn is not None:
-        mark = "not checked" if not redrawn.drawn else "ok  " if redrawn.stands else "FAIL"
+        mark = "FAIL" if not redrawn.stands else "ok  " if redrawn.drawn else "not checked"
         typer.echo(f"{mark} replay: {redrawn.outcome}: {redrawn.detail}{_chosen(redrawn)}")
     tested = f"{verdict.n:,} fresh votes at level {verdict.alpha:g}"
     about = f"The claim stands against {tested}: class {record.prediction} on the whole region"
     if record.budget is not None and record.budget_factor is not None:
         about += f" and under {record.budget.words()}, ε = {floor_significant(record.budget_factor)}"
     weak = "This is not a proof: a claim that is slightly too large can pass as well."
+    weak += UNDRAWN if done.undrawn else ""
     if redrawn is not None and not redrawn.stands:
-        typer.echo("The claim does not stand (replay): its counts are not those of its own noise.")
+        why = (
+            "its counts are not those of its own noise"
+            if redrawn.outcome == "differs"
+            else "its seed is stated to follow from model, noise and data, and does not"
+        )
+        typer.echo(f"The claim does not stand (replay): {why}.")
     elif verdict.confirms is not None:
         own = f", for {verdict.about}" if verdict.about == STATED else ""
         typer.echo(f"{about}, scope {verdict.confirms}{own}{_steps(record)}. {weak}")

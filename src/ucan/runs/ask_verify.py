@@ -19,10 +19,11 @@ from ucan.verify_answer import verify_answer
 
 @dataclass(frozen=True)
 class VerifiedAnswer:
-    """An answer and the verdict."""
+    """An answer and the verdict. ``undrawn``: a replay was asked for, and could not be made."""
 
     answer: Answer
     verdict: Verdict
+    undrawn: bool = False
 
     @property
     def stands(self) -> bool:
@@ -32,7 +33,7 @@ class VerifiedAnswer:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         claim = {"question": self.answer.task, "claim": str(self.answer), "scope": self.answer.scope}
-        return {**claim, "stands": self.stands, **asdict(self.verdict)}
+        return {**claim, "stands": self.stands, "undrawn": self.undrawn, **asdict(self.verdict)}
 
 
 def is_answer(path: str | Path) -> bool:
@@ -58,4 +59,4 @@ def verify_asked(job: VerifyJob, progress: Progress = SILENT) -> VerifiedAnswer:
         g.engine.on_votes = progress.sampled
         verdict = verify_answer(answer, g, x, job.n, job.alpha, job.seed, job.replay)
         progress.finished("")
-    return VerifiedAnswer(answer, verdict)
+    return VerifiedAnswer(answer, verdict, undrawn=job.replay and answer.evidence.seed is None)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from ucan.certificate import Abstention, Certificate
-from ucan.choices import BACKENDS
 from ucan.data import Labelled
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
@@ -97,8 +96,6 @@ def recertify(job: RecertifyJob, out: str | Path | None = None, progress: Progre
     first = _first(run)
     dataset = _inputs(run, job.data)
     old = pipeline_of(run.config.model, first, where, dataset=dataset, trust=job.trust, base=run.base)
-    begun = run.config.sampling.backend
-    old.engine.backend = begun if begun in BACKENDS else "eager"
     new = _successor(job, run, first, where, dataset)
     known = read_run_config(folder, ("recertify",))
     config = _config(job, run, folder, new, random_seed() if known is None else known.sampling.number)

@@ -80,6 +80,11 @@ class Verified:
         """Whether no check failed; this is not a proof of the claim."""
         return self.verdict.stands and (self.replay is None or self.replay.stands)
 
+    @property
+    def undrawn(self) -> bool:
+        """Whether a replay was asked for, and could not be made here."""
+        return self.replay is not None and not self.replay.drawn
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         redrawn = None if self.replay is None else asdict(self.replay)

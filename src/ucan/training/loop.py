@@ -20,6 +20,7 @@ from ucan.data import Labelled, as_dataset, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
 from ucan.places import started_in
 from ucan.storage import Journal
+from ucan.training.average import Average
 from ucan.training.batches import Batch, Batches, epoch_seed, flip_and_crop
 from ucan.training.board import Board
 from ucan.training.checkpoint import (
@@ -131,7 +132,7 @@ class Trainer:
             self.joint.use_for_answers(_compiled(classifier, recorded=self.fabric.device.type == "cuda" and world == 1))
         self.wrapped, *self.optimisers = self.fabric.setup(self.joint, *_optimisers(settings, self.joint))
         self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
-        self.average = None if self.ema is None else Average(self.ema, self.joint.state_dict())
+        self.average = None if self.ema is None else Average(self.ema, self.joint)
         self.recipe.prepare(Task(len(dataset), shape, classes, self.law, generator, self.fabric.device))
         self.rng = torch.Generator(self.fabric.device)
         self.epoch = self.step = 0
@@ -247,7 +248,7 @@ class Trainer:
         if watch is None or self.rank != 0 or not watch.due(self.epoch, self.settings.epochs):
             return None
         if not _all_finite(self.final_state().values()):
-            return None  # the run ends here, and says so
+            return None  # the run ends with the next loss or checkpoint, and says so
         return watch.check(self.joint, self.ema, self.fabric.device)
 
     def _look(self, checked: Checked | None = None) -> dict[str, float]:
@@ -316,7 +317,7 @@ class Trainer:
         try:
             self.joint.load_state_dict(state["joint"])
             for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
-                optimiser.load_state_dict(saved)
+                _go_on(optimiser, saved)
             self.recipe.load_state(state.get("recipe", {}))  # older checkpoints do not have it
         except (RuntimeError, ValueError, KeyError) as error:
             raise TrainingError(
@@ -393,23 +394,12 @@ def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optim
     return optimisers
 
 
-class Average:
-    """The moving average of a module's state; what is no floating-point number is copied.
-
-    Both states are held as lists, since going through a module's names at every step takes longer than the average itself.
-    """
-
-    def __init__(self, average: dict[str, torch.Tensor], state: dict[str, torch.Tensor]) -> None:
-        floats = [name for name, value in average.items() if value.is_floating_point()]
-        others = [name for name in average if name not in set(floats)]
-        self.floats = [average[k] for k in floats], [state[k].detach() for k in floats]
-        self.others = [average[k] for k in others], [state[k].detach() for k in others]
-
-    def update(self, decay: float) -> None:
-        """average ← decay·average + (1 − decay)·state."""
-        torch._foreach_lerp_(*self.floats, 1 - decay)
-        if self.others[0]:
-            torch._foreach_copy_(*self.others)
+def _go_on(optimiser: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Load an optimiser's state; whether it is one kernel goes by the device here, not by that of the checkpoint."""
+    own = [group.get("fused") for group in optimiser.param_groups]
+    optimiser.load_state_dict(saved)
+    for group, fused in zip(optimiser.param_groups, own, strict=True):
+        group["fused"] = fused
 
 
 def _compiled(classifier: nn.Module, recorded: bool) -> Any:
