@@ -401,7 +401,7 @@ def shifted(law: Any, norm: float, dim: int, p: float, r: float) -> float:
         end = laplace_quantile(p) - r / lam
         return math.exp(end) / 2 if end < 0 else 1 - math.exp(-end) / 2
     if name == "GeneralNormal":
-        raise NotChecked("how general normal noise carries a probability is not computed here")
+        return float(stats.gennorm.cdf(general_quantile(p, number(law, "beta")) - r / lam, number(law, "beta")))
     if name == "Uniform":
         lost = r / (2 * lam) if norm == 1 else 1 - max(0.0, 1 - r / (2 * lam)) ** dim
     elif name == "ExpInf":
