@@ -1168,22 +1168,40 @@ class Answered(Claim):
 
     def known(self) -> str:
         """The noise makes regions of this norm, by T_r of its law; Σ can be inverted."""
+        shape_of(field(self.region, "scale"), self.folder, self.dim, self.norm, self.norm)
+        return f"{self.noise()[0]} noise makes {show(self.norm)} regions, {self.own:.6g} times the law's"
+
+    @property
+    def own(self) -> float:
+        """A region's radius beside the law's own."""
+        if not hasattr(self, "_own"):
+            self._own = self.factor()
+        return self._own
+
+    def factor(self) -> float:
+        """1, but for composed noise with a budget, which makes Gaussian boxes."""
         kind, own, settings = self.noise()
         gaussian = field(self.law, "name") == "Gaussian"
-        if kind == "Composed" and own and not settings.get("budget") and not {*settings} - COMPOSED_SETTINGS:
-            ball = field(self.region, "scale") == {"kind": "Scalar", "value": 1.0}
-            if not (gaussian and ball and norm_of(settings) == self.norm == self.asked):
+        if kind == "Composed" and own and not {*settings} - COMPOSED_SETTINGS:
+            box, ball = bool(settings.get("budget")), field(self.region, "scale") == {"kind": "Scalar", "value": 1.0}
+            if not (gaussian and (box or ball) and norm_of(settings) == self.norm == self.asked):
                 raise Wrong("composed noise makes Gaussian balls of the norm that it was made for, and no other region")
-        elif not own or kind not in KINDS:
+            if not box:
+                return 1.0
+            sigma = diagonal_of(field(self.region, "scale"), self.folder, self.dim)
+            if sigma is None or self.norm != math.inf:
+                raise Wrong("composed noise with a budget makes boxes of its limits, and no other region")
+            return math.sqrt(self.dim) / float(np.linalg.norm(sigma))
+        if not own or kind not in KINDS:
             raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
-        elif self.norm != (2 if gaussian else self.asked):
+        if self.norm != (2 if gaussian else self.asked):
             raise Wrong(f"{self.law['name']} noise makes no {show(self.norm)} region against {show(self.asked)}")
-        shape_of(field(self.region, "scale"), self.folder, self.dim, self.norm, self.norm)
-        return f"{kind} noise makes {show(self.norm)} regions"
+        return 1.0
 
     def least(self, p: float, r: float) -> float:
         """T_r(p), with what rounding an input costs."""
-        return shifted(self.law, self.norm, self.dim, p, r + self.paid) if r + self.paid else p
+        moved = (r + self.paid) / self.own
+        return shifted(self.law, self.norm, self.dim, p, moved) if moved else p
 
     @property
     def paid(self) -> float:
@@ -1236,7 +1254,7 @@ class Answered(Claim):
         """T_r(p) stays at the level up to the radius; the line by which radii become moves makes none smaller."""
         p, level = number(self.record, "p_lower", 0, 1), number(self.record, "confidence", 0, 1)
         per, paid = self.list_of("line")
-        if per < 1 - SLACK or paid < self.paid * (1 - SLACK):
+        if per * self.own < 1 - SLACK or paid * self.own < self.paid * (1 - SLACK):
             raise Wrong(f"moves are said to cost {per:.12g} times their size and {paid:.3g}, and they cost more")
         return follows("radius", self.R, self.reached(lambda r: self.least(p, r) >= level))
 
@@ -1334,7 +1352,7 @@ class Answered(Claim):
         if asked is not None and (radii < number(self.record, "asked", 0)).any():
             raise Wrong("a radius is below the one that was asked for")
         for low, radius in {*zip(lows.tolist(), radii.tolist(), strict=True)}:
-            follows("radius", radius, radius_of(self.law, self.norm, self.dim, low, None) - self.paid)
+            follows("radius", radius, self.own * radius_of(self.law, self.norm, self.dim, low, None) - self.paid)
         return follows("radius", self.R, float(radii.min()))
 
     # --- numbers ---

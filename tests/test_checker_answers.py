@@ -80,6 +80,28 @@ def test_maps_beside_the_file_a_family_and_a_grid(kind: str, tmp_path) -> None:
         assert "file" in check_sound(one, kind, tmp_path)["maps"]
 
 
+@pytest.mark.parametrize("asked", [{"top": 2}, {"confidence": 0.3}, {"radius": 0.01}, {}], ids=str)
+def test_composed_noise_and_noise_that_is_unknown(asked: dict) -> None:
+    box = 0.1 + torch.arange(12.0).reshape(EVENT) / 10
+    for own in ({"norm": math.inf}, {"norm": 2}, {"norm": math.inf, "budget": box}):
+        noise, x = (
+            ucan.Composed(net=torch.nn.Identity().eval(), **own),
+            torch.linspace(3.0, -3.0, 12).reshape(1, *EVENT),
+        )
+        if "top" in asked or "confidence" in asked:
+            g = ucan.SmoothedClassifier(four, ucan.Gaussian(0.3), noise, num_classes=4)
+        else:
+            g = ucan.SmoothedLabels(four, ucan.Gaussian(0.3), noise)
+        (one,) = g.certify(x, n=400, norm=own["norm"], **asked)
+        kind = "top" if "top" in asked or "confidence" in asked else "labels"
+        record = check_sound(one, kind)
+        record["region"]["radius"] *= 1.0001
+        assert failed(record) == {"region"}
+        record["evidence"]["noise"]["kind"] = "Elsewhere"
+        found = verdicts(record)
+        assert found["noise"] == found["region"] == "not checked" and "FAIL" not in found.values()
+
+
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
 def test_how_probabilities_shift(norm: float) -> None:
     """T_r by other code, on random numbers; the library's is shaved by a little."""
