@@ -10,6 +10,8 @@ set of votes decides the radii 0, 0.25, … 2.25, with at most so many votes as 
 cap; and 100 certificates are attacked. OUT/NAME.json grows as it goes, and so does OUT/audits/NAME.json; what is there already
 is gone on with, also a training, from its last epoch. methods.sh puts several rows side by side on one GPU.
 
+`--sigma 0.25` and `--sigma 1` do the same at other noise, with the methods' parameters there, into NAME-SIGMA.json.
+
 Optimiser, schedule and precision are those of the preset cifar10-consistency. A step takes 256 noisy copies, as the authors'
 programs do: 256/m inputs with m draws each. The moving average of the weights has a window of a twentieth of the steps.
 """
@@ -24,7 +26,7 @@ import math
 import platform
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,8 @@ EVERY, VOTES, FACTOR = 5, 100_000, 0.999
 class Method:
     """A recipe with its parameters at σ = 0.5, and where these are not the authors' own, why.
 
-    ``shares`` are parameters that are numbers of epochs, given as shares of the training.
+    ``shares`` are parameters that are numbers of epochs, given as shares of the training; ``elsewhere`` has those that are
+    others at another σ, for every σ that the method was set for.
     """
 
     name: str
@@ -64,20 +67,34 @@ class Method:
     lr: float = 0.1
     members: int = 1
     differs: str = ""
+    elsewhere: dict[float, dict[str, float]] = field(default_factory=dict)
+
+    def at(self, sigma: float) -> Method:
+        """With its parameters at this σ, under a name that says it."""
+        if sigma == SIGMA:
+            return self
+        if sigma not in self.elsewhere:
+            raise SystemExit(f"{self.name} has no parameters for σ = {sigma:g}; those that have: "
+                             f"{', '.join(m.name for m in METHODS.values() if sigma in m.elsewhere) or 'none'}")  # fmt: skip
+        name, parameters = f"{self.name}-{sigma:g}", self.parameters | self.elsewhere[sigma]
+        return replace(self, name=name, parameters=parameters, elsewhere={})
 
 
 WARM = {"warm": 1 / 15}  # 10 of the authors' 150 epochs
 METHODS = {
     method.name: method
     for method in (
-        Method("consistency", "consistency", {"draws": 2, "weight": 10.0, "entropy": 0.5}),
+        Method("consistency", "consistency", {"draws": 2, "weight": 10.0, "entropy": 0.5},
+               elsewhere={0.25: {"weight": 20.0}, 1.0: {}}),
         Method("catrs", "catrs", {"draws": 2, "steps": 4, "size": 1.0, "weight": 1.0, "start": 0.2, "votes": 48, "every": 1000},
                differs="m = 2 (the authors' 4 leaves 5 epochs); the smoothed answers are 48 votes of the network itself"),
         Method("acr", "acr", {"draws": 2, "start": 0.46, "drop": 0.4, "steps": 6, "length": 0.25, "every": 3},
                differs="m = 2 (the authors' 4 leaves 5 epochs); weights renewed every third epoch"),
         Method("smoothadv", "smoothadv", {"draws": 2, "steps": 2, "size": 2.0}, WARM,
-               differs="T = 2, m = 2, ε = 2 is one of their settings for σ = 0.5; the released file has T = 10, m = 8, ε = 1"),
-        Method("sphere", "sphere", {"draws": 2, "weight": 5.0, "entropy": 0.5, "start": 0.4, "steps": 2, "length": 0.3}),
+               differs="T = 2, m = 2, ε = 2 is one of their settings for σ = 0.5; the released file has T = 10, m = 8, ε = 1",
+               elsewhere={0.25: {"size": 1.0}, 1.0: {}}),
+        Method("sphere", "sphere", {"draws": 2, "weight": 5.0, "entropy": 0.5, "start": 0.4, "steps": 2, "length": 0.3},
+               elsewhere={0.25: {"length": 0.2}, 1.0: {"length": 0.5}}),
         Method("macer", "macer", {"draws": 8, "weight": 4.0, "margin": 8.0, "sharpness": 16.0}, batch=64, lr=0.03,
                differs="m = 8 (the authors' 16 leaves 7 epochs, and they train for 440); lr 0.03 instead of 0.01"),
         Method("smoothmix", "smoothmix", {"draws": 2, "steps": 4, "length": 1.0, "weight": 5.0, "one_step": 1}, WARM),
@@ -93,10 +110,11 @@ METHODS = {
 
 
 def settings_for(
-    method: Method, passes: float, inputs: int, more: tuple[str, ...] = ()
+    method: Method, passes: float, inputs: int, more: tuple[str, ...] = (), sigma: float = SIGMA
 ) -> tuple[TrainSettings, list[str]]:
     """The settings that come nearest to so many passes on so many training inputs, and the preset's changes that make them."""
     batch = method.batch or COPIES // int(method.parameters["draws"])
+    more = (f"law.scale={sigma}", *more)
     found = _with_epochs(method, 1, batch, inputs, more)
     for epochs in itertools.count(2):
         further = _with_epochs(method, epochs, batch, inputs, more)
@@ -114,7 +132,6 @@ def _with_epochs(
     table = ", ".join([f'kind="{method.recipe}"', *(f"{name}={value}" for name, value in values.items())])
     changes = [
         f"recipe={{{table}}}",
-        f"law.scale={SIGMA}",
         f"epochs={epochs}",
         f"batch={batch}",
         f"lr={method.lr}",
@@ -146,7 +163,10 @@ class Job:
     @classmethod
     def of(cls, method: Method, args: argparse.Namespace) -> Job:
         """With the budget and the certification that the command line asks for."""
-        settings, changes = settings_for(method, args.passes, len(loaded("cifar10", "train")), tuple(args.set))
+        method = method.at(args.sigma)
+        settings, changes = settings_for(
+            method, args.passes, len(loaded("cifar10", "train")), tuple(args.set), args.sigma
+        )
         row = Row(
             method.name, "docs/methods.md", BASE, tuple(changes), (radius(*GRID),), args.inputs, args.votes,
             members=method.members, mirrored=args.mirrored,
@@ -284,15 +304,20 @@ def listed(args: argparse.Namespace) -> None:
 
 
 def merged(out: Path) -> dict[str, Any]:
-    """All records with their audits, in the order of the list."""
-    rows = {}
-    for name in METHODS:
-        path, audit = out / f"{name}.json", out / "audits" / f"{name}.json"
-        if path.exists():
-            rows[name] = json.loads(path.read_text()) | {
-                "audit": json.loads(audit.read_text()) if audit.exists() else None
-            }
-    return {"passes": PASSES, "sigma": SIGMA, "every": EVERY, "rows": rows}
+    """All records with their audits, in the order of the list; those at another σ apart."""
+    others = [method.at(sigma).name for method in METHODS.values() for sigma in method.elsewhere]
+    rows = {name: found for name in METHODS if (found := _kept(out, name)) is not None}
+    elsewhere = {name: found for name in others if (found := _kept(out, name)) is not None}
+    return {"passes": PASSES, "sigma": SIGMA, "every": EVERY, "rows": rows, "elsewhere": elsewhere}
+
+
+def _kept(out: Path, name: str) -> dict[str, Any] | None:
+    """The record of a row with its audit, if there is one."""
+    path, audit = out / f"{name}.json", out / "audits" / f"{name}.json"
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found | {"audit": json.loads(audit.read_text()) if audit.exists() else None}
 
 
 def asked() -> argparse.Namespace:
@@ -305,6 +330,7 @@ def asked() -> argparse.Namespace:
     parser.add_argument(
         "--training", type=float, default=0.0, help="begin no training with fewer seconds left than this"
     )
+    parser.add_argument("--sigma", type=float, default=SIGMA, help="the scale of the noise: 0.25, 0.5 or 1")
     parser.add_argument("--passes", type=float, default=PASSES, help="forward-backward passes of a training")
     parser.add_argument(
         "--inputs", type=int, default=2_000, help="the first so many in an even order; 2,000: every fifth"

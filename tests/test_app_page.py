@@ -315,3 +315,27 @@ def test_a_row_of_a_table_is_chosen_certified_and_changed(browser, table_run, tm
     finally:
         code, _ = served.stop()
     assert code == 0 and "Traceback" not in served.log.read_text() and "OUTSIDE" not in served.log.read_text()
+
+
+def test_the_answers_of_a_question_are_looked_at_checked_and_attacked(browser, tmp_path):
+    words = ("--model", "ucan.models.examples:diabetes", "--data", "diabetes", "--n", 500, "--max", 2, "-q")
+    ucan_says("ask", "regression", "--radius", "0.1,0.2", *words, "-o", tmp_path / "run")
+    served = Served(tmp_path / "run", tmp_path / "stderr")
+    try:
+        page = Page(browser, served.address, "#result svg rect")
+        page.says("#shown", "input 0")
+        field = page.wait("#input input")
+        field.click()
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys("1", Keys.ENTER)
+        page.says("#shown", "input 1")
+        page.press("#check")
+        page.says("#tried", "The claim stands")
+        page.press("#attack")
+        page.says("#tried", "The claim held")
+        browser.resize(390, 844)
+        assert browser.overflow() <= 0
+        page.quiet()
+    finally:
+        code, _ = served.stop()
+    assert code == 0 and "Traceback" not in served.log.read_text() and "OUTSIDE" not in served.log.read_text()

@@ -2,7 +2,9 @@
 
 import json
 import shlex
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,20 +12,22 @@ from torch import nn
 from typer.testing import CliRunner
 
 import ucan
-from ucan.audit import Budget
 from ucan.audit.answers import attack_answer
 from ucan.cli import app
 from ucan.data import load
 from ucan.errors import InvalidInput
 from ucan.models import examples
-from ucan.questions.record import Answer
-from ucan.region import Region
 from ucan.report.answers import command, read_asked
 from ucan.results.answers import AnswerStore
 from ucan.runs.ask_audit import is_ask_run
 from ucan.verify_answer import verify_answer
 
-QUICK = Budget(steps=6, draws=8, check=500)
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "experiments"))
+
+import questions_audit  # noqa: E402
+from questions_audit import QUICK, fault, inputs  # noqa: E402
+
 EXAMPLES = "ucan.models.examples:"
 # Each task: the question with its options, a model, data, and what the summary must name.
 TASKS = {
@@ -144,113 +148,25 @@ def test_a_run_is_attacked_from_its_folder(tmp_path):
 # --- attacks: none of the true claims breaks, and each planted fault does ---
 
 
-class Half(nn.Module):
-    """Two classes split by a plane: the claim is as tight as any."""
-
-    def forward(self, x):
-        return torch.stack([torch.zeros_like(x[:, 0]), x.flatten(1)[:, :4].sum(1) + 1], 1)
-
-
-class Thirds(nn.Module):
-    """Class 0 beyond a plane, and two others that share the rest evenly: for the first two the worst there is."""
-
-    def forward(self, x):
-        x = x.flatten(1)
-        behind = -20 * (x[:, 0] + 0.2)
-        return torch.stack([torch.zeros_like(behind), behind + x[:, 1], behind - x[:, 1]], 1)
-
-
-class Planes(nn.Module):
-    """A plane for each label, and for each pixel."""
-
-    def __init__(self, places):
-        super().__init__()
-        rng = torch.Generator().manual_seed(0)
-        self.register_buffer("w", torch.randn(places, 4, generator=rng))
-
-    def forward(self, x):
-        found = x.flatten(1) @ self.w.to(x).T
-        if len(self.w) == 5:
-            return found
-        return torch.stack([-found, found], 1).unflatten(2, (4, 4))
-
-
-def inputs(count, seed=1):
-    return torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
-
-
-def line(batch):
-    return batch @ torch.tensor([1.0, -2.0, 0.5, 0.0])
-
-
-def first(batch):
-    return batch[:, 0]
-
-
-# Each kind of claim: the inputs that it is made for, the smoothed model, and how it is asked.
-LAW, THREE = ucan.Gaussian(0.5), ucan.Gaussian(0.3)
-MANY = {"n": 20_000}
-PLACES = {"radius": 0.2, "rule": "bonferroni", **MANY}
-CLAIMS = {
-    "regression": (torch.clone, lambda: ucan.SmoothedRegressor(line, LAW), {"radius": 0.4}),
-    "backwards": (
-        torch.clone,
-        lambda: ucan.SmoothedRegressor(nn.Linear(4, 2).eval(), LAW),
-        {"within": 0.5, "n0": 2000},
-    ),
-    "laplace": (torch.clone, lambda: ucan.SmoothedRegressor(first, ucan.Laplace(0.5)), {"radius": 0.4, "norm": 1}),
-    "top-1": (torch.abs, lambda: ucan.SmoothedClassifier(Half().eval(), LAW, num_classes=2), {"top": 1}),
-    "top-2": (
-        lambda x: 0.3 * x.abs() * torch.tensor([1.0, 0.0, 0.0, 0.0]),
-        lambda: ucan.SmoothedClassifier(Thirds().eval(), LAW, num_classes=3),
-        {"top": 2},
-    ),
-    "confidence": (
-        lambda x: 0.3 * x.abs(),
-        lambda: ucan.SmoothedClassifier(Half().eval(), LAW, num_classes=2),
-        {"confidence": 0.6},
-    ),
-    "labels": (torch.clone, lambda: ucan.SmoothedLabels(Planes(5).eval(), THREE), PLACES),
-    "segmentation": (torch.clone, lambda: ucan.SmoothedSegmenter(Planes(16).eval(), THREE), PLACES),
-}
-
-
-def claims(task, count):
-    """Inputs, a smoothed model, and its answers."""
-    torch.manual_seed(0)
-    made_for, smoothed, options = CLAIMS[task]
-    x, g = made_for(inputs(count)), smoothed()
-    return x, g, g.certify(x, **{**MANY, **options})
-
-
-def fault(answer: Answer, factor: float = 1.3) -> Answer:
-    """The same claim over a region that is too large."""
-    region = answer.region
-    return replace(answer, region=Region.sharing(region.scale, factor * region.radius, region.norm, region.shape))
-
-
-def attacked(task, count, planted):
-    """How many of the answers could be attacked, and how many broke."""
-    x, g, answers = claims(task, count)
-    cases = [(i, one) for i, one in enumerate(answers) if not one.abstained and one.region.radius > 0.1]
-    made = [attack_answer(g, x[i : i + 1], fault(one) if planted else one, 0.999, QUICK, i)[0] for i, one in cases]
-    return len(made), sum(one.broken for one in made), made
-
-
-@pytest.mark.parametrize("task", CLAIMS)
-def test_no_true_claim_breaks_and_a_planted_fault_is_found(task):
-    count, broken, made = attacked(task, 5, planted=False)
-    assert count >= 3 and broken == 0
-    assert all(0 < one.size < 1 for one in made)
-    count, broken, _ = attacked(task, 5, planted=True)
-    assert broken >= count / 2
+@pytest.mark.parametrize("name", questions_audit.KINDS)
+def test_no_true_claim_breaks_and_a_planted_fault_is_found(name):
+    g, cases = questions_audit.claims(name, 4)
+    made = list(questions_audit.attacked(g, cases, planted=False))
+    assert len(made) == 4 and not any(one.broken for one in made) and all(0 < one.size < 1 for one in made)
+    assert sum(one.broken for one in questions_audit.attacked(g, cases, planted=True)) >= 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", CLAIMS)
-def test_none_of_500_true_claims_breaks(task):
-    count, broken, _ = attacked(task, 700 if task in ("labels", "segmentation", "top-2") else 500, planted=False)
-    assert count >= 490 and broken == 0
+@pytest.mark.parametrize("name", questions_audit.KINDS)
+def test_none_of_500_true_claims_breaks(name):
+    g, cases = questions_audit.claims(name, 500)
+    assert len(cases) == 500 and not any(one.broken for one in questions_audit.attacked(g, cases, planted=False))
+
+
+def test_the_recorded_audit_is_of_500_claims_of_each_kind():
+    recorded = json.loads((ROOT / "experiments" / "recorded" / "questions-audit.json").read_text())["kinds"]
+    assert recorded.keys() == questions_audit.KINDS.keys()
+    assert all(row["claims"] >= 500 and row["broken"] == 0 < 250 <= row["planted_found"] for row in recorded.values())
 
 
 def test_a_model_without_gradients_is_attacked_too():
@@ -305,7 +221,7 @@ def test_frozen_answers_are_attacked_as_they_are_meant():
 
 @pytest.mark.parametrize("task", ["regression", "top-1", "confidence", "labels", "segmentation"])
 def test_a_true_answer_stands_and_each_change_is_noticed(task):
-    x, g, (answer,) = claims(task, 1)
+    g, ((x, answer),) = questions_audit.claims(task, 1)
     verdict = verify_answer(answer, g, x, n=2000, seed=5)
     assert verdict.stands and verdict.confirms == "pipeline" and verdict.checks[-1].name == "replay"
     assert not verify_answer(answer, g, x + 1e-3, n=200).stands
@@ -321,12 +237,13 @@ def test_a_true_answer_stands_and_each_change_is_noticed(task):
 
 def test_the_report_shows_a_picture_for_each_kind(begun, tmp_path):
     page = tmp_path / "page.html"
-    folders = [begun(task)[0] for task in ("regression", "boxes", "top-k", "labels", "segmentation")]
+    folders = [begun(task)[0] for task in ("regression", "boxes", "top-k", "confidence", "labels", "segmentation")]
     done = run("report", *folders, "-o", page)
     text = page.read_text(encoding="utf-8")
-    assert done.exit_code == 0 and text.count("<section") == 5
+    assert done.exit_code == 0 and text.count("<section") == 6
     assert "certified; grey: left open" in text and text.count("data:image/png") == 3 * 4 + 3  # masks, and boxes
     assert "a ring the target" in text and "present" in text and "stroke-dasharray" in text
+    assert "keeps for every change up to this size" in text and text.count('class="line"') == 3
     assert "ucan ask regression --radius 0.1,0.2" in text
     assert "http" not in text.replace("http://www.w3.org", "").replace("http-equiv", "")
 

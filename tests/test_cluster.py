@@ -33,6 +33,7 @@ from ucan.cluster import spread
 from ucan.cluster.parcel import Codec, Package, Piece, Unit
 from ucan.cluster.worker import Report, Worker
 from ucan.errors import ClusterError, MissingExtra
+from ucan.held import Coordinates
 from ucan.plan import CertifyPlan
 from ucan.results import Store
 from ucan.scales import Dense
@@ -221,6 +222,47 @@ def test_progress_hears_of_every_vote(fake):
         h.engine.on_votes = told.append
         h.certify(XS, **OPTIONS)
     assert sum(told) == len(XS) * (OPTIONS["n0"] + OPTIONS["n"])
+
+
+# --- held coordinates: another classifier at other values, with the same workers ---
+
+
+def with_held():
+    """A classifier of 16 numbers of which two are held, and inputs with their held values: a, b, a."""
+    model = nn.Linear(DIM, CLASSES).eval()
+    with torch.no_grad():
+        model.weight.copy_(torch.randn(CLASSES, DIM, generator=rng(1)))
+    rows = Coordinates(model, (DIM,), (0, 5), CLASSES)
+    whole = torch.rand(3, DIM, generator=rng(2))
+    whole[2, [0, 5]] = whole[0, [0, 5]]
+    whole[1, [0, 5]] = torch.tensor([9.0, -9.0])
+    return smoothed(model=rows), [rows.split(one[None]) for one in whole]
+
+
+@pytest.mark.parametrize("plan", ("fixed", "radii", "within"))
+def test_held_columns_travel_with_the_classifier(plan, fake):
+    ray = fake()
+    g, inputs = with_held()
+    with spread(g) as h:
+        found = [outcomes(h.holding(held).certify(x, **PLANS[plan])) for x, held in inputs]
+        (x, held), (_, other), _ = inputs
+        a, b = h.holding(held), h.holding(other)
+        answers = [outcomes(one.certify(x, **OPTIONS)) for one in (a, b, a)]
+        assert answers[0] == answers[2] != answers[1]
+    assert found == [outcomes(g.holding(held).certify(x, **PLANS[plan])) for x, held in inputs]
+    assert sum(name == "prepare" for name, _ in ray.sent) >= 6  # each time the held values change
+
+
+def test_workers_have_one_classifier_at_a_time(fake, short_units):
+    fake()
+    g, inputs = with_held()
+    (x, held), (y, other), _ = inputs
+    with spread(g) as h:
+        begun = h.holding(held).certify_each([x, x + 1, x + 2], CertifyPlan(**{**OPTIONS, "n": 3000}))
+        next(begun)
+        assert outcomes(h.holding(other).certify(y, **OPTIONS)) == outcomes(g.holding(other).certify(y, **OPTIONS))
+        with pytest.raises(ClusterError, match="finish the inputs of one classifier first"):
+            list(begun)
 
 
 # --- what travels ---
@@ -525,6 +567,40 @@ def test_the_command_gives_the_same_rows(place, fake, more):
     one, many = Store.open("one"), Store.open("many")
     for i in range(5):
         assert one.record(i) == many.record(i)
+
+
+LOANS = """customer,income,age,job,approved
+A-1,52000,41,clerk,yes
+A-2,38000,29,miner,no
+A-3,61000,35,clerk,yes
+A-4,41000,52,miner,no
+"""
+CREDIT = """
+from sklearn.compose import make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+import pandas as pd
+train = pd.read_csv("loans.csv")
+encode = make_column_transformer((OneHotEncoder(), ["job"]), (StandardScaler(), ["income", "age"]))
+model = make_pipeline(encode, LogisticRegression()).fit(train[["income", "age", "job"]], train["approved"])
+"""
+
+
+def test_a_table_with_held_columns_gives_the_same_rows(tmp_path, monkeypatch, fake):
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loans.csv").write_text(LOANS)
+    (tmp_path / "credit.py").write_text(CREDIT)
+    words = ["--model", "credit:model", "--data", "loans.csv", "--target", "approved", "--id", "customer"]
+    words += ["--train", "loans.csv", "--n", "300", "-q"]
+    ray = fake()
+    run(*words, "-o", "one")
+    run(*words, "-o", "many", "--cluster", "auto", "--workers", "2")
+    one, many = Store.open("one"), Store.open("many")
+    assert [one.record(i) for i in range(4)] == [many.record(i) for i in range(4)]
+    assert {one.record(i)["evidence"]["held"]["job"] for i in range(4)} == {"clerk", "miner"}
+    assert any(name == "count" for name, _ in ray.answers)
 
 
 def test_a_run_begun_in_one_process_goes_on_in_a_cluster(place, fake):

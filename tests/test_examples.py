@@ -1,5 +1,6 @@
 """The commands of README and docs: each is one that the program understands; and all examples run in a bare installation."""
 
+import os
 import subprocess
 import sys
 import venv
@@ -8,10 +9,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from examples import PAGES, ROOT, commands, shortened
+from examples import PAGES, ROOT, commands, named, run_blocks, shortened
 from ucan.cli import app
 
-COMMANDS = [(page.stem, line) for page in PAGES for line in commands(page) if "…" not in line]
+COMMANDS = [(named(page), line) for page in PAGES for line in commands(page) if "…" not in line]
 
 
 @pytest.mark.parametrize("page, line", COMMANDS, ids=[f"{page}: {line}" for page, line in COMMANDS])
@@ -26,8 +27,45 @@ def test_the_pages_have_commands() -> None:
     assert {page for page, _ in COMMANDS} >= {"commands", "tables", "training", "audit", "scale"} and len(COMMANDS) > 40
 
 
+PAGE = """
+```python
+a = 1
+```
+
+```py
+import not_there
+
+b, c = 2, open("made/by-b.txt", "w")
+```
+
+```python
+print(b + 1)
+```
+
+```python
+print(open("made/by-b.txt").read())
+```
+
+```python
+b = a + 1
+print(1 / (b - 2))
+```
+"""
+
+
+@pytest.mark.parametrize("text, wrong", [(PAGE, [7, 13, 17, 21]), (PAGE + "pip install not-there", [21])])
+def test_a_block_is_left_only_for_want_of_a_package(text: str, wrong: list[int], tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(text)
+    found, files = run_blocks(tmp_path / "page.md", tmp_path)
+    assert [line.partition(":")[0] for line in found] == [f"page.md, line {number}" for number in wrong]
+    assert files == ({"made/by-b.txt"} if wrong == [21] else set())
+
+
+TRAINED = ["training", "tutorials/train", "tutorials/paper", "generators", "registry", "neighbours"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("extra, pages", [("", []), ("[train]", ["training"])], ids=["bare", "train"])
+@pytest.mark.parametrize("extra, pages", [("", []), ("[train]", TRAINED)], ids=["bare", "train"])
 def test_every_example_runs_after_an_installation_without_the_development_extras(
     tmp_path: Path, extra: str, pages: list[str]
 ) -> None:
@@ -39,7 +77,7 @@ def test_every_example_runs_after_an_installation_without_the_development_extras
     installed = subprocess.run(install, capture_output=True, text=True, cwd=tmp_path)
     if installed.returncode:
         pytest.skip(f"pip cannot install here: {installed.stderr[-200:]}")
-    done = subprocess.run(
-        [python, ROOT / "tests" / "examples.py", tmp_path / "work", *pages], capture_output=True, text=True
-    )
+    program = [python, ROOT / "tests" / "examples.py", tmp_path / "work", *pages]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(program, capture_output=True, text=True, env=bare)
     assert done.returncode == 0, done.stdout

@@ -14,9 +14,9 @@ from ucan.generators.base import issued
 from ucan.guards import DRAWS, noise_size
 from ucan.passes import Fetched, Recorded, recorded
 from ucan.scales import Diagonal
-from ucan.sequential import PART, Candidate
+from ucan.sequential import PART, Candidate, Terms
 from ucan.sidecar import input_hash, on_host
-from ucan.stopping import AtRadii, Case, Radius
+from ucan.stopping import AtRadii, Radius
 from ucan.votes import Stream
 
 
@@ -186,10 +186,10 @@ def test_an_input_changed_in_place_is_another_one():
 def test_a_radius_that_takes_many_votes_does_not_fill_a_forward_pass_before_it_can_be_given_up():
     law = Gaussian(0.5)
     radius, stop = Radius(law.radius, law.probability), AtRadii(tuple(0.25 * i for i in range(8)))
-    case = Case(100_000, 0.001, radius, 128)
+    terms = Terms(stop, 100_000, 0.001)
     g = SmoothedClassifier(lambda y: (y[:, 0] > 0).long(), law, num_classes=2)
     x = torch.zeros(1, 2)
     candidate = Candidate(0, x, g.held_at(x), Stream(0, "", "estimate"), 0, radius)
-    assert candidate.worthwhile(stop, case) == 128
-    candidate.add(torch.zeros(512, dtype=torch.int64), 2, stop, case)
-    assert PART < candidate.worthwhile(stop, case) == 512
+    assert candidate.worthwhile(terms, 128) == 128
+    candidate.add(torch.zeros(512, dtype=torch.int64), 2, terms, 128)
+    assert PART < candidate.worthwhile(terms, 128) == 512

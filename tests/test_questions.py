@@ -269,7 +269,9 @@ def test_questions_that_make_no_sense_are_refused():
         ({"top": 3}, "only 3 classes"),
         ({"top": 0}, "at least 1"),
         ({"top": 1, "confidence": 0.5}, "one at a time"),
-        ({"top": 1, "stop": 0.5}, "fixed"),
+        ({"top": 1, "stop": "5%"}, "stopped at radii"),
+        ({"top": 1, "stop": "linf:0.5"}, "own norm"),
+        ({"top": 1, "bound": "anytime"}, "bound of their own"),
         ({"confidence": 1.0}, "strictly between"),
     ):
         with pytest.raises(InvalidInput, match=message):

@@ -121,6 +121,20 @@ def test_with_the_seed_of_its_run_the_service_gives_the_certificates_of_the_run(
     client.close()
 
 
+def test_a_question_is_answered_over_the_network_as_by_the_library(tmp_path):
+    np.savez(tmp_path / "data.npz", x=XS.numpy(), y=np.zeros(len(XS), np.int64))
+    words = ("--model", "served:thirds", "--data", tmp_path / "data.npz", "--classes", 3, "--n", 400, "--max", 2)
+    made = CliRunner().invoke(app, ["ask", "top-k", "--top", "1", *map(str, words), "-q", "-o", str(tmp_path / "run")])
+    assert made.exit_code == 0, made.output
+    (wanted,) = library().certify(XS[3:4], n=600, top=1, seed=5, stop=0.05)
+    with process(tmp_path / "run", "--log", "none") as server:
+        client = Client(server.url)
+        assert as_json(client.ask(XS[3], n=600, seed=5, stop=0.05)) == as_json(wanted)
+        with pytest.raises(ServiceError, match="answers the question top-k: use /v1/ask"):
+            client.certify(XS[3])
+        client.close()
+
+
 def test_a_load_is_counted_on_both_sides(server, monkeypatch, tmp_path):
     monkeypatch.setenv("UCAN_TOKEN", TOKEN)
     words = ["bench", "--serve", server.url, "--seconds", "1", "--clients", "4", "-o", str(tmp_path / "load.json")]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
     from ucan.models import Denoised, Ensemble
-    from ucan.questions.smoothed import SmoothedLabels, SmoothedRegressor, SmoothedSegmenter
+    from ucan.questions.kinds import SmoothedLabels, SmoothedRegressor, SmoothedSegmenter
     from ucan.region import Region
     from ucan.registry import Registry
     from ucan.routed import Routed
@@ -94,7 +94,7 @@ __getattr__, __dir__ = lazy_names(
         "Splitting",
         "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
-        "questions.smoothed": "SmoothedLabels SmoothedRegressor SmoothedSegmenter",
+        "questions.kinds": "SmoothedLabels SmoothedRegressor SmoothedSegmenter",
         "region": "Region",
         "registry": "Registry",
         "routed": "Routed",

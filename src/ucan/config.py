@@ -88,7 +88,7 @@ def refuse_changes(place: Path, changed: list[str], error: type[UcanError] = Inv
         raise error(
             f"{place} holds a run with another config:\n  "
             + "\n  ".join(changed)
-            + f"\nGive the same settings to resume it, or another --out to start a new one (or remove {place.name})."
+            + f"\nGive the same settings to resume it, or another --out to start a new one (or remove {place})."
         )
 
 

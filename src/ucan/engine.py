@@ -27,7 +27,7 @@ from ucan.guards import check_constant, check_elsewhere, check_lost
 from ucan.held import held_of
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan, derived_from, is_secret
-from ucan.sequential import Candidate, settle
+from ucan.sequential import Sitting, settle
 from ucan.sidecar import exact_hash, input_hash
 from ucan.stopping import Stop
 from ucan.version import __version__
@@ -126,6 +126,10 @@ class Engine:
         counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid, form, keep)
         counter.on_votes = self.on_votes
         return Setup(counter, backend, weights, self.identity, self.M.record())
+
+    def placed(self, engine: Engine) -> Engine:
+        """The engine of another classifier, with its votes counted where this one's are."""
+        return engine
 
     @contextmanager
     def running(self, backend: str) -> Iterator[None]:
@@ -277,8 +281,8 @@ class Engine:
         return self._streams[device, purpose]
 
     def settled(
-        self, setup: Setup, candidates: Iterable[Candidate], stop: Stop, plan: CertifyPlan | PredictPlan
-    ) -> Iterator[Candidate]:
+        self, setup: Setup, candidates: Iterable[Sitting], stop: Stop, plan: CertifyPlan | PredictPlan
+    ) -> Iterator[Sitting]:
         """Each candidate when its votes satisfy the rule, or when it has used all n."""
         return settle(setup.counter, candidates, stop, plan.n, plan.level)
 
@@ -293,6 +297,7 @@ class Engine:
         plan: CertifyPlan | PredictPlan,
         bound: str,
         thresholds: tuple[float, ...] = (),
+        looks: tuple[int, ...] = (),
     ) -> Evidence:
         """Everything needed to check these votes, or to draw them again; ``selection`` chose the class, where others did."""
         name, phase = input_hash(x), "estimate" if isinstance(plan, CertifyPlan) else "predict"
@@ -327,6 +332,7 @@ class Engine:
             data_hash=derived_from(plan.seed),
             copy=plan.precision not in (None, self.precision),
             thresholds=thresholds,
+            looks=looks,
             held=held_of(self.f.model),
         )
 

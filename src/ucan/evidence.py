@@ -85,7 +85,9 @@ class Evidence:
     (then ``seed`` is None). ``model`` is the classifier's identity (``ucan.fingerprint.identity``). ``data_hash``: the seed
     was derived, and these are the data that it was derived from. ``copy``: the precision was requested in the call, so this
     is about a copy of the classifier. ``thresholds`` are the probabilities of the stopping rule, increasing, if the bound
-    depends on them (``ucan.bounds.Sequential``). ``pairs``: the claim follows from that of another classifier, and the votes
+    depends on them (``ucan.bounds.Sequential``). ``looks``: the numbers of answers at which a question's rule looks, the
+    last being the cap; ``alpha`` is shared over them (``ucan.questions.looks``). ``pairs``: the claim follows from that of
+    another classifier, and the votes
     are of this one on noise that both were shown (``ucan.recertify``). ``held``: the columns that had no noise, with their
     values; the claim covers no change of them.
     """
@@ -121,6 +123,7 @@ class Evidence:
     held: Held | None = None
     thresholds: tuple[float, ...] = ()
     pairs: Pairs | None = None
+    looks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.family) is not int or self.family < 1:
@@ -139,6 +142,10 @@ class Evidence:
 
         if self.pairs is not None:
             self._check_pairs(self.pairs)
+        if self.looks and (list(self.looks) != sorted(set(self.looks)) or self.looks[-1] != self.cap):
+            raise InvalidInput(f"looks are rising numbers up to the cap of {self.cap}, got {self.looks!r}.")
+        if self.looks and self.n not in self.looks:
+            raise InvalidInput(f"nobody looked after {self.n} answers, only after {self.looks!r}.")
 
     def _check_pairs(self, pairs: Pairs) -> None:
         """Refuse pairs whose first part is about something else."""
@@ -199,7 +206,7 @@ class Evidence:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        thresholds, held, pairs = plain.pop("thresholds"), plain.pop("held"), plain.pop("pairs")
+        thresholds, held, pairs, looks = (plain.pop(name) for name in ("thresholds", "held", "pairs", "looks"))
         return {
             **plain,
             **({} if held is None else {"held": held.to_dict()}),
@@ -210,6 +217,7 @@ class Evidence:
             "versions": dict(self.versions),
             "streams": dict(self.streams),
             **({"thresholds": list(thresholds)} if thresholds else {}),
+            **({"looks": list(looks)} if looks else {}),
             **({} if pairs is None else {"pairs": _pairs_to_dict(pairs)}),
         }
 
@@ -225,6 +233,7 @@ class Evidence:
                 "counts": tuple(plain["counts"]),
                 "selection": None if selection is None else tuple(selection),
                 "thresholds": tuple(plain.get("thresholds", ())),
+                "looks": tuple(plain.get("looks", ())),
                 "pairs": None
                 if pairs is None
                 else Pairs(cls.from_dict(pairs["before"]), pairs["lost"], pairs.get("gained")),

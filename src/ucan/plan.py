@@ -86,6 +86,11 @@ class CertifyPlan:
             object.__setattr__(self, "stop", self.stop.anytime())
         _plain(self)
 
+    def check_family(self, inputs: int) -> None:
+        """Refuse a family that is smaller than the number of inputs."""
+        if 1 < self.family < inputs:
+            raise InvalidInput(f"family is {self.family}, but there are {inputs} inputs: give at least that many.")
+
     @property
     def level(self) -> float:
         """The α of each certificate: the family's α divided by its size (Bonferroni)."""

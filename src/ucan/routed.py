@@ -17,7 +17,7 @@ from ucan.errors import InvalidInput
 from ucan.held import Held
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, given_seed, is_secret
 from ucan.sidecar import batch_hash
-from ucan.smoothed import SmoothedClassifier, check_family
+from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import parse_stop
 
 AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
@@ -64,7 +64,7 @@ class Routed:
             n0, n, alpha, self.norm_for(norm, asked), given_seed(seed), stop=parse_stop(stop), budget=asked, **options
         )
         inputs = self.check_inputs(x, plan.norm)
-        check_family(plan, inputs)
+        plan.check_family(len(inputs))
         outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))
         return [outcomes[i] for i in range(len(outcomes))]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -53,23 +55,77 @@ class Selecting:
         return int(first - second)
 
 
+def never() -> bool:
+    """For terms that last until the votes are in."""
+    return False
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On which terms a candidate is tested: its rule, its cap and its α; and whether they are ``over`` before the end.
+
+    A candidate whose terms are over leaves with the votes that it has, which prove nothing: its rule has not ended them.
+    """
+
+    stop: Stop
+    cap: int
+    alpha: float
+    over: Callable[[], bool] = never
+
+
 @dataclass
-class Candidate:
-    """One input under test. Its class c_A was chosen before, from other samples; or is yet to be, by ``selecting``."""
+class Seated(ABC):
+    """One input (1, *event) whose noisy copies share forward passes with others', until its answers settle what is asked.
+
+    ``place`` are the copies of the present stream that were asked for, ``settled`` says whether its rule or its cap has ended
+    them.
+    """
 
     index: int
     x: torch.Tensor
     M: Generator
+    place: int = field(default=0, kw_only=True)
+    settled: bool = field(default=False, kw_only=True)
+
+    @property
+    @abstractmethod
+    def source(self) -> Stream:
+        """The stream that its next copies come from."""
+
+    @abstractmethod
+    def end(self, cap: int) -> int:
+        """Where that stream ends."""
+
+    @abstractmethod
+    def worthwhile(self, terms: Terms, block: int) -> int:
+        """How many copies to classify next."""
+
+    @abstractmethod
+    def add(self, votes: torch.Tensor, classes: int, terms: Terms, block: int) -> bool:
+        """Take in further answers (copies, *answer), in order; whether those were the last ones needed."""
+
+    def jobs(self, copies: int, block: int) -> Iterator[Job]:
+        """The next so many copies of its stream, block by block."""
+        end = self.place + copies
+        while self.place < end:
+            skip = self.place % block
+            take = min(block - skip, end - self.place)
+            yield Job(self.M, self.x, self.source, self.place // block, take, skip, part=take < block)
+            self.place += take
+
+
+@dataclass
+class Candidate(Seated):
+    """One input under test. Its class c_A was chosen before, from other samples; or is yet to be, by ``selecting``."""
+
     stream: Stream
     c_A: int
     radius: Radius
     selecting: Selecting | None = None
     tally: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     drawn: int = 0
-    place: int = 0  # copies of the present stream that were asked for
     chosen: Selecting | None = None
     watch: Watch | None = None
-    settled: bool = False  # whether its rule or its cap has ended its votes
 
     def goes_on(self, tally: torch.Tensor, drawn: int) -> None:
         """Begin with votes that were counted before, the first ``drawn`` of the stream; none of them is drawn again."""
@@ -94,17 +150,17 @@ class Candidate:
         """How many votes of that stream were looked at."""
         return self.drawn if self.selecting is None else self.selecting.drawn
 
-    def worthwhile(self, stop: Stop, case: Case) -> int:
+    def worthwhile(self, terms: Terms, block: int) -> int:
         """How many copies to classify next: what a decision takes at least, and not many times a few.
 
         Nor more than a block, or than there were so far: a radius that takes many votes may be given up after a few.
         """
         if self.selecting is not None:
             return max(PART, self.selecting.needed())
-        needed = min(self._watch(stop, case).needed(self.hits, self.drawn), max(case.block, self.drawn))
+        needed = min(self._watch(terms, block).needed(self.hits, self.drawn), max(block, self.drawn))
         return max(PART, needed, self.drawn // 8)
 
-    def add(self, votes: torch.Tensor, classes: int, stop: Stop, case: Case) -> bool:
+    def add(self, votes: torch.Tensor, classes: int, terms: Terms, block: int) -> bool:
         """Take in further votes, in order; whether those were the last ones needed."""
         answers = votes.numpy()
         if self.selecting is not None:
@@ -112,27 +168,18 @@ class Candidate:
                 self.chosen, self.selecting, self.place = self.selecting, None, 0
                 self.c_A = int(self.chosen.tally[:-1].argmax())
             return False
-        taken = self._watch(stop, case).look(self.hits, self.drawn, answers == self.c_A)
+        taken = self._watch(terms, block).look(self.hits, self.drawn, answers == self.c_A)
         counted = torch.bincount(votes[:taken], minlength=classes + 1)
         self.tally = counted if self.drawn == 0 else self.tally + counted
         self.drawn += len(answers) if taken is None else taken
-        self.settled = taken is not None or self.drawn >= case.cap
+        self.settled = taken is not None or self.drawn >= terms.cap
         return self.settled
 
-    def _watch(self, stop: Stop, case: Case) -> Watch:
+    def _watch(self, terms: Terms, block: int) -> Watch:
         if self.watch is None:
             chose = (0, 0) if self.chosen is None else (int(self.chosen.tally[self.c_A]), self.chosen.drawn)
-            self.watch = stop.watch(replace(case, radius=self.radius, chose=chose))
+            self.watch = terms.stop.watch(Case(terms.cap, terms.alpha, self.radius, block, chose))
         return self.watch
-
-    def jobs(self, copies: int, block: int) -> Iterator[Job]:
-        """The next so many copies of its stream, block by block."""
-        end = self.place + copies
-        while self.place < end:
-            skip = self.place % block
-            take = min(block - skip, end - self.place)
-            yield Job(self.M, self.x, self.source, self.place // block, take, skip, part=take < block)
-            self.place += take
 
 
 @dataclass(frozen=True)
@@ -147,27 +194,12 @@ class AllVotes(Stop):
         return "never"
 
 
-def never() -> bool:
-    """For terms that last until the votes are in."""
-    return False
-
-
-@dataclass(frozen=True)
-class Terms:
-    """On which terms a candidate is tested: its rule, its cap and its α; and whether they are ``over`` before the end.
-
-    A candidate whose terms are over leaves with the votes that it has, which prove nothing: its rule has not ended them.
-    """
-
-    stop: Stop
-    cap: int
-    alpha: float
-    over: Callable[[], bool] = never
+Sitting = TypeVar("Sitting", bound=Seated)
 
 
 def settle(
-    counter: VoteCounter, candidates: Iterable[Candidate], stop: Stop, cap: int, alpha: float
-) -> Iterator[Candidate]:
+    counter: VoteCounter, candidates: Iterable[Sitting], stop: Stop, cap: int, alpha: float
+) -> Iterator[Sitting]:
     """Each candidate once it is settled, or has used ``cap`` samples; in the order in which they finish.
 
     A rule sees each candidate's votes in their order, so how many it uses depends on its own votes alone, not on the company
@@ -178,16 +210,16 @@ def settle(
 
 
 @dataclass(frozen=True, eq=False)
-class _Seat:
+class _Seat(Generic[Sitting]):
     """A candidate in the forward passes, on its terms."""
 
-    candidate: Candidate
+    candidate: Sitting
     terms: Terms
-    case: Case
+    block: int
 
     def worthwhile(self) -> int:
         """How many copies to classify next."""
-        return self.candidate.worthwhile(self.terms.stop, self.case)
+        return self.candidate.worthwhile(self.terms, self.block)
 
     @property
     def left(self) -> int:
@@ -195,29 +227,27 @@ class _Seat:
         return self.candidate.end(self.terms.cap) - self.candidate.place
 
 
-def settle_each(
-    counter: VoteCounter, arrivals: Iterable[tuple[Candidate, Terms]], seats: int = 0
-) -> Iterator[Candidate]:
+def settle_each(counter: VoteCounter, arrivals: Iterable[tuple[Sitting, Terms]], seats: int = 0) -> Iterator[Sitting]:
     """The same, each candidate on terms of its own; it ends when no pass is under way and nobody has arrived.
 
     New candidates are taken where a pass has room that those under way do not need. With ``seats`` they are taken while fewer
     than so many are under way, and all of them have their turns: so a long one does not keep short ones waiting.
     """
     waiting = iter(arrivals)
-    flights: deque[tuple[list[_Seat], list[tuple[_Seat, Job]], Fetched]] = deque()
+    flights: deque[tuple[list[_Seat[Sitting]], list[tuple[_Seat[Sitting], Job]], Fetched]] = deque()
     under_way = 0
 
-    def seated() -> _Seat | None:
+    def seated() -> _Seat[Sitting] | None:
         nonlocal under_way
         found = next(waiting, None)
         if found is None:
             return None
         under_way += 1
         candidate, terms = found
-        return _Seat(candidate, terms, Case(terms.cap, terms.alpha, candidate.radius, counter.block))
+        return _Seat(candidate, terms, counter.block)
 
-    def launch(cohort: list[_Seat]) -> None:
-        new: list[_Seat] = []
+    def launch(cohort: list[_Seat[Sitting]]) -> None:
+        new: list[_Seat[Sitting]] = []
         while under_way < seats and (one := seated()) is not None:
             new.append(one)
         turns = [*new, *cohort]
@@ -239,7 +269,7 @@ def settle_each(
             candidate = seat.candidate
             if id(seat) in finished or candidate.source != job.stream:
                 continue  # asked for in vain: it is settled, or its class is chosen
-            if candidate.add(votes[: job.take], counter.num_classes, seat.terms.stop, seat.case):
+            if candidate.add(votes[: job.take], counter.num_classes, seat.terms, seat.block):
                 finished.add(id(seat))
                 yield candidate
         for seat in cohort:
@@ -251,14 +281,14 @@ def settle_each(
 
 
 def _share(
-    cohort: list[_Seat], seated: Callable[[], _Seat | None], room: int, most: int | None
-) -> list[tuple[_Seat, int]]:
+    cohort: list[_Seat[Sitting]], seated: Callable[[], _Seat[Sitting] | None], room: int, most: int | None
+) -> list[tuple[_Seat[Sitting], int]]:
     """How many copies of whom the next forward pass takes: what is worthwhile of each, then of new ones, where there is room.
 
     Places that are still empty take further copies of the same, since they cost as much; never past the end of a stream.
     Before that nobody has more than ``most``.
     """
-    copies: list[tuple[_Seat, int]] = []
+    copies: list[tuple[_Seat[Sitting], int]] = []
     few, wanted = min(PART, room), iter(cohort)
     while room > 0:
         seat = next(wanted, None)

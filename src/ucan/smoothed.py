@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -25,12 +24,12 @@ from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan, Seed, given_seed
 from ucan.questions.confidence import Confidence
 from ucan.questions.question import Question
-from ucan.questions.smoothed import AnyPlan, Smoothed
+from ucan.questions.smoothed import AnyPlan, Smoothed, in_order
 from ucan.questions.topk import TopK
 from ucan.readiness import COMPANY as COMPANY
 from ucan.rounding import ceil_digits, floor_digits
 from ucan.sequential import AllVotes, Candidate, Selecting
-from ucan.sidecar import batch_hash, input_hash
+from ucan.sidecar import input_hash
 from ucan.sizes import alm_of
 from ucan.stopping import AnytimeRadii, Case, Radius, Stop, parse_stop
 from ucan.votes import ENUMERATED, Classifier, Stream, Votes, stream_of
@@ -142,13 +141,16 @@ class SmoothedClassifier(Smoothed):
             budget: a number, a map of the input's shape or a ``ucan.Budget``. The certificate then also states the ε
                 below which no change within ε·budget changes the answer (``budget_factor``; docs/shape.md).
             top: k asks another question: up to which change does each of the k most probable labels stay among the first k
-                (``Among``; docs/tasks.md)? With a fixed n and no budget.
+                (``Among``; docs/tasks.md)? Without a budget; ``stop`` takes radii before Σ, in the region's own norm.
             confidence: another question, too: up to which change does the class keep a smoothed probability of at least
-                this (``Confident``)? With a fixed n and no budget.
+                this (``Confident``)? As for ``top``.
 
         Returns:
             A certificate, or the answer to the other question, or an abstention, for each input, in order.
         """
+        if top is not None or confidence is not None:
+            question = _question(top, confidence, budget, bound)
+            return self.ask(x, question, self.plan(n0, n, alpha, norm, batch_size, precision, family, stop), seed)
         asked = self.budget_of(budget, x)
         plan = CertifyPlan(
             n0,
@@ -163,12 +165,9 @@ class SmoothedClassifier(Smoothed):
             family,
             budget=asked,
         )
-        if top is not None or confidence is not None:
-            return self.ask(x, _question(top, confidence, plan), plan, seed)
         inputs = self.check_inputs(x, plan.norm)
-        check_family(plan, inputs)
-        outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, _named(inputs, seed))))
-        return [outcomes[i] for i in range(len(outcomes))]
+        plan.check_family(len(inputs))
+        return in_order(self.certify_each(inputs, self.seeded_for(inputs, plan, seed)))
 
     def budget_of(self, value: Any, x: torch.Tensor) -> Budget | None:
         """The budget that ``certify`` is given, for inputs like x (batch, *event)."""
@@ -190,7 +189,7 @@ class SmoothedClassifier(Smoothed):
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Yield (number, outcome) for inputs (1, *event) as each is finished; inputs may share forward passes."""
         if plan.stop is not None:
-            yield from self._certify_stopping(inputs, plan, plan.stop)
+            yield from self._certify_stopping(inputs, plan)
         elif plan.bound == "exact":
             yield from self._certify_exact(inputs, self.counting(plan))
         else:
@@ -287,10 +286,10 @@ class SmoothedClassifier(Smoothed):
         )
 
     def _certify_stopping(
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, stop: Stop
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
         """Algorithm 1 with a bound that holds at every stopping time, many inputs side by side."""
-        for setup, candidate in self._settle(inputs, plan, stop):
+        for setup, candidate in self.settled(inputs, plan, self):
             yield candidate.index, self.concluded(setup, candidate, plan)
 
     def concluded(self, setup: Setup, candidate: Candidate, plan: CertifyPlan) -> Certificate | Abstention:
@@ -362,8 +361,7 @@ class SmoothedClassifier(Smoothed):
             A prediction or an abstention for each input, in order.
         """
         plan, inputs = PredictPlan(n, alpha, given_seed(seed), test, batch_size, stop, precision), self.check_inputs(x)
-        outcomes = dict(self.predict_each(inputs, self.seeded(plan, seed, _named(inputs, seed))))
-        return [outcomes[i] for i in range(len(outcomes))]
+        return in_order(self.predict_each(inputs, self.seeded_for(inputs, plan, seed)))
 
     def predict_each(
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan
@@ -402,7 +400,7 @@ class SmoothedClassifier(Smoothed):
         self, inputs: Iterable[torch.Tensor], plan: PredictPlan
     ) -> Iterator[tuple[int, Prediction | Abstention]]:
         """Algorithm 2 with a test that may look after every block."""
-        for setup, candidate in self._settle(inputs, plan, self.rule(plan)):
+        for setup, candidate in self.settled(inputs, plan, self):
             yield candidate.index, self._tested(setup, candidate, plan)
 
     def _tested(self, setup: Setup, candidate: Candidate, plan: PredictPlan) -> Prediction | Abstention:
@@ -451,6 +449,7 @@ class SmoothedClassifier(Smoothed):
         made = SmoothedClassifier(
             at(held), self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, self.step
         )
+        made.engine = engine.placed(made.engine)
         made.engine.on_votes = engine.on_votes
         return made
 
@@ -492,17 +491,6 @@ class SmoothedClassifier(Smoothed):
         self.engine.on_votes = tell
 
     # --- what both algorithms stand on ---
-
-    def _settle(
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, stop: Stop
-    ) -> Iterator[tuple[Setup, Candidate]]:
-        """Each input's class, chosen from samples of their own, and its votes until the rule is satisfied."""
-        held = self.engine.held(inputs, plan)
-        for first in held:  # none, or the first, to learn how votes are counted
-            setup = first[0]
-            candidates = (self.begun(setup, i, x, M, plan) for _, i, x, M in itertools.chain([first], held))
-            for candidate in self.engine.settled(setup, candidates, stop, plan):
-                yield setup, candidate
 
     def rule(self, plan: CertifyPlan | PredictPlan) -> Stop:
         """The rule that ends the votes of a plan; without one all of its n votes are used."""
@@ -575,17 +563,6 @@ class SmoothedClassifier(Smoothed):
             return self.sizes.decided(M, x, plan)
 
 
-def check_family(plan: CertifyPlan, inputs: list[torch.Tensor]) -> None:
-    """Refuse a family that has fewer certificates than there are inputs."""
-    if 1 < plan.family < len(inputs):
-        raise InvalidInput(f"family is {plan.family}, but there are {len(inputs)} inputs: give at least that many.")
-
-
-def _named(inputs: list[torch.Tensor], seed: Seed) -> str:
-    """The hash of the inputs, where a seed is derived from it."""
-    return batch_hash(inputs) if seed == "derived" else ""
-
-
 def largest_other(counts: torch.Tensor, c_A: int) -> int:
     """The runner-up's count: bounding it bounds the true runner-up, whose count is no larger."""
     others = counts.clone()
@@ -593,12 +570,12 @@ def largest_other(counts: torch.Tensor, c_A: int) -> int:
     return int(others.max())
 
 
-def _question(top: int | None, confidence: float | None, plan: CertifyPlan) -> Question:
+def _question(top: int | None, confidence: float | None, budget: Any, bound: str) -> Question:
     """The question that ``certify`` is asked instead of its own."""
     if top is not None and confidence is not None:
         raise InvalidInput("top= and confidence= are two questions: ask one at a time.")
-    if plan.stop is not None or plan.budget is not None or plan.bound != "binary":
+    if budget is not None or bound != "binary":
         raise InvalidInput(
-            "with top= or confidence= the number of samples is fixed: leave stop=, budget= and bound= out."
+            "top= and confidence= have a bound of their own and no budget: leave budget= and bound= out."
         )
-    return Confidence(confidence) if top is None and confidence is not None else TopK(1 if top is None else top)
+    return Confidence(confidence) if confidence is not None else TopK(1 if top is None else top)

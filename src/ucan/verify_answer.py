@@ -8,6 +8,7 @@ from ucan.arithmetic import REAL
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput, UcanError
 from ucan.plan import CertifyPlan, random_seed
+from ucan.questions.looks import looks_of, question_stop
 from ucan.questions.record import Answer
 from ucan.questions.smoothed import Smoothed
 from ucan.scales import as_scale
@@ -42,7 +43,7 @@ def verify_answer(
         raise InvalidInput(f"the answer is about inputs of shape {answer.region.shape}, not {tuple(x.shape[1:])}.")
     x = x.to(g.f.device or x.device)
     n = max(LEAST, evidence.n) if n is None else n
-    checks = [*_same(answer, g, x)]
+    checks = [*_same(answer, g, x), *_looks(answer)]
     if all(check.passed for check in checks):
         precision = evidence.precision if evidence.copy else None
         (kept,) = g.kept(x, n, random_seed() if seed is None else seed, "verify", precision)
@@ -81,6 +82,16 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
     ]
 
 
+def _looks(answer: Answer) -> list[Check]:
+    """Whether the answers were looked at as the rule has it; no check without a rule."""
+    evidence = answer.evidence
+    if evidence.stop is None and not evidence.looks and evidence.cap in (None, evidence.n):
+        return []
+    same = evidence.stop is not None and evidence.cap is not None and evidence.looks == looks_of(evidence.cap)
+    told = "those of the rule" if same else "not those of the rule"
+    return [Check("looks", same, f"the numbers of answers at which they were looked at are {told}")]
+
+
 def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
     """Whether the answer's own noise leads to the same claim again; no check if its seed is secret."""
     evidence = answer.evidence
@@ -88,15 +99,20 @@ def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
         return []
     plan = CertifyPlan(
         max(1, evidence.n0),
-        evidence.n,
+        evidence.n if evidence.cap is None else evidence.cap,
         min(1 - 1e-12, evidence.alpha * evidence.family),
         answer.region.norm if answer.norm is None else answer.norm,
         evidence.seed,
         evidence.batch_size,
+        stop=question_stop(evidence.stop),
         family=evidence.family,
         block=evidence.block,
     )
     ((_, found),) = g.ask_each(g.check_inputs(x, plan.norm), plan, answer.question())
-    same = isinstance(found, type(answer)) and found.content(None) == answer.content(None)
+    same = (
+        isinstance(found, type(answer))
+        and found.content(None) == answer.content(None)
+        and found.evidence.n == evidence.n
+    )
     told = "its own noise, drawn again, leads to" if same else "its own noise, drawn again, does not lead to"
     return [Check("replay", same, f"{told} this answer")]

@@ -139,6 +139,10 @@ class Keep(ABC):
     def received(self, kept: torch.Tensor) -> Any:
         """What is made of it on the host, once all answers are there."""
 
+    def so_far(self, kept: Any, seen: int) -> Any:
+        """The same before the end, of the answers seen so far."""
+        return self.received(kept)
+
 
 @dataclass(frozen=True)
 class Classes(Keep):

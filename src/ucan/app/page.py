@@ -14,6 +14,8 @@ import gradio as gr
 import torch
 
 from ucan.app import panels
+from ucan.app.answers import AnswersSession
+from ucan.app.answers_page import AnswersPage
 from ucan.app.controls import looked_at, sliders
 from ucan.app.rows_page import RowsPage
 from ucan.app.session import INSIDE, MOST_BYTES, Attacked, Session
@@ -222,9 +224,20 @@ class Page:
         )
 
 
-def serve(session: Session, host: str, port: int | None) -> tuple[gr.Blocks, str]:
+def page_of(session: Session | AnswersSession) -> gr.Blocks:
+    """The page that a run has: of pictures, of rows, or of answers to a question."""
+    page: Any
+    if isinstance(session, AnswersSession):
+        page = AnswersPage(session)
+    else:
+        page = Page(session) if session.table is None else RowsPage(session)
+    made: gr.Blocks = page.blocks
+    return made
+
+
+def serve(session: Session | AnswersSession, host: str, port: int | None) -> tuple[gr.Blocks, str]:
     """Start the page in the background; it and its address. ``close()`` ends it."""
-    page = (Page(session) if session.table is None else RowsPage(session)).blocks
+    page = page_of(session)
     system = ["ui-sans-serif", "system-ui", "sans-serif"]  # no font is fetched from anywhere
     theme = gr.themes.Base(
         primary_hue="teal", neutral_hue="slate", font=system, font_mono=["ui-monospace", "monospace"]

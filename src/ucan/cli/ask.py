@@ -57,6 +57,13 @@ def ask(
     n0: Annotated[int, typer.Option(help="Number of samples that choose what the others test.")] = 100,
     n: Annotated[int, typer.Option(help="Number of samples.")] = 10_000,
     alpha: words.AlphaOption = 0.001,
+    stop: Annotated[
+        str | None,
+        typer.Option(
+            help="Stop sampling an input when the question is decided at this radius (or several: `0.1,0.2`), of the size "
+            "of --radius; --n is then the most. For `regression` with --within."
+        ),
+    ] = None,
     seed: words.NoiseSeedOption = "0",
     family: Annotated[int | None, typer.Option(min=1, help="Number of inputs that share α, fixed in advance.")] = None,
     device: words.DeviceOption = "auto",
@@ -88,43 +95,13 @@ def ask(
 
     `ucan ask segmentation --radius 0.2 --model ucan.models.examples:shapes --data shapes -o runs/masks`
     """
+    options = locals()
     from ucan.questions.catalogue import question_named
     from ucan.runs.ask import AskJob
     from ucan.runs.ask import ask as run
 
     asked = question_named(question, _settings(question, radius, within, percentile, limits, top, confidence, rule))
-    job = AskJob(
-        question=asked,
-        model=model,
-        weights=weights,
-        law=law,
-        scale=scale,
-        exponent=exponent,
-        noise=noise,
-        classes=classes,
-        model_id=model_id,
-        trust=trust,
-        normalise=normalise,
-        unit=unit,
-        precision=precision,
-        arithmetic=arithmetic,
-        backend=backend,
-        device=device,
-        data=source,
-        split=split,
-        size=size,
-        channels=channels,
-        skip=skip,
-        most=most,
-        norm=words.norm_of(norm),
-        n0=n0,
-        n=n,
-        alpha=alpha,
-        seed=words.seed_of(seed),
-        family=family,
-        batch_size=batch_size,
-        certificates=certificates,
-    )
+    job = words.job_of(AskJob, options, question=asked)
     done = run(job, out, Shown("asking", quiet))
     print(json.dumps(done.to_dict()) if as_json else in_words(done))
 
@@ -180,7 +157,6 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...]:
 
 def in_words(done: Summary) -> str:
     """Summarise the answers of a run."""
-    from ucan.certificate import SCOPES
     from ucan.rounding import ceil_digits, floor_percent, floor_significant
 
     shares = {
@@ -203,8 +179,15 @@ def in_words(done: Summary) -> str:
     lines = [
         f"{done.question}: {words.counted(done.inputs, 'input')}, {words.counted(done.abstained, 'abstention')}"
         f"{'; ' if told else ''}{', '.join(told)}.",
+        *([] if done.stop is None else [_stopped(done)]),
         *done.first,
-        f"Scope {done.scope}: the guarantee is about {SCOPES[done.scope]}.",
+        words.scope_in_words(done.scope),
         f"Answers: {done.run}",
     ]
     return "\n".join(lines)
+
+
+def _stopped(done: Summary) -> str:
+    """Say at which radii sampling stopped, and what it cost."""
+    radii = f"the radius {done.stop}" if "," not in (done.stop or "") else f"the radii {done.stop}"
+    return f"Sampling stopped when decided at {radii}: {done.mean_samples:,.0f} samples an input on average."

@@ -144,54 +144,11 @@ def certify(
 
     `ucan certify --model credit.skops --data loans.csv --target approved --id customer --train train.csv`
     """
+    options = locals()
     from ucan.runs.certify import CertifyJob
     from ucan.runs.certify import certify as run
 
-    job = CertifyJob(
-        model=model,
-        weights=weights,
-        law=law,
-        scale=scale,
-        exponent=exponent,
-        noise=noise,
-        classes=classes,
-        class_names=words.names_of(class_names) or None,
-        model_id=model_id,
-        trust=trust,
-        normalise=normalise,
-        sigma=sigma,
-        unit=unit,
-        target=target,
-        id=row_id,
-        train=train,
-        hold=words.names_of(hold),
-        vary=words.names_of(vary),
-        precision=precision,
-        arithmetic=arithmetic,
-        backend=backend,
-        device=device,
-        data=source,
-        split=split,
-        size=size,
-        channels=channels,
-        skip=skip,
-        most=most,
-        norm=words.norm_of(norm),
-        budget=budget,
-        n0=n0,
-        n=n,
-        alpha=alpha,
-        bound=_bound(bound, stop),
-        stop=stop,
-        seed=words.seed_of(seed),
-        family=family,
-        batch_size=batch_size,
-        certificates=certificates,
-        registry=registry,
-        cluster=cluster,
-        workers=workers,
-        time=words.seconds_of(time),
-    )
+    job = words.job_of(CertifyJob, options, bound=_bound(bound, stop), time=words.seconds_of(time))
     if dry_run:
         from ucan.runs.forecast import forecast
 
@@ -235,7 +192,6 @@ def planned_in_words(planned: Planned) -> str:
 
 def in_words(done: Certified) -> str:
     """Summarise the results of a certification."""
-    from ucan.certificate import SCOPES
     from ucan.laws import norm_name
     from ucan.report.basis import rule_in_words
     from ucan.rounding import floor_significant
@@ -262,7 +218,7 @@ def in_words(done: Certified) -> str:
     return (
         f"{words.counted(done.inputs, 'input')}: {share}; {words.counted(done.abstained, 'abstention')}.\n{early}"
         f"{_rows(done)}{_ceiling(done)}"
-        f"Scope {done.scope}: the guarantee is about {SCOPES[done.scope]}.\n{_changes(done.arithmetic)}"
+        f"{words.scope_in_words(done.scope)}\n{_changes(done.arithmetic)}"
         f"Results: {done.tsv} (run folder {done.run})"
     )
 

@@ -20,7 +20,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def explore(
-    run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify` or a `ucan train` run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify`, `ucan train` or `ucan ask` run.")],
     model: Annotated[str | None, typer.Option(help="The classifier, if it has moved since the run.")] = None,
     source: Annotated[str | None, typer.Option("--data", help="The inputs, if they have moved since the run.")] = None,
     weights: words.WeightsOption = None,
@@ -34,14 +34,18 @@ def explore(
     """Open a run in the browser: certify a picture or a row of a table, and try the certificate.
 
     Choose an input of the run or upload a picture, change λ, n and α, and see the noise and the votes. A picture can be
-    attacked; the values of a row can be changed. Everything runs on this machine. Press Ctrl-C to stop.
+    attacked; the values of a row can be changed. A run of `ucan ask` shows its answers, which can be checked and attacked.
+    Everything runs on this machine. Press Ctrl-C to stop.
 
     Example: `ucan explore runs/mine`
     """
+    from ucan.app.answers import AnswersSession
     from ucan.app.session import Session
+    from ucan.runs.ask_audit import is_ask_run
     from ucan.runs.jobs import device_of
 
-    session = Session.open(run, model, source, weights, device_of(device), trust)
+    kind = AnswersSession if is_ask_run(run) else Session
+    session = kind.open(run, model, source, weights, device_of(device), trust)
     with tempfile.TemporaryDirectory(prefix="ucan-explore-") as uploads:
         # Gradio reads both on import or when a page is made. They turn off its telemetry and keep uploads in a
         # temporary folder.

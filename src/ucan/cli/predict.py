@@ -74,47 +74,13 @@ def predict(
 
     Example: `ucan predict --model mymodels:resnet --data images/ --scale 0.25 -o predictions.tsv`
     """
+    options = locals()
     if as_json and out is None:
         raise InvalidInput("--json prints a summary to standard output: give a file for the answers with -o.")
     from ucan.runs.predict import PredictJob
     from ucan.runs.predict import predict as run
 
-    job = PredictJob(
-        model=model,
-        weights=weights,
-        law=law,
-        scale=scale,
-        exponent=exponent,
-        noise=noise,
-        classes=classes,
-        class_names=words.names_of(class_names) or None,
-        model_id=model_id,
-        trust=trust,
-        normalise=normalise,
-        sigma=sigma,
-        unit=unit,
-        target=target,
-        id=row_id,
-        train=train,
-        hold=words.names_of(hold),
-        vary=words.names_of(vary),
-        precision=precision,
-        arithmetic=arithmetic,
-        backend=backend,
-        device=device,
-        data=source,
-        split=split,
-        size=size,
-        channels=channels,
-        skip=skip,
-        most=most,
-        n=n,
-        alpha=alpha,
-        test=test,  # type: ignore[arg-type]
-        stop=stop,
-        seed=words.seed_of(seed),
-        batch_size=batch_size,
-    )
+    job = words.job_of(PredictJob, options)
     done = run(job, out, _Kept("predicting", quiet, kept="answers are kept") if out else _Lost("predicting", quiet))
     if out is None:
         sys.stdout.write(done.table())

@@ -14,7 +14,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify` or a `ucan train` run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify`, `ucan train` or `ucan ask` run.")],
     host: Annotated[str, typer.Option(help="The address to listen on. Default: this machine only.")] = LOOPBACK,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     registry: Annotated[

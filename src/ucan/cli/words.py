@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -287,3 +289,37 @@ def seed_of(text: str) -> Seed:
 def counted(count: int, noun: str) -> str:
     """A number of things."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+# Parameters of commands that a job calls otherwise, and options whose text is read first.
+RENAMED = {"source": "data", "row_id": "id"}
+READ: dict[str, Callable[[Any], Any]] = {
+    "norm": norm_of,
+    "seed": seed_of,
+    "class_names": lambda text: names_of(text) or None,
+    "hold": names_of,
+    "vary": names_of,
+}
+Job = TypeVar("Job")
+
+
+def job_of(kind: type[Job], options: Mapping[str, Any], **settled: Any) -> Job:
+    """A job from the parameters of a command (its ``locals()``): those that are fields of the job, read where they are text.
+
+    ``settled`` are fields that the command has worked out itself.
+    """
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    named = {RENAMED.get(name, name): value for name, value in options.items()}
+    given = {
+        name: READ[name](value) if name in READ else value
+        for name, value in named.items()
+        if name in known - set(settled)
+    }
+    return kind(**given, **settled)
+
+
+def scope_in_words(scope: str) -> str:
+    """Whose guarantee a scope is, in one line."""
+    from ucan.certificate import SCOPES
+
+    return f"Scope {scope}: the guarantee is about {SCOPES[scope]}."

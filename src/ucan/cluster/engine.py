@@ -19,8 +19,8 @@ from ucan.errors import ClusterError
 from ucan.fingerprint import weights_hash
 from ucan.generators import Generator
 from ucan.plan import CertifyPlan, PredictPlan
-from ucan.sequential import Candidate
-from ucan.stopping import Case, Stop
+from ucan.sequential import Candidate, Terms
+from ucan.stopping import Stop
 from ucan.votes import Job, Request, Stream, VoteCounter, Votes
 
 # Seconds of work in a unit: long compared with the cost of a request (a millisecond), short compared with that of a lost
@@ -53,6 +53,7 @@ class RemoteCounter(VoteCounter):
         self.pool = pool
         self.codec = Codec(M)
         self.passes = 1  # forward passes in a unit
+        self.package = pool.package  # what the workers were sent for it
         self.refs: OrderedDict[int, tuple[torch.Tensor, Any, Any]] = OrderedDict()
         self.held: tuple[bytes, Any] = (b"", None)
 
@@ -62,13 +63,14 @@ class RemoteCounter(VoteCounter):
         runs = [Run(None, job.M, job.x, job.stream, job.number, 1, job.take) for job in jobs]
         self.ask(runs, lambda rows: answer.append(rows), urgent=True)
         while not answer:
-            self.pool.step()
+            self.step()
         return torch.from_numpy(answer[0]).to(jobs[0].x.device)
 
     def ask(self, runs: Sequence[Run], then: Any, in_order: bool = False, urgent: bool = False) -> None:
         """Have blocks counted as one unit: ``then`` gets the counts of each run, or the votes of each block in their
         order.
         """
+        self._check_current()
         pieces = tuple(Piece(*self._sent(run), run.stream, run.first, run.count, run.take) for run in runs)
         unit = Unit(pieces, in_order)
 
@@ -81,6 +83,23 @@ class RemoteCounter(VoteCounter):
             then(rows.astype(np.int64))
 
         self.pool.submit(unit, answered, urgent)
+
+    def step(self) -> None:
+        """Wait for answers."""
+        self._check_current()
+        self.pool.step()
+
+    @property
+    def current(self) -> bool:
+        """Whether the workers still have the classifier that this counter is for."""
+        return self.pool.package is self.package
+
+    def _check_current(self) -> None:
+        """Refuse to ask workers who have another classifier by now: its votes would count for this one."""
+        if not self.current:
+            raise ClusterError(
+                "the workers were given another classifier in the meantime: finish the inputs of one classifier first."
+            )
 
     def _sent(self, run: Run) -> tuple[Any, Any]:
         """References to the input and to the generator held at it; noise that all inputs share is sent once."""
@@ -119,7 +138,7 @@ class ClusterEngine(Engine):
     def __init__(self, engine: Engine, pool: Pool) -> None:
         super().__init__(engine.f, engine.M, engine.law, engine.backend, engine.precision, engine.model_id, engine.grid)
         self.pool = pool
-        self._known: tuple[Any, Setup] | None = None
+        self._known: tuple[Any, Setup, RemoteCounter] | None = None
 
     def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
         """For inputs like x (1, *event): the classifier is sent to the workers, once per state of its weights."""
@@ -127,7 +146,8 @@ class ClusterEngine(Engine):
         kind = (x.shape, x.dtype, x.device.type)
         asked = replace(plan, precision=self.precision_of(plan))
         key = (self.backend, asked.precision, plan.batch_size, plan.block, kind, self.identity(), noise)
-        if self._known is None or self._known[0] != key:
+        # Another classifier may have been sent since: that of other held columns, see ``placed``.
+        if self._known is None or self._known[0] != key or not self._known[2].current:
             step = None if self.grid is None else self.grid.step
             package = Package(
                 self.f.model, self.f.num_classes, self.M, self.law, self._backend(x, plan), asked, x, step
@@ -139,9 +159,13 @@ class ClusterEngine(Engine):
                 )
             counter = RemoteCounter(self.pool, self.M, self.f.num_classes, self.law, report.block, report.size)
             backend = Backend(_elsewhere, report.backend, report.precision)
-            self._known = key, Setup(counter, backend, weights, self.identity, noise)
+            self._known = key, Setup(counter, backend, weights, self.identity, noise), counter
         self._known[1].counter.on_votes = self.on_votes
         return self._known[1]
+
+    def placed(self, engine: Engine) -> Engine:
+        """Another classifier with the same workers, who have one of them at a time."""
+        return ClusterEngine(engine, self.pool)
 
     def _backend(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> str:
         """What all workers run: ``auto`` is decided here, once, or they might choose differently."""
@@ -170,11 +194,11 @@ class ClusterEngine(Engine):
                     counter.finished(one.request.x)
                 yield one.request, [Votes.of(tally) for tally in one.tallies]
             if order:
-                self.pool.step()
+                counter.step()
 
     def settled(
-        self, setup: Setup, candidates: Iterable[Candidate], stop: Stop, plan: CertifyPlan | PredictPlan
-    ) -> Iterator[Candidate]:
+        self, setup: Setup, candidates: Iterable[Any], stop: Stop, plan: CertifyPlan | PredictPlan
+    ) -> Iterator[Any]:
         """Each candidate when its votes satisfy the rule, or when it has used all n; in the order in which they finish.
 
         A rule sees a candidate's blocks in order, whichever worker counted them and whenever they arrived. While there are
@@ -187,7 +211,7 @@ class ClusterEngine(Engine):
                 counter.ask(runs, table.arrived(runs), in_order=True)
             if not table.active:
                 return
-            self.pool.step()
+            counter.step()
             yield from table.settled(stop, plan.level)
 
 
@@ -270,10 +294,10 @@ class _Table:
         """Whether its next blocks, as far as they are here, settle a candidate; those of a class already chosen are in
         vain.
         """
-        block, case = self.counter.block, Case(self.cap, alpha, candidate.radius, self.counter.block)
+        block, terms = self.counter.block, Terms(stop, self.cap, alpha)
         while (votes := early.pop((candidate.source, candidate.seen // block), None)) is not None:
             take = min(block, candidate.end(self.cap) - candidate.seen)
-            if candidate.add(votes[:take], self.counter.num_classes, stop, case):
+            if candidate.add(votes[:take], self.counter.num_classes, terms, block):
                 return True
         return False
 

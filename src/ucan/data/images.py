@@ -408,5 +408,6 @@ def _check_images(images: torch.Tensor, name: str, unit: str | None = None) -> t
         )
     raise InvalidInput(
         f"{name}: images{list(first)} is {images[first].item():g}, but pixels must be finite and within [0, 1]: "
-        "divide by the largest possible value (such as 255), or give their unit (unit=, on the command line --unit)."
+        'divide by the largest possible value (such as 255), or, if they are no pixels, name their unit (unit="mm", on the '
+        "command line --unit mm)."
     )

@@ -69,10 +69,11 @@ class TableModel(Rows):
         fitted = table.for_model(estimator.features, class_names or estimator.classes)
         width = estimator.width
         if estimator.features is None and width is not None and width != len(fitted.columns):
+            more = ", …" if len(fitted.columns) > 6 else ""
             raise ModelError(
                 f"{type(estimator.model).__name__} was fitted on {width} columns, but {table.name} has {len(fitted.columns)} "
-                f"besides target and identifier ({', '.join(c.name for c in fitted.columns[:6])}, …): remove the columns "
-                f"that it does not take."
+                f"besides target and identifier ({', '.join(c.name for c in fitted.columns[:6])}{more}): name a column of "
+                f"identifiers with --id (id=), and remove others that it does not take."
             )
         return cls(estimator, fitted.columns, None, model_id), fitted
 

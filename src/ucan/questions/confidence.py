@@ -12,10 +12,12 @@ import torch
 from ucan.bounds import at_most_p_value, lower_bound
 from ucan.certificate import Abstention
 from ucan.errors import InvalidInput
+from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
 from ucan.questions.record import Answer, Where
+from ucan.questions.topk import ahead
 from ucan.rounding import floor_digits
-from ucan.votes import Votes, as_answer
+from ucan.votes import Votes
 
 BOUND = "binary"
 
@@ -49,11 +51,7 @@ class Confident(Answer):
 
     def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
         """How far the best other class is ahead."""
-        logits = as_answer(output)
-        if logits.ndim != 2:
-            return torch.where(logits == self.prediction, -1.0, 1.0)[:, None]
-        others = torch.cat([logits[:, : self.prediction], logits[:, self.prediction + 1 :]], 1)
-        return others.amax(1, keepdim=True) - logits[:, self.prediction : self.prediction + 1]
+        return ahead(output, self.prediction, 1)
 
     def content(self, folder: Path | None) -> dict[str, Any]:
         """The class, the level and the bound."""
@@ -86,10 +84,24 @@ class Confidence(Question):
         if not 0 < self.level < 1:
             raise InvalidInput(f"confidence must lie strictly between 0 and 1, got {self.level!r}.")
 
+    def settled(self, asked: Asked, radii: tuple[float, ...]) -> bool:
+        """Whether the class keeps this probability up to each radius, or cannot be shown to."""
+        shift, hits = asked.shift, int(asked.estimate.counts[int(asked.select.counts.argmax())])
+        p, hoped = self._bound(asked, hits, asked.now), int(asked.last.hoped(hits, asked.n))
+        best = self._bound(asked, hoped, asked.last)
+        return all_decided(
+            radii, lambda r: shift.least(p, r) >= self.level, lambda r: shift.least(best, r) >= self.level
+        )
+
+    @staticmethod
+    def _bound(asked: Asked, hits: int, look: Look) -> float:
+        """A lower bound on the probability of a class with so many votes."""
+        return max(0.0, lower_bound(hits, look.n, look.alpha) - asked.shift.tau)
+
     def conclude(self, asked: Asked) -> Confident | Abstention:
         """T_r(p) ≥ level, where p bounds the probability of the class that n0 votes chose."""
         shift, c_A = asked.shift, int(asked.select.counts.argmax())
-        p = max(0.0, lower_bound(int(asked.estimate.counts[c_A]), asked.plan.n, asked.plan.level) - shift.tau)
+        p = self._bound(asked, int(asked.estimate.counts[c_A]), asked.now)
         radius = shift.largest(lambda r: float(shift.least(p, r)) >= self.level)
         if not radius > 0:
             shown = (

@@ -15,11 +15,13 @@ from scipy import special
 from ucan.bounds import holm, lower_bounds, majority_p_values
 from ucan.certificate import Abstention
 from ucan.errors import InvalidInput
+from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
 from ucan.questions.readers import Counts
 from ucan.questions.record import Answer, Where
 from ucan.rounding import floor_digits
 from ucan.sidecar import tensors_from_json, tensors_to_json
+from ucan.stopping import Radii, Stop
 
 NOTHING = -1  # at a place where nothing is claimed
 
@@ -123,23 +125,48 @@ class Decisions(Question):
         if self.rule == "holm" and self.radius is None:
             raise InvalidInput("Holm's rule decides at one radius: give radius=, or leave rule= out.")
 
+    def check(self, f: Any, stop: Stop | None = None) -> None:
+        """With a radius, a stopping rule can be about that one only."""
+        if self.radius is not None and isinstance(stop, Radii) and stop.radii != (self.radius,):
+            raise InvalidInput(f"this question is decided at its radius: give stop={self.radius!r} (--stop).")
+
+    def settled(self, asked: Asked, radii: tuple[float, ...]) -> bool:
+        """Whether each place keeps its answer up to each radius, or cannot be shown to."""
+        hits, now, last = asked.estimate.of(asked.select.chosen), asked.now, asked.last
+        hoped = last.hoped(hits, asked.n)
+        return all_decided(
+            radii,
+            lambda r: self._standing(asked, hits, now, r)[0],
+            lambda r: self._standing(asked, hoped, last, r)[0],
+        )
+
+    def _standing(
+        self, asked: Asked, hits: np.ndarray, look: Look, radius: float | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where so many votes bear an answer up to a radius (or any, if None), by which bounds, and how far each reaches."""
+        shift = asked.shift
+        if self.sharing == "holm":
+            assert radius is not None, "checked before"
+            p = shift.threshold(radius)
+            tests = None if math.isnan(p) else majority_p_values(hits, look.n, p + shift.tau)
+            kept = np.zeros(hits.shape, bool) if tests is None else holm(tests, look.alpha)
+            lows, radii = np.full(hits.shape, p), np.full(hits.shape, float(radius))
+        else:
+            lows = np.maximum(0.0, lower_bounds(hits, look.n, look.alpha / hits.size) - shift.tau)
+            radii = shift.radii(lows)
+            kept = (radii > 0) & (radii >= (radius or 0.0))
+        return kept, np.where(kept, lows, 0.0), np.where(kept, radii, 0.0)
+
+    @property
+    def sharing(self) -> Rule:
+        """The rule that shares α over places: as given, or Holm's at a radius and Bonferroni's for radii."""
+        return self.rule or ("bonferroni" if self.radius is None else "holm")
+
     def conclude(self, asked: Asked) -> Decided | Abstention:
         """The class that n0 votes chose at each place, and whether n others bear it."""
-        counts, classes, shift = asked.estimate, asked.select.chosen, asked.shift
-        hits, n, alpha = counts.of(classes), asked.plan.n, asked.plan.level
-        rule: Rule = self.rule or ("bonferroni" if self.radius is None else "holm")
-        if rule == "holm":
-            assert self.radius is not None, "checked before"
-            p = shift.threshold(self.radius)
-            kept = (
-                np.zeros(hits.shape, bool) if math.isnan(p) else holm(majority_p_values(hits, n, p + shift.tau), alpha)
-            )
-            lows, radii = np.where(kept, p, 0.0), np.where(kept, self.radius, 0.0)
-        else:
-            lows = np.maximum(0.0, lower_bounds(hits, n, alpha / hits.size) - shift.tau)
-            radii = shift.radii(lows)
-            kept = radii > 0 if self.radius is None else (radii > 0) & (radii >= self.radius)
-            lows, radii = np.where(kept, lows, 0.0), np.where(kept, radii, 0.0)
+        classes, rule = asked.select.chosen, self.sharing
+        hits = asked.estimate.of(classes)
+        kept, lows, radii = self._standing(asked, hits, asked.now, self.radius)
         smallest = float(radii[kept].min()) if kept.any() else 0.0
         bound = f"{rule} over {hits.size}"
         if not kept.any():

@@ -15,14 +15,19 @@ from ucan.evidence import Evidence
 from ucan.generators import Generator
 from ucan.guards import check_inside
 from ucan.plan import CertifyPlan
+from ucan.questions.looks import Look
 from ucan.questions.record import Answer
 from ucan.questions.shift import Shift
+from ucan.stopping import Stop
 from ucan.votes import Votes
 
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What a question concludes from: one input, the noise held there, and what was kept of the answers of each phase."""
+    """What a question concludes from: one input, the noise held there, and what was kept of the answers of each phase.
+
+    ``n`` answers were drawn, beside those that chose; ``looks`` are the numbers of them at which a stopping rule looks.
+    """
 
     engine: Engine
     setup: Setup
@@ -32,12 +37,25 @@ class Asked:
     shift: Shift
     select: Any
     estimate: Any
+    n: int
+    looks: tuple[int, ...] = ()
+
+    @property
+    def now(self) -> Look:
+        """The answers that there are, and the level of what is concluded from them."""
+        return Look.at(self.n, self.looks, self.plan.level)
+
+    @property
+    def last(self) -> Look:
+        """The look at the cap."""
+        return Look.at(self.plan.n, self.looks, self.plan.level)
 
     def evidence(self, bound: str) -> Evidence:
         """The evidence: for classes the votes, else how many copies had a valid answer."""
-        plan, chose = self.plan, None if self.select is None else _votes(self.select, self.plan.n0).counts
-        n0 = 0 if chose is None else plan.n0
-        return self.engine.evidence(self.setup, self.x, _votes(self.estimate, plan.n), chose, n0, plan.n, plan, bound)
+        plan, kept = self.plan, (self.select, self.estimate)
+        if self.looks:  # not at the whole α: the name says so
+            bound = f"{bound}, look {self.looks.index(self.n) + 1} of {len(self.looks)}"
+        return evidence_of(self.engine, self.setup, self.x, plan, *kept, self.n, bound, self.looks)
 
     def shared(self, bound: str, radius: float) -> dict[str, Any]:
         """The fields that all answers have; noise that changes inside the region is refused."""
@@ -56,10 +74,28 @@ class Asked:
         return Abstention(self.plan.norm, self.M.scope, self.evidence(bound), reason)
 
 
+def evidence_of(
+    engine: Engine,
+    setup: Setup,
+    x: torch.Tensor,
+    plan: CertifyPlan,
+    select: Any,
+    estimate: Any,
+    n: int,
+    bound: str,
+    looks: tuple[int, ...] = (),
+) -> Evidence:
+    """The evidence of what was kept of the answers that choose and of n others, on one input (1, *event)."""
+    chose = None if select is None else _votes(select, plan.n0).counts
+    n0 = 0 if chose is None else plan.n0
+    return engine.evidence(setup, x, _votes(estimate, n), chose, n0, n, plan, bound, looks=looks)
+
+
 def _votes(kept: Any, n: int) -> Votes:
     if isinstance(kept, Votes):
         return kept
-    return Votes(torch.tensor([n - kept.invalid]), kept.invalid)
+    invalid = 0 if kept is None else kept.invalid
+    return Votes(torch.tensor([n - invalid]), invalid)
 
 
 @dataclass(frozen=True)
@@ -73,8 +109,12 @@ class Question(ABC):
     def conclude(self, asked: Asked) -> Answer | Abstention:
         """The answer, or an abstention with its reason."""
 
-    def check(self, f: Any) -> None:
-        """Refuse, before any work, a question that this model cannot be asked; by default none is."""
+    @abstractmethod
+    def settled(self, asked: Asked, radii: tuple[float, ...]) -> bool:
+        """Whether what it claims at these radii is decided: each claim holds by now, or will not hold at the cap either."""
+
+    def check(self, f: Any, stop: Stop | None = None) -> None:
+        """Refuse, before any work, a question that this model cannot be asked, or that cannot be stopped in this way."""
         return
 
     def settings(self) -> Mapping[str, Any]:

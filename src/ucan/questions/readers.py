@@ -74,6 +74,10 @@ class KeepNumbers(Keep):
         """All of them."""
         return Sample(kept.double())
 
+    def so_far(self, kept: torch.Tensor, seen: int) -> Sample:
+        """The first of them."""
+        return self.received(kept[:seen])
+
 
 @dataclass(frozen=True)
 class KeepCounts(Keep):

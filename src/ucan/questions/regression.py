@@ -11,15 +11,18 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ucan.bounds import majority_p_values, upper_bound
+from ucan.bounds import lower_bounds, majority_p_values
 from ucan.certificate import Abstention
 from ucan.errors import InvalidInput, ModelError
+from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
 from ucan.questions.ranks import lower_percentile, upper_percentile
 from ucan.questions.readers import Sample
 from ucan.questions.record import Answer, Where
+from ucan.questions.shift import Shift
 from ucan.rounding import ceil_digits, floor_digits
 from ucan.sidecar import tensors_from_json, tensors_to_json
+from ucan.stopping import Stop
 from ucan.votes import as_answer
 
 BOUND = "order statistics"
@@ -187,7 +190,7 @@ class Percentile(Question):
         if self.within is not None:
             return self._steady(asked, self.within)
         count, shift = values[0].numel(), asked.shift
-        alpha = asked.plan.level / (2 * count * len(self.radii))
+        alpha = asked.now.alpha / (2 * count * len(self.radii))
         # A missing number may be anything: it counts against both ends.
         rising, falling = (values.nan_to_num(at).sort(0).values for at in (low, high))
         levels = [(float(shift.least(self.p, r)), float(shift.least(1 - self.p, r))) for r in self.radii]
@@ -207,29 +210,52 @@ class Percentile(Question):
             limits=(self.least, self.most),
         )
 
-    def _steady(self, asked: Asked, t: float) -> Interval | Abstention:
-        """The largest radius: the value comes from copies of its own, so that its two neighbours are fixed numbers."""
-        value, values, shift = _middle(asked.select.values, self.p), asked.estimate.values, asked.shift
-        n, alpha = len(values), asked.plan.level / (2 * value.numel())
-        below, above = (
-            [min(1.0, upper_bound(int(hits), n, alpha) + shift.tau) for hits in side.sum(0).flatten().tolist()]
-            for side in (~(values >= value - t), ~(values <= value + t))
+    def check(self, f: Any, stop: Stop | None = None) -> None:
+        """Intervals are not decided at any number of samples; whether a value stays within ± t is."""
+        if stop is not None and self.within is None:
+            raise InvalidInput(
+                "an interval only becomes narrower with more samples, so there is nothing to stop at: ask whether the value "
+                "stays within ± t up to a radius (within=t with stop=r; --within t --stop r)."
+            )
+
+    def settled(self, asked: Asked, radii: tuple[float, ...]) -> bool:
+        """Whether every value stays within ± t up to each radius, or cannot be shown to."""
+        assert self.within is not None, "checked before"
+        sides = self._outside(asked, _middle(asked.select.values, self.p), self.within)
+        hoped = [asked.last.feared(side, asked.n) for side in sides]
+        now, best = (self._limits(asked, found, look) for found, look in ((sides, asked.now), (hoped, asked.last)))
+        return all_decided(
+            radii, lambda r: self._stays(asked.shift, *now, r), lambda r: self._stays(asked.shift, *best, r)
         )
 
-        def stays(r: float) -> bool:
-            under, over = (
-                np.asarray(shift.least(1 - np.array(below), r)),
-                np.asarray(shift.least(1 - np.array(above), r)),
-            )
-            return bool((under > 1 - self.p).all() and (over >= self.p).all())
+    @staticmethod
+    def _outside(asked: Asked, value: torch.Tensor, t: float) -> list[np.ndarray]:
+        """How many answers lie below value − t, and above value + t, of each output."""
+        values = asked.estimate.values
+        return [side.sum(0).flatten().numpy() for side in (~(values >= value - t), ~(values <= value + t))]
 
-        radius = shift.largest(stays)
+    @staticmethod
+    def _limits(asked: Asked, sides: list[np.ndarray], look: Look) -> tuple[np.ndarray, np.ndarray]:
+        """Upper bounds on the probabilities of so many answers on either side."""
+        alpha = look.alpha / (2 * sides[0].size)
+        below, above = (1 - lower_bounds(look.n - side, look.n, alpha) + asked.shift.tau for side in sides)
+        return np.minimum(1.0, below), np.minimum(1.0, above)
+
+    def _stays(self, shift: Shift, below: np.ndarray, above: np.ndarray, r: float) -> bool:
+        """Whether the percentile stays where these are the probabilities to be outside, for every move of size r."""
+        under, over = np.asarray(shift.least(1 - below, r)), np.asarray(shift.least(1 - above, r))
+        return bool((under > 1 - self.p).all() and (over >= self.p).all())
+
+    def _steady(self, asked: Asked, t: float) -> Interval | Abstention:
+        """The largest radius: the value comes from copies of its own, so that its two neighbours are fixed numbers."""
+        value = _middle(asked.select.values, self.p)
+        below, above = self._limits(asked, self._outside(asked, value, t), asked.now)
+        radius = asked.shift.largest(lambda r: self._stays(asked.shift, below, above, r))
         if not radius > 0 or not bool(value.isfinite().all()):
             reason = f"the answers to noisy copies spread by more than ± {t:g}: no radius keeps the value within it"
             return asked.abstention(BOUND, reason)
         claimed: dict[str, Any] = {
-            name: torch.tensor(side, dtype=torch.float64).reshape(1, *value.shape)
-            for name, side in (("below", below), ("above", above))
+            name: torch.from_numpy(side).reshape(1, *value.shape) for name, side in (("below", below), ("above", above))
         }
         return Interval(
             **asked.shared(BOUND, radius),

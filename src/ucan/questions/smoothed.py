@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -11,19 +12,17 @@ import torch
 from ucan.arithmetic import Grid
 from ucan.certificate import Abstention
 from ucan.choices import PRECISIONS, check_choice
-from ucan.engine import Engine
+from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput
 from ucan.fingerprint import has_weights
 from ucan.generators import Generator, Isotropic
 from ucan.guards import check_lost
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, DerivedSeed, PredictPlan, Seed, given_seed, random_seed
-from ucan.questions.decisions import Decided, Decisions, Rule
-from ucan.questions.numbers import as_numbers
+from ucan.questions.enquiry import Enquirer
+from ucan.questions.looks import question_stop
 from ucan.questions.question import Asked, Question
-from ucan.questions.readers import Labels, Numbers, Places
 from ucan.questions.record import Answer
-from ucan.questions.regression import Interval, Percentile
 from ucan.questions.shift import Shift
 from ucan.readiness import Readiness
 from ucan.sidecar import batch_hash
@@ -70,12 +69,10 @@ class Smoothed:
 
     def ask(self, x: torch.Tensor, question: Question, plan: CertifyPlan, seed: Seed = 0) -> list[Any]:
         """The answer to a question, or an abstention, for each of a batch of inputs (batch, *event), in order."""
-        question.check(self.f)
+        question.check(self.f, plan.stop)
         inputs = self.check_inputs(x, plan.norm)
-        if 1 < plan.family < len(inputs):
-            raise InvalidInput(f"family is {plan.family}, but there are {len(inputs)} inputs: give at least that many.")
-        outcomes = dict(self.ask_each(inputs, self.seeded(plan, seed, batch_hash(inputs)), question))
-        return [outcomes[i] for i in range(len(outcomes))]
+        plan.check_family(len(inputs))
+        return in_order(self.ask_each(inputs, self.seeded_for(inputs, plan, seed), question))
 
     def ask_each(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan, question: Question
@@ -85,14 +82,49 @@ class Smoothed:
             raise InvalidInput(
                 f"{self.M.describe()} noise is not added to its input, and only certificates of one class are known for it."
             )
+        if plan.stop is not None:
+            enquirer = self.enquirer(question)
+            for setup, enquiry in self.settled(inputs, plan, enquirer):
+                yield enquiry.index, enquirer.ended(setup, enquiry, plan)
+            return
         phases = {**({"select": plan.n0} if question.selects else {}), "estimate": plan.n}
         for setup, i, request, kept in self.engine.counted(inputs, plan, phases):  # μ, Σ ← M
             with self.engine.beside(request.x.device):
                 shift = Shift.at(request.M, request.x, self.sizes, plan.norm)
                 select = kept[0] if question.selects else None
-                asked = Asked(self.engine, setup, request.M, request.x, plan, shift, select, kept[-1])
+                asked = Asked(self.engine, setup, request.M, request.x, plan, shift, select, kept[-1], plan.n)
                 answer = question.conclude(asked)
             yield i, answer
+
+    def settled(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan | PredictPlan, algorithm: Any
+    ) -> Iterator[tuple[Setup, Any]]:
+        """Each input, begun by an algorithm (its ``begun``), when the rule of the plan (its ``rule``) has ended its votes."""
+        held = self.engine.held(inputs, plan)
+        for first in held:  # none, or the first, to learn how votes are counted
+            setup = first[0]
+            begun = (algorithm.begun(setup, i, x, M, plan) for _, i, x, M in itertools.chain([first], held))
+            for seated in self.engine.settled(setup, begun, algorithm.rule(plan), plan):
+                yield setup, seated
+
+    def enquirer(self, question: Question) -> Enquirer:
+        """The model with a question, input by input."""
+        return Enquirer(self.engine, self.sizes, question)
+
+    def plan(
+        self,
+        n0: int,
+        n: int,
+        alpha: float,
+        norm: float | None,
+        batch_size: int | None,
+        precision: str | None,
+        family: int,
+        stop: Any,
+    ) -> CertifyPlan:
+        """The settings of a question: its norm is ℓ2 if none is given, or the noise's own where it has no ℓ2 region."""
+        rule = question_stop(stop)
+        return CertifyPlan(n0, n, alpha, own_norm(self, norm), 0, batch_size, "binary", rule, precision, family)
 
     def kept(self, x: torch.Tensor, n: int, seed: int, phase: str, precision: str | None = None) -> list[Any]:
         """What is kept of n answers to each of some inputs (batch, *event), from streams of their own."""
@@ -112,6 +144,10 @@ class Smoothed:
                 "this model cannot be identified, so no seed can be derived from it: give it a model_id."
             )
         return replace(plan, seed=DerivedSeed(self.engine.derived_seed(data_hash), data_hash))
+
+    def seeded_for(self, inputs: list[torch.Tensor], plan: AnyPlan, seed: Seed) -> AnyPlan:
+        """The plan with its seed, which may follow from these inputs."""
+        return self.seeded(plan, seed, batch_hash(inputs) if seed == "derived" else "")
 
     def identity(self) -> str | None:
         """The model's identity."""
@@ -154,173 +190,10 @@ class Smoothed:
         return made
 
 
-class SmoothedRegressor(Smoothed):
-    """g(x) = the percentile of the numbers that a model f gives under noise: of f(x + μ + Σε), for each output.
-
-    Args:
-        model: f, a callable from a batch (n, *event) to numbers (n,) or (n, *outputs), or a fitted regressor with
-            ``predict`` (scikit-learn, XGBoost, …).
-        law: the noise law, which draws ε; any with ``shifted``.
-        generator: gives μ and Σ; isotropic noise if None.
-        backend: how f is run, as for ``SmoothedClassifier``; so are ``precision``, ``model_id`` and ``step``.
-        precision: what f computes in.
-        model_id: a name for a model without PyTorch weights.
-        step: the step of inputs on a grid.
-    """
-
-    def __init__(
-        self,
-        model: Callable[[torch.Tensor], Any],
-        law: Law,
-        generator: Generator | None = None,
-        backend: str = "eager",
-        precision: str | None = None,
-        model_id: str | None = None,
-        step: Any = None,
-    ) -> None:
-        super().__init__(Numbers(as_numbers(model)), law, generator, backend, precision, model_id, step)
-
-    def certify(
-        self,
-        x: torch.Tensor,
-        radius: Any = None,
-        p: float = 0.5,
-        within: float | None = None,
-        n: int = 100_000,
-        alpha: float = 0.001,
-        norm: float | None = None,
-        range: tuple[float | None, float | None] = (None, None),
-        n0: int = 1000,
-        seed: Seed = 0,
-        batch_size: int | None = None,
-        precision: str | None = None,
-        family: int = 1,
-    ) -> list[Interval | Abstention]:
-        """Intervals that the smoothed percentile of every output stays in, for each of a batch of inputs.
-
-        With probability at least 1 − α, independently for each input: for every change ‖Σ⁻¹δ‖ ≤ r and every output, the
-        percentile at p of f(x + δ + μ + Σε) is between ``lower`` and ``upper``. So it is for each r of a list, at once.
-
-        Args:
-            x: the inputs (batch, *event), in floating point.
-            radius: r, the size of changes in the region's own norm, before Σ; or a rising list of them.
-            p: which percentile; 0.5 is the median.
-            within: instead of a radius: the largest r for which the percentile stays within ± this of its value.
-            n: the number of samples.
-            alpha: α, shared over outputs, sides and radii.
-            norm: the norm of changes: 1, 2 or math.inf. By default 2, or the law's own where it has no ℓ2 radius.
-            range: what the outputs have by their nature at least and at most, in place of ±∞.
-            n0: the number of samples that give the value, with ``within``.
-            seed: the seed of the noise, as for ``SmoothedClassifier.certify``.
-            batch_size: noisy copies per forward pass; by the input's size if None.
-            precision: "fp32", "tf32" or "bf16" uses a copy of the model in that precision.
-            family: N, a number fixed in advance: α is shared by the answers to N inputs.
-
-        Returns:
-            An ``Interval`` for each input; with ``within`` an abstention where no radius will do.
-        """
-        question = Percentile(p, _rising(radius), within, *range)
-        plan = CertifyPlan(n0, n, alpha, own_norm(self, norm), 0, batch_size, precision=precision, family=family)
-        return self.ask(x, question, plan, seed)
-
-
-class SmoothedSegmenter(Smoothed):
-    """g(x) = at every pixel the most probable class of a model f under noise.
-
-    Args:
-        model: f, a callable from a batch (n, *event) to logits (n, num_classes, height, width) or whole class numbers
-            (n, height, width).
-        law: the noise law, which draws ε.
-        generator: gives μ and Σ; isotropic noise if None.
-        num_classes: the number of classes.
-        backend: how f is run, as for ``SmoothedClassifier``; so are ``precision``, ``model_id`` and ``step``.
-        precision: what f computes in.
-        model_id: a name for a model without PyTorch weights.
-        step: the step of inputs on a grid.
-    """
-
-    what = "segmentation"
-
-    def __init__(
-        self,
-        model: Callable[[torch.Tensor], Any],
-        law: Law,
-        generator: Generator | None = None,
-        num_classes: int = 2,
-        backend: str = "eager",
-        precision: str | None = None,
-        model_id: str | None = None,
-        step: Any = None,
-    ) -> None:
-        super().__init__(self.reader(model, num_classes), law, generator, backend, precision, model_id, step)
-
-    def reader(self, model: Callable[[torch.Tensor], Any], num_classes: int) -> Places:
-        """How the model's answers are read."""
-        return Places(model, num_classes)
-
-    def certify(
-        self,
-        x: torch.Tensor,
-        radius: float | None = None,
-        n0: int = 100,
-        n: int = 1000,
-        alpha: float = 0.001,
-        norm: float | None = None,
-        rule: Rule | None = None,
-        seed: Seed = 0,
-        batch_size: int | None = None,
-        precision: str | None = None,
-        family: int = 1,
-    ) -> list[Decided | Abstention]:
-        """The answer at every place where it provably does not change, for each of a batch of inputs.
-
-        With probability at least 1 − α, independently for each input: at no place with an answer does the smoothed model
-        answer another one, for every change ‖Σ⁻¹δ‖ < r. At the other places nothing is claimed.
-
-        Args:
-            x: the inputs (batch, *event), in floating point.
-            radius: r, the size of changes in the region's own norm, before Σ. If None, every place has its own.
-            n0: the number of samples that choose the answers.
-            n: the number of samples that test them.
-            alpha: α, for all places of an input together.
-            norm: the norm of changes: 1, 2 or math.inf. By default 2, or the law's own where it has no ℓ2 radius.
-            rule: "holm" or "bonferroni"; by default Holm's at a radius, and Bonferroni's for radii.
-            seed: the seed of the noise, as for ``SmoothedClassifier.certify``.
-            batch_size: noisy copies per forward pass; by the input's size if None.
-            precision: "fp32", "tf32" or "bf16" uses a copy of the model in that precision.
-            family: N, a number fixed in advance: α is shared by the answers to N inputs.
-
-        Returns:
-            A ``Decided`` for each input, or an abstention where no place has an answer.
-        """
-        plan = CertifyPlan(n0, n, alpha, own_norm(self, norm), 0, batch_size, precision=precision, family=family)
-        return self.ask(x, Decisions(self.what, radius, rule), plan, seed)
-
-
-class SmoothedLabels(SmoothedSegmenter):
-    """g(x) = for every label whether it is more probably there than not, under noise.
-
-    As ``SmoothedSegmenter``, with labels in place of pixels: f maps a batch to logits (n, labels), above 0 where a label is
-    there, or to whole 0 and 1.
-    """
-
-    what = "labels"
-
-    def __init__(
-        self,
-        model: Callable[[torch.Tensor], Any],
-        law: Law,
-        generator: Generator | None = None,
-        backend: str = "eager",
-        precision: str | None = None,
-        model_id: str | None = None,
-        step: Any = None,
-    ) -> None:
-        super().__init__(model, law, generator, 2, backend, precision, model_id, step)
-
-    def reader(self, model: Callable[[torch.Tensor], Any], num_classes: int) -> Places:
-        """One yes or no for each label."""
-        return Labels(model)
+def in_order(outcomes: Iterable[tuple[int, Any]]) -> list[Any]:
+    """Outcomes by their numbers, from 0."""
+    found = dict(outcomes)
+    return [found[i] for i in range(len(found))]
 
 
 def own_norm(g: Smoothed, norm: float | None) -> float:
@@ -329,13 +202,3 @@ def own_norm(g: Smoothed, norm: float | None) -> float:
         return norm
     norms = g.M.norms(g.law)
     return 2 if 2 in norms else norms[0]
-
-
-def _rising(radius: Any) -> tuple[float, ...]:
-    """The radii asked for."""
-    if radius is None:
-        return ()
-    try:
-        return (float(radius),)
-    except (TypeError, ValueError):
-        return tuple(float(r) for r in radius)

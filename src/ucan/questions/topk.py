@@ -15,10 +15,12 @@ from ucan.bounds import at_most_p_value, lower_bound, majority_p_value, upper_bo
 from ucan.certificate import Abstention
 from ucan.errors import InvalidInput
 from ucan.plan import check_count
+from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
 from ucan.questions.record import Answer, Where
 from ucan.questions.shift import Shift
 from ucan.rounding import floor_digits
+from ucan.stopping import Stop
 from ucan.votes import Votes, as_answer
 
 BOUND = "simultaneous"
@@ -40,6 +42,15 @@ def stays_among(p: float, others: np.ndarray, k: int, shift: Shift, r: float) ->
     sums = np.minimum(np.cumsum(strongest[::-1]), 1 - p)  # of the t smallest, t = 1 … k
     reached = np.asarray(shift.most(sums, r)) / np.arange(1, k + 1)
     return float(shift.least(p, r)) > float(reached.min())
+
+
+def ahead(output: Any, label: int, k: int) -> torch.Tensor:
+    """How far the k-th of the other classes is ahead of a label, (n, 1), by logits; ±1 for class numbers."""
+    logits = as_answer(output)
+    if logits.ndim != 2:
+        return torch.where(logits == label, -1.0, 1.0)[:, None]
+    others = torch.cat([logits[:, :label], logits[:, label + 1 :]], 1)
+    return others.topk(min(k, others.shape[1]), dim=1).values[:, -1:] - logits[:, label : label + 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +104,7 @@ class Among(Answer):
 
     def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
         """How far the k-th of the others is ahead of the first label."""
-        logits = as_answer(output)
-        if logits.ndim != 2:
-            return torch.where(logits == self.prediction, -1.0, 1.0)[:, None]
-        own = logits[:, self.prediction : self.prediction + 1]
-        others = torch.cat([logits[:, : self.prediction], logits[:, self.prediction + 1 :]], 1)
-        return others.topk(min(self.k, others.shape[1]), dim=1).values[:, -1:] - own
+        return ahead(output, self.prediction, self.k)
 
     def content(self, folder: Path | None) -> dict[str, Any]:
         """K, labels, radii and bounds."""
@@ -130,21 +136,46 @@ class TopK(Question):
     def __post_init__(self) -> None:
         check_count("top", self.k)
 
-    def check(self, f: Any) -> None:
+    def check(self, f: Any, stop: Stop | None = None) -> None:
         """K must be smaller than the number of classes."""
         if self.k >= f.num_classes:
             raise InvalidInput(
                 f"top is {self.k}, but there are only {f.num_classes} classes: nothing could leave them."
             )
 
+    def settled(self, asked: Asked, radii: tuple[float, ...]) -> bool:
+        """Whether the first label stays among the first k up to each radius, or cannot be shown to."""
+        counts, first, last, k = asked.estimate.counts.numpy(), self._labels(asked)[0], asked.last, self.k
+        hoped = last.feared(counts, asked.n)
+        hoped[first] = int(last.hoped(counts[first], asked.n))
+        (lows, highs), (best, worst) = (
+            self._bounds(asked, found, (first,), look) for found, look in ((counts, asked.now), (hoped, last))
+        )
+        now, later = np.delete(highs, first), np.delete(worst, first)
+        return all_decided(
+            radii,
+            lambda r: stays_among(lows[0], now, k, asked.shift, r),
+            lambda r: stays_among(best[0], later, k, asked.shift, r),
+        )
+
+    def _labels(self, asked: Asked) -> tuple[int, ...]:
+        """The k most voted labels of votes of their own, in falling order."""
+        order = asked.select.counts.sort(descending=True, stable=True).indices
+        return tuple(order[: self.k].tolist())
+
+    def _bounds(
+        self, asked: Asked, counts: np.ndarray, labels: tuple[int, ...], look: Look
+    ) -> tuple[list[float], np.ndarray]:
+        """Bounds on these labels from below and on all classes from above; α is shared by k of the one and all of the other."""
+        alpha, tau = look.alpha / (self.k + len(counts)), asked.shift.tau
+        lows = [max(0.0, lower_bound(int(counts[label]), look.n, alpha) - tau) for label in labels]
+        highs = [min(1.0, upper_bound(int(count), look.n, alpha) + tau) for count in counts]
+        return lows, np.array(highs)
+
     def conclude(self, asked: Asked) -> Among | Abstention:
         """Simultaneous bounds: k labels from below, all classes from above, α shared by all of them."""
-        votes, n, shift, k = asked.estimate, asked.plan.n, asked.shift, self.k
-        labels = tuple(asked.select.counts.sort(descending=True, stable=True).indices[:k].tolist())
-        counts = votes.counts.tolist()
-        alpha, tau = asked.plan.level / (k + len(counts)), shift.tau
-        lows = [max(0.0, lower_bound(counts[label], n, alpha) - tau) for label in labels]
-        highs = np.array([min(1.0, upper_bound(count, n, alpha) + tau) for count in counts])
+        shift, k, labels = asked.shift, self.k, self._labels(asked)
+        lows, highs = self._bounds(asked, asked.estimate.counts.numpy(), labels, asked.now)
         radii = []
         for label, low in zip(labels, lows, strict=True):
             others = np.delete(highs, label)

@@ -19,10 +19,12 @@ from ucan.errors import InvalidInput
 from ucan.plan import CertifyPlan, Seed
 from ucan.questions.catalogue import name_of
 from ucan.questions.decisions import Decided, Decisions
+from ucan.questions.kinds import SmoothedLabels, SmoothedRegressor, SmoothedSegmenter
+from ucan.questions.looks import looks_of
 from ucan.questions.question import Question
 from ucan.questions.record import Answer
 from ucan.questions.regression import Interval, Percentile
-from ucan.questions.smoothed import Smoothed, SmoothedLabels, SmoothedRegressor, SmoothedSegmenter, own_norm
+from ucan.questions.smoothed import Smoothed
 from ucan.questions.topk import Among
 from ucan.results.answers import AnswerStore
 from ucan.results.metrics import NO_LABEL
@@ -39,7 +41,8 @@ from ucan.version import __version__
 class AskJob(Pipeline, Inputs):
     """The settings of `ucan ask`: the question, and otherwise the options of those names.
 
-    ``norm`` None means 2, or the noise's own norm where it has no ℓ2 region. ``certificates`` writes each answer as JSON.
+    ``norm`` None means 2, or the noise's own norm where it has no ℓ2 region. ``stop`` are radii at which the question is to
+    be decided, before Σ; sampling ends when it is. ``certificates`` writes each answer as JSON.
     """
 
     question: Question
@@ -50,6 +53,7 @@ class AskJob(Pipeline, Inputs):
     seed: Seed = 0
     family: int | None = None
     batch_size: int | None = None
+    stop: str | float | None = None
     certificates: bool = False
 
 
@@ -65,6 +69,8 @@ class Summary:
     norm: float
     arithmetic: str
     figures: tuple[tuple[str, float], ...]
+    stop: str | None
+    mean_samples: float
     first: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,6 +84,8 @@ class Summary:
             "guarantee": SCOPES[self.scope],
             "norm": "inf" if self.norm == math.inf else self.norm,
             "arithmetic": self.arithmetic,
+            "stop": self.stop,
+            "mean_samples": None if math.isnan(self.mean_samples) else self.mean_samples,
             **{name: None if math.isnan(value) else value for name, value in self.figures},
         }
 
@@ -127,9 +135,8 @@ def ask(job: AskJob, out: str | Path, progress: Progress = SILENT) -> Summary:
     first = selection.first().to(where)
     step = step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic)
     g = smoothed_for(job, job.question, first, step)
-    norm = own_norm(g, job.norm)
-    plan = CertifyPlan(job.n0, job.n, job.alpha, norm, 0, job.batch_size, family=job.family or 1)
-    job.question.check(g.f)
+    plan = g.plan(job.n0, job.n, job.alpha, job.norm, job.batch_size, None, job.family or 1, job.stop)
+    job.question.check(g.f, plan.stop)
     g.check_inputs(first, plan.norm)
     selection.dataset.check(selection.indices)
     if job.family is not None and len(selection.indices) > job.family:
@@ -170,6 +177,7 @@ def _config(
         noise=replace(noise_ref(g), given=job.noise if isinstance(job.noise, str) else None),
         claim=ClaimRef(g.M.scope, plan.norm),
         sampling=Sampling.of(plan, arithmetic_of(g.grid), backend, g.engine.precision),
+        looks=() if plan.stop is None else looks_of(plan.n),
     )
 
 
@@ -211,8 +219,15 @@ def summarise(folder: Path, data: Labelled, selection: Selection) -> Summary:
         norm=config.claim.norm,
         arithmetic=config.sampling.arithmetic,
         figures=tuple(figures(given, len(answers), data)),
+        stop=config.sampling.stop,
+        mean_samples=mean_samples([answer for _, answer in answers]),
         first=tuple(f"{data.name_of(idx)}: {answer}" for idx, answer in answers[:3]),
     )
+
+
+def mean_samples(answers: list[Answer | Abstention]) -> float:
+    """The mean number of samples of an input, those that choose included; NaN without answers."""
+    return sum(one.evidence.n0 + one.evidence.n for one in answers) / len(answers) if answers else math.nan
 
 
 def figures(given: list[tuple[int, Answer]], inputs: int, data: Labelled) -> list[tuple[str, float]]:

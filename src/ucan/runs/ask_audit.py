@@ -111,7 +111,7 @@ def _chosen(store: AnswerStore, least: float, most: int | None) -> Iterator[tupl
 
 def pipeline_again(
     config: AskConfig,
-    answer: Answer,
+    answer: Answer | Abstention,
     first: torch.Tensor,
     model: str | None = None,
     weights: str | Path | None = None,

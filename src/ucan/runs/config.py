@@ -274,6 +274,7 @@ class AskConfig:
     noise: NoiseRef = field(default_factory=NoiseRef)
     claim: ClaimRef = field(default_factory=ClaimRef)
     sampling: Sampling = field(default_factory=Sampling)
+    looks: tuple[int, ...] = entry("looks", ())  # the numbers of samples at which a stopping rule looks
 
 
 @dataclass(frozen=True)

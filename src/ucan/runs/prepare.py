@@ -130,12 +130,9 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
 
 
 def _check_held(job: CertifyJob, selection: Selection) -> None:
-    """Refuse options that need one classifier for all inputs: with held columns, every row has its own classifier."""
-    if selection.held() is None:
-        return
-    option = "--cluster" if job.cluster is not None else "--registry" if job.registry is not None else None
-    if option is not None:
-        raise InvalidInput(f"{option} is not supported with held columns: leave it out, or let every column vary.")
+    """Refuse a registry, which belongs to one classifier: with held columns, every row has its own."""
+    if selection.held() is not None and job.registry is not None:
+        raise InvalidInput("--registry is not supported with held columns: leave it out, or let every column vary.")
 
 
 def _check_routed(job: CertifyJob, g: Deployed) -> None:

@@ -23,7 +23,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 JSON = b"application/json"
-KINDS: dict[str, Kind] = {"/v1/certify": "certify", "/v1/predict": "predict"}
+KINDS: dict[str, Kind] = {"/v1/certify": "certify", "/v1/predict": "predict", "/v1/ask": "ask"}
 TENSORS = re.compile(r"^/v1/tensors/([0-9a-f]{64}\.safetensors)$")
 PICTURES = re.compile(r"^image/[a-z0-9.+-]{1,40}$")
 # Bodies above this are decoded beside the event loop, which goes on answering others.
@@ -44,7 +44,7 @@ class _Gone(Exception):
 
 
 class Application:
-    """POST /v1/certify and /v1/predict; GET /v1/about, /v1/tensors/…, /healthz, /metrics, /docs, /openapi.json."""
+    """POST /v1/certify, /v1/predict and /v1/ask; GET /v1/about, /v1/tensors/…, /healthz, /metrics, /docs, /openapi.json."""
 
     def __init__(self, service: Service) -> None:
         self.service = service

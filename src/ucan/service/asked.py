@@ -14,16 +14,18 @@ import torch
 from ucan.choices import Test
 from ucan.errors import InvalidInput
 from ucan.plan import CertifyPlan, PredictPlan, random_seed
+from ucan.questions.looks import question_stop
 from ucan.service.inputs import Form
 from ucan.service.limits import Limits
 from ucan.stopping import NORM_NAMES, Stop, parse_stop
 
-Kind = Literal["certify", "predict"]
+Kind = Literal["certify", "predict", "ask"]
 # The most radii of a stopping rule: each costs time at every look.
 MOST_RADII = 16
 OPTIONS: Mapping[Kind, tuple[str, ...]] = {
     "certify": ("n", "alpha", "stop", "norm", "seed", "deadline"),
     "predict": ("n", "alpha", "stop", "seed", "deadline"),
+    "ask": ("n", "alpha", "stop", "norm", "seed", "deadline"),
 }
 # Votes of a prediction, where the request does not say.
 PREDICT_N = 1000
@@ -43,7 +45,8 @@ class Asked:
 class Offer:
     """What a service answers: its inputs, the settings that a request leaves out, and the limits.
 
-    With a ``memory`` (a registry) a prediction is the answer of a certificate.
+    With a ``memory`` (a registry) a prediction is the answer of a certificate. ``question`` is the name of the question that
+    is asked of every input; None: certificates and predictions of one class.
     """
 
     form: Form
@@ -51,6 +54,7 @@ class Offer:
     norms: tuple[float, ...]
     limits: Limits
     memory: bool = False
+    question: str | None = None
 
     def read(self, kind: Kind, content: str, query: bytes, body: bytes) -> Asked:
         """A request from its body: JSON, a picture or an .npy array; options of the latter stand in the query."""
@@ -66,13 +70,23 @@ class Offer:
 
     def asked(self, kind: Kind, x: torch.Tensor, options: Mapping[str, Any]) -> Asked:
         """The request for a checked input (1, *event) with these options."""
+        self._check_kind(kind)
         known = OPTIONS[kind]
         unknown = sorted(set(options) - set(known))
         if unknown:
             raise InvalidInput(f"unknown option {', '.join(unknown)[:100]}: {kind} takes {', '.join(known)}.")
         deadline = self._deadline(options.get("deadline"))
-        plan = self._certify(options) if kind == "certify" else self._predict(options)
+        plan = self._predict(options) if kind == "predict" else self._certify(options)
         return Asked(kind, x, plan, deadline)
+
+    def _check_kind(self, kind: Kind) -> None:
+        """Refuse what this service does not answer: a client of one class must not take another answer for a certificate."""
+        if kind == "ask" and self.question is None:
+            raise InvalidInput(
+                "this service is about one class: use /v1/certify or /v1/predict, or serve a run of `ucan ask`."
+            )
+        if kind != "ask" and self.question is not None:
+            raise InvalidInput(f"this service answers the question {self.question}: use /v1/ask.")
 
     def _certify(self, options: Mapping[str, Any]) -> CertifyPlan:
         plan = self.certify
@@ -82,9 +96,14 @@ class Offer:
             n=self._n(options.get("n"), plan.n),
             alpha=self._alpha(options.get("alpha")),
             norm=self._norm(options["norm"]) if "norm" in options else plan.norm,
-            stop=_stop(options["stop"]) if "stop" in options else plan.stop,
+            stop=self._stop(options["stop"]) if "stop" in options else plan.stop,
             seed=self._seed(options.get("seed")),
         )
+
+    def _stop(self, value: Any) -> Stop | None:
+        """The rule of a request; that of a question is about radii alone."""
+        rule = _stop(value)
+        return rule if self.question is None or rule is None else question_stop(rule)
 
     def _predict(self, options: Mapping[str, Any]) -> CertifyPlan | PredictPlan:
         n, alpha = self._n(options.get("n"), PREDICT_N), self._alpha(options.get("alpha"))

@@ -17,8 +17,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ucan.certificate import Abstention, Certificate, Level, Prediction, from_dict
+from ucan.certificate import Abstention, Certificate, Level, Prediction
 from ucan.errors import InvalidInput, ServiceError
+from ucan.questions.record import Answer
+from ucan.questions.records import from_dict
 
 TENSORS = re.compile(r"^[0-9a-f]{64}\.safetensors$")
 # Seconds between two tries where the service does not say.
@@ -65,13 +67,22 @@ class Client:
         Options: n, alpha, norm, stop, deadline, and seed where the service allows it.
         """
         outcome = self._asked("certify", x, options)
-        assert not isinstance(outcome, Prediction), "the service certifies"
+        assert isinstance(outcome, Certificate | Abstention), "the service certifies"
         return outcome
 
     def predict(self, x: Any, **options: Any) -> Prediction | Abstention:
         """The smoothed classifier's answer for one input. Options: n, alpha, stop (bool), deadline, seed."""
         outcome = self._asked("predict", x, options)
-        assert not isinstance(outcome, Certificate), "the service predicts"
+        assert isinstance(outcome, Prediction | Abstention), "the service predicts"
+        return outcome
+
+    def ask(self, x: Any, **options: Any) -> Answer | Abstention:
+        """The answer to the service's question about one input, as ``certify`` of the library gives it.
+
+        Options: n, alpha, norm, stop, deadline, and seed where the service allows it.
+        """
+        outcome = self._asked("ask", x, options)
+        assert isinstance(outcome, Answer | Abstention), "the service answers questions"
         return outcome
 
     def about(self) -> dict[str, Any]:
@@ -101,7 +112,7 @@ class Client:
         """Close this thread's connection."""
         self._own.connection = None
 
-    def _asked(self, kind: str, x: Any, options: dict[str, Any]) -> Certificate | Abstention | Prediction:
+    def _asked(self, kind: str, x: Any, options: dict[str, Any]) -> Certificate | Abstention | Prediction | Answer:
         record = self.post(kind, x, options)
         names = [name for name in _files(record) if TENSORS.match(name)]
         if not names:
@@ -175,7 +186,9 @@ def _error(data: bytes) -> tuple[str, str]:
         return "unknown", data[:200].decode(errors="replace")
 
 
-def _whole(outcome: Certificate | Abstention | Prediction | Level) -> Certificate | Abstention | Prediction:
+def _whole(
+    outcome: Certificate | Abstention | Prediction | Level | Answer,
+) -> Certificate | Abstention | Prediction | Answer:
     """The outcome; a router's choice alone is no answer."""
     if isinstance(outcome, Level):
         raise ServiceError("the service answered with a router's choice alone: is it another version?")

@@ -13,9 +13,19 @@ from ucan.arithmetic import arithmetic_of
 from ucan.certificate import Certificate
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
+from ucan.evidence import Evidence
 from ucan.fingerprint import weights_hash
 from ucan.plan import CertifyPlan
-from ucan.runs.build import settle_backend
+from ucan.questions.catalogue import name_of, question_named
+from ucan.questions.looks import question_stop
+from ucan.questions.question import Question
+from ucan.questions.record import Answer
+from ucan.questions.regression import Percentile
+from ucan.questions.smoothed import Smoothed
+from ucan.results.answers import AnswerStore
+from ucan.runs.ask import begun
+from ucan.runs.ask_audit import is_ask_run, pipeline_again
+from ucan.runs.build import settle_backend, settle_one
 from ucan.runs.config import DataRef
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
@@ -33,16 +43,30 @@ NORMS = (1, 2, math.inf)
 class Deployed:
     """A smoothed classifier, the inputs that it takes, and the settings that its run was certified with.
 
-    ``remembers``: its run answered through a registry.
+    ``remembers``: its run answered through a registry. ``question``: its run asked another question than one class, and so
+    does every request.
     """
 
     name: str
-    g: SmoothedClassifier
+    g: Smoothed
     form: Form
     plan: CertifyPlan
     norms: tuple[float, ...]
     class_names: tuple[str, ...]
     remembers: str | None
+    question: Question | None = None
+
+    @property
+    def classifier(self) -> SmoothedClassifier:
+        """The classifier of a run about one class."""
+        if not isinstance(self.g, SmoothedClassifier) or self.question is not None:
+            raise InvalidInput(f"{self.name} asks another question than one class: give a run of `ucan certify`.")
+        return self.g
+
+    @property
+    def algorithm(self) -> Any:
+        """What begins and ends an input: the classifier's own two algorithms, or the question."""
+        return self.g if self.question is None else self.g.enquirer(self.question)
 
     @classmethod
     def open(
@@ -54,10 +78,14 @@ class Deployed:
         device: torch.device | None = None,
         trust: bool = False,
     ) -> Deployed:
-        """The run in this folder: one that ``ucan certify`` made, or ``ucan train``."""
+        """The run in this folder: one that ``ucan certify`` made, ``ucan train`` or ``ucan ask``."""
         run, device = Path(run), device or torch.device("cpu")
         if not run.is_dir():
-            raise InvalidInput(f"there is no folder {run}: give the folder of a `ucan certify` or a `ucan train` run.")
+            raise InvalidInput(
+                f"there is no folder {run}: give that of a `ucan certify`, `ucan train` or `ucan ask` run."
+            )
+        if is_ask_run(run):
+            return _asked(run, model, weights, source, device, trust)
         if is_trained_run(run):
             if model is not None or weights is not None:
                 raise InvalidInput(f"{run} is a trained run and brings its own model: leave out --model and --weights.")
@@ -70,7 +98,8 @@ class Deployed:
         return {
             "name": self.name,
             "shape": list(self.form.shape),
-            "classes": self.g.f.num_classes,
+            "classes": None if isinstance(self.question, Percentile) else self.g.f.num_classes,
+            "question": None if self.question is None else told_of(self.question),
             "class_names": list(self.class_names) or None,
             "norms": ["inf" if norm == math.inf else norm for norm in self.norms],
             "law": repr(self.g.law),
@@ -83,6 +112,48 @@ class Deployed:
                 "stop": plan.rule,
             },
         }
+
+
+def told_of(question: Question) -> dict[str, Any]:
+    """A question's name and settings as plain JSON values."""
+    settings = {name: value for name, value in question.settings().items() if name != "what"}
+    return {"name": name_of(question), **settings}
+
+
+def _asked(
+    run: Path, model: str | None, weights: str | Path | None, source: str | None, device: torch.device, trust: bool
+) -> Deployed:
+    config = begun(run)
+    assert config is not None, "the caller looked"
+    question = question_named(config.question or "", config.settings)
+    with AnswerStore.open(run) as store:  # an answer tells Σ and the shape of inputs, an abstention only the law
+        first = next((answer for _, answer in store.answers() if isinstance(answer, Answer)), None)
+    if first is None:
+        raise InvalidInput(f"{run} has no answers yet: let `ucan ask` find at least one that is no abstention first.")
+    shape, dataset = tuple(first.region.shape), _data(config.data, source, None)
+    form = Form(shape, _dtype(dataset), config.data.size)
+    example = torch.zeros(1, *shape, dtype=form.dtype, device=device)
+    g = pipeline_again(config, first, example, model, weights, trust)
+    _check_same(run, g, first.evidence, config.model.weights_hash)
+    plan = replace(config.sampling.plan(config.claim.norm), precision=None, family=1, block=first.evidence.block)
+    plan = replace(plan, stop=question_stop(config.sampling.stop))
+    (x,) = g.check_inputs(example, plan.norm)
+    backend = config.sampling.backend or "eager"
+    settle_one(g, backend, plan, x, 1, backend)
+    norms = tuple(norm for norm in NORMS if _supports(g, example, norm))
+    return Deployed(run.resolve().name, g, form, plan, norms, tuple(config.model.class_names), None, question)
+
+
+def _check_same(run: Path, g: Smoothed, evidence: Evidence, weights: str | None) -> None:
+    """Refuse a model or a noise that is not the one that the run is about."""
+    if weights not in (None, weights_hash(g.f.model)) or evidence.model not in (None, g.engine.identity()):
+        raise InvalidInput(
+            f"the model is not the one that {run} certified: certify it again, then serve that run. (If it has moved, give "
+            f"--model and --weights.)"
+        )
+    noise, own = evidence.noise, g.M.record()
+    if noise.state is not None and noise.kind == own.kind and noise.state != own.state:
+        raise InvalidInput(f"the noise is not that which {run} certified: its weights or settings have changed.")
 
 
 def _certified(
@@ -106,15 +177,7 @@ def _certified(
         shape = dataset.event_shape
     else:
         raise InvalidInput(f"neither the data of {run} are here nor a certificate that tells their shape: give --data.")
-    same = config.model.weights_hash in (None, weights_hash(g.f.model))
-    if not same or first.evidence.model not in (None, g.engine.identity()):
-        raise InvalidInput(
-            f"the model is not the one that {run} certified: certify it again, then serve that run. (If it has moved, give "
-            f"--model and --weights.)"
-        )
-    noise, own = first.evidence.noise, g.M.record()
-    if noise.state is not None and noise.kind == own.kind and noise.state != own.state:
-        raise InvalidInput(f"the noise is not that which {run} certified: its weights or settings have changed.")
+    _check_same(run, g, first.evidence, config.model.weights_hash)
     stop = config.sampling.rule
     plan = config.sampling.plan(opened.norm)
     plan = replace(plan, precision=None, family=1, budget=first.budget, stop=stop, block=first.evidence.block)
@@ -157,7 +220,7 @@ def _checked(
     return Deployed(name, g, form, g.counting(plan), norms, class_names, remembers)
 
 
-def _supports(g: SmoothedClassifier, example: torch.Tensor, norm: float) -> bool:
+def _supports(g: Smoothed, example: torch.Tensor, norm: float) -> bool:
     try:
         g.check_inputs(example, norm)
     except UcanError:

@@ -175,7 +175,7 @@ def measure_run(run: str | Path, clients: int, seconds: float, device: str = "au
     plan = deployed.plan
     keep_memory()
     began = time.process_time()
-    done = sum(1 for _ in deployed.g.certify_each((x[None] for x in inputs[:baseline]), plan))
+    done = sum(1 for _ in deployed.classifier.certify_each((x[None] for x in inputs[:baseline]), plan))
     return Measured(load, done / (time.process_time() - began))
 
 

@@ -51,6 +51,13 @@ PREDICT: dict[str, Any] = {
     **SHARED,
     "stop": {"type": "boolean", "description": "Stop as soon as the answer is clear."},
 }
+ASK: dict[str, Any] = {
+    **CERTIFY,
+    "stop": {
+        "description": "Stop early when the question is decided at this radius, before Σ, or at several; null: all n samples.",
+        "oneOf": [NUMBER, {"type": "array", "items": NUMBER}, {"type": "string"}, {"type": "null"}],
+    },
+}
 ERRORS = {
     "400": "The request is not valid; the message says why.",
     "401": "The token is missing or wrong.",
@@ -73,6 +80,14 @@ def openapi() -> dict[str, Any]:
         "paths": {
             "/v1/certify": {"post": _claim("Certify an input", CERTIFY, "a certificate or an abstention")},
             "/v1/predict": {"post": _claim("Predict the class of an input", PREDICT, "a prediction or an abstention")},
+            "/v1/ask": {
+                "post": _claim(
+                    "Ask the service's question about an input, where it serves a run of `ucan ask`",
+                    ASK,
+                    "an answer (a record of format 4) or an abstention",
+                    {"type": "object"},
+                )
+            },
             "/v1/about": {"get": _page("Shape, classes, norms, limits and defaults", "application/json")},
             "/v1/tensors/{file}": {
                 "get": {
@@ -98,7 +113,10 @@ ABOUT = (
 )
 
 
-def _claim(summary: str, options: dict[str, Any], answer: str) -> dict[str, Any]:
+OUTCOME = {"$ref": "#/components/schemas/Outcome"}
+
+
+def _claim(summary: str, options: dict[str, Any], answer: str, record: dict[str, Any] | None = None) -> dict[str, Any]:
     schema = {
         "type": "object",
         "required": ["input"],
@@ -107,7 +125,7 @@ def _claim(summary: str, options: dict[str, Any], answer: str) -> dict[str, Any]
     }
     raw = {"schema": {"type": "string", "format": "binary"}}
     query = [{"name": name, "in": "query", "schema": one} for name, one in options.items()]
-    outcome = {"application/json": {"schema": {"$ref": "#/components/schemas/Outcome"}}}
+    outcome = {"application/json": {"schema": OUTCOME if record is None else record}}
     return {
         "summary": summary,
         "parameters": query,

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 from ucan.certificate import Abstention
 from ucan.errors import InvalidInput, StoreError
+from ucan.questions.catalogue import name_of
 from ucan.runs.jobs import device_of
 from ucan.service.asked import Asked, Offer
 from ucan.service.deployed import Deployed
@@ -37,7 +38,7 @@ class ServeJob:
     """The settings of a service: the options of ``ucan serve``.
 
     Args:
-        run: the folder of a ``ucan certify`` or a ``ucan train`` run.
+        run: the folder of a ``ucan certify``, ``ucan train`` or ``ucan ask`` run.
         model: the classifier, if it has moved since the run.
         weights: its weights, if they have moved.
         data: the inputs, if they have moved; only their step and precision are needed.
@@ -91,6 +92,10 @@ class Service:
             if not norms:
                 raise InvalidInput(f"none of the allowed norms is supported by this noise: it has {deployed.norms}.")
             plan = replace(plan, norm=norms[-1])
+        if job.registry is not None and deployed.question is not None:
+            raise InvalidInput(
+                "a registry stores answers of one class: leave it out, or serve a run of `ucan certify`."
+            )
         if job.registry is not None and plan.budget is not None:
             raise InvalidInput("a registry stores regions and supports no budgets: serve a run without a budget.")
         alpha = min(max(plan.alpha, limits.least_alpha), limits.alpha)
@@ -98,7 +103,8 @@ class Service:
             raise InvalidInput(f"this run counts all {plan.n:,} draws of its noise: allow as many votes (--max-n).")
         plan = replace(plan, n=min(plan.n, limits.n), alpha=alpha)
         self.deployed = deployed = replace(deployed, plan=plan, norms=norms)
-        self.offer = Offer(deployed.form, plan, norms, limits, job.registry is not None)
+        asks = None if deployed.question is None else name_of(deployed.question)
+        self.offer = Offer(deployed.form, plan, norms, limits, job.registry is not None, asks)
         self.scope = "registry" if job.registry is not None else g.M.scope
         path = None if job.registry is None else Path(job.registry)
         self.worker = Worker(deployed, limits.queue, self.metrics, self.ledger, path)
@@ -224,7 +230,7 @@ def described(asked: Asked, result: Outcome | Refusal) -> Mapping[str, Any]:
     }
     if isinstance(result, Refusal):
         return {**told, "error": result.code}
-    said = {"prediction": result.prediction, "scope": result.scope, "votes": result.evidence.n}
+    said = {"prediction": getattr(result, "prediction", None), "scope": result.scope, "votes": result.evidence.n}
     if isinstance(result, Abstention):
         return {**told, **said, "reason": result.reason}
     return {**told, **said, "radius": getattr(result, "radius", None)}

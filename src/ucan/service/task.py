@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ucan.certificate import Abstention, Certificate, Prediction
+from ucan.questions.enquiry import Enquiry
+from ucan.questions.record import Answer
 from ucan.sequential import Candidate, Terms
 from ucan.service.asked import Asked
 
-Outcome = Certificate | Abstention | Prediction
+Outcome = Certificate | Abstention | Prediction | Answer
+# An input under way, for a class or for a question.
+Entrant = Candidate | Enquiry
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Task:
     until: float
     gone: bool = False  # nobody waits for the answer any more
     spent: bool = False
-    candidate: Candidate | None = None
+    candidate: Entrant | None = None
 
     @property
     def late(self) -> bool:
@@ -44,13 +48,13 @@ class Task:
         return self.gone or self.late
 
 
-class Arrivals(Iterator[tuple[Candidate, Terms]]):
+class Arrivals(Iterator[tuple[Entrant, Terms]]):
     """Who has come by now. It ends whenever nobody waits, and goes on when somebody has come."""
 
-    def __init__(self, take: Callable[[], tuple[Candidate, Terms] | None]) -> None:
+    def __init__(self, take: Callable[[], tuple[Entrant, Terms] | None]) -> None:
         self._take = take
 
-    def __next__(self) -> tuple[Candidate, Terms]:
+    def __next__(self) -> tuple[Entrant, Terms]:
         found = self._take()
         if found is None:
             raise StopIteration

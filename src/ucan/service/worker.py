@@ -20,12 +20,12 @@ from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.registry.memory import answer_alone
-from ucan.sequential import PART, Candidate, Terms, settle_each
+from ucan.sequential import PART, Terms, settle_each
 from ucan.service.asked import Asked
 from ucan.service.deployed import Deployed
 from ucan.service.limits import Ledger
 from ucan.service.metrics import Metrics
-from ucan.service.task import Arrivals, Outcome, Refusal, Task
+from ucan.service.task import Arrivals, Entrant, Outcome, Refusal, Task
 
 # Seconds between two looks at who has waited too long.
 SWEEP = 0.02
@@ -43,7 +43,7 @@ class Worker(threading.Thread):
         self, deployed: Deployed, queue: int, metrics: Metrics, ledger: Ledger, registry: Path | None = None
     ) -> None:
         super().__init__(name="ucan-worker", daemon=True)
-        self.deployed, self.g, self.most = deployed, deployed.g, queue
+        self.deployed, self.g, self.algorithm, self.most = deployed, deployed.g, deployed.algorithm, queue
         self.metrics, self.ledger = metrics, ledger
         self.path = registry
         self.draining = False
@@ -159,8 +159,9 @@ class Worker(threading.Thread):
         self._setup = g.engine.setup(x, plan)
         self._issue = Issuer(g.engine, x.device)
         if self.path is not None:
-            self._memory = Registry(self.path, region_norm(g, x, plan.norm))
-            self._memory.check(g, x, plan)
+            classifier = self.deployed.classifier
+            self._memory = Registry(self.path, region_norm(classifier, x, plan.norm))
+            self._memory.check(classifier, x, plan)
 
     def _wait(self) -> bool:
         """Wait for a request; False if none will come any more."""
@@ -169,7 +170,7 @@ class Worker(threading.Thread):
                 self._changed.wait()
             return bool(self._waiting)
 
-    def _next(self) -> tuple[Candidate, Terms] | None:
+    def _next(self) -> tuple[Entrant, Terms] | None:
         """The next request that needs votes; those before it are answered without. None: nobody waits now."""
         while True:
             with self._changed:
@@ -184,7 +185,7 @@ class Worker(threading.Thread):
             if found is not None:
                 return found
 
-    def _begun(self, task: Task) -> tuple[Candidate, Terms] | None:
+    def _begun(self, task: Task) -> tuple[Entrant, Terms] | None:
         """Its first step; None if that answers it."""
         if task.over():
             self._cut_off(task)
@@ -196,20 +197,20 @@ class Worker(threading.Thread):
                 return None
             x, M = self._issue(task.asked.x)
             self._number += 1
-            candidate = g.begun(self._setup, self._number, x, M, plan)
+            candidate = self.algorithm.begun(self._setup, self._number, x, M, plan)
         task.candidate = candidate
         self._under_way[candidate.index] = task
-        return candidate, Terms(g.rule(plan), plan.n, plan.level, task.over)
+        return candidate, Terms(self.algorithm.rule(plan), plan.n, plan.level, task.over)
 
     def _stored(self, task: Task, memory: Registry) -> Certificate | Abstention | None:
         plan = task.asked.plan
         assert isinstance(plan, CertifyPlan), "with a registry predictions are certified, too"
         key = (plan.norm, plan.level)
         if key not in self._known or not len(memory):  # what the first enrolment settles may be another process's
-            self._known[key] = memory.check(self.g, task.asked.x.to(self._issue.device), plan)
+            self._known[key] = memory.check(self.deployed.classifier, task.asked.x.to(self._issue.device), plan)
         return memory.stored(task.asked.x, plan.norm)
 
-    def _conclude(self, candidate: Candidate) -> None:
+    def _conclude(self, candidate: Entrant) -> None:
         """Answer the request of a candidate whose votes have ended."""
         task = self._under_way.pop(candidate.index)
         task.spent = True
@@ -217,7 +218,7 @@ class Worker(threading.Thread):
             if task.gone or not candidate.settled:
                 self._cut_off(task)
                 return
-            plan, outcome = task.asked.plan, self.g.ended(self._setup, candidate, task.asked.plan)
+            plan, outcome = task.asked.plan, self.algorithm.ended(self._setup, candidate, task.asked.plan)
             if self._memory is not None:
                 assert isinstance(plan, CertifyPlan) and not isinstance(outcome, Prediction), "all are certificates"
                 outcome = self._memory.enrol(candidate.x, outcome, self._known[plan.norm, plan.level])
@@ -245,7 +246,7 @@ class Worker(threading.Thread):
         plan = task.asked.plan
         reason = f"the deadline of {task.asked.deadline:g} s came after {drawn:,} of up to {plan.n:,} votes; nothing is claimed"
         x = task.asked.x.to(self._issue.device)
-        outcome = self.g.unfinished(self._setup, x, task.candidate, plan, reason)
+        outcome = self.algorithm.unfinished(self._setup, x, task.candidate, plan, reason)
         self.metrics.add("ucan_deadlines_total")
         self._answer(task, outcome if self._memory is None else replace(outcome, scope="registry"))
 

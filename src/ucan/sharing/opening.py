@@ -36,7 +36,7 @@ def load(
     if (folder / MANIFEST).is_file() and not trust:
         for config in sorted(folder.rglob(CONFIG)):
             check_code(read_config(config), config)
-    return Deployed.open(folder, device=torch.device(device), trust=trust).g
+    return Deployed.open(folder, device=torch.device(device), trust=trust).classifier
 
 
 def check_code(config: dict[str, Any], path: Path) -> None:
