@@ -4,8 +4,10 @@
 
 Needs Python 3.11 or later, NumPy and SciPy; neither PyTorch nor UCAN, and it shares no code with UCAN. The chain is
 recomputed link by link: votes → bound on the probability p → radius R of the region → ball inside the region, ALM,
-volume and factor of a budget. A claim may be smaller than what follows, never larger (by more than rounding, 1e-9 of
-it). Exit code 0: nothing is wrong. 1: something is. 2: the file, or a part of it, cannot be read or checked.
+volume and factor of a budget. Answers to other questions (format 4) go the same way, as far as the file holds what they
+rest on: it has no numbers of a regression and no votes of single labels and pixels. A claim may be smaller than what
+follows, never larger (by more than rounding, 1e-9 of it). Exit code 0: nothing is wrong. 1: something is. 2: the file, or
+a part of it, cannot be read or checked.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ from scipy import fft, linalg, optimize, stats
 CAP_SHARE = 0.2  # of α, what the sequential bound gives to the test at the cap
 REST, MOVED = 0.9, 0.1  # of α, what a joint test has, and of that, what the bound on votes that change has
 PARTS = 64  # of the range of the old classifier's p in a joint test
+FIRST_LOOK = 50  # no look at the answers to a question is earlier
+CAP_LOOK = 0.5  # of α, what the last look has; the others share the rest equally
+ENDLESS = 1e308  # stands for an end that is infinite
 SLACK = 1e-9  # what rounding may add to a number, relative to it
 LARGEST = 4096  # the largest matrix that is inverted; a minute's work
 CORNERS = 12  # up to so many coordinates that change, all corners of a box are looked at
@@ -41,6 +46,7 @@ NORMS: dict[str, tuple[float, ...]] = {
     "Uniform": (1, math.inf),
     "ExpInf": (1, math.inf),
     "PowerLaw": (1,),
+    "GeneralNormal": (1,),
 }
 # Kinds of noise of the form x + μ + Σε, and whether μ and Σ are the same for every input.
 KINDS = {"Isotropic": True, "Fixed": True, "Pattern": True, "DatasetWise": True, "BasisWise": True}
@@ -324,6 +330,13 @@ def laplace_quantile(p: float) -> float:
     return math.log(2 * p) if p < 0.5 else -math.log(2 * (1 - p))
 
 
+def general_quantile(p: float, beta: float) -> float:
+    """The quantile of a coordinate with density ∝ exp(−|z|^β)."""
+    if not beta >= 1:
+        raise Wrong("general normal noise has a known radius for an exponent of at least 1 only")
+    return float(stats.gennorm.ppf(p, beta)) if p < 0.5 else float(stats.gennorm.isf(1 - p, beta))
+
+
 def radius_of(law: Any, norm: float, dim: int, p_a: float, p_b: float | None) -> float:
     """R at top-class probability p_a, every other class having at most p_b (None: 1 − p_a)."""
     name, lam = field(law, "name"), number(law, "scale", 0)
@@ -340,6 +353,9 @@ def radius_of(law: Any, norm: float, dim: int, p_a: float, p_b: float | None) ->
         return lam * (gaussian_quantile(p_a) - gaussian_quantile(rest)) / 2 / root
     if name == "Laplace" or (name == "ExpInf" and (norm == math.inf or dim == 1)):
         return lam * (laplace_quantile(p_a) - laplace_quantile(rest)) / 2
+    if name == "GeneralNormal":
+        beta = number(law, "beta")
+        return lam * (general_quantile(p_a, beta) - general_quantile(rest, beta)) / 2
     if name == "Uniform":
         return lam * gap if norm == 1 else -2 * lam * math.expm1(math.log1p(-gap / 2) / dim)
     if name == "ExpInf":
@@ -348,6 +364,54 @@ def radius_of(law: Any, norm: float, dim: int, p_a: float, p_b: float | None) ->
     if a <= dim:
         raise Wrong(f"a power law with exponent {a:g} is no distribution in dimension {dim}")
     return lam * gap * dim / (a - dim)
+
+
+def crossing_of(law: Any, norm: float, dim: int, p: float, floor: float) -> float:
+    """How far a set of probability p can be moved, at least, before it has less than ``floor``; 0 if it has."""
+    name, lam = field(law, "name"), number(law, "scale", 0)
+    if "module" in law or name not in NORMS:
+        raise NotChecked(f"the law {name} does not come with UCAN")
+    if p <= floor:
+        return 0.0
+    if name == "Gaussian" and norm == 2:
+        return lam * (gaussian_quantile(p) - gaussian_quantile(floor))
+    if (name == "Laplace" and norm == 1) or (name == "ExpInf" and (norm == math.inf or dim == 1)):
+        return lam * (laplace_quantile(p) - laplace_quantile(floor))
+    if name == "GeneralNormal" and norm == 1:
+        beta = number(law, "beta")
+        return lam * (general_quantile(p, beta) - general_quantile(floor, beta))
+    if name == "Uniform":
+        return 2 * lam * (p - floor) if norm == 1 else -2 * lam * math.expm1(math.log1p(floor - p) / dim)
+    raise NotChecked(f"how {name} noise carries a threshold in {show(norm)} is not known here")
+
+
+def shifted(law: Any, norm: float, dim: int, p: float, r: float) -> float:
+    """T_r(p): the least probability of a set of probability p after a move of size r."""
+    name, lam = field(law, "name"), number(law, "scale", 0)
+    if "module" in law or name not in NORMS:
+        raise NotChecked(f"the law {name} does not come with UCAN")
+    if norm not in NORMS[name]:
+        raise Wrong(f"{name} noise has no known radius against {show(norm)}")
+    if p <= 0:
+        return 0.0
+    if name == "Gaussian":
+        root = math.sqrt(dim) if norm == math.inf else 1
+        return math.erfc((r * root / lam - gaussian_quantile(p)) / math.sqrt(2)) / 2
+    if name == "Laplace" or (name == "ExpInf" and (norm == math.inf or dim == 1)):
+        end = laplace_quantile(p) - r / lam
+        return math.exp(end) / 2 if end < 0 else 1 - math.exp(-end) / 2
+    if name == "GeneralNormal":
+        raise NotChecked("how general normal noise carries a probability is not computed here")
+    if name == "Uniform":
+        lost = r / (2 * lam) if norm == 1 else 1 - max(0.0, 1 - r / (2 * lam)) ** dim
+    elif name == "ExpInf":
+        lost = r / (2 * dim * lam)
+    else:
+        a = number(law, "a")
+        if a <= dim:
+            raise Wrong(f"a power law with exponent {a:g} is no distribution in dimension {dim}")
+        lost = r * (a - dim) / (2 * dim * lam)
+    return max(0.0, p - lost)
 
 
 # --- from the region to balls and volumes ---
@@ -610,11 +674,14 @@ def follows(what: str, claimed: float, limit: float, slack: float = SLACK) -> st
 class Claim:
     """One outcome and the checks of it; each answers in words, or raises ``Wrong`` or ``NotChecked``."""
 
+    formats: tuple[int, ...] = (1, 2, 3)
+    kinds: tuple[str, ...] = ("certificate", "abstention", "prediction", "level")
+
     def __init__(self, record: Any, folder: Path) -> None:
         self.record, self.folder, self.evidence = record, folder, field(record, "evidence")
         self.kind, self.format = field(record, "kind"), field(record, "format")
-        if self.format not in (1, 2, 3) or self.kind not in ("certificate", "abstention", "prediction"):
-            raise Unreadable(f"this is a {self.kind!r} of format {self.format!r}, and formats 1 to 3 are known")
+        if self.format not in self.formats or self.kind not in self.kinds:
+            raise Unreadable(f"this is a {self.kind!r} of format {self.format!r}, which is unknown")
         # An abstention that claims nothing may have had no vote: a deadline came first.
         self.nothing = self.kind == "abstention" and record.get("p_lower") == 0
         self.counts, self.n = votes_of(self.evidence, "counts"), whole(self.evidence, "n", 0 if self.nothing else 1)
@@ -623,18 +690,23 @@ class Claim:
         self.told = field(self.evidence, "noise") if old is None else {"line": old}
         self.old = self.told.get("kind") is None
         self.asked = norm_of(record)
+        if self.kind in ("certificate", "level"):
+            self.place()
         if self.kind == "certificate":
-            self.region = field(record, "region")
-            shape = field(self.region, "shape")
-            if not isinstance(shape, list) or not shape or any(type(s) is not int or s < 1 for s in shape):
-                raise Unreadable("the region's shape must be a list of whole numbers above 0")
-            self.dim, self.R = math.prod(shape), number(self.region, "radius", 0)
-            self.norm = norm_of(self.region)
-            if self.norm is None:
-                raise Unreadable("the region has no norm")
-            self.asked = self.norm if self.asked is None else self.asked
             self.p_a = number(record, "p_lower", 0, 1)
             self.p_b = None if field(record, "p_upper") is None else number(record, "p_upper", 0, 1)
+
+    def place(self) -> None:
+        """Read the region."""
+        self.region = field(self.record, "region")
+        shape = field(self.region, "shape")
+        if not isinstance(shape, list) or not shape or any(type(s) is not int or s < 1 for s in shape):
+            raise Unreadable("the region's shape must be a list of whole numbers above 0")
+        self.dim, self.R = math.prod(shape), number(self.region, "radius", 0)
+        self.norm = norm_of(self.region)
+        if self.norm is None:
+            raise Unreadable("the region has no norm")
+        self.asked = self.norm if self.asked is None else self.asked
 
     def checks(self) -> dict[str, Callable[[], str]]:
         """The checks of this kind of outcome, in order."""
@@ -643,6 +715,8 @@ class Claim:
             every["choice"] = self.choice
         if self.kind == "abstention":
             return {**every, "bound": self.abstained}
+        if self.kind == "level":
+            return {**every, "scope": self.scope, "side": self.side, "region": self.kept, "radius": self.radius}
         every = {**every, "scope": self.scope, "class": self.chosen}
         if self.kind == "prediction":
             return {**every, "test": self.test}
@@ -653,7 +727,10 @@ class Claim:
         """The choice of a router is about the same input and norm, and its answer claims no more; it has its own checks."""
         choice = Claim(self.record["choice"], self.folder)
         if self.format != 3 or choice.kind == "abstention" or choice.record.get("choice") is not None:
-            raise Wrong("the choice of a router is a certificate or a prediction of its own, in format 3")
+            raise Wrong("the choice of a router is a certificate, a level or a prediction of its own, in format 3")
+        answer = None if self.kind == "abstention" else whole(self.record, "prediction")
+        if choice.kind == "level" and answer is not None and whole(choice.record, "top") != answer:
+            raise Wrong("what is claimed of a threshold is about another class than the answer")
         mine, other = (field(claim.evidence, "exact_hash") for claim in (self, choice))
         if mine is None or mine != other or self.asked != choice.asked:
             raise Wrong("the choice is about another input or another norm")
@@ -665,6 +742,35 @@ class Claim:
             if name in self.record:
                 follows(name, number(self.record, name, 0), number(choice.record, name, 0))
         return "the choice is about the same input, and no more is claimed than it covers"
+
+    def side(self) -> str:
+        """The bound on p follows from the votes at α/2, and p is on its side of the threshold."""
+        if self.bound != "binary":
+            raise Wrong(f"a level is bounded by the binary bound, and this one is {self.bound!r}")
+        top, p, threshold = whole(self.record, "top"), number(self.record, "p", 0, 1), number(self.record, "threshold")
+        if top >= len(self.counts) or not 0 < threshold < 1 or (p > threshold) != field(self.record, "above"):
+            raise Wrong("the class is none of the votes', or p is not on its side of the threshold")
+        if self.record["above"]:
+            return follows(f"p of class {top}", p, at_least(self.counts[top], self.n, self.alpha / 2))
+        most = max((count for c, count in enumerate(self.counts) if c != top), default=0)
+        least = 1 - at_least(self.n - most, self.n, self.alpha / 2)
+        if p < least * (1 - SLACK):
+            raise Wrong(f"at most {p:.12g} is claimed of every class but {top}, and {least:.12g} follows")
+        return f"p of every class but {top}, {p:.12g}, is not below {least:.12g}"
+
+    def kept(self) -> str:
+        """The radius of the region in which a bounded probability stays on its side of the threshold."""
+        law, p, threshold = (
+            field(self.evidence, "law"),
+            number(self.record, "p", 0, 1),
+            number(self.record, "threshold"),
+        )
+        have, floor = (p, threshold) if field(self.record, "above") else (1 - p, 1 - threshold)
+        kind, own, _ = self.noise()
+        if not own or kind not in KINDS:
+            raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
+        limit = crossing_of(law, self.norm, self.dim, have, floor) - self.rounding()
+        return follows(f"{show(self.norm)} region of radius", self.R, limit)
 
     def votes(self) -> str:
         """The votes add up to n."""
@@ -934,7 +1040,7 @@ class Claim:
     def shape(self) -> Shape:
         """Σ, measured for the norm asked for."""
         if not hasattr(self, "_shape"):
-            scale, mean = field(self.region, "scale"), field(self.record, "mean")
+            scale, mean = field(self.region, "scale"), None if self.kind == "level" else field(self.record, "mean")
             if mean is not None:  # it does not enter, but its file must be the one that is named
                 tensors_of(mean, self.folder)
             self._shape = shape_of(scale, self.folder, self.dim, self.asked, self.norm)
@@ -1001,6 +1107,288 @@ class Claim:
         raise NotChecked(f"budget factor {claimed:.12g} is above {shown:.12g}, which is shown here, and not refuted")
 
 
+class Answered(Claim):
+    """An answer to another question than one class (format 4), and the checks of it."""
+
+    formats = (4,)
+    kinds = ("interval", "top-k", "confidence", "decisions")
+
+    def __init__(self, record: Any, folder: Path) -> None:
+        super().__init__(record, folder)
+        self.place()
+        self.tau, self.law = number(record, "tau", 0, 1), field(self.evidence, "law")
+
+    def checks(self) -> dict[str, Callable[[], str]]:
+        """The checks of this kind of answer, in order."""
+        every: dict[str, Callable[[], str]] = {"votes": self.votes, "settings": self.settings, "scope": self.scope}
+        every["noise"] = self.known
+        if self.kind == "confidence":
+            return {**every, "class": self.chosen, "bound": self.bounds, "region": self.confident}
+        if self.kind == "top-k":
+            return {**every, "labels": self.labels, "bound": self.simultaneous, "region": self.among}
+        if self.kind == "decisions":
+            return {
+                **every,
+                "places": self.places,
+                "bound": self.shared,
+                "region": self.decided,
+                "answers": self.absent,
+            }
+        kept = {"region": self.kept_within} if "within" in self.record else {"region": self.intervals}
+        return {**every, "ends": self.ends, **kept, "answers": self.absent}
+
+    # --- what all of them share ---
+
+    @property
+    def level(self) -> float:
+        """The level of what is concluded: α, or the share of the look at which sampling ended."""
+        looks = self.evidence.get("looks")
+        if not looks or len(looks) == 1:
+            return self.alpha
+        return self.alpha * (CAP_LOOK if self.n == looks[-1] else (1 - CAP_LOOK) / (len(looks) - 1))
+
+    def settings(self) -> str:
+        """A number of samples that was fixed; or one of the looks that follow from the cap, and the bound's name says which."""
+        looks, cap, stop = (self.evidence.get(name) for name in ("looks", "cap", "stop"))
+        name, _, told = str(self.bound).partition(", look ")
+        if looks is None:
+            if stop is not None or cap not in (None, self.n) or told:
+                raise Wrong(f"no looks are told, and sampling ended at {self.n} of {cap} by the rule {stop!r}")
+            return f"bound {name}, alpha {self.alpha:g}, a fixed number of samples"
+        rule = [whole(self.evidence, "cap", 1)]
+        while (half := -(-rule[0] // 2)) >= FIRST_LOOK:
+            rule.insert(0, half)
+        if looks != rule or self.n not in rule or stop is None:
+            raise Wrong(f"looks at {looks} are told, and {self.n} samples; those of {cap} are {rule}")
+        if told != f"{rule.index(self.n) + 1} of {len(rule)}":
+            raise Wrong(f"the bound is {self.bound!r}, and this is look {rule.index(self.n) + 1} of {len(rule)}")
+        return f"bound {name}, alpha {self.level:g} of {self.alpha:g} at look {told}"
+
+    def known(self) -> str:
+        """The noise makes regions of this norm, by T_r of its law; Σ can be inverted."""
+        kind, own, settings = self.noise()
+        gaussian = field(self.law, "name") == "Gaussian"
+        if kind == "Composed" and own and not settings.get("budget") and not {*settings} - COMPOSED_SETTINGS:
+            ball = field(self.region, "scale") == {"kind": "Scalar", "value": 1.0}
+            if not (gaussian and ball and norm_of(settings) == self.norm == self.asked):
+                raise Wrong("composed noise makes Gaussian balls of the norm that it was made for, and no other region")
+        elif not own or kind not in KINDS:
+            raise NotChecked(f"noise of the kind {kind!r} is unknown: it may make another region")
+        elif self.norm != (2 if gaussian else self.asked):
+            raise Wrong(f"{self.law['name']} noise makes no {show(self.norm)} region against {show(self.asked)}")
+        shape_of(field(self.region, "scale"), self.folder, self.dim, self.norm, self.norm)
+        return f"{kind} noise makes {show(self.norm)} regions"
+
+    def least(self, p: float, r: float) -> float:
+        """T_r(p), with what rounding an input costs."""
+        return shifted(self.law, self.norm, self.dim, p, r + self.paid) if r + self.paid else p
+
+    @property
+    def paid(self) -> float:
+        """What a move costs at least where inputs are rounded to a grid."""
+        if not hasattr(self, "_paid"):
+            self._paid = self.rounding()
+        return self._paid
+
+    def reached(self, holds: Callable[[float], bool]) -> float:
+        """The largest radius at which a statement holds."""
+        far = 1e6 * number(self.law, "scale", 0)
+        if holds(far):
+            raise NotChecked("the claim holds at every radius, which nothing here can show")
+        return turning_point(holds, 0.0, far) if holds(0.0) else 0.0
+
+    def absent(self) -> str:
+        """What the file does not hold."""
+        what = "the numbers" if self.kind == "interval" else "the votes of each place"
+        raise NotChecked(f"{what} are not in the file: `ucan verify --replay` draws them again")
+
+    def list_of(self, key: str, low: float = 0, high: float = math.inf) -> list[float]:
+        """A list of finite numbers."""
+        values = field(self.record, key)
+        if not isinstance(values, list) or not values:
+            raise Unreadable(f"{key} must be a list of numbers")
+        return [number({key: value}, key, low, high) for value in values]
+
+    # --- confidence ---
+
+    def chosen(self) -> str:
+        """The class is the one that the votes of the selection chose."""
+        votes_of(self.evidence, "selection")
+        return super().chosen()
+
+    def bounds(self) -> str:
+        """P follows from the votes, less what the arithmetic may change."""
+        allowed = at_least(self.counts[whole(self.record, "prediction")], self.n, self.level)
+        return follows("p", number(self.record, "p_lower", 0, 1), max(0.0, allowed - self.tau))
+
+    def confident(self) -> str:
+        """T_r(p) stays at the level up to the radius; the line by which radii become moves makes none smaller."""
+        p, level = number(self.record, "p_lower", 0, 1), number(self.record, "confidence", 0, 1)
+        per, paid = self.list_of("line")
+        if per < 1 - SLACK or paid < self.paid * (1 - SLACK):
+            raise Wrong(f"moves are said to cost {per:.12g} times their size and {paid:.3g}, and they cost more")
+        return follows("radius", self.R, self.reached(lambda r: self.least(p, r) >= level))
+
+    # --- the first k labels ---
+
+    def labels(self) -> str:
+        """The labels are the k most voted of the selection, in falling order."""
+        k, labels, votes = (
+            whole(self.record, "k", 1),
+            field(self.record, "labels"),
+            votes_of(self.evidence, "selection"),
+        )
+        if not isinstance(labels, list) or len({*labels}) != len(labels) or len(labels) != k >= 1:
+            raise Wrong(f"{labels} are not {k} labels")
+        if len(votes) != len(self.counts) or any(type(c) is not int or not 0 <= c < len(votes) for c in labels):
+            raise Wrong(f"{labels} are none of the {len(self.counts)} classes")
+        if [votes[c] for c in labels] != sorted(votes, reverse=True)[:k] or self.record.get("prediction") != labels[0]:
+            raise Wrong(f"{labels} are not the {k} labels that the votes {votes} chose")
+        if sum(votes) > whole(self.evidence, "n0"):
+            raise Wrong("more votes chose the labels than were drawn for that")
+        return f"{labels} have most of the votes that chose them"
+
+    def simultaneous(self) -> str:
+        """All bounds follow at once, with α shared by k from below and all classes from above."""
+        labels, lows, highs = field(self.record, "labels"), self.list_of("p_lowers"), self.list_of("p_uppers")
+        if len(highs) != len(self.counts) or len(lows) != len(labels):
+            raise Wrong("every label has a lower bound, and every class an upper one")
+        alpha = self.level / (whole(self.record, "k", 1) + len(self.counts))
+        for label, low in zip(labels, lows, strict=True):
+            follows("p", low, max(0.0, at_least(self.counts[label], self.n, alpha) - self.tau))
+        for count, high in zip(self.counts, highs, strict=True):
+            least = min(1.0, 1 - at_least(self.n - count, self.n, alpha) + self.tau)
+            if not high >= least * (1 - SLACK):
+                raise Wrong(f"p of {high:.12g} at most is claimed, and {least:.12g} follows")
+        return f"{len(lows)} bounds from below and {len(highs)} from above follow"
+
+    def among(self) -> str:
+        """Each label stays among the first k up to its radius, and the region is that of the first."""
+        labels, radii = field(self.record, "labels"), self.list_of("radii")
+        lows, highs, k = self.list_of("p_lowers", 0, 1), self.list_of("p_uppers", 0, 1), whole(self.record, "k", 1)
+        if len(radii) != len(labels):
+            raise Wrong("every label has a radius")
+        for label, low, radius in zip(labels, lows, radii, strict=True):
+            strong = sorted((high for c, high in enumerate(highs) if c != label), reverse=True)[:k]
+            sums = [min(1 - low, total) for total in itertools.accumulate(reversed(strong))]
+
+            def stays(r: float, low: float = low, sums: list[float] = sums) -> bool:
+                gains = ((1 - self.least(1 - total, r)) / (t + 1) for t, total in enumerate(sums))
+                return len(sums) < k or self.least(low, r) > min(gains)
+
+            follows(f"radius of label {label}", radius, self.reached(stays))
+        return follows("radius", self.R, radii[0])
+
+    # --- labels and pixels ---
+
+    def maps(self) -> dict[str, np.ndarray]:
+        """Answers, classes that were chosen, radii and bounds at every place."""
+        found = tensors_of(field(self.record, "maps"), self.folder)
+        names = ("answers", "selected", "radii", "p_lowers")
+        if any(name not in found for name in names) or len({found[name].shape for name in names}) != 1:
+            raise Unreadable("answers, selected, radii and p_lowers must be maps of the same places")
+        return {name: found[name].ravel() for name in names}
+
+    def places(self) -> str:
+        """An answer is the class that was chosen there; where there is none nothing is claimed."""
+        maps, rule = self.maps(), field(self.record, "rule")
+        held = maps["answers"] != -1
+        if not held.any() or (maps["answers"] != maps["selected"])[held].any() or (maps["selected"] < 0).any():
+            raise Wrong("an answer is not the class that was chosen, or there is none")
+        if self.record.get("what") not in ("labels", "segmentation"):
+            raise Unreadable(f"what is {self.record.get('what')!r}, and must be labels or segmentation")
+        if self.record["what"] == "labels" and maps["selected"].max() > 1:
+            raise Wrong("a label is there, 1, or not, 0")
+        if maps["radii"][~held].any() or (maps["radii"] < 0).any():
+            raise Wrong("a radius is claimed where there is no answer")
+        if str(self.bound).partition(", look ")[0] != f"{rule} over {held.size}" or rule not in ("holm", "bonferroni"):
+            raise Wrong(f"the rule {rule} over {held.size} places is not the bound {self.bound!r}")
+        if abs(number(self.record, "share", 0, 1) - held.mean()) > SLACK:
+            raise Wrong(f"{held.sum()} of {held.size} places have an answer, and another share is told")
+        return f"{held.sum()} of {held.size} places have an answer"
+
+    def shared(self) -> str:
+        """No bound is above what n votes that all agree would show, at a share of α; Holm's first share is the same."""
+        lows = self.maps()["p_lowers"]
+        most = at_least(self.n, self.n, self.level / lows.size) - self.tau
+        return follows("the largest p", float(lows.max()), max(0.0, most))
+
+    def decided(self) -> str:
+        """Each bound bears its radius; Holm's rule has one radius; the region is the smallest."""
+        maps, asked = self.maps(), field(self.record, "asked")
+        held = maps["answers"] != -1
+        radii, lows = maps["radii"][held], maps["p_lowers"][held]
+        if field(self.record, "rule") == "holm" and (asked is None or {*radii} != {number(self.record, "asked", 0)}):
+            raise Wrong("Holm's rule decides at the one radius that was asked for")
+        if asked is not None and (radii < number(self.record, "asked", 0)).any():
+            raise Wrong("a radius is below the one that was asked for")
+        for low, radius in {*zip(lows.tolist(), radii.tolist(), strict=True)}:
+            follows("radius", radius, radius_of(self.law, self.norm, self.dim, low, None) - self.paid)
+        return follows("radius", self.R, float(radii.min()))
+
+    # --- numbers ---
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The value (*outputs), and (radii, *outputs) of ends and of the probabilities to be beyond them."""
+        found, radii = tensors_of(field(self.record, "ends"), self.folder), self.list_of("radii")
+        names = ("lowers", "uppers", "below", "above")
+        if any(field(found, name).shape != (len(radii), *field(found, "value").shape) for name in names):
+            raise Unreadable("ends must be of one shape, a row for each radius")
+        return {name: t.reshape(-1 if name == "value" else (len(radii), -1)) for name, t in found.items()}
+
+    def limits(self) -> tuple[float, float]:
+        """The range that outputs are said to have by their nature."""
+        low, high = field(self.record, "limits")
+        low = -ENDLESS if low is None else number({"the least": low}, "the least")
+        return low, ENDLESS if high is None else number({"the most": high}, "the most")
+
+    def ends(self) -> str:
+        """Ends are beside the value where ± t was asked for; what is shown of them is what they are."""
+        found, record, (low, high) = self.tensors(), self.record, self.limits()
+        if "within" in record:
+            t = number(record, "within", 0)
+            if (found["lowers"] != found["value"] - t).any() or (found["uppers"] != found["value"] + t).any():
+                raise Wrong(f"the ends are not the value ± {t:g}")
+        elif not ((low <= found["lowers"]) & (found["lowers"] <= found["uppers"]) & (found["uppers"] <= high)).all():
+            raise Wrong("a lower end is above its upper one, or an end is outside of the range of the outputs")
+        for shown, name in (("lower", "lowers"), ("upper", "uppers")):
+            true = [None if abs(end) >= ENDLESS else end for end in found[name][-1].tolist()]
+            if shown in record and record[shown] != true:
+                raise Wrong(f"what is shown as {shown} is not what the ends are")
+        return f"{found['value'].size} outputs at {len(self.list_of('radii'))} radii"
+
+    def intervals(self) -> str:
+        """The levels of the order statistics are T_r(p) and T_r(1 − p); where no draw will do, an end is infinite."""
+        found, p, radii = self.tensors(), number(self.record, "p", 0, 1), self.list_of("radii")
+        if radii != sorted({*radii}):
+            raise Wrong("the radii do not rise")
+        low, high = self.limits()
+        alpha = self.level / (2 * found["value"].size * len(radii))
+        for i, r in enumerate(radii):
+            for side, level in (("below", self.least(p, r)), ("above", self.least(1 - p, r))):
+                follows(f"probability {side}", float(found[side][i].max()), level)
+                if (1 - max(0.0, level - self.tau)) ** self.n <= alpha * (1 + SLACK):
+                    continue
+                free = found["lowers"][i] <= low if side == "below" else found["uppers"][i] >= high
+                if not free.all():
+                    raise Wrong(f"{self.n} samples give no end {side} at the radius {r:g}, and one is claimed")
+        return follows("radius", self.R, radii[-1])
+
+    def kept_within(self) -> str:
+        """± t is kept while T_r of what is inside does; no bound is below what samples that are all inside would show."""
+        found, p, radii = self.tensors(), number(self.record, "p", 0, 1), self.list_of("radii")
+        least = min(1.0, 1 - at_least(self.n, self.n, self.level / (2 * found["value"].size)) + self.tau)
+        below, above = (float(found[side].max()) for side in ("below", "above"))
+        if min(float(found[side].min()) for side in ("below", "above")) < least * (1 - SLACK) or len(radii) != 1:
+            raise Wrong(f"{self.n} samples show no probability below {least:.12g} to be outside")
+
+        def stays(r: float) -> bool:
+            return self.least(1 - below, r) > 1 - p and self.least(1 - above, r) >= p
+
+        follows("radius", radii[0], self.reached(stays))
+        return follows("radius", self.R, radii[0])
+
+
 def same_noise(one: Any, other: Any) -> bool:
     """Whether two pieces of evidence tell of the same noise; of version 0.1 there is only a line to compare."""
     told = [{k: v for k, v in field(each, "noise").items() if k != "made"} for each in (one, other)]
@@ -1013,7 +1401,8 @@ def same_noise(one: Any, other: Any) -> bool:
 
 def check(record: Any, folder: Path) -> list[tuple[str, str, str]]:
     """(verdict, name, words) of every check; a verdict is "ok", "FAIL" or "not checked"."""
-    claim, lines = Claim(record, folder), []
+    other = isinstance(record, dict) and record.get("format") in Answered.formats
+    claim, lines = (Answered if other else Claim)(record, folder), []
     for name, look in claim.checks().items():
         try:
             with np.errstate(all="ignore"):  # what is not finite is never taken for an answer
@@ -1024,9 +1413,7 @@ def check(record: Any, folder: Path) -> list[tuple[str, str, str]]:
             lines.append(("not checked", name, f"it cannot be read: {type(error).__name__}: {error}"))
         except Wrong as wrong:
             lines.append(("FAIL", name, str(wrong)))
-    if isinstance(record.get("choice"), dict) and record["choice"].get("kind") == "level":
-        lines.append(("not checked", "choice: level", "a choice by a threshold is not checked here"))
-    elif isinstance(record.get("choice"), dict):
+    if isinstance(record.get("choice"), dict):
         lines += [(verdict, f"choice: {name}", words) for verdict, name, words in check(record["choice"], folder)]
     return lines
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -124,11 +125,11 @@ def kept(tmp_path_factory):
     shutil.copytree("run", "newer")
     (place / "newer" / "config.toml").write_text("run_format = 99\n")
     shutil.copytree("run", "foreign")
-    with sqlite3.connect(place / "foreign" / "results.sqlite") as db:
+    with closing(sqlite3.connect(place / "foreign" / "results.sqlite")) as db, db:
         db.execute("PRAGMA application_id = 7")
     db.close()
     shutil.copytree("run", "holey")
-    with sqlite3.connect(place / "holey" / "results.sqlite") as db:
+    with closing(sqlite3.connect(place / "holey" / "results.sqlite")) as db, db:
         db.execute("UPDATE records SET record = '{' WHERE idx = 0")
     db.close()
     (place / "no.json").write_text("{}")
@@ -540,7 +541,7 @@ def test_a_run_without_results_is_begun_anew_under_other_settings(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     job = dict(model=net(), data=shades())
     certify(CertifyJob(**job, n=50), "run")
-    with sqlite3.connect("run/results.sqlite") as db:  # as if it had been killed before its first result
+    with closing(sqlite3.connect("run/results.sqlite")) as db, db:  # as if it had been killed before its first result
         db.execute("DELETE FROM outcomes")
         db.execute("DELETE FROM records")
     db.close()

@@ -1,6 +1,7 @@
 """Votes counted by workers: the same as those of one process, in any order and whatever happens to the workers."""
 
 import itertools
+import json
 import pickle
 import random
 import sys
@@ -26,6 +27,9 @@ from ucan import (
     Isotropic,
     ModelError,
     SmoothedClassifier,
+    SmoothedLabels,
+    SmoothedRegressor,
+    SmoothedSegmenter,
 )
 from ucan.cli import app
 from ucan.cluster import engine as cluster_engine
@@ -36,6 +40,7 @@ from ucan.errors import ClusterError, MissingExtra
 from ucan.held import Coordinates
 from ucan.plan import CertifyPlan
 from ucan.results import Store
+from ucan.results.answers import AnswerStore
 from ucan.scales import Dense
 from ucan.smoothed import COMPANY
 from ucan.votes import Stream, VoteCounter
@@ -108,6 +113,27 @@ def outcomes(found):
 
 
 # --- the same votes ---
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ({"top": 2}, {"confidence": 0.4}, {"top": 2, "stop": 0.3}, {"confidence": 0.4, "stop": [0.1, 0.3]}),
+    ids=str,
+)
+def test_so_are_the_answers_to_questions_about_classes(asked, fake):
+    fake(seed=5)
+    g, options = smoothed(), {**OPTIONS, "n": 1000, **asked}
+    with spread(g) as h:
+        found = outcomes(h.certify(XS, **options))
+    assert found == outcomes(g.certify(XS, **options)) and any(one["kind"] != "abstention" for one in found)
+    assert "stop" not in asked or len({one["evidence"]["n"] for one in found}) > 1
+
+
+@pytest.mark.parametrize("kind", (SmoothedRegressor, SmoothedLabels, SmoothedSegmenter))
+def test_other_answers_are_refused(kind, fake):
+    fake()
+    with pytest.raises(InvalidInput, match="in one process"), spread(kind(classifier(), Gaussian(0.5))):
+        pass
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -610,6 +636,34 @@ def test_a_run_begun_in_one_process_goes_on_in_a_cluster(place, fake):
     run(*WORDS, "-o", "run", "--cluster", "auto")
     run(*WORDS, "-o", "whole")
     assert [Store.open("run").record(i) for i in range(5)] == [Store.open("whole").record(i) for i in range(5)]
+
+
+@pytest.mark.parametrize("more", ([], ["--stop", "0.1"]), ids=str)
+def test_a_question_gives_the_same_rows(tmp_path, monkeypatch, fake, more):
+    monkeypatch.chdir(tmp_path)
+    ray = fake()
+    words = ["--top", "3", "--model", "ucan.models.examples:digits", "--data", "digits", "--scale", "0.5"]
+    words += ["--max", "4", "--n", "500", "-q", *more]
+
+    def ask(question, *options):
+        result = CliRunner().invoke(app, ["ask", question, *options])
+        if isinstance(result.exception, InvalidInput):
+            raise result.exception
+        return json.loads(result.stdout) if "--json" in options else result
+
+    ask("top-k", *words, "-o", "one")
+    assert ask("top-k", *words, "-o", "many", "--cluster", "auto", "--workers", "2", "--json")["inputs"] == 4
+    assert any(name == "count" for name, _ in ray.answers)
+    rows = [[(i, answer.to_dict()) for i, answer in AnswerStore.open(run).answers()] for run in ("one", "many")]
+    assert rows[0] == rows[1] and len(rows[0]) == 4
+    again = fake()
+    ask("top-k", *words, "-o", "one", "--cluster", "auto")
+    assert not again.actors
+    with pytest.raises(InvalidInput, match="--cluster local"):
+        ask("top-k", *words, "-o", "other", "--workers", "2")
+    shapes = ["--model", "ucan.models.examples:shapes", "--data", "shapes", "-o", "masks"]
+    with pytest.raises(InvalidInput, match="without --cluster"):
+        ask("segmentation", "--radius", "0.2", *shapes, "--cluster", "auto")
 
 
 def test_a_finished_run_starts_no_cluster(place, fake):

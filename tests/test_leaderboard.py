@@ -5,6 +5,7 @@ import math
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def tampered(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]
 
 def raise_a_radius(folder: Path) -> None:
     """Every row claims more than its certificate; the entry's counts and hash follow."""
-    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
         db.execute("UPDATE outcomes SET radius = 2 * radius")
     stated(folder)
 
@@ -90,7 +91,7 @@ def forge_the_records(folder: Path) -> None:
     """Rows and certificates claim that all votes were for the answer, each consistent in itself, and all hashes follow."""
     store = Store.open(folder / "run")
     x, law = data.load("digits").batch([0])[0], store.outcome(0).evidence.law
-    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
         for idx, text in db.execute("SELECT idx, record FROM records").fetchall():
             own = json.loads(text)
             if own["kind"] != "certificate":
@@ -107,7 +108,7 @@ def forge_the_records(folder: Path) -> None:
 
 def change_labels(folder: Path) -> None:
     """Every row has another label, which its answer agrees with."""
-    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
         db.execute(
             "UPDATE outcomes SET label = (label + 1) % 10, prediction = (prediction + 1) % 10 WHERE abstained = 0"
         )
@@ -115,7 +116,7 @@ def change_labels(folder: Path) -> None:
 
 
 def damage_the_records(folder: Path) -> None:
-    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
         db.execute("UPDATE records SET record = replace(record, '\"radius\": ', '\"radius\": 1')")
 
 

@@ -13,13 +13,16 @@ import torch
 from scipy import stats
 
 import ucan
+from ucan.bounds import lower_bound
 from ucan.errors import InvalidInput
 from ucan.plan import CertifyPlan
 from ucan.questions.confidence import Confidence, Confident
+from ucan.questions.decisions import Decided
 from ucan.questions.looks import FIRST, Look, looks_of, question_stop
 from ucan.questions.question import Asked
 from ucan.questions.records import from_dict
 from ucan.questions.shift import Shift
+from ucan.questions.topk import Among, TopK, stays_among
 from ucan.sizes import Sizes
 from ucan.verify_answer import verify_answer
 from ucan.votes import Votes
@@ -126,6 +129,57 @@ def test_giving_up_hardly_ever_loses_a_claim(decisions):
 # --- the other questions, by simulation ---
 
 
+@pytest.mark.parametrize(("p", "k"), [((0.75, 0.25), 1), ((0.45, 0.35, 0.2), 2)])
+def test_the_error_of_the_first_k_that_stop_at_the_very_radius_that_is_true(p, k):
+    """The adversary's radius is the one that these probabilities bear, to the last digit: no claim beyond it is true. Another
+    adversary ends as soon as any look claims too much.
+    """
+    alpha, cases, looks, rng = 0.5, 150, looks_of(200), np.random.default_rng(0)
+    question = TopK(k)
+    shift = told(0, 1, CertifyPlan(), ()).shift
+    truth = shift.largest(lambda r: stays_among(p[0], np.array(p[1:]), k, shift, r))
+    plan = CertifyPlan(n=200, alpha=alpha, stop=question_stop(truth))
+    select = Votes(torch.tensor([3, 2, 1][: len(p)]), 0)
+    answers, known, false, ever = rng.choice(len(p), (cases, 200), p=p), {}, 0, 0
+    for votes in answers:
+        stopped = wrong = False
+        for n in looks:
+            counts = np.bincount(votes[:n], minlength=len(p))
+            if (state := tuple(counts)) not in known:
+                asked = Told(None, None, None, None, plan, shift, select, Votes(torch.tensor(counts), 0), n, looks)
+                claim = question.conclude(asked)
+                known[state] = question.settled(asked, (truth,)), claim is not None and claim.radii[0] > truth
+            decided, beyond = known[state]
+            wrong |= beyond
+            if not stopped and (decided or n == 200):
+                stopped, false = True, false + beyond
+        ever += wrong
+    assert 0 < false <= ever <= stats.binom.ppf(0.999, cases, alpha)
+
+
+@pytest.mark.parametrize("options", [{"radius": 0.4}, {}], ids=["holm", "bonferroni"])
+def test_the_familywise_error_of_labels_that_stop(options):
+    """Of six labels three are just short of the radius; two of these lean to "there", one to "absent"."""
+    lam, r, alpha = 0.5, 0.4, 0.3
+    x = distinct(300, 6)
+    short = r * (1 - 1e-4)
+    x += torch.tensor([3 * lam, -3 * lam, 3 * lam, short, short, -short])
+    g = ucan.SmoothedLabels(lambda b: b, ucan.Gaussian(lam))
+    found = g.certify(x, n=200, n0=20, alpha=alpha, stop=r, **options)
+    wrong = sum(not one.abstained and bool((one.radii[3:] >= r).any()) for one in found)
+    right = np.mean([not one.abstained and bool((one.radii[:3] >= r).all()) for one in found])
+    assert 0 < wrong <= stats.binom.ppf(0.999, 300, alpha) and right > 0.95
+
+
+def test_a_family_shares_alpha_at_every_look():
+    x, g = distinct(20, 3) + torch.tensor([2.0, 0.0, 0.0]), CLAIMS["top"][0]()
+    together = g.certify(x, n=400, alpha=0.04, top=2, stop=0.2, family=20)
+    alone = g.certify(x, n=400, alpha=0.002, top=2, stop=0.2)
+    for one, other in zip(together, alone, strict=True):
+        assert one.evidence.alpha == pytest.approx(0.002) and one.evidence.family == 20
+        assert one.content(None) == other.content(None) and one.evidence.n == other.evidence.n
+
+
 def distinct(count, *event):
     """Inputs that are hardly apart, so that each has noise of its own."""
     return 1e-7 * torch.arange(float(count)).reshape(-1, *[1] * len(event)) * torch.ones(count, *event)
@@ -157,6 +211,16 @@ def test_the_error_of_a_value_that_stays_within_t_or_does_not():
     wrong = sum(not one.abstained and one.region.radius > t - abs(float(one.value)) for one in found)
     assert 0 < wrong <= stats.binom.ppf(0.999, 200, alpha)
     assert all(one.evidence.looks == looks_of(200) for one in found)
+
+
+@pytest.mark.parametrize(("law", "norm"), [(ucan.Gaussian(0.5), 2), (ucan.Uniform(0.5), 1)])
+@pytest.mark.parametrize("stop", [None, 0.1])
+def test_a_level_that_is_the_bound_to_the_last_digit_ends_in_an_abstention(law, norm, stop):
+    """It holds at the input itself, and at no radius."""
+    level = lower_bound(100, 100, 0.0005 if stop else 0.001)
+    g = ucan.SmoothedClassifier(lambda b: torch.zeros(len(b), dtype=torch.long), law, num_classes=2)
+    (one,) = g.certify(torch.zeros(1, 2), n=100, confidence=level, norm=norm, stop=stop)
+    assert one.abstained
 
 
 # --- what is saved, and that nothing else changes ---
@@ -223,6 +287,71 @@ def test_a_stopped_answer_is_verified_and_its_looks_are(kind):
         )
 
 
+def widened(answer, factor):
+    region = answer.region
+    return replace(answer, region=type(region)(region.scale, region.radius * factor, region.norm, region.shape))
+
+
+def stronger(answer):
+    """The same record with larger claims of its own, one at a time."""
+    if isinstance(answer, Among):
+        lows, highs = (answer.p_lowers[0] + 0.01, *answer.p_lowers[1:]), [high - 0.01 for high in answer.p_uppers]
+        yield from (replace(answer, p_lowers=lows), replace(answer, p_uppers=tuple(highs)))
+        yield replace(answer, radii=tuple(1.01 * r for r in answer.radii))
+        yield replace(answer, k=1, **{name: getattr(answer, name)[:1] for name in ("labels", "radii", "p_lowers")})
+    elif isinstance(answer, Confident):
+        yield from (
+            replace(answer, p_lower=1.01 * answer.p_lower),
+            replace(answer, confidence=answer.confidence + 0.05),
+        )
+        yield from (replace(answer, line=(0.9, 0.0)), replace(answer, prediction=1))
+    elif isinstance(answer, Decided):
+        yield replace(answer, radii=1.01 * answer.radii)
+        yield replace(answer, p_lowers=answer.p_lowers - 0.05)
+    else:
+        yield from (replace(answer, radii=(1.01 * answer.radii[0],)), replace(answer, below=1.2 * answer.below))
+        yield replace(answer, lowers=answer.lowers + 0.1)
+
+
+@pytest.mark.parametrize("kind", CLAIMS)
+def test_a_claim_that_does_not_follow_from_its_evidence_is_refused_without_a_replay(kind):
+    made, options = CLAIMS[kind]
+    g, x = made(), torch.tensor([[2.0, 1.5, -1.0, 3.0]])
+    (one,) = g.certify(x, n=2000, **options)
+    secret = replace(one, evidence=replace(one.evidence, seed=None))
+    assert verify_answer(secret, g, x, seed=5).stands and verify_answer(widened(one, 0.99), g, x, replay=False).stands
+    others = [widened(one, 1.01), replace(one, tau=0.01), *stronger(one)]
+    if isinstance(one, Among | Confident):
+        spent = replace(one.evidence, alpha=one.evidence.alpha / 2)  # a higher level than it has
+        fewer = replace(one.evidence, counts=(one.evidence.counts[0] - 3, 3, 0), invalid=0)
+        others += [replace(one, evidence=spent), replace(one, evidence=fewer)]
+    for changed in others:
+        verdict = verify_answer(changed, g, x, replay=False)
+        assert [check.name for check in verdict.checks if not check.passed] == ["claim"], changed.to_dict()
+
+
+def test_a_bound_whose_name_hides_the_look_is_refused():
+    made, options = CLAIMS["confidence"]
+    g, x = made(), torch.tensor([[2.0, 1.5, -1.0, 3.0]])
+    (one,) = g.certify(x, n=2000, **options)
+    for changed in (
+        replace(one.evidence, bound="binary"),
+        replace(one.evidence, bound="binary, look 6 of 6"),
+        replace(one.evidence, looks=(), stop=None, cap=one.evidence.n),  # its name tells
+    ):
+        verdict = verify_answer(replace(one, evidence=changed), g, x)
+        assert [check.name for check in verdict.checks if not check.passed] == ["looks"]
+
+
+def test_a_replay_compares_the_votes_too():
+    made, options = CLAIMS["labels"]
+    g, x = made(), torch.tensor([[2.0, 1.5, -1.0, 3.0]])
+    (one,) = g.certify(x, n=2000, **options)
+    changed = replace(one.evidence, counts=(one.evidence.n - 1,), invalid=1)
+    verdict = verify_answer(replace(one, evidence=changed), g, x)
+    assert [check.name for check in verdict.checks if not check.passed] == ["replay"]
+
+
 def test_a_question_that_cannot_be_stopped_says_so():
     x = torch.zeros(1, 2)
     regressor, labels = ucan.SmoothedRegressor(lambda b: b, ucan.Gaussian(1.0)), CLAIMS["labels"][0]()
@@ -247,6 +376,8 @@ def test_a_stopped_run_says_where_it_looks_and_resumes(tmp_path):
     config = (tmp_path / "run" / "config.toml").read_text()
     assert f"looks = {json.dumps(list(looks_of(2000)))}" in config and 'stop = "0.2"' in config
     assert min(one["evidence"]["n"] for one in records(tmp_path / "run").values()) < 200
+    with pytest.raises(InvalidInput, match="n: the run has 2000"):  # another cap has other looks
+        run(*[4000 if word == 2000 else word for word in words], "-o", tmp_path / "run", "--max", 6)
     with pytest.raises(InvalidInput, match=r"stop: the run has '?0\.2"):
         run(*[0.3 if word == 0.2 else word for word in words], "-o", tmp_path / "run")
 

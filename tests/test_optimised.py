@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import ucan
-from ucan.audit import Budget
+from ucan.audit import Budget, attack
 from ucan.errors import InvalidInput, ModelError, UnsupportedNorm
 from ucan.generators.optimised import Ancer, DataDependent
 from ucan.generators.rotated import Rancer
@@ -222,3 +222,37 @@ def test_votes_are_independent_of_the_draws_that_chose_sigma() -> None:
     assert (
         0.05 * tries < false <= tries * alpha + 3 * (tries * alpha * (1 - alpha)) ** 0.5
     )  # a bound that is nearly tight
+
+
+def slab() -> nn.Module:
+    """Class 1 where 0.4 < x₁ < 0.9, else class 0: large noise hardly sees it, small noise inside of it sees nothing else."""
+
+    class Slab(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steepness = nn.Parameter(torch.tensor(80.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inside = self.steepness * (0.0625 - (x.flatten(1)[:, 0] - 0.65).square())
+            return torch.stack((-inside, inside), 1)
+
+    return Slab().eval()
+
+
+def test_the_auditor_breaks_a_live_pipeline_that_searches_for_its_noise(tmp_path: Path) -> None:
+    """σ grows at the input until the slab is a small part of the noise; inside the slab the search stays at small σ."""
+    law = ucan.Gaussian(0.3)
+    noise = DataDependent(slab(), law, draws=50, steps=60, rate=0.1)
+    g = ucan.SmoothedClassifier(noise.model, law, noise, num_classes=2)
+    x = torch.tensor([[[[-0.3, 0.0]]]])
+    (claim,) = g.certify(x, n=2000)
+    assert claim.prediction == 0 and claim.radius > 0.8  # more than the distance to the slab
+    hard = Budget(steps=10, draws=8, restarts=1, check=500)
+    live, _ = attack(g, x, claim, "live", 0.999, hard)
+    frozen, _ = attack(g, x, claim, "frozen", 0.999, hard)
+    assert live.broken and live.attack == "rescaled" and not live.covered
+    assert not frozen.broken and frozen.covered and frozen.attack == "gradient"
+    with ucan.Registry(tmp_path / "answers.sqlite") as registry:
+        (kept,) = registry.certify(g, x, n=2000)
+        held, _ = attack(g, x, kept, "live", 0.999, hard, registry=registry)
+        assert kept.scope == "registry" and held.covered and not held.broken

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -416,7 +417,7 @@ def test_foreign_and_damaged_files_are_refused(tmp_path):
     (tmp_path / "text").write_bytes(b"not a database at all" * 500)
     with pytest.raises(StoreError, match="not a SQLite file"):
         Registry(tmp_path / "text")
-    with sqlite3.connect(tmp_path / "other") as db:
+    with closing(sqlite3.connect(tmp_path / "other")) as db, db:
         db.execute("CREATE TABLE t (x)")
     db.close()
     with pytest.raises(StoreError, match="another kind"):
@@ -437,12 +438,12 @@ def test_foreign_and_damaged_files_are_refused(tmp_path):
     ):
         copy = tmp_path / "copy"
         copy.write_bytes((tmp_path / "r").read_bytes())
-        with sqlite3.connect(copy) as db:
+        with closing(sqlite3.connect(copy)) as db, db:
             db.execute(damage)
         db.close()
         with Registry(copy) as registry, pytest.raises(StoreError, match="damaged"):
             registry.lookup(point(0, 0))
-    with sqlite3.connect(tmp_path / "r") as db:
+    with closing(sqlite3.connect(tmp_path / "r")) as db, db:
         db.execute("PRAGMA user_version = 9")
     db.close()
     with pytest.raises(StoreError, match="version 9"):

@@ -13,6 +13,7 @@ from scipy.stats import norm as normal
 from torch import nn
 
 import ucan
+from ucan.audit import Budget, Ledger, audit_all, summarise
 from ucan.certificate import from_dict, load_json, save_json
 from ucan.errors import InvalidInput
 from ucan.region import Intersection
@@ -168,25 +169,80 @@ def test_a_frozen_expert_makes_it_frozen() -> None:
 TAU = 0.8
 
 
-def cascade(sigma: float = 0.5, tau: float = TAU) -> Routed:
+def cascade(sigma: float = 0.5, tau: float = TAU, veto: float = 0.0) -> Routed:
     """The wide noise looks at the first coordinate; the narrow one, at the second."""
     wide = ucan.SmoothedClassifier(halfspace([1.0, 0, 0]), ucan.Gaussian(sigma), num_classes=2)
     narrow = ucan.SmoothedClassifier(halfspace([0, 1.0, 0]), ucan.Gaussian(0.2), num_classes=2)
-    return Routed(ucan.Threshold(wide, tau), [wide, narrow])
+    return Routed(ucan.Threshold(wide, tau, veto), [wide, narrow])
+
+
+def answer_at(x: torch.Tensor, sigma: float = 0.5, tau: float = TAU, veto: float = 0.0) -> torch.Tensor:
+    """The router's true answers: probabilities under half-spaces are Φ(coordinate/σ)."""
+    wide, narrow = normal.cdf(x[:, 0] / sigma), normal.cdf(x[:, 1] / 0.2)
+    one, zero = (wide > tau) & (narrow > veto), (1 - wide > tau) & (1 - narrow > veto)
+    return torch.from_numpy(np.where(one, 1, np.where(zero, 0, narrow > 0.5)).astype(int))
+
+
+def true_radius(x: torch.Tensor, **rule: float) -> float:
+    """The distance to the nearest point with another answer, by a grid; the third coordinate decides nothing."""
+    steps = torch.linspace(-1.2, 1.2, 601, dtype=torch.float64)
+    around = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), -1).reshape(-1, 2)
+    same = answer_at(around + x[:, :2].double(), **rule) == answer_at(x[:, :2].double(), **rule)
+    return min(around[~same].norm(dim=1).tolist(), default=math.inf)
 
 
 def test_a_threshold_against_the_closed_form() -> None:
-    """Half-spaces: the top probability is Φ(|x₁|/σ), so the choice changes where |x₁| = σΦ⁻¹(τ)."""
+    """Half-spaces: the wide noise answers where |x₁| > σΦ⁻¹(τ)."""
     border = 0.5 * normal.ppf(TAU)
-    x = torch.tensor([[0.9, 0.4, 0.0], [0.1, -0.7, 0.0], [border, 0.3, 0.0]])
-    above, below, unsure = cascade().certify(x, n=50_000)
-    assert (above.expert, above.prediction) == (0, 1) and (below.expert, below.prediction) == (1, 0)
+    x = torch.tensor([[0.9, -0.4, 0.0], [0.1, -0.7, 0.0], [border, 0.02, 0.0]])
+    above, beside, unsure = cascade().certify(x, n=50_000)
+    assert (above.expert, above.prediction) == (0, 1) and (beside.expert, beside.prediction) == (1, 0)
     assert 0.9 * (0.9 - border) < above.choice.radius <= 0.9 - border and above.radius == above.choice.radius
-    assert 0.9 * (border - 0.1) < below.choice.radius <= border - 0.1 and below.radius == below.choice.radius
-    assert unsure.abstained and "the choice abstained" in unsure.reason
-    assert above.choice.above and not below.choice.above and above.scope == below.scope == "pipeline"
+    assert 0.9 * (border - 0.1) < beside.choice.radius <= border - 0.1 and beside.radius == beside.choice.radius
+    assert unsure.abstained and "neither expert" in unsure.reason
+    assert above.choice.above and not beside.choice.above and above.scope == beside.scope == "pipeline"
+    assert above.alpha == pytest.approx(0.001) and above.choice.evidence.alpha == 0.0005
     answers = cascade().predict(x, n=2000)
     assert [a.prediction for a in answers[:2]] == [1, 0] and answers[2].abstained and answers[1].expert == 1
+
+
+def test_where_both_agree_the_choice_need_not_be_sure() -> None:
+    """At the very border of the choice both experts answer 1: the other class is far from τ, and that is enough."""
+    border = 0.5 * normal.ppf(TAU)
+    x = torch.tensor([[border, 0.5, 0.0]])
+    (made,) = cascade().certify(x, n=50_000)
+    assert made.prediction == 1 and not made.choice.above and made.choice.top == 1
+    assert 0.45 < made.radius <= 0.5  # the narrow one's; V = σ(Φ⁻¹(τ) + Φ⁻¹(τ)) = 0.84 is larger
+    assert cascade().predict(x, n=2000)[0].prediction == 1
+
+
+def test_a_veto_keeps_a_sure_narrow_answer() -> None:
+    """Expert 0 leads for class 1 and expert 1 is sure of class 0: with a veto that is the answer, without one it is not."""
+    x = torch.tensor([[0.4, -0.5, 0.0]])
+    (without,), (with_veto,) = cascade(tau=0.5).certify(x, n=20_000), cascade(tau=0.5, veto=0.1).certify(x, n=20_000)
+    assert (without.prediction, without.expert) == (1, 0) and (with_veto.prediction, with_veto.expert) == (0, 1)
+    level = with_veto.choice
+    assert (level.of, level.above, level.top, level.threshold) == (1, False, 0, 0.1)
+    loss = -0.2 * normal.ppf(0.1)
+    assert 0.85 * (0.5 - loss) < with_veto.radius <= 0.5 - loss  # what a veto takes from the narrow one, and no more
+    (wide,) = cascade(tau=0.5, veto=0.1).certify(torch.tensor([[0.6, 0.3, 0.0]]), n=20_000)
+    assert wide.expert == 0 and (wide.choice.of, wide.choice.above) == (1, True) and 0.5 < wide.radius <= 0.3 + loss
+
+
+@pytest.mark.parametrize("rule", [{"tau": 0.5}, {"tau": 0.7}, {"tau": 0.5, "veto": 0.2}], ids=str)
+def test_no_radius_is_larger_than_the_truth(rule: dict[str, float]) -> None:
+    x = 0.6 * torch.randn(40, 3, generator=torch.Generator().manual_seed(3))
+    outcomes = cascade(**rule).certify(x, n=20_000)
+    made = [(i, c) for i, c in enumerate(outcomes) if not c.abstained]
+    truths = [true_radius(x[i : i + 1], **rule) for i, _ in made]
+    assert all(c.prediction == answer_at(x[i : i + 1], **rule)[0] for i, c in made)
+    assert all(c.radius <= truth for (_, c), truth in zip(made, truths, strict=True))
+    assert len(made) > 25 and (
+        {c.expert for _, c in made} == {0, 1} or rule == {"tau": 0.5}
+    )  # of two classes one has half
+    assert np.median([c.radius / truth for (_, c), truth in zip(made, truths, strict=True)]) > 0.6
+    for one, c in zip(cascade(**rule).predict(x, n=5000), outcomes, strict=True):
+        assert one.abstained or c.abstained or one.prediction == c.prediction
 
 
 @pytest.mark.parametrize("law", [ucan.Gaussian(0.5), ucan.Laplace(0.3), ucan.Uniform(0.8)], ids=repr)
@@ -202,27 +258,30 @@ def test_a_crossing_is_where_the_worst_set_crosses(law: ucan.Law) -> None:
 
 
 @pytest.mark.parametrize("p", [(0.5, 0.3, 0.2), (0.34, 0.33, 0.33), (0.25,) * 4, (0.6, 0.4)])
-def test_the_most_voted_class_bounds_every_class(p: tuple[float, ...]) -> None:
-    """By simulation: the bound from the largest count is below the largest probability in at most α of the tries."""
-    alpha, n, tries = 0.1, 80, 4000
+def test_the_most_voted_other_class_bounds_every_other(p: tuple[float, ...]) -> None:
+    """By simulation: each side's bound is on the wrong side of the truth in at most α/2 of the tries."""
+    alpha, n, tries = 0.2, 80, 4000
     counts = np.random.default_rng(0).multinomial(n, p, size=tries)
-    false = sum(level_bound(row, 0, False, n, alpha, 0.0) < max(p) for row in counts)
-    assert false <= alpha * tries + 3 * math.sqrt(tries * alpha * (1 - alpha))
+    most = alpha / 2 * tries + 3 * math.sqrt(tries * alpha / 2)
+    assert sum(level_bound(row, 0, False, n, alpha, 0.0) < max(p[1:]) for row in counts) <= most
+    assert sum(level_bound(row, 0, True, n, alpha, 0.0) > p[0] for row in counts) <= most
 
 
-def test_false_levels_stay_below_alpha() -> None:
-    border, alpha, tries = 0.5 * normal.ppf(TAU), 0.2, 100
-    for x1 in (0.7, 0.25):
-        false = 0
-        for seed in range(tries):
-            (c,) = cascade().certify(torch.tensor([[x1, 0.5, 0.0]]), n0=20, n=60, alpha=alpha, seed=seed)
-            false += not c.abstained and c.choice.radius > abs(x1 - border) and (c.expert == 0) == (x1 > border)
-            false += not c.abstained and (c.expert == 0) != (x1 > border)
-        assert false <= tries * alpha / 2 + 3 * math.sqrt(tries * alpha / 2)
+@pytest.mark.parametrize("x1", [0.7, 0.25])
+def test_false_claims_of_a_threshold_stay_below_alpha(x1: float) -> None:
+    alpha, tries = 0.2, 100
+    x = torch.tensor([[x1, 0.35, 0.0]])
+    truth, right = true_radius(x), int(answer_at(x)[0])
+    made = [cascade().certify(x, n0=20, n=60, alpha=alpha, seed=seed)[0] for seed in range(tries)]
+    false = sum(not c.abstained and (c.radius > truth or c.prediction != right) for c in made)
+    assert false <= tries * alpha + 3 * math.sqrt(tries * alpha * (1 - alpha))
+    assert sum(not c.abstained for c in made) > tries / 4
 
 
-def test_a_level_to_json_and_back_and_verified(tmp_path) -> None:
-    system, x = cascade(), torch.tensor([[0.9, 0.4, 0.0], [0.1, -0.7, 0.0]])
+@pytest.mark.parametrize("veto", [0.0, 0.2])
+def test_a_level_to_json_and_back_and_verified(tmp_path, veto: float) -> None:
+    tau = 0.5 if veto else TAU
+    system, x = cascade(tau=tau, veto=veto), torch.tensor([[0.9, 0.4, 0.0], [0.1, -0.7, 0.0]])
     for i, c in enumerate(system.certify(x, n=2000)):
         record = json.loads(json.dumps(c.to_dict(tmp_path)))
         again = from_dict(record, tmp_path)
@@ -230,17 +289,61 @@ def test_a_level_to_json_and_back_and_verified(tmp_path) -> None:
         one = x[i : i + 1]
         verdict = verify(again, system, one, n=2000)
         assert verdict.stands and verdict.confirms == "pipeline"
-        other = [check.name for check in verify(again, cascade(tau=0.7), one, n=2000).checks if not check.passed]
-        assert "choice threshold" in other
-        step = 0.02 if c.choice.above else -0.02
-        larger = replace(again, choice=replace(c.choice, p=c.choice.p + step))
-        assert "choice bound" in [
-            check.name for check in verify(larger, system, one, n=2000).checks if not check.passed
-        ]
-    assert "below 0.8" in str(c.choice)
+        other = cascade(tau=0.5, veto=0.3) if veto else cascade(tau=0.7)
+        failed = [check.name for check in verify(again, other, one, n=2000).checks if not check.passed]
+        assert "choice threshold" in failed or (veto and c.choice.of == 0)
+        larger = replace(again, choice=replace(c.choice, p=(c.choice.p + c.choice.above) / 2))
+        failed = [check.name for check in verify(larger, system, one, n=2000).checks if not check.passed]
+        assert "choice bound" in failed
+        with pytest.raises(InvalidInput, match="the choice is about class"):
+            replace(again, choice=replace(c.choice, top=1 - c.choice.top))
+    assert "no class but 0 above 0." in str(c.choice)
     with pytest.raises(InvalidInput, match="side of the threshold"):
         from_dict({**record, "choice": {**record["choice"], "above": True}}, tmp_path)
-    with pytest.raises(InvalidInput, match="at least 1/2"):
-        ucan.Threshold(system.experts[0], 0.4)
-    with pytest.raises(InvalidInput, match="leave them out"):
-        system.certify(x, n=200, bound="two-class")
+
+
+def test_a_claim_about_a_threshold_alone_does_not_stand_where_there_is_a_veto() -> None:
+    """That expert 0 is sure says nothing of what expert 1 forbids: an honest certificate of another rule is refused."""
+    x = torch.tensor([[0.9, 0.4, 0.0]])
+    (made,) = cascade(tau=0.5).certify(x, n=2000)
+    assert made.choice.above and made.choice.of == 0
+    failed = [c.name for c in verify(made, cascade(tau=0.5, veto=0.2), x, n=2000).checks if not c.passed]
+    assert failed == ["choice threshold"]
+
+
+@pytest.mark.parametrize("attack", ["gradient", "black-box"])
+@pytest.mark.parametrize("veto", [0.0, 0.2])
+def test_the_auditor_finds_false_claims_about_a_threshold(tmp_path, attack: str, veto: float) -> None:
+    """Half-spaces are the worst case, so a radius that is 1.6 times too large breaks, and an honest one does not."""
+    system = cascade(tau=0.5 if veto else TAU, veto=veto)
+    x = torch.tensor([[0.9, 0.4, 0.0], [0.1, -0.4, 0.0], [0.3, -0.6, 0.0]])
+    hard, seen = Budget(steps=15, draws=8, restarts=1, check=1000, attack=attack), set()
+    for i, c in enumerate(system.certify(x, n=20_000)):
+        level, one = c.choice, x[i : i + 1]
+        region = level.region
+        wrong = replace(level, region=ucan.Region.sharing(region.scale, 1.6 * region.radius, region.norm, region.shape))
+        seen.add((level.of, level.above))
+        for number, (claim, broken) in enumerate(((level, 0), (wrong, 1))):
+            ledger = Ledger(tmp_path / f"{i}-{number}", {})
+            made = audit_all(system.experts[level.of], [(i, one, claim)], ledger, factors=(0.999,), budget=hard)
+            assert (
+                summarise(made).covered_breaks == broken and not summarise(made).is_bug
+            )  # certified again, it is honest
+            assert made[0].prediction == level.top and made[0].hits <= made[0].total
+    assert seen == ({(1, True), (1, False)} if veto else {(0, True), (0, False)})
+
+
+def test_what_a_threshold_refuses() -> None:
+    system, x = cascade(), torch.tensor([[0.9, 0.4, 0.0]])
+    wide, narrow = system.experts
+    for make, words in (
+        (lambda: ucan.Threshold(wide, 0.4), "at least 0.5"),
+        (lambda: ucan.Threshold(wide, 0.5, 0.5), "veto must be"),
+        (lambda: ucan.Threshold(wide, 0.6, 0.1), "with a veto the threshold is 1/2"),
+        (lambda: Routed(ucan.Threshold(narrow, 0.6), [wide, narrow]), "the first one is"),
+        (lambda: Routed(ucan.Threshold(wide, 0.6), [wide, narrow, narrow]), "two experts"),
+        (lambda: system.certify(x, n=200, bound="two-class"), "leave them out"),
+        (lambda: system.predict(x, n=200, test="top-two"), "leave stop="),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            make()

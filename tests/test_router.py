@@ -174,22 +174,58 @@ def test_predict_follows_the_choice(here: Path) -> None:
     assert done.accuracy is not None and done.accuracy > 0.5 and len(done.answers) == 20
 
 
-def test_a_threshold_in_the_file(here: Path, tmp_path: Path) -> None:
-    (here / "level.toml").write_text("threshold = 0.7\n" + FILE[FILE.index("[[expert]]") :])
-    certify(job(model="level.toml", most=12), tmp_path / "run")
+RULES = {"level.toml": "threshold = 0.5\n", "veto.toml": "threshold = 0.5\nveto = 0.2\n"}
+
+
+def ruled(here: Path, name: str) -> str:
+    """A router's file with a rule in place of its selector."""
+    (here / name).write_text(RULES[name] + FILE[FILE.index("[[expert]]") :])
+    return name
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_threshold_in_the_file(here: Path, tmp_path: Path, name: str) -> None:
+    certify(job(model=ruled(here, name), most=12), tmp_path / "run")
     run = Run.open(tmp_path / "run")
     certificates = {i: c for i in run.columns["idx"].tolist() if not (c := run.outcome(i)).abstained}
-    assert {c.expert for c in certificates.values()} == {0, 1}
+    assert {c.expert for c in certificates.values()} == {0, 1} and {c.alpha for c in certificates.values()} == {0.001}
     for path in sorted((tmp_path / "run" / "certificates").glob("*.json")):
         record = json.loads(path.read_text())
         Draft202012Validator(SCHEMA).validate(record)
-        assert "FAIL" not in {verdict for verdict, *_ in checker.check(record, path.parent)}
+        assert {verdict for verdict, *_ in checker.check(record, path.parent)} == {"ok"}
     idx = next(iter(certificates))
     path = tmp_path / "run" / "certificates" / f"{idx}.json"
-    assert verify(VerifyJob(certificate=path, model="level.toml", input="digits", index=idx, n=500)).stands
-    done = audit(AuditJob(run=tmp_path / "run", most=2, factors=(0.9,), budget=QUICK))
-    assert {a.part for a in done.attempts} == {"answer"} and done.summary.covered_breaks == 0
-    assert predict(PredictJob(model="level.toml", data="digits", skip=40, most=8, n=500)).abstained < 8
+    assert verify(VerifyJob(certificate=path, model=name, input="digits", index=idx, n=500)).stands
+    done = audit(AuditJob(run=tmp_path / "run", most=4, factors=(0.9,), budget=QUICK))
+    assert {a.part for a in done.attempts} == {"choice", "answer"} and done.summary.covered_breaks == 0
+    assert len(done.attempts) == 8
+    assert predict(PredictJob(model=name, data="digits", skip=40, most=8, n=500)).abstained < 8
+
+
+def test_the_checker_finds_changed_claims_about_a_threshold(here: Path, tmp_path: Path) -> None:
+    certify(job(model=ruled(here, "veto.toml"), most=16, n=400), tmp_path / "run")
+    seen = set()
+    for path in sorted((tmp_path / "run" / "certificates").glob("*.json")):
+        record = json.loads(path.read_text())
+        if record["kind"] != "certificate":
+            continue
+        choice, region = record["choice"], record["choice"]["region"]
+        seen.add((choice["of"], choice["above"]))
+        nearer = (choice["p"] + choice["threshold"]) / 2  # a weaker claim, from which the radius does not follow
+        for changed in (
+            {"p": (choice["p"] + choice["above"]) / 2},
+            {"p": nearer},
+            {"region": {**region, "radius": 1.01 * region["radius"]}},
+            {"radius": 1.01 * choice["radius"]},
+            {"top": (choice["top"] + 1) % 10},
+            {"above": not choice["above"]},
+            {"threshold": choice["threshold"] + (-0.1 if choice["above"] else 0.1)},
+        ):
+            other = {**record, "choice": {**choice, **changed}}
+            found = {verdict for verdict, *_ in checker.check(other, path.parent)}
+            expected = "threshold" in changed  # the radius follows from it; that it is not the rule's own, verify finds
+            assert ("FAIL" in found) is not expected, changed
+    assert {above for _, above in seen} == {True, False}
 
 
 def test_what_a_router_does_not_take_is_refused(here: Path, tmp_path: Path) -> None:
@@ -234,7 +270,10 @@ def test_a_planted_fault_in_the_choice_is_found(here: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_none_of_500_is_broken(here: Path, tmp_path: Path) -> None:
-    certify(job(split="train", skip=2, most=560, certificates=False), tmp_path / "run")
+@pytest.mark.parametrize("name", ["router.toml", *RULES])
+def test_none_of_500_is_broken(here: Path, tmp_path: Path, name: str) -> None:
+    spec = ruled(here, name) if name in RULES else name
+    certify(job(model=spec, split="train", skip=2, most=560, certificates=False), tmp_path / "run")
     done = audit(AuditJob(run=tmp_path / "run", most=500, factors=(0.999,), budget=QUICK))
     assert done.summary.attacked == 500 and done.summary.covered_breaks == 0 and not math.isnan(done.summary.allowed)
+    assert {a.part for a in done.attempts} == {"choice", "answer"} and len(done.attempts) == 1000

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -254,7 +255,7 @@ def test_damage_within_the_database_is_said_to_be_so(tmp_path: Path, damage: str
     with Store.create(tmp_path / "run", CONFIG) as store:
         for i, outcome in enumerate(outcomes(2)):
             store.add(i, 0, outcome, 0.1)
-    with sqlite3.connect(tmp_path / "run" / "results.sqlite") as db:
+    with closing(sqlite3.connect(tmp_path / "run" / "results.sqlite")) as db, db:
         db.execute(damage)
     with Store.open(tmp_path / "run") as store, pytest.raises(StoreError, match=r"are damaged.*new folder"):
         assert store.scope and store.outcome(0) and store.columns()

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
         DatasetWise,
         Fixed,
         Generator,
+        InputDependent,
         Isotropic,
         Pattern,
         Splitting,
     )
-    from ucan.laws import ExpInf, Gaussian, Laplace, Law, PowerLaw, Uniform
+    from ucan.laws import ExpInf, Gaussian, GeneralNormal, Laplace, Law, PowerLaw, Uniform
     from ucan.models import Denoised, Ensemble
     from ucan.questions.kinds import SmoothedLabels, SmoothedRegressor, SmoothedSegmenter
     from ucan.region import Region
@@ -52,7 +53,9 @@ __all__ = [
     "ExpInf",
     "Fixed",
     "Gaussian",
+    "GeneralNormal",
     "Generator",
+    "InputDependent",
     "InvalidInput",
     "Isotropic",
     "Laplace",
@@ -90,9 +93,9 @@ __getattr__, __dir__ = lazy_names(
         "data.tables": "Table",
         "differentiable": "Differentiable",
         "errors": "InvalidInput MissingExtra ModelError SingularScale UcanError UnsupportedNorm",
-        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator Isotropic Pattern "
-        "Splitting",
-        "laws": "ExpInf Gaussian Laplace Law PowerLaw Uniform",
+        "generators": "BasisWise BudgetWise CertificationWise Composed DatasetWise Fixed Generator InputDependent "
+        "Isotropic Pattern Splitting",
+        "laws": "ExpInf Gaussian GeneralNormal Laplace Law PowerLaw Uniform",
         "models": "Denoised Ensemble",
         "questions.kinds": "SmoothedLabels SmoothedRegressor SmoothedSegmenter",
         "region": "Region",

@@ -256,6 +256,7 @@ LAWS = Catalogue(
         "uniform": "ucan.laws.uniform:Uniform",
         "expinf": "ucan.laws.radial:ExpInf",
         "powerlaw": "ucan.laws.radial:PowerLaw",
+        "general-normal": "ucan.laws.general:GeneralNormal",
     },
 )
 SCALES = Catalogue(
@@ -289,6 +290,7 @@ GENERATORS = Catalogue(
         "data-dependent": "ucan.generators.optimised:DataDependent",
         "ancer": "ucan.generators.optimised:Ancer",
         "rancer": "ucan.generators.rotated:Rancer",
+        "input-dependent": "ucan.generators.elastic:InputDependent",
     },
 )
 RECIPES = Catalogue(
@@ -314,6 +316,7 @@ ATTACKS = Catalogue(
     {
         "gradient": "ucan.audit.methods:gradient",
         "black-box": "ucan.audit.methods:black_box",
+        "rescaled": "ucan.audit.methods:rescaled",
     },
 )
 # Our own are written as radii ("0.5,1.0") and as a percentage ("5%"); others by name.

@@ -49,6 +49,8 @@ class Outcome:
         answer, classes = getattr(self, "prediction", None), len(self.evidence.counts)
         if answer is not None and not (type(answer) is int and 0 <= answer < classes):  # −1 would count from the end
             raise InvalidInput(f"the prediction must be one of the {classes} classes, got {answer!r}.")
+        if answer is not None and getattr(self.choice, "top", answer) != answer:
+            raise InvalidInput(f"the choice is about class {self.choice.top}, and the answer is {answer!r}.")
 
     @property
     def counts(self) -> torch.Tensor:
@@ -298,10 +300,11 @@ class Prediction(Outcome):
 
 @dataclass(frozen=True, eq=False)
 class Level(Outcome):
-    """With probability at least 1 − α the top probability stays on one side of ``threshold`` on the whole ``region``.
+    """With probability at least 1 − α one class, ``top``, stays where it is against ``threshold`` on the whole ``region``.
 
-    ``above``: class ``top`` has more than the threshold, which is at least 1/2; ``p`` is a lower bound on its probability at
-    the input. Otherwise no class has more, and ``p`` is an upper bound on all of them (``ucan.Threshold``).
+    ``above``: it has more, and ``p`` is a lower bound on its probability at the input. Otherwise no *other* class has more, and
+    ``p`` is an upper bound on all of them. The probabilities are those of expert ``of`` of a router (``ucan.Threshold``). Both
+    sides are bounded, each at α/2, and one of them is claimed.
     """
 
     threshold: float
@@ -309,18 +312,21 @@ class Level(Outcome):
     top: int
     p: float
     region: Region
+    of: int = 0
     budget: ClassVar[None] = None
     budget_factor: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_number("p", self.p, 1.0)
-        if not (0.5 <= self.threshold < 1) or (self.p > self.threshold) != self.above:
-            raise InvalidInput("a level's p must be on its side of the threshold, which is at least 1/2 and below 1.")
+        if not 0 < self.threshold < 1 or (self.p > self.threshold) != self.above:
+            raise InvalidInput("a level's p must be on its side of the threshold, which is above 0 and below 1.")
+        if type(self.top) is not int or not 0 <= self.top < len(self.evidence.counts) or self.of not in (0, 1):
+            raise InvalidInput("a level is about one of the classes, and about the first expert or the second.")
 
     @property
     def chosen(self) -> int:
-        """Expert 0 above, expert 1 below."""
+        """Expert 0 above; below, expert 1, whose answer no other one can take the place of."""
         return 0 if self.above else 1
 
     @property
@@ -328,10 +334,15 @@ class Level(Outcome):
         """The largest known ball of the norm asked for inside the region."""
         return self.region.inscribed_radius(self.norm)
 
+    @property
+    def size(self) -> float:
+        """The radius."""
+        return self.radius
+
     def __str__(self) -> str:
         """The claim in one line."""
-        side = f"class {self.top} above" if self.above else "every class below"
-        return f"{side} {self.threshold:g} ({self._claim})"
+        side = f"class {self.top} above" if self.above else f"no class but {self.top} above"
+        return f"{side} {self.threshold:g} for expert {self.of} ({self._claim})"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values."""
@@ -341,6 +352,7 @@ class Level(Outcome):
             "threshold": self.threshold,
             "above": self.above,
             "top": self.top,
+            "of": self.of,
             "p": self.p,
             "radius": self.radius,
             "norm": norm_to_json(self.norm),
@@ -380,7 +392,7 @@ def from_dict(
             return Prediction(**shared, prediction=record["prediction"], p_value=record["p_value"])
         region = region_from_json(record["region"], where)
         if record["kind"] == "level":
-            told = {name: record[name] for name in ("threshold", "above", "top", "p")}
+            told = {name: record[name] for name in ("threshold", "above", "top", "p", "of")}
             return Level(**shared, **told, region=region)
         mean = None if record["mean"] is None else tensors_from_json(record["mean"], where)["mean"]
         certificate = Certificate(

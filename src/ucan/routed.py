@@ -1,4 +1,4 @@
-"""A certified router: a smoothed selector chooses, for each input, which of several smoothed classifiers answers."""
+"""A certified router: a smoothed selector, or a rule about probabilities, says which smoothed classifier answers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, 
 from ucan.sidecar import batch_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import parse_stop
+from ucan.threshold import Threshold
 
 AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
 # Inputs whose choices are made together, so that experts share forward passes; results are stored after each group.
@@ -28,7 +29,8 @@ GROUP = 64
 class Routed:
     """g(x) = the answer of the expert that the smoothed selector chooses at x, if one has a majority there.
 
-    selector: a smoothed classifier whose classes are the experts, by number. Its noise may have any law and any shape.
+    selector: a smoothed classifier whose classes are the experts, by number, under noise of any law and any shape; or a
+        ``Threshold``, a rule about the probabilities of two experts.
     experts: smoothed classifiers of the same classes, each with its own noise and, if one likes, its own network.
 
     The selector decides, at the perturbed input too, so nothing is held at an input: with noise of scope ``pipeline`` in all
@@ -37,8 +39,10 @@ class Routed:
     ``choice``.
     """
 
-    def __init__(self, selector: SmoothedClassifier, experts: Sequence[SmoothedClassifier]) -> None:
-        if len(experts) < 2 or selector.num_classes != len(experts):
+    def __init__(self, selector: SmoothedClassifier | Threshold, experts: Sequence[SmoothedClassifier]) -> None:
+        if isinstance(selector, Threshold):
+            selector.check(experts)
+        elif len(experts) < 2 or selector.num_classes != len(experts):
             raise InvalidInput(
                 f"a router needs at least two experts and a selector with a class for each: there are {len(experts)} "
                 f"experts, and the selector has {selector.num_classes} classes."
@@ -59,7 +63,7 @@ class Routed:
         ``options`` are those of ``SmoothedClassifier.certify`` (bound, batch_size, precision, family), for both parts.
         With probability at least 1 − α a certificate is true.
         """
-        asked = self.selector.budget_of(budget, x)
+        asked = self.parts[0].budget_of(budget, x)
         plan = CertifyPlan(
             n0, n, alpha, self.norm_for(norm, asked), given_seed(seed), stop=parse_stop(stop), budget=asked, **options
         )
@@ -95,34 +99,51 @@ class Routed:
         plan: AnyPlan,
         ask: Callable[[Any, Any, AnyPlan], Iterable[tuple[int, Any]]],
     ) -> Iterator[tuple[int, Any]]:
-        """The choice at α/2; then the chosen experts at α/2, each asked about all of its inputs in a group together."""
+        """(number, outcome), α/2 for each of two claims; groups of inputs, so that experts share forward passes."""
         half = replace(plan, alpha=plan.alpha / 2)
         waiting, first = iter(inputs), 0
         while group := list(itertools.islice(waiting, GROUP)):
-            rows: dict[int, list[int]] = {}
-            choices = dict(ask(self.selector, group, half))
-            for i, choice in choices.items():
-                if choice.abstained:
-                    reason = f"the choice abstained: {choice.reason}"
-                    yield first + i, replace(choice, scope=self.scope, reason=reason)
-                else:
-                    rows.setdefault(choice.chosen, []).append(i)
-            for k, mine in sorted(rows.items()):
-                own = _apart(self.experts[k], half, k)
-                for number, answer in ask(self.experts[k], [group[i] for i in mine], own):
-                    i = mine[number]
-                    changed = {"scope": self.scope, "choice": choices[i]}
-                    if answer.abstained:
-                        changed["reason"] = f"expert {k}, which was chosen, abstained: {answer.reason}"
-                    yield first + i, replace(answer, **changed)
+            settled = self._by_rule(self.selector, group, half) if isinstance(self.selector, Threshold) else (
+                self._by_choice(self.selector, group, half, ask)
+            )  # fmt: skip
+            yield from ((first + i, replace(outcome, scope=self.scope)) for i, outcome in settled)
             first += len(group)
+
+    def _by_rule(self, rule: Threshold, group: list[torch.Tensor], half: Any) -> Iterator[tuple[int, Any]]:
+        """Both experts' votes at once; the rule says what follows from them."""
+        plans = [_apart(expert, half, k) for k, expert in enumerate(self.experts)]
+        each = rule.certify_each if isinstance(half, CertifyPlan) else rule.predict_each
+        return each(self.experts, group, plans)
+
+    def _by_choice(
+        self,
+        selector: SmoothedClassifier,
+        group: list[torch.Tensor],
+        half: AnyPlan,
+        ask: Callable[[Any, Any, AnyPlan], Iterable[tuple[int, Any]]],
+    ) -> Iterator[tuple[int, Any]]:
+        """The choice at α/2; then the chosen experts at α/2, each asked about all of its inputs together."""
+        rows: dict[int, list[int]] = {}
+        choices = dict(ask(selector, group, half))
+        for i, choice in choices.items():
+            if choice.abstained:
+                yield i, replace(choice, reason=f"the choice abstained: {choice.reason}")
+            else:
+                rows.setdefault(choice.chosen, []).append(i)
+        for k, mine in sorted(rows.items()):
+            own = _apart(self.experts[k], half, k)
+            for number, answer in ask(self.experts[k], [group[i] for i in mine], own):
+                changed = {"choice": choices[mine[number]], "scope": self.scope}
+                if answer.abstained:
+                    changed["reason"] = f"expert {k}, which was chosen, abstained: {answer.reason}"
+                yield mine[number], replace(answer, **changed)
 
     # --- what runs ask of a classifier ---
 
     @property
     def parts(self) -> tuple[SmoothedClassifier, ...]:
-        """The smoothed classifiers that it is made of, the selector first."""
-        return (self.selector, *self.experts)
+        """The smoothed classifiers that it is made of, a selector first."""
+        return self.experts if isinstance(self.selector, Threshold) else (self.selector, *self.experts)
 
     @property
     def num_classes(self) -> int:
@@ -142,7 +163,7 @@ class Routed:
     @property
     def grid(self) -> Grid | None:
         """The grid of inputs and noise, the same for all parts; None in real arithmetic."""
-        return self.selector.grid
+        return self.parts[0].grid
 
     @property
     def precision(self) -> str | None:
@@ -162,14 +183,14 @@ class Routed:
     def identity(self) -> str | None:
         """A hash of every part with its law and noise; None if a part cannot be identified."""
         known = [(part.identity(), repr(part.law), part.M.record().state) for part in self.parts]
-        how = (type(self.selector).__name__, getattr(self.selector, "threshold", None))
+        how = ("Threshold", self.selector.threshold, self.selector.veto) if isinstance(self.selector, Threshold) else ()
         if any(model is None for model, *_ in known):
             return None
         return "routed:" + hashlib.sha256(repr((how, known)).encode()).hexdigest()
 
     def seeded(self, plan: AnyPlan, seed: Seed, data_hash: str) -> AnyPlan:
-        """The plan with its seed, as the selector makes it."""
-        return self.selector.seeded(plan, seed, data_hash)
+        """The plan with its seed, as the first part makes it."""
+        return self.parts[0].seeded(plan, seed, data_hash)
 
     def counting(self, plan: AnyPlan) -> AnyPlan:
         """The plan as it is; each part counts all draws of its own noise, or refuses to."""
@@ -179,7 +200,7 @@ class Routed:
 
     def norm_for(self, norm: float | None, budget: Budget | None) -> Any:
         """The norm of the radius."""
-        return self.selector.norm_for(norm, budget)
+        return self.parts[0].norm_for(norm, budget)
 
     def check_inputs(self, x: torch.Tensor, norm: float | None = None) -> list[torch.Tensor]:
         """The inputs as a list, each (1, *event) on the models' device; raises an error before any work."""
@@ -188,7 +209,10 @@ class Routed:
 
     def on_grid(self, step: Any) -> Routed:
         """The same router on the grid of this step; None: in real arithmetic."""
-        return type(self)(self.selector.on_grid(step), [expert.on_grid(step) for expert in self.experts])
+        experts = [expert.on_grid(step) for expert in self.experts]
+        if isinstance(self.selector, Threshold):
+            return Routed(replace(self.selector, g=experts[0]), experts)
+        return Routed(self.selector.on_grid(step), experts)
 
     def holding(self, held: Held | None) -> Routed:
         """Itself: there are no held columns."""

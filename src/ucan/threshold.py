@@ -1,23 +1,244 @@
-"""A selector without a network of its own: the widest noise answers where its top probability is above τ."""
+"""A selector without a network of its own: the wide noise answers with a class that is probable enough, else the narrow one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from ucan.bounds import lower_bound, upper_bound
-from ucan.certificate import Abstention, Level
+from ucan.bounds import lower_bound, majority_p_value, upper_bound
+from ucan.certificate import Abstention, Certificate, Level, Prediction, Scope
 from ucan.engine import Setup
 from ucan.errors import InvalidInput
+from ucan.evidence import Evidence
 from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan
 from ucan.region import Region
-from ucan.rounding import ceil_digits, floor_digits
-from ucan.smoothed import NAMING, SmoothedClassifier
+from ucan.rounding import floor_digits
+from ucan.smoothed import NAMING, SmoothedClassifier, largest_other
 from ucan.votes import Votes
+
+HALF = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Threshold:
+    """The rule of a router with two experts, a wide noise and a narrow one; no network chooses.
+
+    Expert 0 answers with a class that has more than ``threshold`` under its noise, if the class has more than ``veto`` under
+    that of expert 1. Otherwise expert 1 answers.
+
+    g: expert 0 itself, with the wide noise.
+    threshold: τ, at least 1/2 and below 1, so that one class at most has more.
+    veto: ν, 0 or more and below 1/2; 0: expert 1 has none. With a veto τ is 1/2.
+
+    What is certified is the router's answer, not which expert gives it (docs/router.md): class c is answered where expert 0
+    surely answers it, and where expert 1 surely answers it and expert 0 surely answers no *other* class.
+    """
+
+    g: SmoothedClassifier
+    threshold: float = HALF
+    veto: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("threshold", HALF, 1.0), ("veto", 0.0, HALF)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not (isinstance(value, int | float) and low <= value < high):
+                raise InvalidInput(f"{name} must be a number of at least {low:g} and below {high:g}, got {value!r}.")
+        if self.veto and self.threshold != HALF:
+            raise InvalidInput(f"with a veto the threshold is 1/2, got {self.threshold!r}: leave one of them out.")
+
+    def check(self, experts: Sequence[SmoothedClassifier]) -> None:
+        """Refuse experts that this rule says nothing about."""
+        if len(experts) != 2 or experts[0] is not self.g:
+            raise InvalidInput("a threshold is for two experts, and the first one is the classifier it was made of.")
+        for expert in experts[: 2 if self.veto else 1]:
+            if expert.M.redrawn or expert.M.own_norm is not None:
+                raise InvalidInput(f"a threshold needs noise x + μ + Σε, not {expert.M.describe()}.")
+
+    def level_of(self, number: int) -> float:
+        """The threshold that the probabilities of this expert are held against."""
+        return (self.threshold, self.veto)[number]
+
+    def certify_each(
+        self, experts: Sequence[SmoothedClassifier], inputs: Sequence[torch.Tensor], plans: Sequence[CertifyPlan]
+    ) -> Iterator[tuple[int, Certificate | Abstention]]:
+        """Yield (number, outcome) for inputs (1, *event); each expert has a plan of its own, at half of α."""
+        plan = plans[0]
+        if plan.stop is not None or plan.bound != "binary" or plan.budget is not None:
+            raise InvalidInput(
+                "a threshold is certified by the binary bound, without stop= and budget=: leave them out."
+            )
+        for i, sides in _counted(experts, inputs, plans, {"select": plan.n0, "estimate": plan.n}):
+            ways = [
+                made
+                for number, level in self._ways(sides)
+                if isinstance(answer := sides[number].certified(), Certificate)
+                and (made := replace(answer, choice=level, scope=_scope(sides))).radius > 0
+            ]
+            yield i, max(ways, key=lambda made: made.radius) if ways else _unsure(sides, plan.norm)
+
+    def predict_each(
+        self, experts: Sequence[SmoothedClassifier], inputs: Sequence[torch.Tensor], plans: Sequence[PredictPlan]
+    ) -> Iterator[tuple[int, Prediction | Abstention]]:
+        """Yield (number, outcome) for inputs (1, *event)."""
+        if plans[0].stop or plans[0].test != "majority":
+            raise InvalidInput("a threshold takes all of its votes, by the majority test: leave stop= and test= out.")
+        for i, sides in _counted(experts, inputs, plans, {"select": NAMING, "predict": plans[0].n}):
+            found = (
+                replace(answer, choice=level, scope=_scope(sides))
+                for number, level in self._ways(sides)
+                if (answer := sides[number].predicted()) is not None
+            )
+            yield i, next(found, _unsure(sides, None))
+
+    def _ways(self, sides: Sequence[_Side]) -> Iterator[tuple[int, Level]]:
+        """(expert, what must hold beside its answer) of each way to be sure of the router's answer.
+
+        All ways are about one class, which other votes chose; then four bounds are used at most, each at α/4, and all of
+        them hold at once. Where these votes name two classes, the rule applied to them says which one.
+        """
+        wide, narrow = sides
+        allowed = not self.veto or narrow.share(wide.top) > self.veto
+        takes = wide.share(wide.top) > self.threshold and allowed
+        if wide.top == narrow.top or takes:
+            yield from _sure(0, (narrow if self.veto else wide).level(self, True, wide.top))
+        if wide.top == narrow.top or not takes:
+            yield from _sure(1, wide.level(self, False, narrow.top))
+            if self.veto:
+                yield from _sure(1, narrow.level(self, False, narrow.top))
+
+
+def _sure(number: int, level: Level | None) -> Iterator[tuple[int, Level]]:
+    if level is not None:
+        yield number, level
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The votes of one expert on one input: those that name its class, and n others, which bound probabilities."""
+
+    number: int
+    g: SmoothedClassifier
+    M: Generator
+    x: torch.Tensor
+    selection: torch.Tensor
+    votes: Votes
+    setup: Setup
+    plan: CertifyPlan | PredictPlan
+
+    @property
+    def top(self) -> int:
+        """The class that it names."""
+        return int(self.selection.argmax())
+
+    @property
+    def norm(self) -> float | None:
+        """The norm asked for."""
+        return self.plan.norm if isinstance(self.plan, CertifyPlan) else None
+
+    def share(self, c: int) -> float:
+        """The share of a class among the votes that name one."""
+        return float(self.selection[c]) / float(self.selection.sum().clamp_min(1))
+
+    def evidence(self, bound: str) -> Evidence:
+        """The record of these votes."""
+        n0 = self.plan.n0 if isinstance(self.plan, CertifyPlan) else NAMING
+        return self.g.engine.evidence(self.setup, self.x, self.votes, self.selection, n0, self.plan.n, self.plan, bound)
+
+    def level(self, rule: Threshold, above: bool, c: int) -> Level | None:
+        """What is sure of a class, or of all others, against this expert's threshold; None if nothing is."""
+        made = level_at(
+            self.g, self.M, self.x, self.evidence("binary"), rule.level_of(self.number), above, c, self.norm
+        )
+        return None if made is None else replace(made, of=self.number)
+
+    def certified(self) -> Certificate | Abstention:
+        """The certificate of the class that it names, at half of the level: its level has the other half."""
+        assert isinstance(self.plan, CertifyPlan), "there is a norm to certify in"
+        tau = self.g.arithmetic_error(self.M, self.x)
+        p = level_bound(self.votes.counts, self.top, True, self.plan.n, self.plan.level, tau)
+        return self.g.conclude(self.M, self.x, self.top, p, None, self.evidence("binary"), self.plan)
+
+    def predicted(self) -> Prediction | None:
+        """Its class, if that surely has a majority; None if not."""
+        tau = self.g.arithmetic_error(self.M, self.x)
+        p_value = majority_p_value(int(self.votes.counts[self.top]), self.plan.n, 0.5 + tau)
+        if p_value > self.plan.level / 2:
+            return None
+        return Prediction(None, self.M.scope, self.evidence("majority"), prediction=self.top, p_value=p_value)
+
+
+def _counted(
+    experts: Sequence[SmoothedClassifier],
+    inputs: Sequence[torch.Tensor],
+    plans: Sequence[Any],
+    phases: dict[str, int],
+) -> Iterator[tuple[int, list[_Side]]]:
+    """The votes of every expert on each input."""
+    streams = (g.engine.counted(inputs, plan, phases) for g, plan in zip(experts, plans, strict=True))
+    for each in zip(*streams, strict=True):
+        yield (
+            each[0][1],
+            [
+                _Side(k, experts[k], request.M, request.x, select.counts, votes, setup, plans[k])
+                for k, (setup, _, request, (select, votes)) in enumerate(each)
+            ],
+        )
+
+
+def _scope(sides: Iterable[_Side]) -> Scope:
+    return "pipeline" if all(side.M.scope == "pipeline" for side in sides) else "frozen"
+
+
+def _unsure(sides: Iterable[_Side], norm: float | None) -> Abstention:
+    """The outcome where no way is sure."""
+    shown = [
+        f"class {side.top} has at least "
+        f"{floor_digits(level_bound(side.votes.counts, side.top, True, side.plan.n, side.plan.level, 0.0), 4)} for expert "
+        f"{side.number}"
+        for side in sides
+    ]
+    first = next(iter(sides))
+    reason = f"neither expert surely answers: {', '.join(shown)}"
+    return Abstention(norm, first.M.scope, first.evidence("binary"), reason)
+
+
+def level_at(
+    g: SmoothedClassifier, M: Generator, x: torch.Tensor, evidence: Evidence, threshold: float, above: bool, c: int,
+    norm: float | None,
+) -> Level | None:  # fmt: skip
+    """The level that this evidence bears at x (1, *event), under the noise M that is held there; None if it bears none."""
+    p = level_bound(evidence.counts, c, above, evidence.n, evidence.alpha, g.arithmetic_error(M, x))
+    if (p > threshold) != above:
+        return None
+    region = level_region(g, M, x, p, above, threshold, 2 if norm is None else norm)
+    return None if region is None else Level(norm, M.scope, evidence, threshold, above, c, p, region)
+
+
+def level_bound(counts: Any, c: int, above: bool, n: int, alpha: float, tau: float) -> float:
+    """Above: a lower bound on a class's probability. Below: an upper bound on every other class's, by the most voted of them.
+
+    Each at α/2. Of the other classes, the most voted one has at least as many votes as the truly most probable, c*, which is
+    no random choice; so with probability at least 1 − α/2 its bound is not below P(c*), the largest of all.
+    """
+    if above:
+        return max(0.0, lower_bound(int(counts[c]), n, alpha / 2) - tau)
+    return min(1.0, upper_bound(largest_other(torch.as_tensor(counts), c), n, alpha / 2) + tau)
+
+
+def level_region(
+    g: SmoothedClassifier, M: Generator, x: torch.Tensor, p: float, above: bool, threshold: float, norm: float
+) -> Region | None:
+    """Where a probability that is bounded by p stays on its side of a threshold, rounding paid; None if nothing is left."""
+    sample = M.region(g.law, 0.75, norm, x)
+    have, floor = (p, threshold) if above else (1 - p, 1 - threshold)
+    radius = crossing(g.law, have, floor, sample.norm, x.numel())
+    region = Region.sharing(sample.scale, radius, sample.norm, sample.shape)
+    return region if g.grid is None else g.grid.region(region, x)
 
 
 def crossing(law: Law, p: float, floor: float, norm: float, dim: int) -> float:
@@ -38,99 +259,3 @@ def crossing(law: Law, p: float, floor: float, norm: float, dim: int) -> float:
     while low < (middle := (low + high) / 2) < high and high - low > 1e-14 * high:
         low, high = (middle, high) if stays(middle) else (low, middle)
     return low
-
-
-class Threshold(SmoothedClassifier):
-    """The selector of a router with two experts: expert 0 where g's most probable class has more than τ, else expert 1.
-
-    g: a smoothed classifier, in the usual case expert 0 itself, with the widest noise; it is taken over as it is.
-    threshold: τ, at least 1/2 and below 1.
-
-    n0 votes say which side is tested, n others decide: above, if the lower bound on that class exceeds τ; below, if the upper
-    bound on the most voted class, which bounds every class (docs/router.md), is under τ. An outcome is a ``Level``.
-    """
-
-    def __init__(self, g: SmoothedClassifier, threshold: float) -> None:
-        if isinstance(threshold, bool) or not (isinstance(threshold, int | float) and 0.5 <= threshold < 1):
-            raise InvalidInput(f"threshold must be a number of at least 1/2 and below 1, got {threshold!r}.")
-        e = g.engine
-        super().__init__(g.f.model, g.law, g.M, g.f.num_classes, e.backend, e.precision, e.model_id, g.step)
-        if g.M.redrawn or g.M.own_norm is not None:
-            raise InvalidInput(f"a threshold needs noise x + μ + Σε, not {g.M.describe()}.")
-        self.threshold = float(threshold)
-
-    def __repr__(self) -> str:
-        return f"Threshold({super().__repr__()}, {self.threshold!r})"
-
-    @property
-    def num_classes(self) -> int:
-        """The number of experts that it chooses among."""
-        return 2
-
-    def on_grid(self, step: Any) -> Threshold:
-        """The same selector on the grid of this step."""
-        return Threshold(super().on_grid(step), self.threshold)
-
-    def certify_each(  # type: ignore[override]
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
-    ) -> Iterator[tuple[int, Level | Abstention]]:
-        """Yield (number, outcome) for inputs (1, *event)."""
-        if plan.stop is not None or plan.bound != "binary" or plan.budget is not None:
-            raise InvalidInput(
-                "a threshold is certified by the binary bound, without stop= and budget=: leave them out."
-            )
-        phases = {"select": plan.n0, "estimate": plan.n}
-        for setup, i, request, (select, votes) in self.engine.counted(inputs, plan, phases):
-            yield i, self._level(setup, request.M, request.x, select.counts, votes, plan, plan.norm, plan.n0)
-
-    def predict_each(  # type: ignore[override]
-        self, inputs: Iterable[torch.Tensor], plan: PredictPlan
-    ) -> Iterator[tuple[int, Level | Abstention]]:
-        """Yield (number, outcome) for inputs (1, *event)."""
-        if plan.stop:
-            raise InvalidInput("a threshold takes all of its votes: leave stop= out.")
-        for setup, i, request, (select, votes) in self.engine.counted(
-            inputs, plan, {"select": NAMING, "predict": plan.n}
-        ):
-            yield i, self._level(setup, request.M, request.x, select.counts, votes, plan, None, NAMING)
-
-    def _level(
-        self, setup: Setup, M: Generator, x: torch.Tensor, select: torch.Tensor, votes: Votes,
-        plan: CertifyPlan | PredictPlan, norm: float | None, n0: int,
-    ) -> Level | Abstention:  # fmt: skip
-        """Which side of τ the top probability is on, and how far that stays so."""
-        evidence = self.engine.evidence(setup, x, votes, select, n0, plan.n, plan, "binary")
-        c_A, tau = int(select.argmax()), self.arithmetic_error(M, x)
-        above = int(select[c_A]) > self.threshold * n0
-        p = level_bound(evidence.counts, c_A, above, plan.n, plan.level, tau)
-        if not (p > self.threshold if above else p < self.threshold):
-            side = (
-                f"the lower bound {floor_digits(p, 6)} on class {c_A}"
-                if above
-                else f"the upper bound {ceil_digits(p, 6)}"
-            )
-            reason = f"{side} is not {'above' if above else 'below'} the threshold {self.threshold:g}"
-            return Abstention(norm, M.scope, evidence, reason)
-        region = self.level_region(M, x, p, above, 2 if norm is None else norm)
-        if region is None:
-            return Abstention(norm, M.scope, evidence, "rounding the input to its step takes all of the radius")
-        return Level(norm, M.scope, evidence, self.threshold, above, c_A, p, region)
-
-    def level_region(self, M: Generator, x: torch.Tensor, p: float, above: bool, norm: float) -> Region | None:
-        """Where the top probability stays on this side, rounding paid; None if nothing is left."""
-        sample = M.region(self.law, 0.75, norm, x)
-        have, floor = (p, self.threshold) if above else (1 - p, 1 - self.threshold)
-        radius = crossing(self.law, have, floor, sample.norm, x.numel())
-        region = Region.sharing(sample.scale, radius, sample.norm, sample.shape)
-        return region if self.grid is None else self.grid.region(region, x)
-
-
-def level_bound(counts: Any, c_A: int, above: bool, n: int, alpha: float, tau: float) -> float:
-    """Above: a lower bound on the class's probability. Below: an upper bound on every class's, by the most voted one.
-
-    The most voted class has at least as many votes as the truly most probable one, c*, which is no random choice; so with
-    probability at least 1 − α its bound is not below P(c*), and P(c*) is the largest of all.
-    """
-    if above:
-        return max(0.0, lower_bound(int(counts[c_A]), n, alpha) - tau)
-    return min(1.0, upper_bound(int(max(counts)), n, alpha) + tau)

@@ -30,7 +30,7 @@ from ucan.sidecar import exact_hash, input_hash
 from ucan.sizes import alm_of
 from ucan.smoothed import EXACT, SmoothedClassifier, largest_other
 from ucan.stopping import parse_stop
-from ucan.threshold import Threshold, level_bound
+from ucan.threshold import Threshold, level_bound, level_region
 from ucan.votes import Stream, Votes
 
 ARE, FOLLOWS = ("are", "are not"), ("follows", "does not follow")
@@ -181,10 +181,14 @@ def _verify_routed(
     choice, expert = certificate.choice, certificate.expert
     if choice is None or expert is None or not 0 <= expert < len(g.experts):
         raise InvalidInput(f"this certificate names none of the router's {len(g.experts)} experts.")
-    if isinstance(g.selector, Threshold) and not isinstance(choice, Level):
-        raise InvalidInput("the router chooses by a threshold, and the certificate's choice is by a selector.")
+    rule = g.selector
+    if isinstance(rule, Threshold) != isinstance(choice, Level):
+        by = "a selector" if isinstance(choice, Certificate) else "a threshold"
+        raise InvalidInput(f"the certificate's choice is by {by}, and that of the router is not.")
     parts = {
-        "choice": (_verify_level if isinstance(choice, Level) else verify)(choice, g.selector, x, n, alpha / 2, seed),
+        "choice": _verify_level(choice, rule, g.experts[choice.of], x, n, alpha / 2, seed)
+        if isinstance(rule, Threshold)
+        else verify(choice, rule, x, n, alpha / 2, seed),
         "answer": verify(certificate.answer, g.experts[expert], x, n, alpha / 2, seed),
     }
     checks = tuple(
@@ -204,13 +208,9 @@ def _verify_routed(
 
 
 def _verify_level(
-    level: Level, g: SmoothedClassifier, x: torch.Tensor, n: int | None, alpha: float, seed: int | None
+    level: Level, rule: Threshold, g: SmoothedClassifier, x: torch.Tensor, n: int | None, alpha: float, seed: int | None
 ) -> Verdict:
-    """Whether the claim that a top probability is on one side of a threshold stands for this selector."""
-    if not isinstance(g, Threshold):
-        return Verdict(
-            (Check("kind", False, "the certificate's choice is by a threshold, and the router's is not"),), 0, alpha
-        )
+    """Whether a claim about a threshold stands for this rule and for g, the expert that the claim is about."""
     n, x, evidence = max(LEAST, level.evidence.n) if n is None else n, x.to(g.f.device or x.device), level.evidence
     held = g.M.at(x)
     like = Certificate(level.norm, level.scope, evidence, level.top, 0.0, None, level.region, 0.0, held(x)[0].cpu())
@@ -218,15 +218,19 @@ def _verify_level(
     allowed = level_bound(evidence.counts, level.top, level.above, evidence.n, evidence.alpha, tau)
     fixed = evidence.bound == "binary" and evidence.ballot(level.top).fixed  # Clopper–Pearson holds for no other n
     enough = fixed and (level.p <= allowed * SLACK if level.above else level.p * SLACK >= allowed)
-    most = g.level_region(held, x, level.p, level.above, 2 if level.norm is None else level.norm)
+    norm = 2 if level.norm is None else level.norm
+    most = level_region(g, held, x, level.p, level.above, level.threshold, norm)
     fits = most is not None and level.region.radius <= most.radius * SLACK and level.region.norm == most.norm
     votes = g.votes(x, n, random_seed() if seed is None else seed, "verify", _precision(like, g, x))
     scope, _ = _scope(like, g, x, None)
+    mine = rule.level_of(level.of)
+    # Where expert 1 has a veto, that expert 0 is above its threshold says too little.
+    asked = mine == level.threshold and (not level.above or level.of == (1 if rule.veto else 0))
     checks = (
         scope,
         *_same_checks(like, g, x),
-        _check("threshold", f"{g.threshold:g}", g.threshold == level.threshold, ("is", "is not"), "the certificate's"),
-        _check("bound", f"p = {_shown(level)}", enough, FOLLOWS, f"from the counts at alpha = {evidence.alpha:g}"),
+        _check("threshold", f"{mine:g} of expert {level.of}", asked, ("is", "is not"), "what the claim must be about"),
+        _check("bound", f"p = {_shown(level)}", enough, FOLLOWS, f"from the counts at alpha = {evidence.alpha / 2:g}"),
         _check("radius", f"the region's radius {floor_significant(level.region.radius)}", fits, FOLLOWS, "from p"),
         _level_votes(level, votes, n, alpha, tau),
     )
@@ -240,12 +244,12 @@ def _shown(level: Level) -> str:
 
 
 def _level_votes(level: Level, votes: Votes, n: int, alpha: float, tau: float) -> Check:
-    """Whether fresh votes reject the claimed p: of the class from below, or of the most voted class from above."""
+    """Whether fresh votes reject the claimed p: of the class from below, or of the most voted other class from above."""
     if level.above:
         hits = int(votes.counts[level.top])
         surprise = at_most_p_value(hits, n, max(0.0, level.p - tau))
-    else:  # over all classes
-        hits = int(votes.counts.max())
+    else:  # over all other classes
+        hits = largest_other(votes.counts, level.top)
         surprise = min(1.0, len(votes.counts) * majority_p_value(hits, n, min(1.0, level.p + tau)))
     side = "at least" if level.above else "at most"
     return Check(
@@ -555,14 +559,17 @@ def claimable(certificate: Certificate) -> tuple[float, float | None]:
     return bound.probabilities(certificate.evidence.ballot(certificate.prediction))
 
 
-def same_noise(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, tolerance: float = 1e-5) -> bool:
+def same_noise(
+    certificate: Certificate | Level, g: SmoothedClassifier, x: torch.Tensor, tolerance: float = 1e-5
+) -> bool:
     """Whether Σ and μ of the certificate are those of g at x (1, *event), up to a relative tolerance.
 
     μ is compared relative to the noise: a difference that is small compared with Σε changes no vote.
     """
     mu, scale = g.M.at(x)(x)
     real = as_scale(scale).to("cpu")
-    mean = torch.zeros(()) if certificate.mean is None else certificate.mean
+    stated = certificate.mean if isinstance(certificate, Certificate) else mu.cpu()  # a level does not state its μ
+    mean = torch.zeros(()) if stated is None else stated
     apart = mean.double().expand(x.shape).cpu() - mu.cpu().double().expand(x.shape)
     beside = real.solve(apart).abs().max() / g.law.scale
     return same_map(certificate.region.scale, real, x.shape[1:], tolerance) and float(beside) <= tolerance

@@ -8,8 +8,9 @@ from ucan.arithmetic import REAL
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput, UcanError
 from ucan.plan import CertifyPlan, random_seed
-from ucan.questions.looks import looks_of, question_stop
-from ucan.questions.record import Answer
+from ucan.questions.looks import Look, looks_of, question_stop
+from ucan.questions.record import SLACK, Answer
+from ucan.questions.shift import Shift
 from ucan.questions.smoothed import Smoothed
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
@@ -44,6 +45,8 @@ def verify_answer(
     x = x.to(g.f.device or x.device)
     n = max(LEAST, evidence.n) if n is None else n
     checks = [*_same(answer, g, x), *_looks(answer)]
+    if all(check.passed for check in checks):
+        checks.append(_follows(answer, g, x))
     if all(check.passed for check in checks):
         precision = evidence.precision if evidence.copy else None
         (kept,) = g.kept(x, n, random_seed() if seed is None else seed, "verify", precision)
@@ -83,13 +86,36 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
 
 
 def _looks(answer: Answer) -> list[Check]:
-    """Whether the answers were looked at as the rule has it; no check without a rule."""
+    """Whether the answers were looked at as the rule has it, and the bound's name says so; no check without a rule."""
     evidence = answer.evidence
-    if evidence.stop is None and not evidence.looks and evidence.cap in (None, evidence.n):
+    if (
+        " look " not in evidence.bound
+        and evidence.stop is None
+        and not evidence.looks
+        and evidence.cap in (None, evidence.n)
+    ):
         return []
     same = evidence.stop is not None and evidence.cap is not None and evidence.looks == looks_of(evidence.cap)
+    same = same and evidence.bound.endswith(Look.suffix(evidence.n, evidence.looks))
     told = "those of the rule" if same else "not those of the rule"
     return [Check("looks", same, f"the numbers of answers at which they were looked at are {told}")]
+
+
+def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
+    """Whether the claim follows: its bounds from the counts that the evidence has, its radii from its bounds."""
+    evidence = answer.evidence
+    try:
+        shift = Shift.at(g.M.at(x), x, g.sizes, answer.region.norm if answer.norm is None else answer.norm)
+        if abs(answer.tau - shift.tau) > SLACK * shift.tau:
+            return Check(
+                "claim", False, f"the arithmetic costs {shift.tau:.3g} here, and {answer.tau:.3g} in the answer"
+            )
+        bounded = answer.bounded(Look.at(evidence.n, evidence.looks, evidence.alpha))
+        follows = bounded and answer.follows(shift)
+    except (UcanError, IndexError, ValueError, RuntimeError) as error:  # lists of other lengths, classes that are none
+        return Check("claim", False, f"the answer's numbers do not fit together: {error}")
+    about = "its bounds do not follow from its votes" if not bounded else "its radii do not follow from its bounds"
+    return Check("claim", follows, "its bounds and radii follow" if follows else about)
 
 
 def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
@@ -108,11 +134,9 @@ def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
         family=evidence.family,
         block=evidence.block,
     )
-    ((_, found),) = g.ask_each(g.check_inputs(x, plan.norm), plan, answer.question())
-    same = (
-        isinstance(found, type(answer))
-        and found.content(None) == answer.content(None)
-        and found.evidence.n == evidence.n
-    )
+    with g.engine.running(evidence.backend):
+        ((_, found),) = g.ask_each(g.check_inputs(x, plan.norm), plan, answer.question())
+    counted = [(e.counts, e.invalid, e.selection, e.n, e.bound) for e in (found.evidence, evidence)]
+    same = isinstance(found, type(answer)) and found.content(None) == answer.content(None) and counted[0] == counted[1]
     told = "its own noise, drawn again, leads to" if same else "its own noise, drawn again, does not lead to"
     return [Check("replay", same, f"{told} this answer")]

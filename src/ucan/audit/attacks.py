@@ -13,8 +13,7 @@ import torch
 
 from ucan.arithmetic import ROUNDED
 from ucan.audit.balls import Ball
-from ucan.audit.claims import Sized
-from ucan.certificate import Certificate
+from ucan.audit.claims import Claim, Sized
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import as_answer, forward_size
 
@@ -39,7 +38,8 @@ PULLS = 64
 class Aim:
     """The target of an attack: the votes of g for class ``c_A`` near x (1, *event), inside ``ball``.
 
-    With ``pair`` the class has to lose against one rival (a two-class certificate), else against all others together.
+    With ``pair`` the class has to lose against one rival (a two-class certificate), else against all others together. With
+    ``raises`` another class has to rise, whichever does. ``floor`` is the share of votes below which the claim is broken.
     ``enough`` is called with perturbations (batch, *event) that seem finished; the attack ends when it returns True.
     """
 
@@ -50,9 +50,23 @@ class Aim:
     ball: Ball
     rng: torch.Generator
     enough: Callable[[torch.Tensor], bool]
+    raises: bool = False
+    floor: float = 0.5
+
+    def held(self, votes: torch.Tensor) -> torch.Tensor:
+        """Which votes (draws, points) are for the claim: those of its class, or all but the strongest other's."""
+        if not self.raises:
+            return votes == self.c_A
+        others = torch.nn.functional.one_hot(votes.clamp_min(0), max(self.g.f.num_classes, int(votes.max()) + 1)).sum(0)
+        others[:, self.c_A] = -1
+        return votes != others.argmax(1)
+
+    def fooled(self, share: torch.Tensor) -> torch.Tensor:
+        """At which points hardly a vote is left for the claim."""
+        return share <= 2 * self.floor * FOOLED
 
 
-def covered_step(g: SmoothedClassifier, certificate: Certificate) -> float | torch.Tensor | None:
+def covered_step(g: SmoothedClassifier, certificate: Claim) -> float | torch.Tensor | None:
     """The step of the changes for which a certificate of g holds; None if it holds for any change."""
     return None if certificate.evidence.arithmetic.endswith(ROUNDED) else g.step
 
@@ -217,7 +231,7 @@ class _Search:
         self.best = torch.where(better[:, None], self.u, self.best)
         self.best_gain = torch.where(better, gain, self.best_gain)
         ball = self.aim.ball
-        if (fooled := share <= FOOLED).any() and self.aim.enough(ball.place(self.u[fooled])):
+        if (fooled := self.aim.fooled(share)).any() and self.aim.enough(ball.place(self.u[fooled])):
             self.found = ball.place(self.u[fooled])
             return
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
@@ -251,7 +265,7 @@ def _gains(searches: Sequence[_Search], draws: int) -> Iterator[tuple[torch.Tens
         gains = [_gain(output, s) for output, s in zip(outputs, searches, strict=True)]
         gradients = torch.autograd.grad(torch.cat(gains).sum(), us)
     for search, gain, gradient, output in zip(searches, gains, gradients, outputs, strict=True):
-        share = (output.argmax(-1) == search.aim.c_A).to(gain.dtype).mean(0)
+        share = search.aim.held(output.argmax(-1)).to(gain.dtype).mean(0)
         yield gain.detach().nan_to_num(-torch.inf), gradient, share
 
 
@@ -259,6 +273,9 @@ def _gain(output: torch.Tensor, search: _Search) -> torch.Tensor:
     c_A = torch.tensor([search.aim.c_A], device=output.device)
     logp = _sharpened(output, c_A).log_softmax(-1).logsumexp(0)  # (batch, classes), up to the constant log(draws)
     others = logp.index_fill(1, c_A, -torch.inf)
+    if search.aim.raises:
+        best = others.argmax(1, keepdim=True)
+        return logp.gather(1, best)[:, 0] - logp.scatter(1, best, -torch.inf).logsumexp(1)
     return torch.where(search.rival, others.amax(1), others.logsumexp(1)) - logp[:, search.aim.c_A]
 
 
@@ -286,7 +303,7 @@ def black_box_attack(aim: Aim, steps: int, draws: int) -> torch.Tensor:
         drift = drift + score.sum(0, keepdim=True)
         parent = u[share.argmin()][None]
         parents.append(parent)
-        if share.min() <= FOOLED and aim.enough(ball.place(parent)):
+        if aim.fooled(share.min()) and aim.enough(ball.place(parent)):
             return ball.place(parent)
         left = 1 - step / steps
         towards = ball.ascent(drift, wide)
@@ -304,7 +321,7 @@ def _shares(aim: Aim, u: torch.Tensor, votes: int) -> tuple[torch.Tensor, torch.
     shares, scores = [], []
     for some in z.split(part):
         noisy = g.M.perturb(some, g.law, votes, aim.rng)
-        held = g.f(g.M.view(noisy.flatten(0, 1))).reshape(votes, len(some)) == aim.c_A
+        held = aim.held(g.f(g.M.view(noisy.flatten(0, 1))).reshape(votes, len(some)))
         weight = held.to(u.dtype) - held.to(u.dtype).mean(0)
         pull = -torch.einsum("nb,nbd->bd", weight, noisy.flatten(2)) / votes
         shares.append(held.to(u.dtype).mean(0))

@@ -10,10 +10,11 @@ from dataclasses import replace
 import torch
 
 from ucan.audit.attacks import chains
-from ucan.audit.claims import share
+from ucan.audit.claims import Claim, share
 from ucan.audit.decide import Decision
 from ucan.audit.judge import Budget, Judge
 from ucan.audit.ledger import Ledger
+from ucan.audit.stakes import Stake
 from ucan.audit.stateful import Witness, copied
 from ucan.audit.trials import MODES, STATEFUL, Attempt, Case, Mode, attempts_on, case_of, frozen_at, promises
 from ucan.certificate import Certificate
@@ -37,7 +38,7 @@ def modes_of(scope: str, asked: str) -> tuple[Mode, ...]:
 def audit(
     g: SmoothedClassifier,
     x: torch.Tensor,
-    certificate: Certificate,
+    certificate: Claim,
     mode: Mode = "live",
     factors: Iterable[float] = FACTORS,
     budget: Budget | None = None,
@@ -70,7 +71,7 @@ def audit(
 def attack(
     g: SmoothedClassifier,
     x: torch.Tensor,
-    certificate: Certificate,
+    certificate: Claim,
     mode: Mode = "live",
     factor: float = 0.9,
     budget: Budget | None = None,
@@ -90,7 +91,7 @@ def attack(
 
 def audit_all(
     g: SmoothedClassifier,
-    cases: Iterable[tuple[int, torch.Tensor, Certificate]],
+    cases: Iterable[tuple[int, torch.Tensor, Claim]],
     ledger: Ledger,
     mode: str = "both",
     factors: Iterable[float] = FACTORS,
@@ -129,7 +130,7 @@ def _side_by_side(dim: int, device: torch.device, budget: Budget) -> int:
 
 def _audit_group(
     g: SmoothedClassifier,
-    members: list[tuple[int, torch.Tensor, Certificate]],
+    members: list[tuple[int, torch.Tensor, Claim]],
     ledger: Ledger,
     mode: Mode,
     factors: list[float],
@@ -163,11 +164,11 @@ def _audit_group(
 
 
 def _known(
-    ledger: Ledger, idx: int, factors: Iterable[float], mode: Mode, certificate: Certificate, part: str
+    ledger: Ledger, idx: int, factors: Iterable[float], mode: Mode, certificate: Claim, part: str
 ) -> dict[float, Attempt]:
     """The finished attempts on this certificate; attempts on another certificate are refused."""
     known = {f: Attempt(**record) for f in factors if (record := ledger.get(idx, f, mode, part)) is not None}
-    claim = certificate.prediction, certificate.size, certificate.scope, certificate.evidence.input_hash
+    claim = Stake(certificate, True).c_A, certificate.size, certificate.scope, certificate.evidence.input_hash
     if any((a.prediction, a.radius, a.scope, a.claim) != claim for a in known.values()):
         raise InvalidInput(
             f"{ledger.folder} holds attacks on another certificate of input {idx}: give another folder with --out."
@@ -191,7 +192,7 @@ def _finish(
 def replay(
     g: SmoothedClassifier,
     x: torch.Tensor,
-    certificate: Certificate,
+    certificate: Claim,
     delta: torch.Tensor,
     mode: Mode = "live",
     budget: Budget | None = None,
@@ -207,7 +208,7 @@ def replay(
         raise InvalidInput("this δ is not inside the certificate's region, so it refutes nothing.")
     with copied(registry) as memory:
         origin = case_of(g, 0, x, certificate, memory).origin
-        if mode == "live" and memory is not None:
+        if mode == "live" and memory is not None and isinstance(certificate, Certificate):
             witness = Witness(g, memory, x, certificate, 1.0, budget)
             witness.look(delta.to(x.device))
             return witness.verdict()[0]

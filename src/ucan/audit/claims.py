@@ -1,4 +1,4 @@
-"""The set of changes that a certificate covers: its region, and the changes within its budget."""
+"""What can be attacked, and the changes that it covers: a region, and the changes within a budget."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Protocol
 
 import torch
 
-from ucan.certificate import Certificate
+from ucan.certificate import Certificate, Level
+
+# A certificate, or what a router claims of a probability.
+Claim = Certificate | Level
 
 
 class Sized(Protocol):
@@ -19,7 +22,7 @@ class Sized(Protocol):
 class Both:
     """The union of a region and a budget; a size is the smaller of the two fractions of what is claimed."""
 
-    def __init__(self, certificate: Certificate) -> None:
+    def __init__(self, certificate: Claim) -> None:
         assert certificate.budget is not None and certificate.budget_factor, "there is a claim about the budget"
         self.region, self.budget, self.factor = certificate.region, certificate.budget, certificate.budget_factor
 
@@ -29,14 +32,14 @@ class Both:
         return torch.minimum(inside, self.budget.size(delta) / self.factor)
 
 
-def claimed(certificate: Certificate) -> tuple[Sized, float]:
-    """The set that a certificate covers, and its limit."""
+def claimed(certificate: Claim) -> tuple[Sized, float]:
+    """The set that a claim covers, and its limit."""
     if certificate.budget is None or not certificate.budget_factor:
         return certificate.region, certificate.region.radius
     return Both(certificate), 1.0
 
 
-def share(certificate: Certificate, delta: torch.Tensor) -> float:
+def share(certificate: Claim, delta: torch.Tensor) -> float:
     """The size of a change (1, *event) as a fraction of what is claimed; inside if below 1."""
     inside, limit = claimed(certificate)
     return float(inside.size(delta)[0]) / limit

@@ -17,8 +17,8 @@ SURE, COUNT = 1e-10, 0.0005
 
 @dataclass(frozen=True)
 class Decision:
-    """``hits`` of ``total`` fresh votes were for the certified class; ``answer`` had the most. ``p_value`` is the probability
-    of so few if the certificate were true at this point.
+    """``hits`` of ``total`` fresh votes were for the claim; ``answer`` is the class with the most. ``p_value`` is the
+    probability of so few if the claim were true at this point.
     """
 
     broken: bool
@@ -50,6 +50,22 @@ def decide(
     # A tie does not count as a changed answer.
     answer = max(range(len(counts)), key=lambda c: (counts[c], c == c_A))
     return Decision(p_value <= level and (answer != c_A or not changed), answer, hits, total, p_value)
+
+
+def decide_level(
+    counts: Sequence[int], invalid: int, c_A: int, threshold: float, level: float, rival: int | None
+) -> Decision:
+    """Whether fresh votes at a point refute that class c_A has more than a threshold, or with ``rival`` that this one has not.
+
+    ``hits`` are the votes for the claim: those of c_A, or all but the rival's. A true claim is called broken with probability
+    at most ``level``, if the rival was chosen by other votes.
+    """
+    check_alpha(level)
+    total = sum(counts) + invalid
+    hits, floor = (counts[c_A], threshold) if rival is None else (total - counts[rival], 1 - threshold)
+    p_value = at_most_p_value(hits, total, floor) if total else 1.0
+    answer = max(range(len(counts)), key=lambda c: (counts[c], c == c_A))
+    return Decision(p_value <= level, answer, hits, total, p_value)
 
 
 def allowed_breaks(inputs: int, chance: float) -> int:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from scipy import special
 
 from ucan.audit.attacks import covered_step, reachable
-from ucan.audit.claims import claimed
-from ucan.audit.decide import SURE, Decision, decide, rival_of
+from ucan.audit.claims import Claim, claimed
+from ucan.audit.decide import SURE, Decision
+from ucan.audit.stakes import Stake, Tally
 from ucan.backends import PRECISIONS
 from ucan.catalogue import ATTACKS
-from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
 from ucan.smoothed import SmoothedClassifier
 
 # Candidates are screened in rounds: votes per round, and how many of the best remain after each round.
 ROUNDS, KEPT = (256, 1024, 4096), (4, 2)
-# Number of standard deviations to give a point up, and to call it clearly lost.
-GIVE_UP, CLEAR = 3.0, 2.0
-# A search may end at a point where the class's share is below this.
-LOST = 0.4
 # A break is tested again on at least AGAIN times the votes; no test takes more than MOST times ``check``.
 AGAIN, MOST = 10, 100
 
@@ -73,67 +67,10 @@ def derived_seed(seed: int, *purpose: Any) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
-def precision_of(certificate: Certificate) -> str | None:
+def precision_of(certificate: Claim) -> str | None:
     """The precision to request so that the classifier runs as certified; None for its own."""
     own = certificate.evidence.precision
     return own if own in PRECISIONS else None
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Votes at one point: for each class, and those for none."""
-
-    counts: tuple[int, ...]
-    invalid: int
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(tuple(map(sum, zip(self.counts, other.counts, strict=True))), self.invalid + other.invalid)
-
-    @property
-    def total(self) -> int:
-        """All votes."""
-        return sum(self.counts) + self.invalid
-
-    def own(self, c_A: int) -> Share:
-        """The class against all others."""
-        return Share(self.counts[c_A], self.total, self.total)
-
-    def duel(self, c_A: int) -> Share:
-        """The class against the strongest of the others."""
-        pair = self.counts[c_A] + self.counts[rival_of(self.counts, c_A)]
-        return Share(self.counts[c_A], pair, self.total)
-
-
-@dataclass(frozen=True)
-class Share:
-    """``hits`` of the ``votes`` that matter, out of ``total``; the question is whether this is at least half."""
-
-    hits: int
-    votes: int
-    total: int
-
-    @property
-    def value(self) -> float:
-        """The share; 1 if no vote matters."""
-        return self.hits / self.votes if self.votes else 1.0
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the share where it is one half."""
-        return 0.5 / math.sqrt(max(self.votes, 1))
-
-    def clearly_lost(self) -> bool:
-        """Whether these votes alone make it likely that the class has less than half."""
-        return self.value + CLEAR * self.deviation < 0.5
-
-    def hopeless(self, level: float, most: int) -> bool:
-        """Whether a test on ``most`` votes at this level is not expected to reject, within the error of the votes so far."""
-        fewest = 0.5 - (_quantile(level) + 1) * 0.5 / math.sqrt(most * max(self.votes, 1) / max(self.total, 1))
-        return self.value - GIVE_UP * self.deviation > fewest
-
-
-def _quantile(level: float) -> float:
-    return float(-special.ndtri(level))
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,15 +86,14 @@ class Point:
 class Judge:
     """Keeps the best points so far, by its own votes, and finally tests one of them.
 
-    ``promised``: the certificate covers what is attacked. Then a class without a majority breaks a binary claim, whether or
-    not another class leads; otherwise only another answer counts.
+    ``promised``: the claim covers what is attacked; what breaks it depends on that (``Stake``).
     """
 
     def __init__(
         self,
         g: SmoothedClassifier,
         x: torch.Tensor,
-        c: Certificate,
+        c: Claim,
         factor: float,
         budget: Budget,
         seed: int,
@@ -167,7 +103,7 @@ class Judge:
         self.inside, whole = claimed(c)
         self.limit = factor * whole
         self.precision = precision_of(c)
-        self.majority = promised and c.p_upper is None
+        self.stake = Stake(c, promised)
         self.strictest = min(budget.level, SURE) if promised else budget.level
         self.points: list[Point] = []
         self.tested: Point | None = None
@@ -179,23 +115,22 @@ class Judge:
     def enough(self, delta: torch.Tensor) -> bool:
         """Whether the search may end: one of these points is clearly lost."""
         self.look(delta)
-        return bool(self.points) and min(self._share(point.seen).value for point in self.points) < LOST
+        return any(self.stake.share(point.seen).far_below() for point in self.points)
 
     def verdict(self) -> tuple[Decision, torch.Tensor | None]:
         """The decision on the best point, by fresh votes; hopeless points are decided by the screening alone."""
-        c_A = self.c.prediction
         if not self.points:  # the region is too thin for the input's precision: only x itself is inside
-            return Decision(False, c_A, 0, 0, 1.0), None
+            return Decision(False, self.stake.c_A, 0, 0, 1.0), None
         point = self._chosen()
         if self._hopeless(point.seen):
-            shown = decide(point.seen.counts, point.seen.invalid, c_A, self.budget.level, self._rival(point))
+            shown = self.stake.decide(point.seen, self.budget.level, self.stake.rival(point.first))
             return Decision(False, shown.answer, shown.hits, shown.total, shown.p_value), point.delta
         return self._check(point), point.delta
 
     def at(self, delta: torch.Tensor) -> Decision:
         """The decision on one perturbation (1, *event), independent of the screening."""
         points = self._screened(delta)
-        return self._check(points[0]) if points else Decision(False, self.c.prediction, 0, 0, 1.0)
+        return self._check(points[0]) if points else Decision(False, self.stake.c_A, 0, 0, 1.0)
 
     def again(self) -> Decision:
         """The decision on the same point by at least ten times as many votes of another stream, at a much smaller level."""
@@ -222,25 +157,21 @@ class Judge:
         return self._best(points)
 
     def _hopeless(self, tally: Tally) -> bool:
-        return self._share(tally).hopeless(self.strictest, self.budget.most)
-
-    def _share(self, tally: Tally) -> Share:
-        """The share of votes that must fall below one half for a break."""
-        return tally.own(self.c.prediction) if self.majority else tally.duel(self.c.prediction)
+        return self.stake.share(tally).hopeless(self.strictest, self.budget.most)
 
     def _leading(self, points: list[Point], count: int) -> list[Point]:
         """The best of some points, by what breaks the claim; half of them by what changes the answer, too."""
-        best = sorted(points, key=lambda point: self._share(point.seen).value)
-        if not self.majority or count == 1:
+        best = sorted(points, key=lambda point: self.stake.share(point.seen).value)
+        if not self.stake.majority or count == 1:
             return best[:count]
-        changing = sorted(points, key=lambda point: point.seen.duel(self.c.prediction).value)[: count // 2]
+        changing = sorted(points, key=lambda point: point.seen.duel(self.stake.c_A).value)[: count // 2]
         return [*changing, *(point for point in best if point not in changing)][:count]
 
     def _best(self, points: list[Point]) -> Point:
         """Of points where the answer has clearly changed the surest break, else of all."""
-        lost = [point for point in points if self._share(point.seen).clearly_lost()]
-        changed = [point for point in lost if point.seen.duel(self.c.prediction).clearly_lost()]
-        return min(changed or points, key=lambda point: self._share(point.seen).value)
+        lost = [point for point in points if self.stake.share(point.seen).clearly_lost()]
+        changed = [point for point in lost if point.seen.duel(self.stake.c_A).clearly_lost()]
+        return min(changed or points, key=lambda point: self.stake.share(point.seen).value)
 
     def _check(self, point: Point) -> Decision:
         self.tested = point
@@ -252,19 +183,15 @@ class Judge:
         Each look rejects a true claim with probability at most level/looks, so all of them together keep the level; the
         p-value is multiplied by their number. Stopping without a rejection only loses power.
         """
-        rival = self._rival(point)
+        rival = self.stake.rival(point.first)
         seen: Tally | None = None
         for number, total in enumerate(looks):
             (fresh,) = self._votes(point.z, total - (0 if seen is None else seen.total), purpose, number)
             seen = fresh if seen is None else seen + fresh
-            found = decide(seen.counts, seen.invalid, self.c.prediction, level / len(looks), rival, not self.majority)
+            found = self.stake.decide(seen, level / len(looks), rival)
             if found.broken or self._hopeless(seen):
                 break
         return replace(found, p_value=min(1.0, len(looks) * found.p_value))
-
-    def _rival(self, point: Point) -> int | None:
-        """The class that a two-class claim is tested against, chosen by votes of the screening."""
-        return None if self.c.p_upper is None else rival_of(point.first.counts, self.c.prediction)
 
     def _votes(self, z: torch.Tensor, n: int, purpose: str, number: int = 0) -> list[Tally]:
         """n votes at each point; each purpose and number has its own stream."""

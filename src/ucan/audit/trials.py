@@ -11,19 +11,21 @@ import torch
 from ucan.arithmetic import ROUNDED, arithmetic_of
 from ucan.audit.attacks import Aim, has_gradient
 from ucan.audit.balls import Ball, budget_ball
-from ucan.audit.claims import share
+from ucan.audit.claims import Claim, share
 from ucan.audit.decide import SURE
 from ucan.audit.judge import Budget, Judge, derived_seed, precision_of
 from ucan.audit.methods import Attack
+from ucan.audit.stakes import Stake
 from ucan.audit.stateful import Witness, enrolled
 from ucan.catalogue import ATTACKS
-from ucan.certificate import Certificate
+from ucan.certificate import Certificate, Level
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.registry import Registry
 from ucan.scales import Scalar, Scale
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
+from ucan.threshold import level_bound, level_region
 from ucan.verify import same_noise
 from ucan.votes import Stream
 
@@ -102,7 +104,7 @@ class Case:
     idx: int
     x: torch.Tensor
     origin: torch.Tensor
-    certificate: Certificate
+    certificate: Claim
     part: str = ""
     alpha: float | None = None
 
@@ -121,7 +123,7 @@ class _Trial:
         self.attacked = g if mode == "live" else frozen_at(g, case.origin)
         self.stateful = mode == "live" and memory is not None
         self.judge: Judge | Witness
-        if mode == "live" and memory is not None:
+        if mode == "live" and memory is not None and isinstance(case.certificate, Certificate):
             self.judge = Witness(g, memory, case.x, case.certificate, factor, budget)
         else:
             promised = promises(case.certificate, mode) and factor <= 1
@@ -136,8 +138,13 @@ class _Trial:
             balls.append(budget_ball(certificate.budget, self.factor * certificate.budget_factor, x))
         if certificate.norm is not None and certificate.norm != region.norm:
             balls.append(Ball(Scalar(1.0), certificate.norm, self.factor * certificate.radius, region.shape))
-        pair, judge = certificate.p_upper is not None, self.judge
-        return [Aim(self.attacked, x, certificate.prediction, pair, ball, self.rng, judge.enough) for ball in balls]
+        judge, stake = self.judge, Stake(certificate, True)
+        if isinstance(certificate, Level):
+            floor = certificate.threshold if certificate.above else 1 - certificate.threshold
+            kind: dict[str, Any] = {"pair": False, "raises": not certificate.above, "floor": floor}
+        else:
+            kind = {"pair": certificate.p_upper is not None}
+        return [Aim(self.attacked, x, stake.c_A, ball=b, rng=self.rng, enough=judge.enough, **kind) for b in balls]
 
     def finish(self, attack: str) -> tuple[Attempt, torch.Tensor | None]:
         """The verdict; a break where the guarantee holds is tested again, and if that confirms it, certified again."""
@@ -164,7 +171,7 @@ class _Trial:
             self.mode,
             certificate.scope,
             covered,
-            certificate.prediction,
+            Stake(certificate, True).c_A,
             certificate.size,
             certificate.evidence.alpha if case.alpha is None else case.alpha,
             **asdict(decision),
@@ -174,7 +181,7 @@ class _Trial:
             votes_seed=self.votes_seed,
             recertified=None if again is None else again.size,
             # A registry is not random: if its answer changes, that is a bug, whatever α is.
-            bug=(stays and again is not None and again.prediction == certificate.prediction)
+            bug=(stays and again is not None and Stake(again, True).c_A == Stake(certificate, True).c_A)
             or (self.stateful and covered and decision.broken),
             claim=certificate.evidence.input_hash,
             again_hits=0 if second is None else second.hits,
@@ -207,9 +214,11 @@ def attempts_on(
 
 
 def _attack_on(trial: _Trial, budget: Budget) -> str:
-    """The requested attack; by default gradients if the classifier has them at this input."""
+    """The requested attack; by default gradients, if the classifier has them here and the noise is not searched for."""
     if budget.attack is not None:
         return budget.attack
+    if trial.mode == "live" and trial.g.M.on_model:
+        return "rescaled"
     return "gradient" if has_gradient(trial.attacked, trial.case.x, torch.Generator(trial.rng.device)) else "black-box"
 
 
@@ -220,21 +229,21 @@ def _aimed(trial: _Trial, aims: Sequence[Aim], name: str) -> int:
     return min(len(aims), 1 if trial.case.certificate.budget is None else 2)
 
 
-def _recertify(
-    g: SmoothedClassifier, x: torch.Tensor, certificate: Certificate, budget: Budget, idx: int
-) -> Certificate | None:
+def _recertify(g: SmoothedClassifier, x: torch.Tensor, certificate: Claim, budget: Budget, idx: int) -> Claim | None:
     """The certificate of the same input with a fresh seed and ten times the samples; None if it abstains.
 
     Its α is so small that a claim that was false by chance is not certified again by chance, in an audit of any size.
     """
-    evidence = certificate.evidence
+    evidence, seed = certificate.evidence, derived_seed(budget.seed, idx, "recertify")
+    if isinstance(certificate, Level):
+        return _again(g, x, certificate, seed)
     (again,) = g.certify(
         x,
         n0=max(1, evidence.n0),  # where all draws were counted none chose the class
         n=RECERTIFY * evidence.n,
         alpha=min(evidence.alpha, SURE),
         norm=certificate.norm if certificate.norm is not None else certificate.region.norm,
-        seed=derived_seed(budget.seed, idx, "recertify"),
+        seed=seed,
         bound="exact" if evidence.bound == "exact" else "two-class" if evidence.bound == "two-class" else "binary",
         precision=precision_of(certificate),
         budget=certificate.budget,
@@ -242,7 +251,20 @@ def _recertify(
     return again if isinstance(again, Certificate) else None
 
 
-def promises(certificate: Certificate, mode: Mode) -> bool:
+def _again(g: SmoothedClassifier, x: torch.Tensor, level: Level, seed: int) -> Level | None:
+    """What ten times the votes say of the same class and threshold; None if the claim cannot be made."""
+    n, M = RECERTIFY * level.evidence.n, g.M.at(x)
+    votes = g.votes(x, n, seed, "estimate", precision_of(level))
+    alpha = min(level.evidence.alpha, SURE)
+    p = level_bound(votes.counts, level.top, level.above, n, alpha, g.arithmetic_error(M, x))
+    if (p > level.threshold) != level.above:
+        return None
+    norm = level.region.norm if level.norm is None else level.norm
+    region = level_region(g, M, x, p, level.above, level.threshold, norm)
+    return None if region is None else replace(level, p=p, region=region)
+
+
+def promises(certificate: Claim, mode: Mode) -> bool:
     """Whether the guarantee covers what this mode attacks."""
     return certificate.scope != "frozen" or mode == "frozen"
 
@@ -260,9 +282,7 @@ def _on(scale: Scale, device: torch.device) -> Scale:
     return scale if there else scale.to(device)
 
 
-def case_of(
-    g: SmoothedClassifier, idx: int, x: torch.Tensor, certificate: Certificate, memory: Registry | None
-) -> Case:
+def case_of(g: SmoothedClassifier, idx: int, x: torch.Tensor, certificate: Claim, memory: Registry | None) -> Case:
     """The case to attack; a certificate about another input, weights, law or noise is refused."""
     x = x.to(g.f.device or x.device)
     evidence = certificate.evidence
@@ -276,7 +296,7 @@ def case_of(
         raise InvalidInput(
             f"this certificate's arithmetic is {evidence.arithmetic}: give the classifier the same step."
         )
-    if certificate.scope == "registry":
+    if isinstance(certificate, Certificate) and certificate.scope == "registry":
         origin = enrolled(memory, x, certificate)
     else:
         origin = x

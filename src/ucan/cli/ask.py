@@ -80,6 +80,8 @@ def ask(
     certificates: Annotated[
         bool, typer.Option("--certificates", help="Also write each answer as JSON into RUN/certificates.")
     ] = False,
+    cluster: words.ClusterOption = None,
+    workers: words.WorkersOption = None,
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
@@ -102,7 +104,8 @@ def ask(
 
     asked = question_named(question, _settings(question, radius, within, percentile, limits, top, confidence, rule))
     job = words.job_of(AskJob, options, question=asked)
-    done = run(job, out, Shown("asking", quiet))
+    with words.results_apart(cluster):
+        done = run(job, out, Shown("asking", quiet))
     print(json.dumps(done.to_dict()) if as_json else in_words(done))
 
 

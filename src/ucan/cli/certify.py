@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,19 +98,8 @@ def certify(
             "gets that region's answer, and a new region never overlaps a region with another answer."
         ),
     ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help="Count the votes on a Ray cluster: its address, `auto` for the cluster of this machine, or `local` to "
-            "start one here. The results are the same as those of one process."
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of workers, with one GPU or one CPU core each. Default: all that the cluster has."
-        ),
-    ] = None,
+    cluster: words.ClusterOption = None,
+    workers: words.WorkersOption = None,
     time: Annotated[
         str | None,
         typer.Option(
@@ -154,8 +141,7 @@ def certify(
 
         print(planned_in_words(forecast(job, out, Shown("certifying", quiet))))
         return
-    # Ray reports lost workers on standard output, which is reserved for results.
-    with nullcontext() if cluster is None else redirect_stdout(sys.stderr):
+    with words.results_apart(cluster):
         done = run(job, out, Shown("certifying", quiet))
     print(json.dumps(done.to_dict()) if as_json else in_words(done))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
@@ -245,10 +247,28 @@ ArithmeticOption = Annotated[
         "whole steps; `real`: rounding is not accounted for. Default: grid if the data have a step, else real."
     ),
 ]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Count the votes on a Ray cluster: its address, `auto` for the cluster of this machine, or `local` to "
+        "start one here. The results are the same as those of one process."
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Number of workers, with one GPU or one CPU core each. Default: all that the cluster has."
+    ),
+]
 SkipOption = Annotated[int, typer.Option(min=1, help="Take every SKIP-th input.")]
 MaxOption = Annotated[int | None, typer.Option("--max", min=1, help="Take at most MAX inputs.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no remarks.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+
+
+def results_apart(cluster: str | None) -> AbstractContextManager[Any]:
+    """Keep standard output for results: Ray reports lost workers there."""
+    return nullcontext() if cluster is None else redirect_stdout(sys.stderr)
 
 
 def seconds_of(text: str | None) -> float | None:

@@ -4,6 +4,7 @@ from ucan.generators.base import Fixed, Generator, Isotropic, Turn
 from ucan.generators.basis import BasisWise
 from ucan.generators.composed import Composed
 from ucan.generators.context import Context
+from ucan.generators.elastic import InputDependent
 from ucan.generators.learned import BudgetWise, CertificationWise, DatasetWise
 from ucan.generators.making import kind_of, make_generator, rebuilt
 from ucan.generators.pattern import Pattern
@@ -20,6 +21,7 @@ __all__ = [
     "Estimate",
     "Fixed",
     "Generator",
+    "InputDependent",
     "Isotropic",
     "Pattern",
     "Splitting",

@@ -262,7 +262,7 @@ class Composed(Generator):
     def at(self, x: torch.Tensor) -> Generator:
         """The same noise, for one input. Nothing is held: the guarantee is about looks that are drawn anew."""
         self._check_apart(x)
-        return _Redrawn(self)
+        return Redrawn(self)
 
     @torch.no_grad()
     def _check_apart(self, x: torch.Tensor) -> None:
@@ -332,12 +332,12 @@ def _positive(name: str, value: Any) -> torch.Tensor:
     return made.clone()
 
 
-class _Redrawn(Generator):
-    """Composed noise at one input: the same noise as at any other, under an identity of its own."""
+class Redrawn(Generator):
+    """Noise with nothing to hold, at one input: the same as at any other, under an identity of its own."""
 
     redrawn = True
 
-    def __init__(self, source: Composed) -> None:
+    def __init__(self, source: Generator) -> None:
         super().__init__()
         self.training = False
         self.scope = source.scope  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from ucan.laws.base import CELL, UNIT, DrawError, Law, norm_name
 from ucan.laws.gaussian import Gaussian
+from ucan.laws.general import GeneralNormal
 from ucan.laws.laplace import Laplace
 from ucan.laws.radial import ExpInf, PowerLaw
 from ucan.laws.uniform import Uniform
@@ -12,6 +13,7 @@ __all__ = [
     "DrawError",
     "ExpInf",
     "Gaussian",
+    "GeneralNormal",
     "Laplace",
     "Law",
     "PowerLaw",

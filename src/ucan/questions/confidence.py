@@ -14,7 +14,8 @@ from ucan.certificate import Abstention
 from ucan.errors import InvalidInput
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
-from ucan.questions.record import Answer, Where
+from ucan.questions.record import SLACK, Answer, Where
+from ucan.questions.shift import Shift
 from ucan.questions.topk import ahead
 from ucan.rounding import floor_digits
 from ucan.votes import Votes
@@ -42,6 +43,19 @@ class Confident(Answer):
         per, paid = self.line
         moved = per * radius + (paid if radius else 0.0)
         return float(self.evidence.law.shifted(self.p_lower, moved, self.region.norm, self.region.dim))
+
+    def follows(self, shift: Shift) -> bool:
+        """T_r(p_lower) ≥ the level, up to the radius."""
+        reached = shift.largest(lambda r: float(shift.least(self.p_lower, r)) >= self.confidence)
+        same = all(abs(a - b) <= SLACK * abs(b) for a, b in zip(self.line, shift.line, strict=True))
+        return same and 0 < self.region.radius <= reached * (1 + SLACK)
+
+    def bounded(self, look: Look) -> bool:
+        """The class has most of the votes that chose, and its bound is that of its votes."""
+        evidence, c = self.evidence, self.prediction
+        chose = evidence.selection is not None and evidence.selection[c] == max(evidence.selection)
+        allowed = max(0.0, lower_bound(evidence.counts[c], look.n, look.alpha) - self.tau)
+        return chose and self.p_lower <= allowed * (1 + SLACK)
 
     def p_value(self, kept: Votes, where: Where) -> float:
         """By how few votes the class has."""

@@ -18,7 +18,8 @@ from ucan.errors import InvalidInput
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
 from ucan.questions.readers import Counts
-from ucan.questions.record import Answer, Where
+from ucan.questions.record import SLACK, Answer, Where
+from ucan.questions.shift import Shift
 from ucan.rounding import floor_digits
 from ucan.sidecar import tensors_from_json, tensors_to_json
 from ucan.stopping import Radii, Stop
@@ -62,6 +63,18 @@ class Decided(Answer):
     def share(self) -> float:
         """The share of places with an answer."""
         return float(self.certified.double().mean())
+
+    def follows(self, shift: Shift) -> bool:
+        """Each bound bears its radius: by Holm's rule it is the threshold of the one radius, else its radius is the bound's."""
+        held = self.certified.numpy()
+        radii, lows, smallest = self.radii.numpy(), self.p_lowers.numpy()[held], self.region.radius
+        if not held.any() or radii[~held].any() or not smallest <= radii[held].min() * (1 + SLACK):
+            return False
+        if self.rule == "holm":
+            return self.asked is not None and bool(
+                (radii[held] <= self.asked).all() and (lows >= shift.threshold(self.asked) * (1 - SLACK)).all()
+            )
+        return bool((radii[held] <= shift.radii(lows) * (1 + SLACK)).all())
 
     def p_value(self, kept: Counts, where: Where) -> float:
         """By the place with the fewest votes for its class, corrected for how many places there are."""

@@ -42,6 +42,11 @@ class Look:
             return cls(n, alpha)
         return cls(n, alpha * (AT_THE_CAP if n == looks[-1] else (1 - AT_THE_CAP) / others))
 
+    @staticmethod
+    def suffix(n: int, looks: tuple[int, ...]) -> str:
+        """What the name of a bound says about the look: not at the whole α; nothing without looks."""
+        return f", look {looks.index(n) + 1} of {len(looks)}" if looks else ""
+
     def hoped(self, hits: Any, drawn: int) -> np.ndarray:
         """How many hits n answers have at most, after so many of those drawn; more are improbable (``GIVE_UP``)."""
         hits = np.asarray(hits)

@@ -53,8 +53,7 @@ class Asked:
     def evidence(self, bound: str) -> Evidence:
         """The evidence: for classes the votes, else how many copies had a valid answer."""
         plan, kept = self.plan, (self.select, self.estimate)
-        if self.looks:  # not at the whole α: the name says so
-            bound = f"{bound}, look {self.looks.index(self.n) + 1} of {len(self.looks)}"
+        bound += Look.suffix(self.n, self.looks)
         return evidence_of(self.engine, self.setup, self.x, plan, *kept, self.n, bound, self.looks)
 
     def shared(self, bound: str, radius: float) -> dict[str, Any]:

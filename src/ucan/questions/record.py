@@ -13,11 +13,15 @@ import torch
 from ucan.arithmetic import changes_in_words
 from ucan.certificate import SCOPES, Outcome, region_to_json
 from ucan.choices import norm_name, norm_to_json
+from ucan.questions.looks import Look
+from ucan.questions.shift import Shift
 from ucan.region import Region
 from ucan.rounding import floor_digits
 
 # Certificates of one class have format 2 or 3; a reader of these refuses what answers another question.
 FORMAT = 4
+# What rounding may add to a number that is computed again, relative to it.
+SLACK = 1e-9
 Where = Literal["here", "inside"]
 
 
@@ -37,6 +41,14 @@ class Answer(Outcome, ABC):
     def radius(self) -> float:
         """The largest ball of the requested norm inside the region."""
         return self.region.inscribed_radius(self.norm)
+
+    @abstractmethod
+    def follows(self, shift: Shift) -> bool:
+        """Whether its radii follow from the bounds that it states, up to rounding; ``shift`` is T_r at its input."""
+
+    def bounded(self, look: Look) -> bool:
+        """Whether these bounds follow from the counts in its evidence, which a look concludes from; True if it has none."""
+        return True
 
     @abstractmethod
     def p_value(self, kept: Any, where: Where) -> float:

@@ -18,7 +18,7 @@ from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
 from ucan.questions.ranks import lower_percentile, upper_percentile
 from ucan.questions.readers import Sample
-from ucan.questions.record import Answer, Where
+from ucan.questions.record import SLACK, Answer, Where
 from ucan.questions.shift import Shift
 from ucan.rounding import ceil_digits, floor_digits
 from ucan.sidecar import tensors_from_json, tensors_to_json
@@ -67,6 +67,22 @@ class Interval(Answer):
         if place is None:
             raise InvalidInput(f"this answer covers radii up to {self.radii[-1]}, not {radius}.")
         return self.lowers[place], self.uppers[place]
+
+    def follows(self, shift: Shift) -> bool:
+        """What may be outside at each radius is no more than T_r allows; ± t is where it was asked for."""
+        if not (self.region.radius <= self.radii[-1] * (1 + SLACK) and len(self.lowers) == len(self.radii)):
+            return False
+        if self.within is None:
+            levels = [(shift.least(self.p, r), shift.least(1 - self.p, r)) for r in self.radii]
+            rows = zip(levels, self.below, self.above, strict=True)
+            return all(
+                bool((below <= s * (1 + SLACK)).all() and (above <= u * (1 + SLACK)).all())
+                for (s, u), below, above in rows
+            )
+        ends = torch.stack([self.value - self.within, self.value + self.within])
+        same = torch.equal(torch.cat([self.lowers, self.uppers]), ends)
+        sides = self.below.flatten().numpy(), self.above.flatten().numpy()
+        return same and self.question().stays(shift, *sides, self.radii[-1] * (1 - SLACK))
 
     def p_value(self, kept: Sample, where: Where) -> float:
         """By how many answers lie outside: at the input itself for every radius, inside for the largest. Ends are corrected
@@ -225,7 +241,7 @@ class Percentile(Question):
         hoped = [asked.last.feared(side, asked.n) for side in sides]
         now, best = (self._limits(asked, found, look) for found, look in ((sides, asked.now), (hoped, asked.last)))
         return all_decided(
-            radii, lambda r: self._stays(asked.shift, *now, r), lambda r: self._stays(asked.shift, *best, r)
+            radii, lambda r: self.stays(asked.shift, *now, r), lambda r: self.stays(asked.shift, *best, r)
         )
 
     @staticmethod
@@ -241,7 +257,7 @@ class Percentile(Question):
         below, above = (1 - lower_bounds(look.n - side, look.n, alpha) + asked.shift.tau for side in sides)
         return np.minimum(1.0, below), np.minimum(1.0, above)
 
-    def _stays(self, shift: Shift, below: np.ndarray, above: np.ndarray, r: float) -> bool:
+    def stays(self, shift: Shift, below: np.ndarray, above: np.ndarray, r: float) -> bool:
         """Whether the percentile stays where these are the probabilities to be outside, for every move of size r."""
         under, over = np.asarray(shift.least(1 - below, r)), np.asarray(shift.least(1 - above, r))
         return bool((under > 1 - self.p).all() and (over >= self.p).all())
@@ -250,7 +266,7 @@ class Percentile(Question):
         """The largest radius: the value comes from copies of its own, so that its two neighbours are fixed numbers."""
         value = _middle(asked.select.values, self.p)
         below, above = self._limits(asked, self._outside(asked, value, t), asked.now)
-        radius = asked.shift.largest(lambda r: self._stays(asked.shift, below, above, r))
+        radius = asked.shift.largest(lambda r: self.stays(asked.shift, below, above, r))
         if not radius > 0 or not bool(value.isfinite().all()):
             reason = f"the answers to noisy copies spread by more than ± {t:g}: no radius keeps the value within it"
             return asked.abstention(BOUND, reason)

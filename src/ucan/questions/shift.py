@@ -98,7 +98,8 @@ class Shift:
             low, high = high, 2 * high
             if high > end:
                 return low
-        while high - low > FINE * high:
+        least = self.law.scale * self.own / FAR**5  # a statement may hold at 0 alone
+        while high - low > FINE * high and high > least:
             middle = (low + high) / 2
             low, high = (middle, high) if holds(middle) else (low, middle)
         return low

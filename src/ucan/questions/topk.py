@@ -17,7 +17,7 @@ from ucan.errors import InvalidInput
 from ucan.plan import check_count
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
-from ucan.questions.record import Answer, Where
+from ucan.questions.record import SLACK, Answer, Where
 from ucan.questions.shift import Shift
 from ucan.rounding import floor_digits
 from ucan.stopping import Stop
@@ -82,6 +82,25 @@ class Among(Answer):
         share = self.radii[self.labels.index(label)] / self.region.radius
         return self.radius * share
 
+    def follows(self, shift: Shift) -> bool:
+        """Each label stays among the first k up to its radius, by the bounds on all classes."""
+        highs = np.array(self.p_uppers)
+        if not 0 < self.region.radius <= self.radii[0] * (1 + SLACK):
+            return False
+        return all(
+            r == 0 or stays_among(low, np.delete(highs, label), self.k, shift, r * (1 - SLACK))
+            for label, low, r in zip(self.labels, self.p_lowers, self.radii, strict=True)
+        )
+
+    def bounded(self, look: Look) -> bool:
+        """The labels have most of the votes that chose, in falling order, and all bounds are those of the votes."""
+        evidence, question = self.evidence, self.question()
+        if evidence.selection is None or question.labels(torch.tensor(evidence.selection)) != self.labels:
+            return False
+        lows, highs = question.bounds(np.array(evidence.counts), self.labels, look, self.tau)
+        below = all(mine <= low * (1 + SLACK) for mine, low in zip(self.p_lowers, lows, strict=True))
+        return below and all(mine >= high * (1 - SLACK) for mine, high in zip(self.p_uppers, highs, strict=True))
+
     def p_value(self, kept: Votes, where: Where) -> float:
         """Here: of all bounds. Inside: that fewer than k others are ahead of the first label, by pairs of counts."""
         counts, n = kept.counts.tolist(), int(kept.counts.sum()) + kept.invalid
@@ -145,11 +164,12 @@ class TopK(Question):
 
     def settled(self, asked: Asked, radii: tuple[float, ...]) -> bool:
         """Whether the first label stays among the first k up to each radius, or cannot be shown to."""
-        counts, first, last, k = asked.estimate.counts.numpy(), self._labels(asked)[0], asked.last, self.k
+        counts, last, k, tau = asked.estimate.counts.numpy(), asked.last, self.k, asked.shift.tau
+        first = self.labels(asked.select.counts)[0]
         hoped = last.feared(counts, asked.n)
         hoped[first] = int(last.hoped(counts[first], asked.n))
         (lows, highs), (best, worst) = (
-            self._bounds(asked, found, (first,), look) for found, look in ((counts, asked.now), (hoped, last))
+            self.bounds(found, (first,), look, tau) for found, look in ((counts, asked.now), (hoped, last))
         )
         now, later = np.delete(highs, first), np.delete(worst, first)
         return all_decided(
@@ -158,24 +178,24 @@ class TopK(Question):
             lambda r: stays_among(best[0], later, k, asked.shift, r),
         )
 
-    def _labels(self, asked: Asked) -> tuple[int, ...]:
-        """The k most voted labels of votes of their own, in falling order."""
-        order = asked.select.counts.sort(descending=True, stable=True).indices
+    def labels(self, select: torch.Tensor) -> tuple[int, ...]:
+        """The k most voted labels of the votes that choose, in falling order."""
+        order = select.sort(descending=True, stable=True).indices
         return tuple(order[: self.k].tolist())
 
-    def _bounds(
-        self, asked: Asked, counts: np.ndarray, labels: tuple[int, ...], look: Look
+    def bounds(
+        self, counts: np.ndarray, labels: tuple[int, ...], look: Look, tau: float
     ) -> tuple[list[float], np.ndarray]:
         """Bounds on these labels from below and on all classes from above; α is shared by k of the one and all of the other."""
-        alpha, tau = look.alpha / (self.k + len(counts)), asked.shift.tau
+        alpha = look.alpha / (self.k + len(counts))
         lows = [max(0.0, lower_bound(int(counts[label]), look.n, alpha) - tau) for label in labels]
         highs = [min(1.0, upper_bound(int(count), look.n, alpha) + tau) for count in counts]
         return lows, np.array(highs)
 
     def conclude(self, asked: Asked) -> Among | Abstention:
         """Simultaneous bounds: k labels from below, all classes from above, α shared by all of them."""
-        shift, k, labels = asked.shift, self.k, self._labels(asked)
-        lows, highs = self._bounds(asked, asked.estimate.counts.numpy(), labels, asked.now)
+        shift, k, labels = asked.shift, self.k, self.labels(asked.select.counts)
+        lows, highs = self.bounds(asked.estimate.counts.numpy(), labels, asked.now, shift.tau)
         radii = []
         for label, low in zip(labels, lows, strict=True):
             others = np.delete(highs, label)

@@ -155,10 +155,10 @@ def _choice_in_words(choice: dict[str, Any] | None) -> list[str]:
         return []
     evidence = choice["evidence"]
     if choice["kind"] == "level":
-        side = "above" if choice["above"] else "not above"
+        who = "this class has" if choice["above"] else "no other class has"
         return [
-            f"A router chose expert {0 if choice['above'] else 1}, since the top probability is {side} "
-            f"{choice['threshold']:g}, except with probability {evidence['alpha']:g}; it stays so within a radius of "
+            f"A router of two experts gives this answer, since {who} more than {choice['threshold']:g} under the noise of "
+            f"expert {choice['of']}, except with probability {evidence['alpha']:g}; that stays so within a radius of "
             f"{floor_significant(choice['radius'], 3)}."
         ]
     expert = choice["prediction"]

@@ -45,11 +45,7 @@ class AnswerStore:
         try:
             with storage(folder):
                 settled = settle(folder, frozen(config), differences)
-                db = sqlite3.connect(folder / ANSWERS, timeout=30, isolation_level=None)
-                if not recognise(db, folder / ANSWERS, APPLICATION_ID, SCHEMA_VERSION):
-                    db.execute("PRAGMA journal_mode = WAL")
-                claim(db, folder / ANSWERS, APPLICATION_ID, SCHEMA_VERSION, SCHEMA)
-                return cls(folder, settled, db, lock)
+                return cls(folder, settled, _connect_writer(folder / ANSWERS), lock)
         except BaseException:
             lock.release()
             raise
@@ -61,9 +57,7 @@ class AnswerStore:
         if not (folder / ANSWERS).is_file():
             raise StoreError(f"{folder} holds no answers: give the folder of a `ucan ask` run.")
         with storage(folder):
-            db = sqlite3.connect(f"{(folder / ANSWERS).resolve().as_uri()}?mode=ro", uri=True, timeout=30)
-            if not recognise(db, folder / ANSWERS, APPLICATION_ID, SCHEMA_VERSION):
-                raise StoreError(f"{folder} holds no answers yet.")
+            db = _connect_reader(folder / ANSWERS)
         store = cls(folder, read_config(folder / CONFIG), db, None)
         weakref.finalize(store, db.close)
         return store
@@ -112,3 +106,28 @@ class AnswerStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _connect_writer(path: Path) -> sqlite3.Connection:
+    """Check the file before anything is written to it; an empty file is initialised."""
+    db = sqlite3.connect(path, timeout=30, isolation_level=None)
+    try:
+        if not recognise(db, path, APPLICATION_ID, SCHEMA_VERSION):
+            db.execute("PRAGMA journal_mode = WAL")
+        claim(db, path, APPLICATION_ID, SCHEMA_VERSION, SCHEMA)
+        return db
+    except BaseException:
+        db.close()
+        raise
+
+
+def _connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write."""
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)
+    try:
+        if not recognise(db, path, APPLICATION_ID, SCHEMA_VERSION):
+            raise StoreError(f"{path.parent} holds no answers yet.")
+        return db
+    except BaseException:
+        db.close()
+        raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 
 from ucan.arithmetic import arithmetic_of
 from ucan.certificate import SCOPES, Abstention, save_json
+from ucan.cluster import spread
 from ucan.config import CONFIG, read_config
 from ucan.data import Labelled
 from ucan.data.tables import Table
@@ -42,7 +45,8 @@ class AskJob(Pipeline, Inputs):
     """The settings of `ucan ask`: the question, and otherwise the options of those names.
 
     ``norm`` None means 2, or the noise's own norm where it has no ℓ2 region. ``stop`` are radii at which the question is to
-    be decided, before Σ; sampling ends when it is. ``certificates`` writes each answer as JSON.
+    be decided, before Σ; sampling ends when it is. ``certificates`` writes each answer as JSON. ``cluster`` and ``workers``
+    are for questions about classes (``ucan.cluster``).
     """
 
     question: Question
@@ -55,6 +59,8 @@ class AskJob(Pipeline, Inputs):
     batch_size: int | None = None
     stop: str | float | None = None
     certificates: bool = False
+    cluster: str | None = None
+    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,10 @@ def ask(job: AskJob, out: str | Path, progress: Progress = SILENT) -> Summary:
     Returns:
         How many inputs have an answer, and what the answers come to.
     """
+    if job.workers is not None and job.cluster is None:
+        raise InvalidInput("--workers needs a cluster: add --cluster local, or a cluster's address.")
+    if job.cluster is not None and isinstance(job.question, Percentile | Decisions):
+        raise InvalidInput(f"a cluster counts votes for classes: ask {name_of(job.question)} without --cluster.")
     where, selection, folder = job.place(), job.selection(), Path(out)
     if isinstance(selection.dataset, Table):
         raise InvalidInput("tables can be asked about classes only (`ucan certify`): give arrays (.npz, .npy) here.")
@@ -190,7 +200,7 @@ def _ask_all(
     folder = store.folder / "certificates"
     if job.certificates:
         folder.mkdir(exist_ok=True)
-    with progress.working(len(todo), len(done), plan.n):
+    with progress.working(len(todo), len(done), plan.n), _placed(job, g, bool(todo), progress) as g:
         g.engine.on_votes = progress.sampled
         last = time.perf_counter()
         for number, answer in g.ask_each((data[i][0][None] for i in todo), plan, job.question):
@@ -200,6 +210,16 @@ def _ask_all(
                 save_json(answer, folder / f"{todo[number]}.json")
             last = now
             progress.finished("")
+
+
+@contextmanager
+def _placed(job: AskJob, g: Smoothed, needed: bool, progress: Progress) -> Iterator[Smoothed]:
+    """Where the votes are counted: in this process, or, if any are needed, on the workers of a cluster."""
+    if job.cluster is None or not needed:
+        yield g
+        return
+    with spread(g, job.cluster, job.workers, progress.say, job.place().type) as served:
+        yield served
 
 
 def summarise(folder: Path, data: Labelled, selection: Selection) -> Summary:

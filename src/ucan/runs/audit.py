@@ -12,6 +12,7 @@ import torch
 
 from ucan.arithmetic import step_of
 from ucan.audit import FACTORS, Attempt, Budget, Ledger, Summary, audit_all, modes_of, summarise
+from ucan.audit.claims import Claim
 from ucan.audit.images import save_images
 from ucan.certificate import Certificate
 from ucan.data import Labelled
@@ -32,7 +33,6 @@ from ucan.runs.rebuild import data_of, pipeline_of
 from ucan.runs.router import is_router
 from ucan.smoothed import SmoothedClassifier
 from ucan.storage import storage
-from ucan.threshold import Threshold
 from ucan.version import __version__
 
 # What is attacked of a router's certificate.
@@ -138,7 +138,7 @@ class _Target:
     """Certificates to attack and the classifier that they are about; of a router, a part of each."""
 
     g: SmoothedClassifier
-    cases: Iterable[tuple[int, Certificate]]
+    cases: Iterable[tuple[int, Claim]]
     part: str = ""
     alpha: float | None = None
 
@@ -151,17 +151,18 @@ def _targets(g: Deployed, run: Run, dataset: Labelled, chosen: list[int]) -> Ite
         return
     whole = list(_certificates(run, chosen))
     alpha = max(c.alpha for _, c in whole)
-    if PARTS[0] in _kinds(g):
+    if isinstance(g.selector, SmoothedClassifier):
         yield _Target(g.selector, [(idx, c.choice) for idx, c in whole], PARTS[0], alpha)
+    else:
+        for k, expert in enumerate(g.experts):
+            yield _Target(expert, [(idx, c.choice) for idx, c in whole if c.choice.of == k], PARTS[0], alpha)
     for k, expert in enumerate(g.experts):
         yield _Target(expert, [(idx, c.answer) for idx, c in whole if c.expert == k], PARTS[1], alpha)
 
 
 def _kinds(g: Deployed) -> tuple[str, ...]:
-    """The parts that are attacked; a choice by a threshold is none of them (docs/router.md)."""
-    if isinstance(g, SmoothedClassifier):
-        return ("",)
-    return PARTS[1:] if isinstance(g.selector, Threshold) else PARTS
+    """The parts that are attacked."""
+    return ("",) if isinstance(g, SmoothedClassifier) else PARTS
 
 
 class _Told:

@@ -16,8 +16,8 @@ from ucan.threshold import Threshold
 # The settings of a part; each is the option of that name.
 SETTINGS = ("model", "weights", "law", "scale", "exponent", "noise", "model_id", "precision", "normalise")
 EXAMPLE = (
-    "a router is a [selector] with a model, or threshold = τ, and two or more [[expert]] tables, each with a model and its "
-    "noise (docs/router.md)"
+    "a router is a [selector] with a model, or threshold = τ (and veto = ν), and two or more [[expert]] tables, each with "
+    "a model and its noise (docs/router.md)"
 )
 
 
@@ -25,12 +25,13 @@ EXAMPLE = (
 class RouterFile:
     """The settings of each part: those of the selector, and of the experts in their order.
 
-    With a ``threshold`` there is no selector: expert 0 answers where its top probability is above it.
+    With a ``threshold`` there is no selector, but a rule about the experts' probabilities (``ucan.Threshold``).
     """
 
     selector: Mapping[str, Any] | None
     experts: tuple[Mapping[str, Any], ...]
     threshold: float | None = None
+    veto: float = 0.0
 
     @property
     def parts(self) -> tuple[Mapping[str, Any], ...]:
@@ -40,7 +41,7 @@ class RouterFile:
     def of(self, parts: Sequence[SmoothedClassifier]) -> Routed:
         """The router of these classifiers."""
         if self.threshold is not None:
-            return Routed(Threshold(parts[0], self.threshold), parts)
+            return Routed(Threshold(parts[0], self.threshold, self.veto), parts)
         return Routed(parts[0], parts[1:])
 
 
@@ -56,9 +57,9 @@ def read_router(path: str | Path) -> RouterFile:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(f"{path} cannot be read as a router: {error}.") from error
-    unknown = sorted(table.keys() - {"selector", "threshold", "expert"})
+    unknown = sorted(table.keys() - {"selector", "threshold", "veto", "expert"})
     experts, selector, threshold = table.get("expert"), table.get("selector"), table.get("threshold")
-    one = (selector is None) != (threshold is None)
+    one = (selector is None) != (threshold is None) and not (selector is not None and "veto" in table)
     if unknown or not one or not isinstance(experts, list) or len(experts) < 2:
         what = f"it has {', '.join(unknown)}" if unknown else "a table is missing"
         raise InvalidInput(f"{path} is not a router, since {what}: {EXAMPLE}.")
@@ -66,6 +67,7 @@ def read_router(path: str | Path) -> RouterFile:
         None if selector is None else _part(path, "selector", selector),
         tuple(_part(path, f"expert {k}", expert) for k, expert in enumerate(experts)),
         threshold,
+        table.get("veto", 0.0),
     )
 
 

@@ -1,0 +1,141 @@
+"""Noise whose σ changes slowly with the input: the bound against exact Neyman–Pearson, and no break on the live pipeline."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import ucan
+from ucan import data
+from ucan.audit import Budget, Ledger, audit_all, summarise
+from ucan.certificate import load_json, save_json
+from ucan.errors import InvalidInput, UnsupportedNorm
+from ucan.generators.elastic import InputDependent, elastic_radius, kept, rescaled
+from ucan.runs.train import TrainJob, trainer_of
+from ucan.training import load_run
+from ucan.verify import verify
+
+
+def exact(p: float, a: float, sigma: float, other: float, dim: int) -> float:
+    """The least probability under N(a·e₁, other²I) of a set that has p under N(0, σ²I): the likelihood ratio's, exactly.
+
+    Its level sets are spheres around a·e₁σ²/(σ² − other²); probabilities of balls around there are noncentral chi-squares.
+    """
+    centre = a * sigma**2 / (sigma**2 - other**2)
+    here, there = (centre / sigma) ** 2, ((centre - a) / other) ** 2
+    if other > sigma:  # the worst set is a ball
+        t = stats.ncx2.ppf(p, dim, here) * sigma**2
+        return float(stats.ncx2.cdf(t / other**2, dim, there))
+    t = stats.ncx2.isf(p, dim, here) * sigma**2
+    return float(stats.ncx2.sf(t / other**2, dim, there))
+
+
+@pytest.mark.parametrize("dim", [1, 3, 16, 64])
+@pytest.mark.parametrize("p", [0.6, 0.9, 0.99])
+def test_no_set_keeps_less_than_the_bound(dim: int, p: float) -> None:
+    sigma, rate = 0.5, 0.4
+    for a in (0.05, 0.2, 0.5):
+        bound = kept(p, a, sigma, rate, dim)
+        for part in (0.2, 0.6, 1.0):
+            for move in (0.3, 1.0):
+                for sign in (-1, 1):
+                    other = sigma * math.exp(sign * part * rate * a)
+                    assert exact(p, move * a, sigma, other, dim) >= bound - 1e-9
+        assert bound <= stats.norm.cdf(stats.norm.ppf(p) - a / sigma)
+
+
+def test_a_stretch_alone_is_the_worst_ball_or_its_outside() -> None:
+    """By brute force over radial sets: thresholds on the ratio of the radial densities."""
+    dim, s, q = 5, math.exp(0.2), 0.7
+    r = np.linspace(1e-4, 12, 400_001)
+    for factor in (s, 1 / s):
+        before, after = stats.chi.pdf(r, dim), stats.chi.pdf(r / factor, dim) / factor
+        order = np.argsort(after / before)
+        mass = np.cumsum(before[order]) * (r[1] - r[0])
+        assert after[order][mass <= q].sum() * (r[1] - r[0]) >= rescaled(q, 0.2, dim) - 1e-4
+    assert rescaled(q, 0.0, dim) == pytest.approx(q) and rescaled(q, 0.3, dim) < rescaled(q, 0.2, dim)
+
+
+def test_the_radius_is_where_the_bound_reaches_a_half() -> None:
+    for dim, rate in ((64, 0.1), (3072, 0.01), (8, 0.0)):
+        a = elastic_radius(0.95, 0.05, 0.5, rate, dim)
+        assert kept(0.95, a, 0.5, rate, dim) >= 0.5 > kept(0.95, 1.001 * a, 0.5, rate, dim)
+        about = stats.norm.ppf(0.95) / (1 / 0.5 + rate * math.sqrt(2 * dim))
+        assert a == pytest.approx(about, rel=0.1)
+        assert elastic_radius(0.95, 0.01, 0.5, rate, dim) > a  # against a rival that has less
+    assert a == pytest.approx(ucan.Gaussian(0.5).radius(0.95, 2, 8), rel=1e-8) and a <= ucan.Gaussian(0.5).radius(
+        0.95, 2, 8
+    )
+    assert elastic_radius(0.5, 0.5, 0.5, 0.1, 8) == 0.0
+
+
+def smoothed(rate: float = 0.5) -> tuple[ucan.SmoothedClassifier, torch.Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    references = torch.randn(60, 3, generator=rng)
+    net = torch.nn.Linear(3, 2).eval()
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[0.0, 0, 0], [1.0, 0, 0]]))
+        net.bias.zero_()
+    noise = InputDependent(references, k=5, rate=rate)
+    return ucan.SmoothedClassifier(net, ucan.Gaussian(0.4), noise, num_classes=2), torch.randn(12, 3, generator=rng)
+
+
+def test_log_sigma_changes_no_faster_than_the_rate() -> None:
+    g, x = smoothed()
+    rng = torch.Generator().manual_seed(1)
+    near = x[:, None] + 0.3 * torch.randn(12, 50, 3, generator=rng)
+    moved = (near - x[:, None]).norm(dim=-1)
+    there = g.M.sigma(near.reshape(-1, 3)).log().reshape(12, 50)
+    assert bool(((there - g.M.sigma(x).log()[:, None]).abs() <= 0.5 * moved + 1e-5).all())
+    copies = g.M.perturb(x, g.law, 20_000, rng)
+    torch.testing.assert_close(copies.std(0).mean(1), 0.4 * g.M.sigma(x), rtol=0.02, atol=0)
+
+
+def test_certified_verified_attacked_and_kept(tmp_path) -> None:
+    g, x = smoothed()
+    outcomes = g.certify(x, n=5000)
+    made = [(i, c) for i, c in enumerate(outcomes) if not c.abstained]
+    assert len(made) >= 8 and all(c.scope == "pipeline" and c.alm == c.radius for _, c in made)
+    assert all(c.radius <= abs(float(x[i, 0])) for i, c in made)  # a half-space keeps its side whatever σ is
+    i, c = made[0]
+    save_json(c, tmp_path / "c.json")
+    again = load_json(tmp_path / "c.json")
+    assert verify(again, g, x[i : i + 1], n=2000).confirms == "pipeline"
+    assert not verify(again, smoothed(rate=0.6)[0], x[i : i + 1], n=2000).stands
+    cases = [(i, x[i : i + 1], c) for i, c in made[:6]]
+    budget = Budget(steps=10, draws=8, restarts=1, check=500)
+    done = audit_all(g, cases, Ledger(tmp_path / "audit", {}), factors=(0.999,), budget=budget)
+    assert summarise(done).covered_breaks == 0
+
+
+def test_trained_by_name_and_found_again(tmp_path) -> None:
+    """A run keeps references and middle; what is loaded has the same σ."""
+    changes = ["epochs=1", 'generator={kind="input-dependent", k=5, rate=0.02, most=300}', "law.scale=0.25"]
+    trainer_of(TrainJob(settings="digits-isotropic", changes=changes, device="cpu"), tmp_path / "run").run()
+    run, digits = load_run(tmp_path / "run"), data.load("digits", "train")
+    g = ucan.SmoothedClassifier(run.classifier, run.law, run.generator, num_classes=10)
+    x = torch.stack([digits[i][0] for i in range(400)])
+    made = InputDependent(x[:300], k=5, rate=0.02)
+    assert isinstance(g.M, InputDependent) and g.M.references.shape == (300, 1, 8, 8)
+    torch.testing.assert_close(g.M.sigma(x[300:]), made.sigma(x[300:]))
+    assert made.sigma(x[300:]).std() > 1e-3 and g.certify(x[300:302], n=200)[0].scope == "pipeline"
+
+
+def test_what_it_refuses() -> None:
+    references = torch.randn(10, 4)
+    for make, words in (
+        (lambda: InputDependent(references, k=10), "k must be"),
+        (lambda: InputDependent(references, k=3, rate=-1.0), "rate"),
+        (lambda: InputDependent(references[0], k=1), "references must be"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            make()
+    noise = InputDependent(references, k=3)
+    with pytest.raises(UnsupportedNorm, match="ℓ2"):
+        noise.check_claim(ucan.Gaussian(0.5), 1)
+    with pytest.raises(InvalidInput, match="Gaussian law"):
+        noise.check_claim(ucan.Laplace(0.5))
