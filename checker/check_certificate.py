@@ -401,7 +401,7 @@ def shifted(law: Any, norm: float, dim: int, p: float, r: float) -> float:
         end = laplace_quantile(p) - r / lam
         return math.exp(end) / 2 if end < 0 else 1 - math.exp(-end) / 2
     if name == "GeneralNormal":
-        raise NotChecked("how general normal noise carries a probability is not computed here")
+        return float(stats.gennorm.cdf(general_quantile(p, number(law, "beta")) - r / lam, number(law, "beta")))
     if name == "Uniform":
         lost = r / (2 * lam) if norm == 1 else 1 - max(0.0, 1 - r / (2 * lam)) ** dim
     elif name == "ExpInf":
@@ -1122,6 +1122,8 @@ class Answered(Claim):
         """The checks of this kind of answer, in order."""
         every: dict[str, Callable[[], str]] = {"votes": self.votes, "settings": self.settings, "scope": self.scope}
         every["noise"] = self.known
+        if "budget" in self.record or "budget_factor" in self.record:
+            every["budget"] = self.budget
         if self.kind == "confidence":
             return {**every, "class": self.chosen, "bound": self.bounds, "region": self.confident}
         if self.kind == "top-k":
@@ -1196,6 +1198,15 @@ class Answered(Claim):
         if holds(far):
             raise NotChecked("the claim holds at every radius, which nothing here can show")
         return turning_point(holds, 0.0, far) if holds(0.0) else 0.0
+
+    def budget(self) -> str:
+        """The budget times its factor lies in the region."""
+        claimed, scale = number(self.record, "budget_factor", 0), field(self.region, "scale")
+        asked = budget_of(field(self.record, "budget"), self.folder, self.dim)
+        sigma = diagonal_of(scale, self.folder, self.dim)
+        if sigma is None:
+            return self.full_budget(claimed, asked, {self.norm: self.R}, inverse_of(scale, self.folder, self.dim))
+        return follows("budget factor", claimed, self.R / budget_size(asked, 1 / sigma, self.norm))
 
     def absent(self) -> str:
         """What the file does not hold."""

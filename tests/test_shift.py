@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ucan
 from ucan import ExpInf, Gaussian, InvalidInput, Laplace, Law, PowerLaw, Uniform, UnsupportedNorm
 
 INF = math.inf
@@ -197,3 +198,18 @@ def test_what_cannot_be_answered_is_refused():
     assert Silent(1.0).radius(0.9) == pytest.approx(0.8)
     with pytest.raises(InvalidInput, match=r"Silent noise has no known bound .* implement _shifted"):
         Silent(1.0).shifted(0.9, 0.1)
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.01, 1e-4])
+def test_noise_whose_regions_are_not_the_laws_times_a_factor_is_refused(rate):
+    """σ that changes with the input has a theorem about one class; T_r of its law would claim too much."""
+    references = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    noise = ucan.InputDependent(references, k=5, rate=rate)
+    g = ucan.SmoothedClassifier(lambda b: b[:, :2], ucan.Gaussian(0.5), noise, num_classes=2)
+    x = torch.tensor([[1.5, 0.0, 0.0]])
+    assert not g.certify(x, n=500)[0].abstained
+    for asked in ({"top": 1}, {"confidence": 0.5}):
+        with pytest.raises(InvalidInput, match="one class"):
+            g.certify(x, n=500, **asked)
+    with pytest.raises(InvalidInput, match="one class"):
+        ucan.SmoothedRegressor(lambda b: b, ucan.Gaussian(0.5), noise).certify(x, radius=0.1, n=500)

@@ -141,7 +141,7 @@ class SmoothedClassifier(Smoothed):
             budget: a number, a map of the input's shape or a ``ucan.Budget``. The certificate then also states the ε
                 below which no change within ε·budget changes the answer (``budget_factor``; docs/shape.md).
             top: k asks another question: up to which change does each of the k most probable labels stay among the first k
-                (``Among``; docs/tasks.md)? Without a budget; ``stop`` takes radii before Σ, in the region's own norm.
+                (``Among``; docs/tasks.md)? ``stop`` takes radii before Σ, in the region's own norm, without a budget.
             confidence: another question, too: up to which change does the class keep a smoothed probability of at least
                 this (``Confident``)? As for ``top``.
 
@@ -149,8 +149,8 @@ class SmoothedClassifier(Smoothed):
             A certificate, or the answer to the other question, or an abstention, for each input, in order.
         """
         if top is not None or confidence is not None:
-            question = _question(top, confidence, budget, bound)
-            return self.ask(x, question, self.plan(n0, n, alpha, norm, batch_size, precision, family, stop), seed)
+            settings = self.plan(n0, n, alpha, norm, batch_size, precision, family, stop, self.budget_of(budget, x))
+            return self.ask(x, _question(top, confidence, bound), settings, seed)
         asked = self.budget_of(budget, x)
         plan = CertifyPlan(
             n0,
@@ -168,14 +168,6 @@ class SmoothedClassifier(Smoothed):
         inputs = self.check_inputs(x, plan.norm)
         plan.check_family(len(inputs))
         return in_order(self.certify_each(inputs, self.seeded_for(inputs, plan, seed)))
-
-    def budget_of(self, value: Any, x: torch.Tensor) -> Budget | None:
-        """The budget that ``certify`` is given, for inputs like x (batch, *event)."""
-        if value is None:
-            return None
-        if not isinstance(x, torch.Tensor) or x.ndim < 2:
-            raise InvalidInput("x must be a torch tensor of shape (batch, *event).")
-        return Budget.of(value, x.shape[1:])
 
     def norm_for(self, norm: float | None, budget: Budget | None) -> Any:
         """The norm of the radius: the given one; with a budget, the noise's own norm if it has no ℓ2 radius."""
@@ -570,12 +562,10 @@ def largest_other(counts: torch.Tensor, c_A: int) -> int:
     return int(others.max())
 
 
-def _question(top: int | None, confidence: float | None, budget: Any, bound: str) -> Question:
+def _question(top: int | None, confidence: float | None, bound: str) -> Question:
     """The question that ``certify`` is asked instead of its own."""
     if top is not None and confidence is not None:
         raise InvalidInput("top= and confidence= are two questions: ask one at a time.")
-    if budget is not None or bound != "binary":
-        raise InvalidInput(
-            "top= and confidence= have a bound of their own and no budget: leave budget= and bound= out."
-        )
+    if bound != "binary":
+        raise InvalidInput("top= and confidence= have a bound of their own: leave bound= out.")
     return Confidence(confidence) if confidence is not None else TopK(1 if top is None else top)

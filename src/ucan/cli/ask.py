@@ -54,6 +54,7 @@ def ask(
     exponent: words.ExponentOption = None,
     noise: words.NoiseOption = None,
     norm: words.NormOption = None,
+    budget: words.BudgetOption = None,
     n0: Annotated[int, typer.Option(help="Number of samples that choose what the others test.")] = 100,
     n: Annotated[int, typer.Option(help="Number of samples.")] = 10_000,
     alpha: words.AlphaOption = 0.001,

@@ -139,4 +139,4 @@ class Enquirer:
         select, estimate, n = (None, None, 0) if enquiry is None else enquiry.so_far()
         with self.engine.beside(x.device):
             evidence = evidence_of(self.engine, setup, x, plan, select, estimate, n, CUT_OFF)
-        return Abstention(plan.norm, self.engine.M.scope, evidence, reason)
+        return Abstention(plan.norm, self.engine.M.scope, evidence, reason, budget=plan.budget)

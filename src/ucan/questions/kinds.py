@@ -60,6 +60,7 @@ class SmoothedRegressor(Smoothed):
         precision: str | None = None,
         family: int = 1,
         stop: Any = None,
+        budget: Any = None,
     ) -> list[Interval | Abstention]:
         """Intervals that the smoothed percentile of every output stays in, for each of a batch of inputs.
 
@@ -82,12 +83,15 @@ class SmoothedRegressor(Smoothed):
             family: N, a number fixed in advance: α is shared by the answers to N inputs.
             stop: with ``within``: end sampling when "the value stays within ± t up to this radius" is decided (or several
                 radii); n is then the most (docs/stopping.md).
+            budget: a number, a map of the input's shape or a ``ucan.Budget``. The answer then also states the ε below which it
+                stands under every change within ε·budget (``budget_factor``; docs/shape.md). Without ``stop``.
 
         Returns:
             An ``Interval`` for each input; with ``within`` an abstention where no radius will do.
         """
         question = Percentile(p, _rising(radius), within, *range)
-        return self.ask(x, question, self.plan(n0, n, alpha, norm, batch_size, precision, family, stop), seed)
+        asked = self.budget_of(budget, x)
+        return self.ask(x, question, self.plan(n0, n, alpha, norm, batch_size, precision, family, stop, asked), seed)
 
 
 class SmoothedSegmenter(Smoothed):
@@ -138,6 +142,7 @@ class SmoothedSegmenter(Smoothed):
         precision: str | None = None,
         family: int = 1,
         stop: Any = None,
+        budget: Any = None,
     ) -> list[Decided | Abstention]:
         """The answer at every place where it provably does not change, for each of a batch of inputs.
 
@@ -158,11 +163,12 @@ class SmoothedSegmenter(Smoothed):
             family: N, a number fixed in advance: α is shared by the answers to N inputs.
             stop: end sampling when all places are decided at this radius (or several; with ``radius``, at that one); n is
                 then the most (docs/stopping.md).
+            budget: as for ``SmoothedRegressor``.
 
         Returns:
             A ``Decided`` for each input, or an abstention where no place has an answer.
         """
-        plan = self.plan(n0, n, alpha, norm, batch_size, precision, family, stop)
+        plan = self.plan(n0, n, alpha, norm, batch_size, precision, family, stop, self.budget_of(budget, x))
         return self.ask(x, Decisions(self.what, radius, rule), plan, seed)
 
 

@@ -66,11 +66,12 @@ class Asked:
             "evidence": self.evidence(bound),
             "region": region,
             "tau": self.shift.tau,
+            "budget": self.plan.budget,
         }
 
     def abstention(self, bound: str, reason: str) -> Abstention:
         """No claim, for this reason."""
-        return Abstention(self.plan.norm, self.M.scope, self.evidence(bound), reason)
+        return Abstention(self.plan.norm, self.M.scope, self.evidence(bound), reason, budget=self.plan.budget)
 
 
 def evidence_of(

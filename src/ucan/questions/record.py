@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 
 from ucan.arithmetic import changes_in_words
-from ucan.certificate import SCOPES, Outcome, region_to_json
+from ucan.budget import Budget
+from ucan.certificate import SCOPES, Outcome, budget_to_json, region_to_json
 from ucan.choices import norm_name, norm_to_json
 from ucan.questions.looks import Look
 from ucan.questions.shift import Shift
@@ -29,11 +30,13 @@ Where = Literal["here", "inside"]
 class Answer(Outcome, ABC):
     """A claim about every input in ``region``, true with probability at least 1 − α over the noise drawn.
 
-    ``tau`` is what the arithmetic may change a probability by, 0 in real arithmetic; the claim has paid for it.
+    ``tau`` is what the arithmetic may change a probability by, 0 in real arithmetic; the claim has paid for it. With a
+    ``budget``, the claim stands under every change within ε·budget, for every ε strictly below ``budget_factor``.
     """
 
     region: Region
     tau: float
+    budget: Budget | None = field(default=None, kw_only=True)
     kind: ClassVar[str]
     task: ClassVar[str]
 
@@ -41,6 +44,11 @@ class Answer(Outcome, ABC):
     def radius(self) -> float:
         """The largest ball of the requested norm inside the region."""
         return self.region.inscribed_radius(self.norm)
+
+    @property
+    def budget_factor(self) -> float | None:
+        """The largest known ε such that ε·budget lies in the region; None without a budget."""
+        return None if self.budget is None else self.region.budget_factor(self.budget)
 
     @abstractmethod
     def follows(self, shift: Shift) -> bool:
@@ -83,6 +91,9 @@ class Answer(Outcome, ABC):
         norm = norm_name(self.region.norm if self.norm is None else self.norm)
         changes = changes_in_words(self.evidence.arithmetic)
         about = f"{self._claim}, {changes}" if changes else self._claim
+        if self.budget is not None and self.budget_factor is not None:
+            factor = floor_digits(self.budget_factor, 4)
+            return f"{self.summary()}, under {self.budget.words()}, ε = {factor} ({about})"
         return f"{self.summary()}, for every change within an {norm} radius of {floor_digits(self.radius, 4)} ({about})"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
@@ -97,5 +108,7 @@ class Answer(Outcome, ABC):
             "region": region_to_json(self.region, where),
             "tau": self.tau,
             **self.content(where),
+            **budget_to_json(self.budget, where),
+            **({} if self.budget is None else {"budget_factor": self.budget_factor}),
             "evidence": self.evidence.to_dict(),
         }

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ucan.certificate import Abstention, Certificate, Level, Prediction, region_from_json
+from ucan.certificate import Abstention, Certificate, Level, Prediction, budget_from_json, region_from_json
 from ucan.certificate import from_dict as class_from_dict
 from ucan.choices import norm_from_json
 from ucan.errors import InvalidInput, UcanError
 from ucan.evidence import Evidence
 from ucan.questions.confidence import Confident
 from ucan.questions.decisions import Decided
-from ucan.questions.record import FORMAT, Answer
+from ucan.questions.record import FORMAT, SLACK, Answer
 from ucan.questions.regression import Interval
 from ucan.questions.topk import Among
 
@@ -37,8 +37,14 @@ def from_dict(
             "evidence": Evidence.from_dict(record["evidence"]),
             "region": region_from_json(record["region"], where),
             "tau": float(record["tau"]),
+            "budget": budget_from_json(record.get("budget"), where),
         }
-        return kind.restored(shared, record, where)
+        found = kind.restored(shared, record, where)
+        if found.budget_factor is not None and not record["budget_factor"] <= found.budget_factor * (1 + SLACK):
+            raise InvalidInput(
+                "this record's budget_factor does not follow from its region: it was changed or is damaged."
+            )
+        return found
     except UcanError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from ucan.arithmetic import Grid
+from ucan.budget import Budget
 from ucan.certificate import Abstention
 from ucan.choices import PRECISIONS, check_choice
 from ucan.engine import Engine, Setup
@@ -121,10 +122,25 @@ class Smoothed:
         precision: str | None,
         family: int,
         stop: Any,
+        budget: Budget | None = None,
     ) -> CertifyPlan:
         """The settings of a question: its norm is ℓ2 if none is given, or the noise's own where it has no ℓ2 region."""
         rule = question_stop(stop)
-        return CertifyPlan(n0, n, alpha, own_norm(self, norm), 0, batch_size, "binary", rule, precision, family)
+        if budget is not None and rule is not None:
+            raise InvalidInput(
+                "a question is stopped at radii, which are no factors of a budget: leave out stop= (--stop) or budget= "
+                "(--budget)."
+            )
+        against = own_norm(self, norm, budget is not None)
+        return CertifyPlan(n0, n, alpha, against, 0, batch_size, "binary", rule, precision, family, budget)
+
+    def budget_of(self, value: Any, x: torch.Tensor) -> Budget | None:
+        """The budget that ``certify`` is given, for inputs like x (batch, *event)."""
+        if value is None:
+            return None
+        if not isinstance(x, torch.Tensor) or x.ndim < 2:
+            raise InvalidInput("x must be a torch tensor of shape (batch, *event).")
+        return Budget.of(value, x.shape[1:])
 
     def kept(self, x: torch.Tensor, n: int, seed: int, phase: str, precision: str | None = None) -> list[Any]:
         """What is kept of n answers to each of some inputs (batch, *event), from streams of their own."""
@@ -196,9 +212,9 @@ def in_order(outcomes: Iterable[tuple[int, Any]]) -> list[Any]:
     return [found[i] for i in range(len(found))]
 
 
-def own_norm(g: Smoothed, norm: float | None) -> float:
-    """The norm asked for; else ℓ2, or the noise's own where it has no ℓ2 region."""
+def own_norm(g: Smoothed, norm: float | None, budget: bool = False) -> float:
+    """The norm asked for; else ℓ2, or the noise's own where it has no ℓ2 region: for a budget the largest, which boxes fit."""
     if norm is not None:
         return norm
     norms = g.M.norms(g.law)
-    return 2 if 2 in norms else norms[0]
+    return 2 if 2 in norms else norms[-1 if budget else 0]

@@ -31,7 +31,18 @@ from ucan.questions.smoothed import Smoothed
 from ucan.questions.topk import Among
 from ucan.results.answers import AnswerStore
 from ucan.results.metrics import NO_LABEL
-from ucan.runs.build import data_ref, generator_of, law_of, loaded, model_ref, noise_ref, settle_one, smoothed_of
+from ucan.runs.build import (
+    budget_of,
+    budget_word,
+    data_ref,
+    generator_of,
+    law_of,
+    loaded,
+    model_ref,
+    noise_ref,
+    settle_one,
+    smoothed_of,
+)
 from ucan.runs.build import step_for as step_for
 from ucan.runs.config import AskConfig, ClaimRef, LawRef, Sampling, begun_seed
 from ucan.runs.fields import from_table, to_table
@@ -45,7 +56,8 @@ class AskJob(Pipeline, Inputs):
     """The settings of `ucan ask`: the question, and otherwise the options of those names.
 
     ``norm`` None means 2, or the noise's own norm where it has no ℓ2 region. ``stop`` are radii at which the question is to
-    be decided, before Σ; sampling ends when it is. ``certificates`` writes each answer as JSON. ``cluster`` and ``workers``
+    be decided, before Σ; sampling ends when it is. ``budget`` is what changes of size ε = 1
+    are: answers state their ε. ``certificates`` writes each answer as JSON. ``cluster`` and ``workers``
     are for questions about classes (``ucan.cluster``).
     """
 
@@ -58,6 +70,7 @@ class AskJob(Pipeline, Inputs):
     family: int | None = None
     batch_size: int | None = None
     stop: str | float | None = None
+    budget: Any = None
     certificates: bool = False
     cluster: str | None = None
     workers: int | None = None
@@ -145,7 +158,8 @@ def ask(job: AskJob, out: str | Path, progress: Progress = SILENT) -> Summary:
     first = selection.first().to(where)
     step = step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic)
     g = smoothed_for(job, job.question, first, step)
-    plan = g.plan(job.n0, job.n, job.alpha, job.norm, job.batch_size, None, job.family or 1, job.stop)
+    budget = budget_of(job.budget, selection.dataset, job.model)
+    plan = g.plan(job.n0, job.n, job.alpha, job.norm, job.batch_size, None, job.family or 1, job.stop, budget)
     job.question.check(g.f, plan.stop)
     g.check_inputs(first, plan.norm)
     selection.dataset.check(selection.indices)
@@ -185,7 +199,12 @@ def _config(
         data=data_ref(job, selection.dataset),
         law=replace(LawRef.of(g.law), given=job.law if isinstance(job.law, str) else None),
         noise=replace(noise_ref(g), given=job.noise if isinstance(job.noise, str) else None),
-        claim=ClaimRef(g.M.scope, plan.norm),
+        claim=ClaimRef(
+            g.M.scope,
+            plan.norm,
+            budget=budget_word(job.budget),
+            budget_hash=None if plan.budget is None else plan.budget.key,
+        ),
         sampling=Sampling.of(plan, arithmetic_of(g.grid), backend, g.engine.precision),
         looks=() if plan.stop is None else looks_of(plan.n),
     )
@@ -254,6 +273,9 @@ def figures(given: list[tuple[int, Answer]], inputs: int, data: Labelled) -> lis
     """Numbers about answers, by name; shares are of all inputs, and of all pixels or labels."""
     radii = [answer.radius for _, answer in given]
     found = [("median_radius", _median(radii))]
+    factors = [answer.budget_factor for _, answer in given if answer.budget_factor is not None]
+    if factors:
+        found.append(("median_budget_factor", _median(factors)))
     targets = data.targets
     if given and isinstance(given[0][1], Interval):
         ends = [(idx, a.lower, a.upper) for idx, a in given if isinstance(a, Interval)]

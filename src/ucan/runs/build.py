@@ -106,6 +106,16 @@ def budget_of(budget: Any, dataset: Labelled, model: Model) -> Budget | None:
         ) from error
 
 
+def budget_word(budget: Any) -> float | str | None:
+    """The budget as given, if it is a word or a number."""
+    if not isinstance(budget, str):
+        return float(budget) if isinstance(budget, int | float) else None
+    try:
+        return float(budget)
+    except ValueError:
+        return budget
+
+
 def _array(option: str, path: Path) -> torch.Tensor:
     try:
         return torch.from_numpy(np.load(path, allow_pickle=False))

@@ -19,6 +19,7 @@ from ucan.results.store import RESULTS, Store
 from ucan.routed import Deployed
 from ucan.runs.build import (
     budget_of,
+    budget_word,
     data_ref,
     law_ref,
     model_ref,
@@ -173,7 +174,7 @@ def config_of(work: Prepared) -> RunConfig:
             sigma=work.sigma,
             steps=data.steps if isinstance(data, Table) else {},
         ),
-        claim=ClaimRef(work.scope, plan.norm, g.alm_cap, _budget_word(job.budget), key, registry),
+        claim=ClaimRef(work.scope, plan.norm, g.alm_cap, budget_word(job.budget), key, registry),
         sampling=Sampling.of(plan, arithmetic_of(g.grid), backend, g.precision),
     )
 
@@ -197,16 +198,6 @@ def grows(old: RunConfig, new: RunConfig) -> bool:
 def _sigma_word(sigma: Any) -> str | None:
     """The columns' noise as given, if it is a text."""
     return sigma if isinstance(sigma, str) else None
-
-
-def _budget_word(budget: Any) -> float | str | None:
-    """The budget as given, if it is a word or a number."""
-    if not isinstance(budget, str):
-        return float(budget) if isinstance(budget, int | float) else None
-    try:
-        return float(budget)
-    except ValueError:
-        return budget
 
 
 def _places(out: str | Path | None, job: CertifyJob, claim: str) -> tuple[Path, Path]:

@@ -136,7 +136,7 @@ def _asked(
     g = pipeline_again(config, first, example, model, weights, trust)
     _check_same(run, g, first.evidence, config.model.weights_hash)
     plan = replace(config.sampling.plan(config.claim.norm), precision=None, family=1, block=first.evidence.block)
-    plan = replace(plan, stop=question_stop(config.sampling.stop))
+    plan = replace(plan, stop=question_stop(config.sampling.stop), budget=first.budget)
     (x,) = g.check_inputs(example, plan.norm)
     backend = config.sampling.backend or "eager"
     settle_one(g, backend, plan, x, 1, backend)
