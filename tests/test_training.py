@@ -267,6 +267,7 @@ KINDS = {
     "budget-composed": Composed,
     "splitting": Splitting,
     "best": Isotropic,
+    "ensemble": Isotropic,
 }
 METHODS = ("stability", "smoothadv", "macer", "smoothmix", "catrs", "acr", "sphere")  # presets named after their recipe
 KINDS |= dict.fromkeys((*METHODS, "clean", "denoised"), Isotropic)
