@@ -139,3 +139,17 @@ def test_what_it_refuses() -> None:
         noise.check_claim(ucan.Gaussian(0.5), 1)
     with pytest.raises(InvalidInput, match="Gaussian law"):
         noise.check_claim(ucan.Laplace(0.5))
+
+
+class Faster(InputDependent):
+    """Its σ may change at any rate."""
+
+    def sigma(self, x: torch.Tensor) -> torch.Tensor:
+        return super().sigma(x) ** 10
+
+
+def test_another_sigma_has_no_theorem() -> None:
+    noise = Faster(torch.rand(30, 1, 2, 2, generator=torch.Generator().manual_seed(0)), k=3, rate=0.1)
+    g = ucan.SmoothedClassifier(lambda b: (b.sum((1, 2, 3)) > 0).long(), ucan.Gaussian(0.5), noise, 2)
+    with pytest.raises(ucan.InvalidInput, match="another σ"):
+        g.certify(torch.ones(1, 1, 2, 2), n=100)
