@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html import escape
@@ -28,16 +29,17 @@ def text(x: float, y: float, words: str, colour: str = PAPER.ink, anchor: str = 
 
 def holds(folder: Path) -> str:
     """CIFAR-10 by ℓ2 radius, in points against the others' best released file: discs one network, squares several."""
-    left, top, wide, high, most = 84.0, 76.0, 680.0, 240.0, 3.0
+    left, top, wide, point = 84.0, 76.0, 680.0, 36.0
     found = places(folder, "cifar10")
-    step = wide / len(found)
+    step, (lowest, highest) = wide / len(found), _range(found)
+    high = point * (highest - lowest)
 
     def up(points: float) -> float:
-        return top + high / 2 * (1 - max(-most, min(most, points)) / most)
+        return top + point * (highest - points)
 
     title = "certified accuracy on CIFAR-10, all 10,000 test pictures, scope pipeline: points ahead of the others’ best file"
     parts = [text(16, 22, title)]
-    for tick in (-3, -2, -1, 0, 1, 2, 3):
+    for tick in range(lowest, highest + 1):
         line = f'stroke="{THEIRS}" stroke-width="2"' if tick == 0 else f'stroke="{PAPER.grid}"'
         parts.append(f'<path d="M{left} {up(tick):.1f}h{wide}" {line}/>')
         parts.append(text(left - 8, up(tick) + 4, f"{tick:+d}".replace("-", "−") if tick else "0", PAPER.soft, "end"))
@@ -55,6 +57,13 @@ def holds(folder: Path) -> str:
     return _sheet(780, round(top + high + 54), f"{title}, by ℓ2 radius", "".join(parts))
 
 
+def _range(found: list[Place]) -> tuple[int, int]:
+    """Whole points between which all marks lie, three at least on both sides."""
+    shares = [(_share(place, "others"), _share(place, which)) for place in found for which in ("one", "several")]
+    ahead = [ours - theirs for theirs, ours in shares if theirs is not None and ours is not None]
+    return min(-3, math.floor(min(ahead, default=0))), max(3, math.ceil(max(ahead, default=0)))
+
+
 def _column(place: Place, x: float, up: Callable[[float], float], bottom: float) -> list[str]:
     """One radius: our marks with their shares, and the others' share below."""
     theirs = _share(place, "others")
@@ -69,7 +78,8 @@ def _column(place: Place, x: float, up: Callable[[float], float], bottom: float)
         if share is not None:
             y = up(share - theirs)
             label = getattr(place, which).share(place.level)
-            parts += [drawn(x, y), text(x + side, y - 6, label, OURS, anchor)]
+            below = which == "one" and place.several is not None  # where two marks are close, so would be their shares
+            parts += [drawn(x, y), text(x + side, y + 16 if below else y - 6, label, OURS, anchor)]
     return parts
 
 
