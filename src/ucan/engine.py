@@ -133,9 +133,9 @@ class Engine:
 
     @contextmanager
     def running(self, backend: str) -> Iterator[None]:
-        """Inside, f is run in this way; one that is not a choice, such as that of a function, changes nothing."""
+        """Inside, f is run in this way; a name that no run has, such as "auto" or that of a function, changes nothing."""
         own = self.backend
-        self.backend = backend if backend in BACKENDS else own
+        self.backend = backend if backend in BACKENDS and backend != "auto" else own
         try:
             yield
         finally:
