@@ -136,7 +136,6 @@ def _with_epochs(
         f"batch={batch}",
         f"lr={method.lr}",
         f"ema={max(0.0, round(1 - 20 / steps, 5))}",
-        *(["compile=false"] if method.members > 1 else []),
         *more,
     ]
     return settings_of(BASE, changes), changes
@@ -145,6 +144,12 @@ def _with_epochs(
 def spent(method: Method, settings: TrainSettings, inputs: int) -> float:
     """Forward-backward passes of the whole training, of all networks together."""
     return mean_cost(settings.build_recipe(), settings.epochs) * settings.epochs * inputs * method.members
+
+
+def networks_of(method: Method, settings: TrainSettings) -> nn.Module:
+    """The untrained network, or those of an ensemble."""
+    made = [build_model(settings.model, (3, 32, 32), 10, seed=k) for k in range(method.members)]
+    return made[0] if len(made) == 1 else Ensemble(made)
 
 
 # --- one row ---
@@ -198,17 +203,12 @@ class Job:
         if self.method.members == 1:
             return trainer_of(TrainJob(settings=self.settings, data=train_set), self.folder, on_step)
         place = "cuda" if torch.cuda.is_available() else "cpu"
-        return Trainer(self.settings, train_set, self.networks(), self.folder, place, on_step)
-
-    def networks(self) -> nn.Module | None:
-        """The untrained networks of an ensemble; None for a single one, which its settings name."""
-        if self.method.members == 1:
-            return None
-        return Ensemble([build_model(self.settings.model, (3, 32, 32), 10, seed=k) for k in range(self.method.members)])
+        return Trainer(self.settings, train_set, networks_of(self.method, self.settings), self.folder, place, on_step)
 
     def smoothed(self, backend: str) -> SmoothedClassifier:
         """The trained classifier under its noise, on the device."""
-        run = load_run(self.folder, self.networks())
+        several = networks_of(self.method, self.settings) if self.method.members > 1 else None
+        run = load_run(self.folder, several)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model = Ensemble([run.classifier], mirrored=True) if self.args.mirrored else run.classifier
         return SmoothedClassifier(model.to(device), run.law, run.generator.to(device), run.num_classes, backend)

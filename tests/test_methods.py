@@ -35,7 +35,7 @@ from ucan.training.recipes.acr import weights_of
 from ucan.training.recipes.ascent import divergences, lengths, smoothed_loss
 from ucan.training.recipes.catrs import like, smallest
 from ucan.training.recipes.sphere import climbed
-from ucan.training.step import Progress
+from ucan.training.step import Progress, Twins
 
 # Numbers are taken out of losses here; PyTorch warns of the first in a process.
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
@@ -265,6 +265,57 @@ def test_drt_against_jacobians_and_alone_refused():
     assert float(outcome.loss) == pytest.approx(expected, rel=1e-4)
     with pytest.raises(InvalidInput, match="at least two"):
         recipe.step(step_of())
+
+
+def convolutions(seed):
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Tanh(), nn.Conv2d(6, 4, 3), nn.BatchNorm2d(4)]
+    return nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(16, CLASSES))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_drt_has_the_same_loss_gradients_and_statistics(backend):
+    found = []
+    for twins in (False, True):
+        three = Ensemble([convolutions(k) for k in range(3)]).double().train()
+        joint = Joint(three, Isotropic(), Gaussian(0.5), Consistency(), "none", 0.0)
+        if twins:
+            joint.use_for_answers(Twins.compiled(three, lambda f: torch.compile(f, backend=backend), apart=True))
+        step = joint.step_at(INPUTS.double(), LABELS, rng(1), torch.arange(BATCH), Progress())
+        outcome = Drt(draws=2, diversity=0.6, margins=1.2).step(step)
+        outcome.loss.backward()
+        assert not any(one.tangent.failed for one in joint.twins.members) and bool(joint.twins.members) == twins
+        found.append(
+            [outcome.loss, *outcome.shown.values(), *(p.grad for p in three.parameters()), *three.state_dict().values()]
+        )
+        assert all(p.requires_grad for p in three.parameters())
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6, check_dtype=False)
+
+
+def test_drt_goes_the_slower_way_where_a_network_has_no_tangent():
+    class Bend(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.saved_tensors[0].cos()
+
+    class Bent(nn.Module):
+        def forward(self, x):
+            return Bend.apply(x)
+
+    both = Ensemble([nn.Sequential(network(k), Bent()) for k in range(2)])
+    joint = Joint(both, Isotropic(), Gaussian(0.5), Consistency(), "none", 0.0)
+    plain = Drt().step(step_of(both)).loss
+    joint.use_for_answers(Twins.compiled(both, lambda f: f, apart=True))
+    with pytest.warns(UserWarning, match="slower way"):
+        slower = Drt().step(joint.step_at(INPUTS, LABELS, rng(1), torch.arange(BATCH), Progress())).loss
+    assert torch.equal(plain, slower)
 
 
 QUICK = {
