@@ -1,7 +1,7 @@
 """Every recipe on equal terms: one network, one budget of forward-backward passes, one noise, one test set, one statistics.
 
     python experiments/methods.py --list
-    python experiments/methods.py consistency smoothadv --caps 10000 --seconds 500
+    python experiments/methods.py consistency smoothadv-0.25 --caps 10000 --seconds 500
     python experiments/methods.py --merge methods.json
 
 A row trains the same ResNet-18 with one recipe at σ = 0.5, for as many epochs as 6 million passes last: 60 epochs of
@@ -10,7 +10,8 @@ set of votes decides the radii 0, 0.25, … 2.25, with at most so many votes as 
 cap; and 100 certificates are attacked. OUT/NAME.json grows as it goes, and so does OUT/audits/NAME.json; what is there already
 is gone on with, also a training, from its last epoch. methods.sh puts several rows side by side on one GPU.
 
-`--sigma 0.25` and `--sigma 1` do the same at other noise, with the methods' parameters there, into NAME-SIGMA.json.
+NAME-0.25 and NAME-1, or `--sigma`, do the same at other noise, with the methods' parameters there, into NAME-SIGMA.json.
+`--all` goes on with all 10,000 test inputs after that, with the same caps.
 
 Optimiser, schedule and precision are those of the preset cifar10-consistency. A step takes 256 noisy copies, as the authors'
 programs do: 256/m inputs with m draws each. The moving average of the weights has a window of a twentieth of the steps.
@@ -48,7 +49,7 @@ from ucan.training import Trainer, TrainSettings, is_trained_run, load_run
 from ucan.training.recipes import mean_cost
 
 BASE, SIGMA, PASSES, COPIES = "cifar10-consistency", 0.5, 6_000_000, 256
-EVERY, VOTES, FACTOR = 5, 100_000, 0.999
+EVERY, FIFTH, ALL, VOTES, FACTOR = 5, 2_000, 10_000, 100_000, 0.999
 
 
 @dataclass(frozen=True)
@@ -172,8 +173,9 @@ class Job:
         settings, changes = settings_for(
             method, args.passes, len(loaded("cifar10", "train")), tuple(args.set), args.sigma
         )
+        inputs = ALL if args.all else args.inputs
         row = Row(
-            method.name, "docs/methods.md", BASE, tuple(changes), (radius(*GRID),), args.inputs, args.votes,
+            method.name, "docs/methods.md", BASE, tuple(changes), (radius(*GRID),), inputs, args.votes,
             members=method.members, mirrored=args.mirrored,
         )  # fmt: skip
         return cls(method, settings, changes, row, args)
@@ -218,20 +220,27 @@ class Job:
         """Made, and compiled, once for all passes of this process."""
         return self.smoothed(self.args.backend)
 
-    def certify(self, cap: int, deadline: float) -> None:
-        """One pass over the inputs, with up to ``cap`` votes each."""
-        passed = json.loads(self.path.read_text())["passed"] if self.path.exists() else 0
-        if passed >= cap:
-            return
+    def certify(self, inputs: int, cap: int, deadline: float) -> None:
+        """One pass over the first so many inputs, with up to ``cap`` votes each."""
         test_set, start = loaded("cifar10", "test"), time.monotonic()
-        about = {**self.about(self.voting), "passed": passed}
-        record = Record.of(self.path, about, self.row.claims, len(test_set))
-        certify(self.voting, test_set, record, self.row, self.row.inputs, cap, deadline)
+        if self._weights() is not None and passed(json.loads(self.path.read_text()), inputs) >= cap:
+            return
+        record = Record.of_these(self.path, self.about(self.voting), self.row.claims, len(test_set))
+        record.about["through"] = through(json.loads(self.path.read_text())) if self.path.exists() else {}
+        certify(self.voting, test_set, record, self.row, inputs, cap, deadline)
         if time.monotonic() < deadline:
-            record.about["passed"] = cap
-            record.save(self.row)
+            record.about["through"][str(inputs)] = cap
+        record.about["passed"] = passed(record.about, min(inputs, FIFTH))
+        record.save(self.row)
         print(f"{self.method.name}: {record.seen} inputs, {len(record.levels.open)} open after {cap} votes at most, "
               f"{time.monotonic() - start:.0f} s, {record.to_dict(self.row)['accuracy']}", flush=True)  # fmt: skip
+
+    def _weights(self) -> str | None:
+        """Those that the record is about, if it is about the trained ones; None where it is not, or is not there."""
+        if not self.path.exists():
+            return None
+        known: str = json.loads(self.path.read_text())["weights"]
+        return known if known == weights_hash(self.voting.f.model) else None
 
     def about(self, g: SmoothedClassifier) -> dict[str, Any]:
         """What the record says besides its numbers."""
@@ -253,7 +262,8 @@ class Job:
     def attack(self) -> None:
         """Certify inputs of the same list once more, each by itself, and attack them near the edge of their regions."""
         path = self.args.out / "audits" / f"{self.method.name}.json"
-        if path.exists() and json.loads(path.read_text())["complete"]:
+        known = json.loads(path.read_text()) if path.exists() else {"complete": False}
+        if known["complete"] and known["weights"] == self._weights():
             return
         g, budget = self.smoothed("eager"), Budget()
         device = g.f.device or torch.device("cpu")
@@ -278,11 +288,22 @@ class Job:
         self, g: SmoothedClassifier, plan: CertifyPlan, device: torch.device
     ) -> Iterator[tuple[int, torch.Tensor, Certificate]]:
         test_set = loaded("cifar10", "test")
-        numbers = in_order(len(test_set))[: self.row.inputs]
+        numbers = in_order(len(test_set))[: self.args.inputs]
         inputs = (test_set[i][0][None].to(device) for i in numbers)
         for k, outcome in g.certify_each(inputs, plan):
             if isinstance(outcome, Certificate) and outcome.radius > 0:
                 yield numbers[k], test_set[numbers[k]][0][None].to(device), outcome
+
+
+def through(record: dict[str, Any]) -> dict[str, int]:
+    """For numbers of inputs, the votes that all of them had at most, in passes that came to their end."""
+    known: dict[str, int] = record.get("through") or {str(record["inputs"]): record["passed"]}
+    return known
+
+
+def passed(record: dict[str, Any], inputs: int) -> int:
+    """The votes that the first so many inputs had at most, in a pass that came to its end; 0 if none did."""
+    return max((cap for number, cap in through(record).items() if int(number) >= inputs), default=0)
 
 
 def attacked(attempts: list[Attempt]) -> int:
@@ -323,7 +344,7 @@ def _kept(out: Path, name: str) -> dict[str, Any] | None:
 def asked() -> argparse.Namespace:
     """The words of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", help=f"of {', '.join(METHODS)}; by default all")
+    parser.add_argument("rows", nargs="*", help=f"of {', '.join(METHODS)}; by default all; NAME-SIGMA for another σ")
     parser.add_argument("--out", type=Path, default=Path("methods"), help="where the records go")
     parser.add_argument("--runs", type=Path, default=Path("runs/methods"), help="where the trained weights go")
     parser.add_argument("--seconds", type=float, default=math.inf)
@@ -333,8 +354,9 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--sigma", type=float, default=SIGMA, help="the scale of the noise: 0.25, 0.5 or 1")
     parser.add_argument("--passes", type=float, default=PASSES, help="forward-backward passes of a training")
     parser.add_argument(
-        "--inputs", type=int, default=2_000, help="the first so many in an even order; 2,000: every fifth"
+        "--inputs", type=int, default=FIFTH, help="the first so many in an even order; 2,000: every fifth"
     )
+    parser.add_argument("--all", action="store_true", help="then all 10,000, with the same votes")
     parser.add_argument("--votes", type=int, default=VOTES, help="the most that an input may ever have")
     parser.add_argument(
         "--caps", type=int, nargs="*", default=[10_000, VOTES], help="votes an input may have in each pass"
@@ -353,6 +375,19 @@ def asked() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def asked_for(word: str, args: argparse.Namespace) -> Job:
+    """A row by its name, or by name and σ (consistency-0.25)."""
+    name, _, sigma = word.partition("-")
+    if name not in METHODS:
+        raise SystemExit(f"there is no row {word!r}; rows: {', '.join(METHODS)}, each also with -0.25 or -1 behind it.")
+    return Job.of(METHODS[name], argparse.Namespace(**vars(args) | ({"sigma": float(sigma)} if sigma else {})))
+
+
+def stages(args: argparse.Namespace) -> list[tuple[int, int]]:
+    """(inputs, votes) of each pass."""
+    return [(inputs, cap) for inputs in ([args.inputs, ALL] if args.all else [args.inputs]) for cap in args.caps]
+
+
 def main() -> None:
     """Rows in the given order, as long as the seconds last."""
     args = asked()
@@ -365,14 +400,15 @@ def main() -> None:
         torch._dynamo.config.recompile_limit = 64  # training, attack and votes are graphs of their own
     deadline, failed = time.monotonic() + args.seconds, []
     for name in args.rows or METHODS:
-        job = Job.of(METHODS[name], args)
+        job = asked_for(name, args)
         if not is_trained_run(job.folder) and deadline - time.monotonic() < args.training:
             print(f"{name}: no time left to train it", flush=True)
             continue
         try:
             job.train()
-            for number, cap in enumerate(args.caps):
-                job.certify(cap, deadline)
+            for number, (inputs, cap) in enumerate(stages(args)):
+                if number == 0 or time.monotonic() < deadline:
+                    job.certify(inputs, cap, deadline)
                 if number == 0 and args.certificates and time.monotonic() < deadline:
                     job.attack()
         except (UcanError, RuntimeError) as error:  # the others shall have their time

@@ -162,15 +162,22 @@ def test_a_small_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
     for names, caps, attacked in (
         (["sphere", "drt"], ["100"], "0"),
         (["sphere", "drt"], ["100", "300"], "0"),
-        (["gaussian"], ["300"], "1"),
+        (["gaussian", "consistency-0.25"], ["300"], "1"),
+        (["gaussian", "--all"], ["300"], "1"),
     ):
         words = [*command, *names, "--mirrored", *small, "--certificates", attacked, "--caps", *caps, *more]
         subprocess.run(words, check=True, env=environment)
     subprocess.run([*command, "--merge", str(tmp_path / "all.json")], check=True, env=environment)
     merged = json.loads((tmp_path / "all.json").read_text())
     assert list(merged["rows"]) == ["sphere", "gaussian", "drt"]
+    assert (
+        list(merged["elsewhere"]) == ["consistency-0.25"] and "0.25" in merged["elsewhere"]["consistency-0.25"]["law"]
+    )
+    assert (
+        merged["rows"]["gaussian"]["through"] == {"8": 300, "10000": 300} and merged["rows"]["gaussian"]["inputs"] == 64
+    )
     for row in merged["rows"].values():
-        assert row["inputs"] == 8 and row["passed"] == 300 and row["scope"] == "pipeline"
+        assert row["inputs"] in (8, 64) and row["passed"] == 300 and row["scope"] == "pipeline"
         assert row["train_seconds"] > 0
     assert merged["rows"]["gaussian"]["audit"]["summary"]["attacked"] <= 1
     assert merged["rows"]["drt"]["members"] == 3 and merged["rows"]["drt"]["mirrored"]
