@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from methods_stages import added, passed, stages_of
 from rows import GRID, Row, radius
-from suite import ALPHA, N0, Record, certify, in_order, loaded, settings_of
+from suite import ALPHA, N0, Record, certify, in_order, loaded, packed, settings_of
 from torch import nn
 
 from ucan import Certificate, Ensemble, SmoothedClassifier, __version__
@@ -223,24 +224,19 @@ class Job:
     def certify(self, inputs: int, cap: int, deadline: float) -> None:
         """One pass over the first so many inputs, with up to ``cap`` votes each."""
         test_set, start = loaded("cifar10", "test"), time.monotonic()
-        if self._weights() is not None and passed(json.loads(self.path.read_text()), inputs) >= cap:
-            return
         record = Record.of_these(self.path, self.about(self.voting), self.row.claims, len(test_set))
-        record.about["through"] = through(json.loads(self.path.read_text())) if self.path.exists() else {}
+        known = stages_of(json.loads(self.path.read_text())) if self.path.exists() else []  # of these weights
+        if passed(known, inputs) >= cap:
+            return
+        record.about |= {"passed": passed(known, 1), "stages": [vars(one) for one in known]}
         certify(self.voting, test_set, record, self.row, inputs, cap, deadline)
         if time.monotonic() < deadline:
-            record.about["through"][str(inputs)] = cap
-        record.about["passed"] = passed(record.about, min(inputs, FIFTH))
-        record.save(self.row)
+            (reached,) = record.levels.reached.values()
+            record.about["stages"] = added(known, inputs, cap, packed(reached))
+            record.about["passed"] = max(record.about["passed"], cap)
+            record.save(self.row)
         print(f"{self.method.name}: {record.seen} inputs, {len(record.levels.open)} open after {cap} votes at most, "
               f"{time.monotonic() - start:.0f} s, {record.to_dict(self.row)['accuracy']}", flush=True)  # fmt: skip
-
-    def _weights(self) -> str | None:
-        """Those that the record is about, if it is about the trained ones; None where it is not, or is not there."""
-        if not self.path.exists():
-            return None
-        known: str = json.loads(self.path.read_text())["weights"]
-        return known if known == weights_hash(self.voting.f.model) else None
 
     def about(self, g: SmoothedClassifier) -> dict[str, Any]:
         """What the record says besides its numbers."""
@@ -263,7 +259,7 @@ class Job:
         """Certify inputs of the same list once more, each by itself, and attack them near the edge of their regions."""
         path = self.args.out / "audits" / f"{self.method.name}.json"
         known = json.loads(path.read_text()) if path.exists() else {"complete": False}
-        if known["complete"] and known["weights"] == self._weights():
+        if known["complete"] and known["weights"] == weights_hash(self.voting.f.model):
             return
         g, budget = self.smoothed("eager"), Budget()
         device = g.f.device or torch.device("cpu")
@@ -293,17 +289,6 @@ class Job:
         for k, outcome in g.certify_each(inputs, plan):
             if isinstance(outcome, Certificate) and outcome.radius > 0:
                 yield numbers[k], test_set[numbers[k]][0][None].to(device), outcome
-
-
-def through(record: dict[str, Any]) -> dict[str, int]:
-    """For numbers of inputs, the votes that all of them had at most, in passes that came to their end."""
-    known: dict[str, int] = record.get("through") or {str(record["inputs"]): record["passed"]}
-    return known
-
-
-def passed(record: dict[str, Any], inputs: int) -> int:
-    """The votes that the first so many inputs had at most, in a pass that came to its end; 0 if none did."""
-    return max((cap for number, cap in through(record).items() if int(number) >= inputs), default=0)
 
 
 def attacked(attempts: list[Attempt]) -> int:
