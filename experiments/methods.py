@@ -103,7 +103,8 @@ METHODS = {
         Method("gaussian", "augmentation", {"draws": 1}),
         Method("stability", "stability", {"draws": 1, "weight": 2.0}),
         Method("drt", "drt", {"draws": 1, "diversity": 0.5, "margins": 2.0}, members=3,
-               differs="trained from the start, not fine-tuned; three networks share the budget"),
+               differs="written from the paper, not compared with the authors' code; trained from the start, not fine-tuned; "
+                       "three networks share the budget"),
     )
 }  # fmt: skip
 
