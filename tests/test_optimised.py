@@ -26,7 +26,7 @@ from ucan.training import read_settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 
-import optimised  # noqa: E402
+import optimised
 
 LAW = ucan.Gaussian(0.3)
 
