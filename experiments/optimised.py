@@ -1,7 +1,7 @@
 """Noise optimised for each digit at its full budget: frozen radii beside the isotropic start, and what attacks make of them.
 
     python experiments/optimised.py data-dependent --out experiments/recorded/optimised-data-dependent.json
-    python experiments/optimised.py ancer --out experiments/recorded/optimised-ancer.json       # ten minutes and more, one CPU core
+    python experiments/optimised.py ancer --out experiments/recorded/optimised-ancer.json  # ten minutes and more, one CPU core
     python experiments/optimised.py page                  # the table of docs/generators.md, from the records
 
 One network (64-128-10, trained on noisy copies, σ = 0.25) on scikit-learn's digits; the ascent starts at σ = 0.15 and has the
