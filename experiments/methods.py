@@ -35,18 +35,16 @@ import torch
 from methods_stages import added, passed, stages_of
 from rows import GRID, Row, radius
 from suite import ALPHA, N0, Record, certify, in_order, loaded, packed, settings_of
-from torch import nn
 
 from ucan import Certificate, Ensemble, SmoothedClassifier, __version__
 from ucan.audit import Attempt, Budget, Ledger, audit_all, summarise
 from ucan.bench import machine
 from ucan.errors import UcanError
 from ucan.fingerprint import weights_hash
-from ucan.models import build_model
 from ucan.plan import CertifyPlan
 from ucan.runs.train import TrainJob, trainer_of
 from ucan.storage import write_whole
-from ucan.training import Trainer, TrainSettings, is_trained_run, load_run
+from ucan.training import TrainSettings, is_trained_run, load_run
 from ucan.training.recipes import mean_cost
 
 BASE, SIGMA, PASSES, COPIES = "cifar10-consistency", 0.5, 6_000_000, 256
@@ -139,6 +137,7 @@ def _with_epochs(
         f"batch={batch}",
         f"lr={method.lr}",
         f"ema={max(0.0, round(1 - 20 / steps, 5))}",
+        *([f"networks={method.members}"] if method.members > 1 else []),
         *more,
     ]
     return settings_of(BASE, changes), changes
@@ -147,12 +146,6 @@ def _with_epochs(
 def spent(method: Method, settings: TrainSettings, inputs: int) -> float:
     """Forward-backward passes of the whole training, of all networks together."""
     return mean_cost(settings.build_recipe(), settings.epochs) * settings.epochs * inputs * method.members
-
-
-def networks_of(method: Method, settings: TrainSettings) -> nn.Module:
-    """The untrained network, or those of an ensemble."""
-    made = [build_model(settings.model, (3, 32, 32), 10, seed=k) for k in range(method.members)]
-    return made[0] if len(made) == 1 else Ensemble(made)
 
 
 # --- one row ---
@@ -198,21 +191,13 @@ class Job:
             return
         start, clock = time.monotonic(), Path(f"{self.folder}.seconds")
         before = float(clock.read_text()) if clock.exists() else 0.0
-        trainer = self._trainer(lambda *_: clock.write_text(f"{before + time.monotonic() - start:.1f}"))
-        trainer.run()
+        job = TrainJob(settings=self.settings, data=loaded("cifar10", "train"))
+        trainer_of(job, self.folder, lambda *_: clock.write_text(f"{before + time.monotonic() - start:.1f}")).run()
         clock.write_text(f"{before + time.monotonic() - start:.1f}")
-
-    def _trainer(self, on_step: Any) -> Trainer:
-        train_set = loaded("cifar10", "train")
-        if self.method.members == 1:
-            return trainer_of(TrainJob(settings=self.settings, data=train_set), self.folder, on_step)
-        place = "cuda" if torch.cuda.is_available() else "cpu"
-        return Trainer(self.settings, train_set, networks_of(self.method, self.settings), self.folder, place, on_step)
 
     def smoothed(self, backend: str) -> SmoothedClassifier:
         """The trained classifier under its noise, on the device."""
-        several = networks_of(self.method, self.settings) if self.method.members > 1 else None
-        run = load_run(self.folder, several)
+        run = load_run(self.folder)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model = Ensemble([run.classifier], mirrored=True) if self.args.mirrored else run.classifier
         return SmoothedClassifier(model.to(device), run.law, run.generator.to(device), run.num_classes, backend)

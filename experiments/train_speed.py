@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from methods import METHODS, networks_of, settings_for
+from methods import METHODS, settings_for
 
 from ucan.bench import machine
 from ucan.data import InMemory
 from ucan.training import Trainer, loop
+from ucan.training.classifier import build_classifier
 from ucan.training.recipes import mean_cost
 
 INPUTS, WARM, LOOKED_AT = 50_000, 50, 10
@@ -91,7 +92,7 @@ def measured(name: str, data: InMemory, args: argparse.Namespace) -> dict[str, A
     settings, _ = settings_for(method, 6_000_000, INPUTS, tuple(args.set))
     with tempfile.TemporaryDirectory() as folder:
         device, start = "cuda" if torch.cuda.is_available() else "cpu", time.perf_counter()
-        trainer = Trainer(settings, data, networks_of(method, settings), folder, device)
+        trainer = Trainer(settings, data, build_classifier(settings, (3, 32, 32), 10), folder, device)
         trainer.joint.train()
         trainer.epoch = settings.epochs // 2  # recipes that begin to attack later do so by now
         batches = itertools.chain.from_iterable(trainer.batches.epoch(e) for e in itertools.count())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from torch import nn
 from ucan import Ensemble, Gaussian, InvalidInput, Laplace, data
 from ucan.catalogue import RECIPES
 from ucan.generators import Fixed, Isotropic
-from ucan.training import TrainSettings
+from ucan.runs.train import TrainJob, changed, trainer_of
+from ucan.training import TrainSettings, load_run, read_settings
 from ucan.training.joint import Joint
 from ucan.training.recipes import (
     Acr,
@@ -486,3 +488,17 @@ def test_sphere_leaves_out_the_hopeless_from_its_start_on():
     with pytest.raises(InvalidInput, match="drop"):
         recipe.load_state({})
     assert Sphere().state() == {}
+
+
+def test_drt_by_name_trains_an_ensemble_that_is_loaded_again(tmp_path):
+    settings = changed(
+        read_settings("cifar10-drt"), ["data=digits", "model=cnn", "epochs=1", "batch=256", "networks=2"]
+    )
+    settings = replace(settings, precision="32-true", compile=False, augment=False)
+    trainer_of(TrainJob(settings=settings), tmp_path / "run").run()
+    found = load_run(tmp_path / "run").classifier
+    assert isinstance(found, Ensemble) and len(found.members) == 2
+    first, second = (member.network.state_dict() for member in found.members)
+    assert not all(torch.equal(first[name], second[name]) for name in first)
+    x = data.load("digits", "test").batch(torch.arange(5))[0]
+    torch.testing.assert_close(found(x), (found.members[0](x) + found.members[1](x)) / 2)

@@ -18,8 +18,8 @@ class Drt(Recipe):
     """Σ cross-entropy of each network + diversity·Σ over pairs ‖∇marginᵢ + ∇marginⱼ‖₂ − margins·Σ marginᵢ.
 
     A network's margin is the probability that it gives the label, less the one for the ensemble's first other class; the last
-    two terms count where the ensemble is right. It needs an ensemble: a model with its networks in ``members``
-    (``ucan.Ensemble``). Written from the paper's description, not compared with its authors' code.
+    two terms count where the ensemble is right. It needs an ensemble: ``networks = 3`` in the settings, or a model with its
+    networks in ``members`` (``ucan.Ensemble``). Written from the paper's description, not compared with its authors' code.
 
     draws: noisy copies of every input.
     diversity: ρ₁.
@@ -34,7 +34,7 @@ class Drt(Recipe):
         """A pass through every network, and the gradients of its margin with respect to the noisy inputs."""
         if len(step.model.members) < 2:
             raise InvalidInput(
-                "drt trains several networks together: give it an ensemble of at least two (ucan.Ensemble)."
+                "drt trains several networks together: give it an ensemble of at least two (networks = 3, or ucan.Ensemble)."
             )
         noisy, labels = step.noise.copies(self.draws).flatten(0, 1).detach(), step.labels.repeat(self.draws)
         terms = _by_tangents(step.model, noisy, labels) or _by_gradients(step.model, noisy, labels)
