@@ -34,9 +34,9 @@ class Interval(Answer):
     """The smoothed percentile of every output stays within its interval, for every change of each size in ``radii``.
 
     Radii rise, are before Σ, and hold at once. ``lowers`` and ``uppers`` are (radii, *outputs); ``value`` is the percentile
-    of the noisy answers, an estimate of the one at the input itself. ``below`` and ``above`` are what the claim rests on: at
-    the input itself an answer is below ``lowers`` with at most that probability, and above ``uppers`` likewise. With
-    ``within`` = t the interval is ``value`` ± t, and the radius is what was looked for.
+    of the noisy answers, an estimate of the one at the input itself, NaN where there was no number. ``below`` and ``above``
+    are what the claim rests on: at the input itself an answer is below ``lowers`` with at most that probability, and above
+    ``uppers`` likewise. With ``within`` = t the interval is ``value`` ± t, and the radius is what was looked for.
     ``limits`` are the range of the outputs that was stated. ``under`` and ``over``, int64 (radii, *outputs), are the votes that
     this follows from: how many answers are below ``lowers``, and above ``uppers``; a missing number is both. None in a record
     that was written without them.
@@ -136,7 +136,7 @@ class Interval(Answer):
     def content(self, folder: Path | None) -> dict[str, Any]:
         """The percentile, the radii and the ends."""
         ends = {name: getattr(self, name) for name in ("value", "lowers", "uppers", "below", "above")}
-        finite = {name: torch.nan_to_num(end, posinf=FINITE, neginf=-FINITE) for name, end in ends.items()}
+        finite = {name: torch.nan_to_num(end, FINITE, FINITE, -FINITE) for name, end in ends.items()}
         shown = {"lower": _plain(self.lower), "upper": _plain(self.upper)}
         return {
             "p": self.p,
@@ -154,6 +154,7 @@ class Interval(Answer):
             name: torch.where(end.abs() >= FINITE, end.sign() * math.inf, end) if end.is_floating_point() else end
             for name, end in tensors_from_json(content["ends"], folder).items()
         }
+        ends["value"] = torch.where(ends["value"].isinf(), math.nan, ends["value"])
         within, limits = content.get("within"), tuple(content["limits"])
         return cls(**shared, p=content["p"], radii=tuple(content["radii"]), within=within, limits=limits, **ends)
 
@@ -170,7 +171,7 @@ class Interval(Answer):
         return f"{what} stays within {ends}{more}"
 
 
-# Stands for ±∞ in files, which JSON and TOML cannot write.
+# Stands in files for ±∞, and for a value that is missing, which JSON and TOML cannot write.
 FINITE = 1e308
 
 
