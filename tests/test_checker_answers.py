@@ -7,14 +7,16 @@ import math
 import numpy as np
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 
 import ucan
-from test_checker import LAWS, ROOT, SCALES, checker, failed, record_of, run, verdicts
+from test_checker import LAWS, ROOT, SCALES, SCHEMA, checker, failed, record_of, run, verdicts
 from ucan.laws import Law
 from ucan.questions.records import from_dict
 from ucan.verify_answer import verify_answer
 
 EVENT = (2, 2, 3)
+VALIDATOR = Draft202012Validator(SCHEMA)
 VOTES = {"maps": ("hits",), "ends": ("under", "over")}  # older files are without them
 
 
@@ -58,6 +60,7 @@ KINDS = ("top", "confidence", "labels", "pixels", "interval", "within")
 
 def check_sound(outcome, folder=None):
     record = record_of(outcome, folder)
+    VALIDATOR.validate(record)
     wrong = [line for line in checker.check(record, folder or ROOT) if line[0] != "ok"]
     assert not wrong
     return record
@@ -322,6 +325,7 @@ def test_abstentions_and_damage(honest, tmp_path) -> None:
 @pytest.mark.parametrize("kind", ["labels", "pixels", "interval", "within"])
 def test_a_file_without_its_votes_is_read_and_never_called_checked(honest, kind) -> None:
     older = without_votes(honest[kind])
+    VALIDATOR.validate(older)
     found = verdicts(older)
     assert found.pop("answers") == "not checked" and {*found.values()} == {"ok"}
     one = from_dict(older)
@@ -366,3 +370,40 @@ def test_random_votes_of_places_have_the_same_decisions(rule: str) -> None:
         values[place] = record["maps"]["selected"]["data"][place] if name == "answers" else values[weakest]
     record["share"] += 1 / 60
     assert failed(record) == {"answers"}
+
+
+# --- the schema ---
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_schema_knows_every_entry_of_an_answer(honest, kind) -> None:
+    record = honest[kind]
+    VALIDATOR.validate(record)
+    named = {
+        entry["properties"]["kind"]["const"]: entry
+        for entry in SCHEMA["$defs"].values()
+        if "kind" in entry.get("properties", {}) and "const" in entry["properties"]["kind"]
+    }
+    entry = named[record["kind"]]
+    optional = {"budget", "budget_factor", "lower", "upper", "within"}
+    assert {*entry["required"]} | optional >= {*record} >= {*entry["required"]}
+    for key in entry["required"]:
+        assert not VALIDATOR.is_valid({k: v for k, v in record.items() if k != key}), key
+    for key in {*record} - {"guarantee"}:
+        assert not VALIDATOR.is_valid({**record, key: {"another": "thing"}}), key
+    for wrong in (
+        {"mood": "good"},
+        {"format": 2},
+        {"kind": "certificate"},
+        {"kind": "interval" if kind == "top" else "top-k"},
+        {"tau": 2},
+        {"radius": 1.0},
+    ):
+        assert not VALIDATOR.is_valid({**record, **wrong}), wrong
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_within_a_budget_follow_the_schema(kind) -> None:
+    record = check_sound(answered(kind, budget=0.5))
+    assert record["budget_factor"] > 0
+    assert not VALIDATOR.is_valid({k: v for k, v in record.items() if k != "budget"})
