@@ -63,6 +63,8 @@ class Counts:
 class KeepNumbers(Keep):
     """All numbers, in the precision of the answers: n times as many as one answer has."""
 
+    adds_up: ClassVar[bool] = False
+
     def add(self, kept: torch.Tensor | None, answers: torch.Tensor, start: int, n: int) -> torch.Tensor:
         """The numbers so far."""
         if kept is None:
