@@ -1,5 +1,6 @@
 """Percentiles under noise: intervals contain the truth, and are not much wider than it; for every law that knows T_r."""
 
+import json
 import math
 
 import numpy as np
@@ -12,6 +13,8 @@ from ucan import scales
 from ucan.errors import InvalidInput, ModelError
 from ucan.questions.ranks import lower_rank
 from ucan.questions.records import from_dict
+from ucan.report.answer_charts import interval_chart, interval_curve
+from ucan.verify_answer import verify_answer
 
 W = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 RNG = np.random.default_rng(0)
@@ -176,6 +179,24 @@ def test_answers_that_are_no_numbers_count_against_both_ends():
     assert float(one.lower) <= stats.norm.ppf(stats.norm.cdf(-0.1) - 0.1587) and 0.1 <= float(one.upper) < 0.2
     (high,) = ucan.SmoothedRegressor(broken, ucan.Gaussian(1.0)).certify(torch.zeros(1, 2), radius=0.1, p=0.9, n=20_000)
     assert float(high.upper) == math.inf
+
+
+def test_an_output_without_any_number_has_no_value_in_files_and_pictures_either():
+    def one_missing(batch):
+        return torch.stack([torch.full_like(batch[:, 0], torch.nan), batch[:, 0]], 1)
+
+    g = ucan.SmoothedRegressor(one_missing, ucan.Gaussian(0.5))
+    (answer,) = g.certify(torch.zeros(1, 3), radius=[0.1, 0.2], n=1000)
+    for one in (answer, from_dict(json.loads(json.dumps(answer.to_dict())))):
+        assert math.isnan(one.value[0]) and abs(float(one.value[1])) < 0.1
+        assert one.lower[0] == -math.inf and one.upper[0] == math.inf and one.lower[1] > -1
+        assert one.under[:, 0].tolist() == one.over[:, 0].tolist() == [1000, 1000]
+        chart, curve = interval_chart([(0, one), (1, one)], None), interval_curve(one, None)
+        assert [bar["value"] for bar in chart["bars"]] == [None, None] and curve["value"] is None
+        assert verify_answer(one, g, torch.zeros(1, 3)).stands
+    (stated,) = g.certify(torch.zeros(1, 3), radius=0.1, n=1000, range=(-9.0, 9.0))
+    assert (stated.lower[0], stated.upper[0]) == (-9, 9) and verify_answer(stated, g, torch.zeros(1, 3)).stands
+    assert g.certify(torch.zeros(1, 3), within=1.0, n=1000)[0].abstained
 
 
 def test_boxes_have_one_interval_for_each_coordinate():

@@ -329,5 +329,6 @@ def _beyond(values: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor) -> t
 
 def _middle(values: torch.Tensor, p: float) -> torch.Tensor:
     """The percentile of the numbers that there are (*outputs); NaN where there is none."""
-    found = np.nanquantile(values.numpy(), p, axis=0, method="inverted_cdf") if not values.isnan().all() else math.nan
-    return torch.as_tensor(found, dtype=torch.float64).expand(values.shape[1:]).clone()
+    missing = values.isnan().all(0)
+    found = np.nanquantile(values.masked_fill(missing, 0.0).numpy(), p, axis=0, method="inverted_cdf")
+    return torch.as_tensor(found, dtype=torch.float64).masked_fill(missing, math.nan)
