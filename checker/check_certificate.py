@@ -1423,9 +1423,10 @@ class Answered(Claim):
         if radii != sorted({*radii}):
             raise Wrong("the radii do not rise")
         low, high = self.limits()
+        rest = math.nextafter(1 - p, 0) if p < 1e-6 else 1 - p  # not above 1 − p, where a far move brings that back
         alpha = self.level / (2 * found["value"].size * len(radii))
         for i, r in enumerate(radii):
-            for side, level in (("below", self.least(p, r)), ("above", self.least(1 - p, r))):
+            for side, level in (("below", self.least(p, r)), ("above", self.least(rest, r))):
                 follows(f"probability {side}", float(found[side][i].max()), level)
                 if (1 - max(0.0, level - self.tau)) ** self.n <= alpha * (1 + SLACK):
                     continue

@@ -13,6 +13,7 @@ from ucan import scales
 from ucan.errors import InvalidInput, ModelError
 from ucan.questions.ranks import lower_rank
 from ucan.questions.records import from_dict
+from ucan.questions.shift import Shift
 from ucan.report.answer_charts import interval_chart, interval_curve
 from ucan.verify_answer import verify_answer
 
@@ -179,6 +180,17 @@ def test_answers_that_are_no_numbers_count_against_both_ends():
     assert float(one.lower) <= stats.norm.ppf(stats.norm.cdf(-0.1) - 0.1587) and 0.1 <= float(one.upper) < 0.2
     (high,) = ucan.SmoothedRegressor(broken, ucan.Gaussian(1.0)).certify(torch.zeros(1, 2), radius=0.1, p=0.9, n=20_000)
     assert float(high.upper) == math.inf
+
+
+@pytest.mark.parametrize("p", [1e-320, 1e-17, 1e-16, 1e-13, 1e-9, 1e-5, 1 - 1e-5, 1 - 1e-9, 1 - 2.0**-53])
+def test_percentiles_at_the_very_ends_hold_after_far_moves(p):
+    """1 − 1e-17 is 1 in float64, and a set of probability 1 stays one; the one that is meant comes down to nothing."""
+    g = ucan.SmoothedRegressor(lambda b: b[:, 0], ucan.Gaussian(1.0), model_id="first")
+    exact = stats.norm.ppf(p)
+    for r in (0.5, abs(exact) - 2, abs(exact) + 2):
+        (one,) = g.certify(torch.zeros(1, 1, dtype=torch.float64), radius=r, p=p, n=2000, alpha=1e-6)
+        assert float(one.lower) <= exact - r and float(one.upper) >= exact + r
+        assert one.follows(Shift.at(g.M.at(torch.zeros(1, 1)), torch.zeros(1, 1), g.sizes, 2))
 
 
 def test_an_output_without_any_number_has_no_value_in_files_and_pictures_either():

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from scipy import stats
 
 from ucan.bounds import at_most_p_value
+
+# From here on down 1 − p is rounded down; above, rounding is lost in that of everything else.
+ROUNDED_AWAY = 1e-6
 
 
 def lower_rank(n: int, level: float, alpha: float) -> int:
@@ -22,6 +27,11 @@ def lower_rank(n: int, level: float, alpha: float) -> int:
     while k > 0 and at_most_p_value(k - 1, n, level) > alpha:
         k -= 1
     return k
+
+
+def rest(p: float) -> float:
+    """1 − p, never above it where that matters: a far move brings back what rounding a small p away would hide."""
+    return 1 - p if p >= ROUNDED_AWAY else math.nextafter(1 - p, 0)
 
 
 def lower_percentile(rising: torch.Tensor, level: float, alpha: float, least: float) -> torch.Tensor:

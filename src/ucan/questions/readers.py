@@ -60,6 +60,15 @@ class Counts:
         return found
 
 
+def _check_shape(shape: torch.Size, answers: torch.Tensor) -> None:
+    """Refuse answers of another shape than those before, which would be spread over places that they are not about."""
+    if answers.shape[1:] != shape:
+        raise ModelError(
+            f"the model answered with shape {tuple(shape)} for one noisy copy and {tuple(answers.shape[1:])} for another: it "
+            f"must give as many numbers, boxes or pixels for every copy (pad them with NaN, or with a class for nothing)."
+        )
+
+
 class KeepNumbers(Keep):
     """All numbers, in the precision of the answers: n times as many as one answer has."""
 
@@ -69,6 +78,7 @@ class KeepNumbers(Keep):
         """The numbers so far."""
         if kept is None:
             kept = torch.full((n, *answers.shape[1:]), torch.nan, dtype=answers.dtype, device=answers.device)
+        _check_shape(kept.shape[1:], answers)
         kept[start : start + len(answers)] = answers
         return kept
 
@@ -92,6 +102,7 @@ class KeepCounts(Keep):
         if kept is None:
             size = (self.num_classes + 1, *answers.shape[1:])
             kept = torch.zeros(size, dtype=torch.int32, device=answers.device)
+        _check_shape(kept.shape[1:], answers)
         flat, one = kept.flatten(1), torch.ones((), dtype=torch.int32, device=answers.device)
         for part in answers.flatten(1).split(max(1, AT_ONCE // flat.shape[1])):
             flat.scatter_add_(0, part.long(), one.expand(part.shape))

@@ -17,7 +17,7 @@ from ucan.certificate import Abstention
 from ucan.errors import InvalidInput, ModelError
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
-from ucan.questions.ranks import lower_percentile, lower_rank, upper_percentile
+from ucan.questions.ranks import lower_percentile, lower_rank, rest, upper_percentile
 from ucan.questions.readers import Sample
 from ucan.questions.record import SLACK, Answer, Where
 from ucan.questions.shift import Shift
@@ -79,7 +79,7 @@ class Interval(Answer):
         if not (self.region.radius <= self.radii[-1] * (1 + SLACK) and len(self.lowers) == len(self.radii)):
             return False
         if self.within is None:
-            levels = [(shift.least(self.p, r), shift.least(1 - self.p, r)) for r in self.radii]
+            levels = [(shift.least(self.p, r), shift.least(rest(self.p), r)) for r in self.radii]
             rows = zip(levels, self.below, self.above, strict=True)
             return all(
                 bool((below <= s * (1 + SLACK)).all() and (above <= u * (1 + SLACK)).all())
@@ -241,7 +241,7 @@ class Percentile(Question):
         alpha = asked.now.alpha / (2 * count * len(self.radii))
         # A missing number may be anything: it counts against both ends.
         rising, falling = (values.nan_to_num(at).sort(0).values for at in (low, high))
-        levels = [(float(shift.least(self.p, r)), float(shift.least(1 - self.p, r))) for r in self.radii]
+        levels = [(float(shift.least(self.p, r)), float(shift.least(rest(self.p), r))) for r in self.radii]
         lowers = torch.stack([lower_percentile(rising, s - shift.tau, alpha, low) for s, _ in levels])
         uppers = torch.stack([upper_percentile(falling, u - shift.tau, alpha, high) for _, u in levels])
         under, over = (torch.stack(side) for side in zip(*map(partial(_beyond, values), lowers, uppers), strict=True))
