@@ -275,7 +275,7 @@ QUICK = {
     "catrs": {"draws": 3, "steps": 2, "start": 0.3, "votes": 8, "every": 1},
     "drt": {},
     "acr": {"draws": 2, "start": 0.3, "drop": 0.1, "votes": 8, "every": 1, "steps": 2},
-    "sphere": {"start": 0.3},
+    "sphere": {"start": 0.3, "drop": 0.1},
 }
 
 
@@ -334,7 +334,13 @@ def test_each_is_resumed_bit_for_bit(tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("kind", "wrong"),
-    [("acr", {"start": 2.0}), ("acr", {"votes": 0}), ("sphere", {"length": -1.0}), ("catrs", {"every": 0})],
+    [
+        ("acr", {"start": 2.0}),
+        ("acr", {"votes": 0}),
+        ("sphere", {"length": -1.0}),
+        ("sphere", {"drop": 1.0}),
+        ("catrs", {"every": 0}),
+    ],
 )
 def test_parameters_that_make_no_sense_are_refused(kind, wrong):
     with pytest.raises(InvalidInput, match="recipe"):
@@ -357,3 +363,28 @@ def test_acr_drops_the_hopeless_and_draws_the_rest_by_weight(tmp_path):
     drawn = recipe.sampling()
     assert (drawn > 0).tolist() == [False, True, False, True, False, False]  # 3 of 4 votes bound p by less than a half
     assert recipe.state().keys() == {"kept", "weights"}
+
+
+def test_sphere_leaves_out_the_hopeless_from_its_start_on():
+    recipe = Sphere(start=0.5, drop=0.5)
+    recipe.prepare(Task(4, SHAPE, CLASSES, Gaussian(0.5), Isotropic(), torch.device("cpu")))
+
+    class Told:
+        def __init__(self, epoch, shares):
+            self.progress, self.shares = Progress(epoch, 4, epoch / 4), torch.tensor(shares)
+
+        def each(self, answer):
+            return self.shares
+
+    recipe.before_epoch(Told(1, [0.0, 0.0, 0.0, 1.0]))
+    assert recipe.sampling() is None
+    recipe.before_epoch(Told(2, [0.1, 0.5, 0.9, 0.0]))
+    recipe.before_epoch(Told(3, [1.0, 1.0, 1.0, 1.0]))  # once
+    assert recipe.sampling().tolist() == [0, 1, 1, 0]
+    assert mean_cost(Sphere(start=0.5, drop=0.5), 4) == pytest.approx(mean_cost(Sphere(start=0.5), 4) + 100 / 3 / 4)
+    recipe.prepare(Task(4, SHAPE, CLASSES, Gaussian(0.5), Isotropic(), torch.device("cpu")))
+    recipe.before_epoch(Told(2, [0.1, 0.2, 0.3, 0.0]))  # none is left: all are kept
+    assert recipe.sampling() is None
+    with pytest.raises(InvalidInput, match="drop"):
+        recipe.load_state({})
+    assert Sphere().state() == {}
