@@ -118,8 +118,10 @@ def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
     except (UcanError, IndexError, ValueError, RuntimeError) as error:  # lists of other lengths, classes that are none
         return Check("claim", False, f"the answer's numbers do not fit together: {error}")
     about = "its bounds do not follow from its votes" if not bounded else "its radii do not follow from its bounds"
-    kept = "follow" if answer.complete else "follow, as far as the file tells: it was written without its votes"
-    return Check("claim", follows, f"its bounds and radii {kept}" if follows else about)
+    told = "its bounds and radii follow"
+    if not answer.complete:
+        told = "its radii follow from its bounds; the bounds are not checked, since the file was written without its votes"
+    return Check("claim", follows, told if follows else about)
 
 
 def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
