@@ -211,6 +211,33 @@ def test_an_output_without_any_number_has_no_value_in_files_and_pictures_either(
     assert g.certify(torch.zeros(1, 3), within=1.0, n=1000)[0].abstained
 
 
+def test_numbers_at_the_end_of_their_precision():
+    """Whole numbers stay what they are; numbers that files cannot tell from ∞ are as good as none."""
+    x = torch.zeros(1, 2, dtype=torch.float64)
+    price = 123_456_789
+    g = ucan.SmoothedRegressor(lambda b: torch.full((len(b),), price), ucan.Gaussian(1.0), model_id="a price")
+    (one,) = g.certify(x, radius=0.1, n=500)
+    assert float(one.lower) == float(one.value) == float(one.upper) == price
+
+    def vast(b):
+        return 1.5e308 * (b[:, 0] > -9).double()
+
+    (one,) = ucan.SmoothedRegressor(vast, ucan.Gaussian(1.0), model_id="vast").certify(x, radius=0.1, n=500)
+    again = from_dict(json.loads(json.dumps(one.to_dict())))
+    assert float(one.lower) == float(again.lower) == -math.inf and float(again.upper) == math.inf
+
+
+def test_a_range_that_is_open_to_one_side():
+    x, g = torch.zeros(1, 2), ucan.SmoothedRegressor(lambda b: b[:, 0].abs(), ucan.Gaussian(1.0), model_id="size")
+    for stated in ((0.0, math.inf), (0.0, None)):
+        (one,) = g.certify(x, radius=5.0, n=100, range=stated)
+        assert (float(one.lower), float(one.upper), one.limits) == (0.0, math.inf, (0.0, None))
+        json.dumps(one.to_dict(), allow_nan=False)
+    for wrong in ((math.inf, None), (None, math.nan), (1e308, None)):
+        with pytest.raises(InvalidInput, match="finite numbers"):
+            g.certify(x, radius=0.1, n=100, range=wrong)
+
+
 def test_boxes_have_one_interval_for_each_coordinate():
     def boxes(batch):  # (n, 2 boxes, 4 coordinates)
         return batch[:, :1, None] + torch.arange(8.0).reshape(2, 4)

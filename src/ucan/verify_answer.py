@@ -120,7 +120,9 @@ def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
     about = "its bounds do not follow from its votes" if not bounded else "its radii do not follow from its bounds"
     told = "its bounds and radii follow"
     if not answer.complete:
-        told = "its radii follow from its bounds; the bounds are not checked, since the file was written without its votes"
+        told = (
+            "its radii follow from its bounds; the bounds are not checked, since the file was written without its votes"
+        )
     return Check("claim", follows, told if follows else about)
 
 

@@ -12,6 +12,8 @@ import torch
 from ucan.errors import ModelError
 from ucan.votes import Classifier, Keep, as_answer
 
+# Numbers of this size are as good as infinite: files have this for ±∞, and for a value that is missing, which JSON lacks.
+ENDLESS = 1e308
 # Answers that are counted at once.
 AT_ONCE = 2**22
 
@@ -134,9 +136,11 @@ class Numbers(Classifier):
                 f"the model answered a batch of {size} with {output.dtype} of shape {tuple(output.shape)}; it must give one "
                 f"number for each input, or an array of numbers, of shape ({size}, …)."
             )
-        numbers = output if output.dtype == torch.float64 else output.float()
+        exact = output.dtype == torch.float64 or not output.is_floating_point()  # float32 has whole numbers to 2²⁴ only
+        numbers = output.double() if exact else output.float()
         numbers = numbers[:, None] if numbers.ndim == 1 else numbers
-        return torch.where(numbers.isinf(), torch.nan, numbers)
+        endless = numbers.abs() >= ENDLESS if exact else numbers.isinf()
+        return torch.where(endless, torch.nan, numbers)
 
     def differing(self, votes: torch.Tensor, others: torch.Tensor, tolerance: float) -> float:
         """The share of numbers that are off by more than this share of how much the numbers spread, and of their size.

@@ -18,7 +18,7 @@ from ucan.errors import InvalidInput, ModelError
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
 from ucan.questions.ranks import lower_percentile, lower_rank, rest, upper_percentile
-from ucan.questions.readers import Sample
+from ucan.questions.readers import ENDLESS, Sample
 from ucan.questions.record import SLACK, Answer, Where
 from ucan.questions.shift import Shift
 from ucan.rounding import ceil_digits, floor_digits
@@ -136,7 +136,7 @@ class Interval(Answer):
     def content(self, folder: Path | None) -> dict[str, Any]:
         """The percentile, the radii and the ends."""
         ends = {name: getattr(self, name) for name in ("value", "lowers", "uppers", "below", "above")}
-        finite = {name: torch.nan_to_num(end, FINITE, FINITE, -FINITE) for name, end in ends.items()}
+        finite = {name: torch.nan_to_num(end, ENDLESS, ENDLESS, -ENDLESS) for name, end in ends.items()}
         shown = {"lower": _plain(self.lower), "upper": _plain(self.upper)}
         return {
             "p": self.p,
@@ -151,7 +151,7 @@ class Interval(Answer):
     def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Interval:
         """From JSON's values."""
         ends: dict[str, Any] = {
-            name: torch.where(end.abs() >= FINITE, end.sign() * math.inf, end) if end.is_floating_point() else end
+            name: torch.where(end.abs() >= ENDLESS, end.sign() * math.inf, end) if end.is_floating_point() else end
             for name, end in tensors_from_json(content["ends"], folder).items()
         }
         ends["value"] = torch.where(ends["value"].isinf(), math.nan, ends["value"])
@@ -169,10 +169,6 @@ class Interval(Answer):
         more = f" and {len(lower) - 4} more" if len(lower) > 4 else ""
         what = "the smoothed median" if self.p == 0.5 else f"the smoothed percentile at {self.p:g}"
         return f"{what} stays within {ends}{more}"
-
-
-# Stands in files for ±∞, and for a value that is missing, which JSON and TOML cannot write.
-FINITE = 1e308
 
 
 def _plain(ends: torch.Tensor) -> list[float | None]:
@@ -213,6 +209,14 @@ class Percentile(Question):
             raise InvalidInput(f"radii must be finite, at least 0, and rise, got {self.radii}.")
         if self.within is not None and not (math.isfinite(self.within) and self.within > 0):
             raise InvalidInput(f"within must be a finite number above 0, got {self.within!r}.")
+        for name, endless in (("least", -math.inf), ("most", math.inf)):
+            stated = getattr(self, name)
+            if stated == endless:
+                object.__setattr__(self, name, None)  # no limit
+            elif stated is not None and not abs(stated) < ENDLESS:
+                raise InvalidInput(
+                    f"the range of an output must be of finite numbers, or None for no limit, got {stated!r}."
+                )
         if self.least is not None and self.most is not None and not self.least < self.most:
             raise InvalidInput(f"the range of an output must rise, got {self.least} to {self.most}.")
 
