@@ -182,6 +182,35 @@ def test_answers_that_are_no_numbers_count_against_both_ends():
     assert float(high.upper) == math.inf
 
 
+@pytest.mark.parametrize(
+    ("law", "norm"),
+    [
+        (ucan.Gaussian(0.5), 2),
+        (ucan.Laplace(0.5), 1),
+        (ucan.Uniform(0.5), 1),
+        (ucan.Uniform(0.5), math.inf),
+        (ucan.ExpInf(0.5), 1),
+        (ucan.ExpInf(0.5), math.inf),
+        (ucan.PowerLaw(0.5, a=8.0), 1),
+        (ucan.GeneralNormal(0.5, beta=1.5), 1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("asked", [{"radius": 0.2}, {"within": 0.5, "n0": 100, "stop": 0.3}], ids=str)
+def test_no_more_misses_than_alpha_allows_under_every_law(law, norm, asked):
+    """100 inputs each at α = 0.1, moved as far as the claim goes, along the direction that the number follows."""
+    x = torch.linspace(-1, 1, 100, dtype=torch.float64)[:, None].repeat(1, 3)
+    g = ucan.SmoothedRegressor(lambda b: b[:, 0], law, model_id="first")
+    claims = [
+        (float(one.lower), float(one.upper), float(at[0]), one.region.radius)
+        for one, at in zip(g.certify(x, n=200, alpha=0.1, norm=norm, **asked), x, strict=True)
+        if not one.abstained
+    ]
+    assert claims
+    missed = sum(low > at - r + 1e-9 or high < at + r - 1e-9 for low, high, at, r in claims)
+    assert missed <= stats.binom.ppf(1 - 1e-5, len(claims), 0.1)
+
+
 @pytest.mark.parametrize("p", [1e-320, 1e-17, 1e-16, 1e-13, 1e-9, 1e-5, 1 - 1e-5, 1 - 1e-9, 1 - 2.0**-53])
 def test_percentiles_at_the_very_ends_hold_after_far_moves(p):
     """1 − 1e-17 is 1 in float64, and a set of probability 1 stays one; the one that is meant comes down to nothing."""
