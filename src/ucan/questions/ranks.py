@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from scipy import stats
 
@@ -44,3 +45,15 @@ def upper_percentile(rising: torch.Tensor, above: float, alpha: float, most: flo
     """At least the percentile at 1 − ``above``, inf{y : P(value > y) < above}, but for a probability α."""
     k = lower_rank(len(rising), above, alpha)
     return torch.full_like(rising[0], most) if k == 0 else rising[len(rising) - k].clamp_max(most)
+
+
+def beyond(values: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many answers are below their lower end, and above their upper one (*outputs); a missing number is both."""
+    return (~(values >= lower)).sum(0), (~(values <= upper)).sum(0)
+
+
+def middle(values: torch.Tensor, p: float) -> torch.Tensor:
+    """The percentile of the numbers that there are (*outputs); NaN where there is none."""
+    missing = values.isnan().all(0)
+    found = np.nanquantile(values.masked_fill(missing, 0.0).numpy(), p, axis=0, method="inverted_cdf")
+    return torch.as_tensor(found, dtype=torch.float64).masked_fill(missing, math.nan)

@@ -17,7 +17,7 @@ from ucan.certificate import Abstention
 from ucan.errors import InvalidInput, ModelError
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
-from ucan.questions.ranks import lower_percentile, lower_rank, rest, upper_percentile
+from ucan.questions.ranks import beyond, lower_percentile, lower_rank, middle, rest, upper_percentile
 from ucan.questions.readers import ENDLESS, Sample
 from ucan.questions.record import SLACK, Answer, Where
 from ucan.questions.shift import Shift
@@ -248,14 +248,14 @@ class Percentile(Question):
         levels = [(float(shift.least(self.p, r)), float(shift.least(rest(self.p), r))) for r in self.radii]
         lowers = torch.stack([lower_percentile(rising, s - shift.tau, alpha, low) for s, _ in levels])
         uppers = torch.stack([upper_percentile(falling, u - shift.tau, alpha, high) for _, u in levels])
-        under, over = (torch.stack(side) for side in zip(*map(partial(_beyond, values), lowers, uppers), strict=True))
+        under, over = (torch.stack(side) for side in zip(*map(partial(beyond, values), lowers, uppers), strict=True))
         below = [torch.full_like(values[0], s) for s, _ in levels]
         above = [torch.full_like(values[0], u) for _, u in levels]
         return Interval(
             **asked.shared(BOUND, self.radii[-1]),
             p=self.p,
             radii=self.radii,
-            value=_middle(values, self.p),
+            value=middle(values, self.p),
             lowers=lowers,
             uppers=uppers,
             below=torch.stack(below),
@@ -276,9 +276,9 @@ class Percentile(Question):
     def settled(self, asked: Asked, radii: tuple[float, ...]) -> bool:
         """Whether every value stays within ± t up to each radius, or cannot be shown to."""
         assert self.within is not None, "checked before"
-        value, tau = _middle(asked.select.values, self.p), asked.shift.tau
+        value, tau = middle(asked.select.values, self.p), asked.shift.tau
         sides = [
-            side.flatten().numpy() for side in _beyond(asked.estimate.values, value - self.within, value + self.within)
+            side.flatten().numpy() for side in beyond(asked.estimate.values, value - self.within, value + self.within)
         ]
         hoped = [asked.last.feared(side, asked.n) for side in sides]
         now, best = (self.limits(found, look, tau) for found, look in ((sides, asked.now), (hoped, asked.last)))
@@ -300,8 +300,8 @@ class Percentile(Question):
 
     def _steady(self, asked: Asked, t: float) -> Interval | Abstention:
         """The largest radius: the value comes from copies of its own, so that its two neighbours are fixed numbers."""
-        value = _middle(asked.select.values, self.p)
-        under, over = _beyond(asked.estimate.values, value - t, value + t)
+        value = middle(asked.select.values, self.p)
+        under, over = beyond(asked.estimate.values, value - t, value + t)
         sides = [side.flatten().numpy() for side in (under, over)]
         below, above = self.limits(sides, asked.now, asked.shift.tau)
         radius = asked.shift.largest(lambda r: self.stays(asked.shift, below, above, r))
@@ -324,15 +324,3 @@ class Percentile(Question):
             over=over[None],
             **claimed,
         )
-
-
-def _beyond(values: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many answers are below their lower end, and above their upper one (*outputs); a missing number is both."""
-    return (~(values >= lower)).sum(0), (~(values <= upper)).sum(0)
-
-
-def _middle(values: torch.Tensor, p: float) -> torch.Tensor:
-    """The percentile of the numbers that there are (*outputs); NaN where there is none."""
-    missing = values.isnan().all(0)
-    found = np.nanquantile(values.masked_fill(missing, 0.0).numpy(), p, axis=0, method="inverted_cdf")
-    return torch.as_tensor(found, dtype=torch.float64).masked_fill(missing, math.nan)
