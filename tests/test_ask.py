@@ -245,6 +245,7 @@ def test_the_report_shows_a_picture_for_each_kind(begun, tmp_path):
     assert done.exit_code == 0 and text.count("<section") == 6
     assert "certified; grey: left open" in text and text.count("data:image/png") == 3 * 4 + 3  # masks, and boxes
     assert "a ring the target" in text and "present" in text and "stroke-dasharray" in text
+    assert "<th>input</th><th>label 0</th><th>label 1</th>" in text
     assert "keeps for every change up to this size" in text and text.count('class="line"') == 3
     assert "ucan ask regression --radius 0.1,0.2" in text
     assert "http" not in text.replace("http://www.w3.org", "").replace("http-equiv", "")
