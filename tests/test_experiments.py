@@ -469,8 +469,9 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     assert "we lead at 0 (" in first and "0.25 (+16.97); we are behind or level at 1 (−37.87)" in first
     assert "no row of ours on all 10,000 pictures is made for 0.5, 0.75, 1.25" in first
     lines = {line.split(" | ")[0]: line for line in results_front.holds(tmp_path)}
-    assert "**90.0** | 1 |" in lines["| CIFAR-10, 0.25"] and "| 2026-01-31 | H |" in lines["| CIFAR-10, 0.25"]
-    assert "**99.9** | 4 |" in lines["| CIFAR-10, 1"]  # the last of the two rows
+    assert "**90.0** | `pipeline` | – | ahead | 1 |" in lines["| CIFAR-10, 0.25"]
+    assert "| 2026-01-31, H |" in lines["| CIFAR-10, 0.25"]
+    assert "**99.9** | `pipeline` | – | several | 4 |" in lines["| CIFAR-10, 1"]  # the last of the two rows
     assert "not measured yet" in lines["| CIFAR-10, 0.5"]
 
 
