@@ -4,10 +4,10 @@
 
 Needs Python 3.11 or later, NumPy and SciPy; neither PyTorch nor UCAN, and it shares no code with UCAN. The chain is
 recomputed link by link: votes → bound on the probability p → radius R of the region → ball inside the region, ALM,
-volume and factor of a budget. Answers to other questions (format 4) go the same way, as far as the file holds what they
-rest on: it has no numbers of a regression and no votes of single labels and pixels. A claim may be smaller than what
-follows, never larger (by more than rounding, 1e-9 of it). Exit code 0: nothing is wrong. 1: something is. 2: the file, or
-a part of it, cannot be read or checked.
+volume and factor of a budget. Answers to other questions (format 4) go the same way: from the votes of each label and pixel, or
+from how many numbers of a regression lie beyond each end. A claim may be smaller than what follows, never larger (by more than
+rounding, 1e-9 of it). Exit code 0: nothing is wrong. 1: something is. 2: the file, or a part of it, cannot be read or checked;
+so it is with answers about labels, pixels and numbers that were written without these counts.
 """
 
 from __future__ import annotations
@@ -1134,10 +1134,11 @@ class Answered(Claim):
                 "places": self.places,
                 "bound": self.shared,
                 "region": self.decided,
-                "answers": self.absent,
+                "answers": self.hits,
             }
-        kept = {"region": self.kept_within} if "within" in self.record else {"region": self.intervals}
-        return {**every, "ends": self.ends, **kept, "answers": self.absent}
+        if "within" in self.record:
+            return {**every, "ends": self.ends, "region": self.kept_within, "answers": self.outside}
+        return {**every, "ends": self.ends, "region": self.intervals, "answers": self.beyond}
 
     # --- what all of them share ---
 
@@ -1226,10 +1227,15 @@ class Answered(Claim):
             return self.full_budget(claimed, asked, {self.norm: self.R}, inverse_of(scale, self.folder, self.dim))
         return follows("budget factor", claimed, self.R / budget_size(asked, 1 / sigma, self.norm))
 
-    def absent(self) -> str:
-        """What the file does not hold."""
-        what = "the numbers" if self.kind == "interval" else "the votes of each place"
-        raise NotChecked(f"{what} are not in the file: `ucan verify --replay` draws them again")
+    def counts_of(self, found: dict[str, np.ndarray], *names: str) -> list[np.ndarray]:
+        """Votes of each place or end; a file that was written without them leaves open whether its bounds follow."""
+        if any(name not in found for name in names):
+            what = "how many numbers lie beyond each end" if self.kind == "interval" else "the votes of each place"
+            raise NotChecked(f"the file does not say {what}: `ucan verify --replay` draws them again")
+        for name in names:
+            if (found[name] != np.round(found[name])).any() or found[name].min() < 0 or found[name].max() > self.n:
+                raise Wrong(f"{name} must be whole numbers from 0 to {self.n}")
+        return [found[name].astype(np.int64) for name in names]
 
     def list_of(self, key: str, low: float = 0, high: float = math.inf) -> list[float]:
         """A list of finite numbers."""
@@ -1314,9 +1320,9 @@ class Answered(Claim):
         """Answers, classes that were chosen, radii and bounds at every place."""
         found = tensors_of(field(self.record, "maps"), self.folder)
         names = ("answers", "selected", "radii", "p_lowers")
-        if any(name not in found for name in names) or len({found[name].shape for name in names}) != 1:
+        if any(name not in found for name in names) or len({each.shape for each in found.values()}) != 1:
             raise Unreadable("answers, selected, radii and p_lowers must be maps of the same places")
-        return {name: found[name].ravel() for name in names}
+        return {name: each.ravel() for name, each in found.items()}
 
     def places(self) -> str:
         """An answer is the class that was chosen there; where there is none nothing is claimed."""
@@ -1355,12 +1361,37 @@ class Answered(Claim):
             follows("radius", radius, self.own * radius_of(self.law, self.norm, self.dim, low, None) - self.paid)
         return follows("radius", self.R, float(radii.min()))
 
+    def hits(self) -> str:
+        """The votes of each place bear its bound: by Bonferroni's rule alone, by Holm's as one of those before it."""
+        maps = self.maps()
+        (hits,), held, m = self.counts_of(maps, "hits"), maps["answers"] != -1, maps["answers"].size
+        if field(self.record, "rule") == "bonferroni":
+            for k, low in {*zip(hits[held].tolist(), maps["p_lowers"][held].tolist(), strict=True)}:
+                follows(f"p of {k} votes", low, max(0.0, at_least(k, self.n, self.level / m) - self.tau))
+            return f"{held.sum()} bounds follow from {self.n} votes at each of {m} places"
+        p = min(1.0, float(maps["p_lowers"][held].max()) + self.tau)
+        # Of m places the one with the most votes is tested at α/m, the next at α/(m − 1), and so on to the first that fails.
+        few, before = int(hits[held].min()), 0
+        for k in sorted({*hits.tolist()} | {few}, reverse=True):
+            if k < few:
+                break
+            here = int((hits == k).sum())
+            surprise = float(stats.binom.sf(k - 1, self.n, p))
+            # Equal counts pass or fail one after another: the first of them has the smallest share.
+            if here and surprise > self.level / (m - before) * (1 + SLACK):
+                raise Wrong(
+                    f"{k} of {self.n} votes do not show a p above {p:.12g} as number {before + 1} of {m} places"
+                )
+            before += here
+        return f"{held.sum()} answers follow by Holm's rule from {self.n} votes at each of {m} places"
+
     # --- numbers ---
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The value (*outputs), and (radii, *outputs) of ends and of the probabilities to be beyond them."""
         found, radii = tensors_of(field(self.record, "ends"), self.folder), self.list_of("radii")
         names = ("lowers", "uppers", "below", "above")
+        names += tuple(name for name in ("under", "over") if name in found)
         if any(field(found, name).shape != (len(radii), *field(found, "value").shape) for name in names):
             raise Unreadable("ends must be of one shape, a row for each radius")
         return {name: t.reshape(-1 if name == "value" else (len(radii), -1)) for name, t in found.items()}
@@ -1392,9 +1423,10 @@ class Answered(Claim):
         if radii != sorted({*radii}):
             raise Wrong("the radii do not rise")
         low, high = self.limits()
+        rest = math.nextafter(1 - p, 0) if p < 1e-6 else 1 - p  # not above 1 − p, where a far move brings that back
         alpha = self.level / (2 * found["value"].size * len(radii))
         for i, r in enumerate(radii):
-            for side, level in (("below", self.least(p, r)), ("above", self.least(1 - p, r))):
+            for side, level in (("below", self.least(p, r)), ("above", self.least(rest, r))):
                 follows(f"probability {side}", float(found[side][i].max()), level)
                 if (1 - max(0.0, level - self.tau)) ** self.n <= alpha * (1 + SLACK):
                     continue
@@ -1416,6 +1448,34 @@ class Answered(Claim):
 
         follows("radius", radii[0], self.reached(stays))
         return follows("radius", self.R, radii[0])
+
+    def beyond(self) -> str:
+        """Each end is an order statistic of its level: so few numbers lie beyond it that more would be expected."""
+        found, (low, high) = self.tensors(), self.limits()
+        under, over = self.counts_of(found, "under", "over")
+        alpha, most = self.level / (2 * under.size), 1 - SLACK
+        for side, counts, claims in (
+            ("below", under, found["lowers"] > low),
+            ("above", over, found["uppers"] < high),
+        ):
+            for k, level in {*zip(counts[claims].tolist(), found[side][claims].tolist(), strict=True)}:
+                if not stats.binom.cdf(k, self.n, max(0.0, level - self.tau)) * most <= alpha:
+                    raise Wrong(
+                        f"{k} of {self.n} numbers lie {side} an end, which is too many for the level {level:.12g}"
+                    )
+        return f"{under.size} ends on either side are order statistics of their levels"
+
+    def outside(self) -> str:
+        """The probabilities to be outside of ± t follow from how many numbers are."""
+        found = self.tensors()
+        counts = self.counts_of(found, "under", "over")
+        alpha = self.level / (2 * counts[0].size)
+        for side, number_of in zip(("below", "above"), counts, strict=True):
+            for k, claimed in {*zip(number_of.ravel().tolist(), found[side].ravel().tolist(), strict=True)}:
+                least = min(1.0, 1 - at_least(self.n - k, self.n, alpha) + self.tau)
+                if not claimed >= least * (1 - SLACK):
+                    raise Wrong(f"a probability {side} of {claimed:.12g} at most is claimed, and {least:.12g} follows")
+        return f"{counts[0].size} bounds on either side follow from {self.n} numbers"
 
 
 def same_noise(one: Any, other: Any) -> bool:

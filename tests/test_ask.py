@@ -166,7 +166,9 @@ def test_none_of_500_true_claims_breaks(name):
 def test_the_recorded_audit_is_of_500_claims_of_each_kind():
     recorded = json.loads((ROOT / "experiments" / "recorded" / "questions-audit.json").read_text())["kinds"]
     assert recorded.keys() == questions_audit.KINDS.keys()
-    assert all(row["claims"] >= 500 and row["broken"] == 0 < 250 <= row["planted_found"] for row in recorded.values())
+    for row in recorded.values():  # of what is too large, nearly all that is false is found
+        false = row.get("planted_false", row["claims"])
+        assert row["claims"] >= 500 and row["broken"] == 0 and false >= 490 and row["planted_found"] >= 0.95 * false
 
 
 def test_a_model_without_gradients_is_attacked_too():
@@ -243,9 +245,18 @@ def test_the_report_shows_a_picture_for_each_kind(begun, tmp_path):
     assert done.exit_code == 0 and text.count("<section") == 6
     assert "certified; grey: left open" in text and text.count("data:image/png") == 3 * 4 + 3  # masks, and boxes
     assert "a ring the target" in text and "present" in text and "stroke-dasharray" in text
+    assert "<th>input</th><th>label 0</th><th>label 1</th>" in text
     assert "keeps for every change up to this size" in text and text.count('class="line"') == 3
     assert "ucan ask regression --radius 0.1,0.2" in text
     assert "http" not in text.replace("http://www.w3.org", "").replace("http-equiv", "")
+
+
+def test_bars_within_t_have_radii_of_their_own(tmp_path):
+    words = ["ask", "regression", "--within", "30", "--model", "ucan.models.examples:diabetes", "--data", "diabetes"]
+    run(*words, "--n", 500, "--max", 3, "-q", "-o", tmp_path / "run")
+    assert run("report", tmp_path / "run", "-o", tmp_path / "page.html").exit_code == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "stays, ± 30 up to a radius of its own" in text and "largest of the radii" not in text
 
 
 def test_the_command_of_a_report_repeats_the_run(begun, tmp_path):

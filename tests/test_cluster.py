@@ -43,7 +43,7 @@ from ucan.results import Store
 from ucan.results.answers import AnswerStore
 from ucan.scales import Dense
 from ucan.smoothed import COMPANY
-from ucan.votes import Stream, VoteCounter
+from ucan.votes import Classifier, Stream, VoteCounter
 
 SHAPE, DIM, CLASSES = (1, 4, 4), 16, 3
 CPU = torch.device("cpu")
@@ -129,11 +129,50 @@ def test_so_are_the_answers_to_questions_about_classes(asked, fake):
     assert "stop" not in asked or len({one["evidence"]["n"] for one in found}) > 1
 
 
-@pytest.mark.parametrize("kind", (SmoothedRegressor, SmoothedLabels, SmoothedSegmenter))
-def test_other_answers_are_refused(kind, fake):
-    fake()
-    with pytest.raises(InvalidInput, match="in one process"), spread(kind(classifier(), Gaussian(0.5))):
-        pass
+class Pixels(nn.Module):
+    def forward(self, batch):
+        return torch.cat([batch, 0.2 - batch, -batch], 1)
+
+
+QUESTIONS = {
+    "numbers": (SmoothedRegressor, {"radius": [0.1, 0.3]}),
+    "numbers in double precision": (SmoothedRegressor, {"radius": 0.1}),
+    "within": (SmoothedRegressor, {"within": 2.0, "n0": 90}),
+    "within, stopped": (SmoothedRegressor, {"within": 2.0, "n0": 90, "stop": [0.1, 0.6]}),
+    "labels": (SmoothedLabels, {"radius": 0.1}),
+    "labels, stopped": (SmoothedLabels, {"radius": 0.1, "stop": 0.1}),
+    "pixels": (SmoothedSegmenter, {}),
+    "pixels, stopped": (SmoothedSegmenter, {"radius": 0.2, "stop": 0.2}),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("seed", (0, 1))
+def test_so_are_the_answers_to_other_questions(name, seed, fake, short_units):
+    """Numbers, labels and pixels: bit for bit those of one process, in any order and with workers that are lost."""
+    random_ = random.Random(seed)
+    ray = fake(seed=seed, faults=lambda actor, call: "lose" if call == "count" and random_.random() < 0.1 else None)
+    kind, asked = QUESTIONS[name]
+    own = {"num_classes": 3} if kind is SmoothedSegmenter else {}
+    model = Pixels().eval() if kind is SmoothedSegmenter else classifier()
+    xs = XS
+    if "double" in name:
+        model, xs = model.double(), XS.double()
+    g, options = kind(model, Gaussian(0.5), **own), {"n": 1000, "batch_size": 32, **asked}
+    with spread(g, workers=3) as h:
+        found = outcomes(h.certify(xs, **options))
+    assert found == outcomes(g.certify(xs, **options)) and any(one["kind"] != "abstention" for one in found)
+    assert any(call == "count" for call, _ in ray.answers)
+    assert "stop" not in asked or len({one["evidence"]["n"] for one in found}) > 1
+
+
+def test_pixels_are_counted_by_the_workers(fake):
+    """What comes back is a count for each class and pixel, however many votes: not the votes themselves."""
+    ray = fake()
+    g = SmoothedSegmenter(Pixels().eval(), Gaussian(0.5), num_classes=3)
+    with spread(g, workers=1) as h:
+        h.certify(XS[:1], n=4096, batch_size=4096)
+    assert max(size for call, size in ray.answers if call == "count") < 4 * 2 * DIM * 8 < 4096 * DIM
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -366,7 +405,9 @@ def test_a_worker_forgets_what_it_has_no_room_for(fake, monkeypatch):
 
 def test_counts_travel_in_the_fewest_bytes():
     worker = Worker()
-    package = Package(classifier(), CLASSES, Isotropic(), Gaussian(0.5), "eager", CertifyPlan(**OPTIONS), XS[:1])
+    package = Package(
+        Classifier(classifier(), CLASSES), Isotropic(), Gaussian(0.5), "eager", CertifyPlan(**OPTIONS), XS[:1]
+    )
     report = worker.prepare(pickle.dumps(package), "cpu")
     assert (report.block, report.size, report.backend, report.precision) == (128, 32, "eager", "fp32")
     worker._get = {"x": XS[:1], "M": Isotropic().at(XS[:1])}.get
@@ -661,9 +702,24 @@ def test_a_question_gives_the_same_rows(tmp_path, monkeypatch, fake, more):
     assert not again.actors
     with pytest.raises(InvalidInput, match="--cluster local"):
         ask("top-k", *words, "-o", "other", "--workers", "2")
-    shapes = ["--model", "ucan.models.examples:shapes", "--data", "shapes", "-o", "masks"]
-    with pytest.raises(InvalidInput, match="without --cluster"):
-        ask("segmentation", "--radius", "0.2", *shapes, "--cluster", "auto")
+
+
+@pytest.mark.parametrize(
+    "words",
+    (
+        ["regression", "--radius", "0.1,0.2", "--model", "ucan.models.examples:diabetes", "--data", "diabetes"],
+        ["labels", "--radius", "0.1", "--model", "ucan.models.examples:breast_cancer", "--data", "breast-cancer"],
+    ),
+    ids=lambda words: words[0],
+)
+def test_so_do_numbers_and_labels(tmp_path, monkeypatch, fake, words):
+    monkeypatch.chdir(tmp_path)
+    ray, words = fake(), [*words, "--max", "4", "--n", "500", "-q"]
+    for more in (["-o", "one"], ["-o", "many", "--cluster", "auto", "--workers", "2"]):
+        assert CliRunner().invoke(app, ["ask", *words, *more]).exit_code == 0
+    assert any(name == "count" for name, _ in ray.answers)
+    rows = [[(i, answer.to_dict()) for i, answer in AnswerStore.open(run).answers()] for run in ("one", "many")]
+    assert rows[0] == rows[1] and len(rows[0]) == 4
 
 
 def test_a_finished_run_starts_no_cluster(place, fake):

@@ -211,6 +211,25 @@ def test_pixels_have_the_class_of_the_largest_logit(classes):
     assert torch.equal(f.to_votes(logits.argmax(1), 5).long(), logits.argmax(1))
 
 
+@pytest.mark.parametrize("kind", [ucan.SmoothedRegressor, ucan.SmoothedLabels, ucan.SmoothedSegmenter])
+def test_a_model_whose_answers_change_their_shape_is_refused(kind):
+    """One place in some forward passes and four in others would be spread over all of them, or counted at the first alone."""
+    calls = []
+
+    def moody(batch):
+        calls.append(len(batch))
+        places = 1 if calls.count(128) > 2 else 4
+        found = batch.flatten(1)[:, :places]
+        return torch.stack([found, -found], 1)[..., None] if kind is ucan.SmoothedSegmenter else found
+
+    g = kind(moody, ucan.Gaussian(0.5), model_id="moody")
+    for stop in ({}, {"stop": 0.1}):
+        calls.clear()
+        asked = {"within": 1.0} if kind is ucan.SmoothedRegressor else {"radius": 0.1}
+        with pytest.raises(ModelError, match="for every copy"):
+            g.certify(torch.zeros(1, 4), n=2000, batch_size=128, **asked, **stop)
+
+
 def test_labels_are_there_or_not():
     w = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     g = ucan.SmoothedLabels(lambda b: b @ w.T, ucan.Gaussian(0.3))

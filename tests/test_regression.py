@@ -1,5 +1,6 @@
 """Percentiles under noise: intervals contain the truth, and are not much wider than it; for every law that knows T_r."""
 
+import json
 import math
 
 import numpy as np
@@ -12,6 +13,9 @@ from ucan import scales
 from ucan.errors import InvalidInput, ModelError
 from ucan.questions.ranks import lower_rank
 from ucan.questions.records import from_dict
+from ucan.questions.shift import Shift
+from ucan.report.answer_charts import interval_chart, interval_curve
+from ucan.verify_answer import verify_answer
 
 W = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 RNG = np.random.default_rng(0)
@@ -176,6 +180,91 @@ def test_answers_that_are_no_numbers_count_against_both_ends():
     assert float(one.lower) <= stats.norm.ppf(stats.norm.cdf(-0.1) - 0.1587) and 0.1 <= float(one.upper) < 0.2
     (high,) = ucan.SmoothedRegressor(broken, ucan.Gaussian(1.0)).certify(torch.zeros(1, 2), radius=0.1, p=0.9, n=20_000)
     assert float(high.upper) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("law", "norm"),
+    [
+        (ucan.Gaussian(0.5), 2),
+        (ucan.Laplace(0.5), 1),
+        (ucan.Uniform(0.5), 1),
+        (ucan.Uniform(0.5), math.inf),
+        (ucan.ExpInf(0.5), 1),
+        (ucan.ExpInf(0.5), math.inf),
+        (ucan.PowerLaw(0.5, a=8.0), 1),
+        (ucan.GeneralNormal(0.5, beta=1.5), 1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("asked", [{"radius": 0.2}, {"within": 0.5, "n0": 100, "stop": 0.3}], ids=str)
+def test_no_more_misses_than_alpha_allows_under_every_law(law, norm, asked):
+    """100 inputs each at α = 0.1, moved as far as the claim goes, along the direction that the number follows."""
+    x = torch.linspace(-1, 1, 100, dtype=torch.float64)[:, None].repeat(1, 3)
+    g = ucan.SmoothedRegressor(lambda b: b[:, 0], law, model_id="first")
+    claims = [
+        (float(one.lower), float(one.upper), float(at[0]), one.region.radius)
+        for one, at in zip(g.certify(x, n=200, alpha=0.1, norm=norm, **asked), x, strict=True)
+        if not one.abstained
+    ]
+    assert claims
+    missed = sum(low > at - r + 1e-9 or high < at + r - 1e-9 for low, high, at, r in claims)
+    assert missed <= stats.binom.ppf(1 - 1e-5, len(claims), 0.1)
+
+
+@pytest.mark.parametrize("p", [1e-320, 1e-17, 1e-16, 1e-13, 1e-9, 1e-5, 1 - 1e-5, 1 - 1e-9, 1 - 2.0**-53])
+def test_percentiles_at_the_very_ends_hold_after_far_moves(p):
+    """1 − 1e-17 is 1 in float64, and a set of probability 1 stays one; the one that is meant comes down to nothing."""
+    g = ucan.SmoothedRegressor(lambda b: b[:, 0], ucan.Gaussian(1.0), model_id="first")
+    exact = stats.norm.ppf(p)
+    for r in (0.5, abs(exact) - 2, abs(exact) + 2):
+        (one,) = g.certify(torch.zeros(1, 1, dtype=torch.float64), radius=r, p=p, n=2000, alpha=1e-6)
+        assert float(one.lower) <= exact - r and float(one.upper) >= exact + r
+        assert one.follows(Shift.at(g.M.at(torch.zeros(1, 1)), torch.zeros(1, 1), g.sizes, 2))
+
+
+def test_an_output_without_any_number_has_no_value_in_files_and_pictures_either():
+    def one_missing(batch):
+        return torch.stack([torch.full_like(batch[:, 0], torch.nan), batch[:, 0]], 1)
+
+    g = ucan.SmoothedRegressor(one_missing, ucan.Gaussian(0.5))
+    (answer,) = g.certify(torch.zeros(1, 3), radius=[0.1, 0.2], n=1000)
+    for one in (answer, from_dict(json.loads(json.dumps(answer.to_dict())))):
+        assert math.isnan(one.value[0]) and abs(float(one.value[1])) < 0.1
+        assert one.lower[0] == -math.inf and one.upper[0] == math.inf and one.lower[1] > -1
+        assert one.under[:, 0].tolist() == one.over[:, 0].tolist() == [1000, 1000]
+        chart, curve = interval_chart([(0, one), (1, one)], None), interval_curve(one, None)
+        assert [bar["value"] for bar in chart["bars"]] == [None, None] and curve["value"] is None
+        assert verify_answer(one, g, torch.zeros(1, 3)).stands
+    (stated,) = g.certify(torch.zeros(1, 3), radius=0.1, n=1000, range=(-9.0, 9.0))
+    assert (stated.lower[0], stated.upper[0]) == (-9, 9) and verify_answer(stated, g, torch.zeros(1, 3)).stands
+    assert g.certify(torch.zeros(1, 3), within=1.0, n=1000)[0].abstained
+
+
+def test_numbers_at_the_end_of_their_precision():
+    """Whole numbers stay what they are; numbers that files cannot tell from ∞ are as good as none."""
+    x = torch.zeros(1, 2, dtype=torch.float64)
+    price = 123_456_789
+    g = ucan.SmoothedRegressor(lambda b: torch.full((len(b),), price), ucan.Gaussian(1.0), model_id="a price")
+    (one,) = g.certify(x, radius=0.1, n=500)
+    assert float(one.lower) == float(one.value) == float(one.upper) == price
+
+    def vast(b):
+        return 1.5e308 * (b[:, 0] > -9).double()
+
+    (one,) = ucan.SmoothedRegressor(vast, ucan.Gaussian(1.0), model_id="vast").certify(x, radius=0.1, n=500)
+    again = from_dict(json.loads(json.dumps(one.to_dict())))
+    assert float(one.lower) == float(again.lower) == -math.inf and float(again.upper) == math.inf
+
+
+def test_a_range_that_is_open_to_one_side():
+    x, g = torch.zeros(1, 2), ucan.SmoothedRegressor(lambda b: b[:, 0].abs(), ucan.Gaussian(1.0), model_id="size")
+    for stated in ((0.0, math.inf), (0.0, None)):
+        (one,) = g.certify(x, radius=5.0, n=100, range=stated)
+        assert (float(one.lower), float(one.upper), one.limits) == (0.0, math.inf, (0.0, None))
+        json.dumps(one.to_dict(), allow_nan=False)
+    for wrong in ((math.inf, None), (None, math.nan), (1e308, None)):
+        with pytest.raises(InvalidInput, match="finite numbers"):
+            g.certify(x, radius=0.1, n=100, range=wrong)
 
 
 def test_boxes_have_one_interval_for_each_coordinate():

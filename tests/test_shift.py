@@ -200,6 +200,27 @@ def test_what_cannot_be_answered_is_refused():
         Silent(1.0).shifted(0.9, 0.1)
 
 
+def test_noise_with_regions_of_its_own_must_say_that_probabilities_shift_so():
+    """A region that agrees with the law's at one probability says nothing about other sets: here it ends at 0.3."""
+
+    class Capped(ucan.Fixed):
+        def at(self, x):
+            return self
+
+        def region(self, law, p, norm, x, p_b=None):
+            found = super().region(law, p, norm, x, p_b)
+            return ucan.Region(1.0, min(found.radius, 0.3), found.norm, found.shape)
+
+    x = torch.full((1, 2), 3.0)
+    for noise, claims in ((ucan.Fixed(1.0), True), (Capped(1.0), False)):
+        g = ucan.SmoothedRegressor(lambda b: b, ucan.Gaussian(0.5), noise)
+        if claims:
+            assert g.certify(x, radius=0.5, n=500)[0].region.radius == 0.5
+            continue
+        with pytest.raises(InvalidInput, match="one class"):
+            g.certify(x, radius=0.5, n=500)
+
+
 @pytest.mark.parametrize("rate", [0.5, 0.01, 1e-4])
 def test_noise_whose_regions_are_not_the_laws_times_a_factor_is_refused(rate):
     """σ that changes with the input has a theorem about one class; T_r of its law would claim too much."""

@@ -9,6 +9,7 @@ over workers or resumed; of a tail block only the first votes count.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import itertools
@@ -19,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -129,7 +130,12 @@ class Votes:
 
 
 class Keep(ABC):
-    """What is kept of the answers to the noisy copies of one input: it grows pass by pass, in bounded memory."""
+    """What is kept of the answers to the noisy copies of one input: it grows pass by pass, in bounded memory.
+
+    ``adds_up``: what is kept of some answers and what is kept of others add up to what is kept of all of them.
+    """
+
+    adds_up: ClassVar[bool] = True
 
     @abstractmethod
     def add(self, kept: torch.Tensor | None, answers: torch.Tensor, start: int, n: int) -> torch.Tensor:
@@ -183,6 +189,12 @@ class Classifier:
     def keep(self) -> Keep:
         """What is kept of its answers."""
         return Classes(self.num_classes)
+
+    def reading(self, model: Callable[[torch.Tensor], Any]) -> Self:
+        """The answers of another model, read in the same way."""
+        made = copy.copy(self)
+        made.model = model
+        return made
 
     @property
     def device(self) -> torch.device | None:

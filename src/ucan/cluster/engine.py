@@ -21,7 +21,7 @@ from ucan.generators import Generator
 from ucan.plan import CertifyPlan, PredictPlan
 from ucan.sequential import Candidate, Terms
 from ucan.stopping import Stop
-from ucan.votes import Job, Request, Stream, VoteCounter, Votes
+from ucan.votes import Classifier, Job, Request, Stream, VoteCounter
 
 # Seconds of work in a unit: long compared with the cost of a request (a millisecond), short compared with that of a lost
 # worker.
@@ -48,8 +48,8 @@ class Run:
 class RemoteCounter(VoteCounter):
     """A vote counter whose forward passes are run by workers."""
 
-    def __init__(self, pool: Pool, M: Generator, num_classes: int, law: Any, block: int, size: int) -> None:
-        super().__init__(_elsewhere, num_classes, law, block, size)
+    def __init__(self, pool: Pool, M: Generator, f: Classifier, law: Any, block: int, size: int) -> None:
+        super().__init__(_elsewhere, f.num_classes, law, block, size, keep=f.keep)
         self.pool = pool
         self.codec = Codec(M)
         self.passes = 1  # forward passes in a unit
@@ -67,9 +67,7 @@ class RemoteCounter(VoteCounter):
         return torch.from_numpy(answer[0]).to(jobs[0].x.device)
 
     def ask(self, runs: Sequence[Run], then: Any, in_order: bool = False, urgent: bool = False) -> None:
-        """Have blocks counted as one unit: ``then`` gets the counts of each run, or the votes of each block in their
-        order.
-        """
+        """Have blocks counted as one unit: ``then`` gets what is kept of each run, or the answers of each block in order."""
         self._check_current()
         pieces = tuple(Piece(*self._sent(run), run.stream, run.first, run.count, run.take) for run in runs)
         unit = Unit(pieces, in_order)
@@ -80,7 +78,7 @@ class RemoteCounter(VoteCounter):
             self.passes = max(1, min(2 * self.passes, int(wanted * passes / seconds)))
             if self.on_votes is not None:
                 self.on_votes(sum((piece.count - 1) * self.block + piece.take for piece in pieces))
-            then(rows.astype(np.int64))
+            then(rows if rows.dtype.kind == "f" else rows.astype(np.int64))
 
         self.pool.submit(unit, answered, urgent)
 
@@ -120,10 +118,10 @@ class RemoteCounter(VoteCounter):
 
 @dataclass
 class _Open:
-    """A request some of whose blocks are not counted yet, and the tallies of its streams so far."""
+    """A request some of whose blocks are not counted yet, and what is kept of its streams so far."""
 
     request: Request
-    tallies: torch.Tensor
+    kept: list[torch.Tensor | None]
     left: int
 
     @property
@@ -149,15 +147,13 @@ class ClusterEngine(Engine):
         # Another classifier may have been sent since: that of other held columns, see ``placed``.
         if self._known is None or self._known[0] != key or not self._known[2].current:
             step = None if self.grid is None else self.grid.step
-            package = Package(
-                self.f.model, self.f.num_classes, self.M, self.law, self._backend(x, plan), asked, x, step
-            )
+            package = Package(self.f, self.M, self.law, self._backend(x, plan), asked, x, step)
             report = self.pool.prepare(package.pack())
             if report.weights != weights:
                 raise ClusterError(
                     "the workers have other weights than this process: make sure that they read the same model file."
                 )
-            counter = RemoteCounter(self.pool, self.M, self.f.num_classes, self.law, report.block, report.size)
+            counter = RemoteCounter(self.pool, self.M, self.f, self.law, report.block, report.size)
             backend = Backend(_elsewhere, report.backend, report.precision)
             self._known = key, Setup(counter, backend, weights, self.identity, noise), counter
         self._known[1].counter.on_votes = self.on_votes
@@ -174,9 +170,13 @@ class ClusterEngine(Engine):
         chosen = super().setup(x, plan).backend.name
         return "eager" if chosen == "function" else chosen
 
-    def answered(self, setup: Setup, requests: Iterator[Request]) -> Iterator[tuple[Request, list[Votes]]]:
-        """Each request with the votes of its streams, in order; as many are under way as keep all workers busy."""
+    def answered(self, setup: Setup, requests: Iterator[Request]) -> Iterator[tuple[Request, list[Any]]]:
+        """Each request with what is kept of its streams, in order; as many are under way as keep all workers busy.
+
+        Workers add up what adds up; other answers come as they are.
+        """
         counter: Any = setup.counter
+        keep = counter.keep
         order: deque[_Open] = deque()
         units = _units(requests, counter, order)
         ahead = 2 * counter.slots * len(self.pool.members)  # classes chosen before their estimation can begin
@@ -185,14 +185,14 @@ class ClusterEngine(Engine):
                 runs = next(units, None)
                 if runs is None:
                     break
-                counter.ask(runs, _add(runs), urgent=order[-1].urgent)
+                counter.ask(runs, _add(runs, counter), in_order=not keep.adds_up, urgent=order[-1].urgent)
             if not order:
                 return
             while order and order[0].left == 0:
                 one = order.popleft()
                 if not one.urgent:
                     counter.finished(one.request.x)
-                yield one.request, [Votes.of(tally) for tally in one.tallies]
+                yield one.request, [keep.received(kept) for kept in one.kept]
             if order:
                 counter.step()
 
@@ -309,8 +309,7 @@ def _units(requests: Iterator[Request], counter: RemoteCounter, order: deque[_Op
     runs, room = list[Run](), 0
     for request in requests:
         totals = [math.ceil(n / counter.block) for _, n in request.streams]
-        tallies = torch.zeros(len(totals), counter.num_classes + 1, dtype=torch.int64)
-        one = _Open(request, tallies, sum(totals))
+        one = _Open(request, [None] * len(totals), sum(totals))
         order.append(one)
         for i, (stream, n) in enumerate(request.streams):
             first = 0
@@ -327,13 +326,19 @@ def _units(requests: Iterator[Request], counter: RemoteCounter, order: deque[_Op
         yield runs
 
 
-def _add(runs: list[Run]) -> Any:
-    """What to do with the rows of these runs, when they come: add them to their requests' tallies."""
+def _add(runs: list[Run], counter: RemoteCounter) -> Any:
+    """What to do with the rows of these runs, when they come: add them to what is kept of their requests."""
+    keep, block = counter.keep, counter.block
 
     def then(rows: np.ndarray) -> None:
-        for run, row in zip(runs, torch.from_numpy(rows), strict=True):
+        lengths = [1 if keep.adds_up else run.count for run in runs]
+        for run, part in zip(runs, torch.from_numpy(rows).split(lengths), strict=True):
             one, i = run.owner
-            one.tallies[i] += row
+            if keep.adds_up:
+                one.kept[i] = part[0] if one.kept[i] is None else one.kept[i] + part[0]
+            else:
+                answers = part.flatten(0, 1)[: (run.count - 1) * block + run.take]
+                one.kept[i] = keep.add(one.kept[i], answers, run.first * block, one.request.streams[i][1])
             one.left -= run.count
 
     return then

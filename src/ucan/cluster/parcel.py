@@ -19,15 +19,14 @@ from ucan.generators import Generator
 from ucan.generators.base import copies_issued
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan
-from ucan.votes import Job, Stream
+from ucan.votes import Classifier, Job, Stream
 
 
 @dataclass(frozen=True)
 class Package:
     """Everything that does not depend on the input: sent to each worker once, as bytes, on the CPU."""
 
-    model: Any
-    num_classes: int
+    f: Classifier
     M: Generator
     law: Law
     backend: str
@@ -39,7 +38,7 @@ class Package:
         """The bytes; tensors come from the device as they lie there, strides and all."""
         from ray import cloudpickle
 
-        sent = replace(self, model=_on_cpu(self.model), M=_on_cpu(self.M), first=self.first.cpu())
+        sent = replace(self, f=self.f.reading(_on_cpu(self.f.model)), M=_on_cpu(self.M), first=self.first.cpu())
         with _sendable("the classifier"):
             found: bytes = cloudpickle.dumps(sent)
             return found

@@ -1,4 +1,4 @@
-"""A smoothed classifier on a Ray cluster: connect, request workers, and disconnect."""
+"""A smoothed model on a Ray cluster: connect, request workers, and disconnect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ucan.cluster.engine import ClusterEngine
 from ucan.cluster.pool import Pool
 from ucan.errors import ClusterError, InvalidInput, MissingExtra
 from ucan.questions.smoothed import Smoothed
-from ucan.smoothed import SmoothedClassifier
 
 # Bytes of a local cluster's object store: inputs under way, no noise. What does not fit goes to disk.
 STORE = 2**28
@@ -35,16 +34,11 @@ def spread(
 
     The outcomes are the same as those of g with the same seed, for any number of workers, even if workers are lost.
     ``address`` is a running cluster's ("auto": the one of this machine), or "local", which starts one here and ends it
-    afterwards. g is a ``SmoothedClassifier``, asked about classes, the first k labels or confidence. A worker is a GPU or a
-    core of a CPU, as ``device`` says ("cuda", "cpu"; by default where g's classifier is), and by default there are as many as
-    the cluster has. ``tell`` receives messages about lost and restarted workers; by default a logger. A process that is
-    already connected to Ray uses that connection, whatever the address, and keeps it.
+    afterwards. g is a ``SmoothedClassifier``, ``SmoothedRegressor``, ``SmoothedSegmenter`` or ``SmoothedLabels``. A worker
+    is a GPU or a core of a CPU, as ``device`` says ("cuda", "cpu"; by default where g's classifier is), and by default
+    there are as many as the cluster has. ``tell`` receives messages about lost and restarted workers; by default a logger.
+    A process that is already connected to Ray uses that connection, whatever the address, and keeps it.
     """
-    if not isinstance(g, SmoothedClassifier):
-        raise InvalidInput(
-            f"a cluster counts votes for classes, and {type(g).__name__} keeps other answers: ask it in one process "
-            f"(leave --cluster out)."
-        )
     tell = tell or logging.getLogger("ucan.cluster").info
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise InvalidInput(f"workers must be a whole number of at least 1, got {workers!r}.")

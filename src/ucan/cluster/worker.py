@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import time
@@ -18,7 +19,7 @@ from ucan.arithmetic import Grid
 from ucan.cluster.parcel import Codec, Package, Unit
 from ucan.engine import Engine, Setup
 from ucan.errors import ModelError
-from ucan.votes import Classifier, Job
+from ucan.votes import Job
 
 # Inputs and generators that a worker remembers, in bytes: what it needs again it fetches again.
 REMEMBERED = 2**28
@@ -67,9 +68,8 @@ class Worker:
                 f"a worker cannot load the classifier ({type(error).__name__}: {error}): workers need the same packages and "
                 f"the same model files as the driver."
             ) from error
-        model = package.model.to(self.device) if isinstance(package.model, nn.Module) else package.model
-        f = Classifier(model, package.num_classes)
-        grid = Grid.of(package.step)
+        f, grid = package.f, Grid.of(package.step)
+        f = f.reading(f.model.to(self.device)) if isinstance(f.model, nn.Module) else f
         self.engine = Engine(f, package.M.to(self.device), package.law, package.backend, grid=grid)
         self.setup = self.engine.setup(package.first.to(self.device), package.plan)
         self.codec = Codec(self.engine.M)
@@ -82,23 +82,38 @@ class Worker:
         return self.report
 
     def count(self, unit: Unit) -> tuple[np.ndarray, float]:
-        """The rows that a unit asks for (of counts, invalid votes last; or of votes), and the seconds that they took."""
+        """What a unit asks for (what is kept of each piece; or the answers of each block), and the seconds that it took."""
         start = time.perf_counter()
-        counter, jobs = self.setup.counter, list[Job]()
-        for piece in unit.pieces:
-            jobs += piece.jobs(self._get(piece.x), self._get(piece.M), counter.block)
-        parts = range(0, len(jobs), counter.slots)
-        asked = counter.answers if unit.in_order else counter.count
-        found = torch.cat([asked(jobs[i : i + counter.slots]) for i in parts])
+        counter, jobs = self.setup.counter, list[tuple[int, Job]]()
+        for i, piece in enumerate(unit.pieces):
+            jobs += ((i, job) for job in piece.jobs(self._get(piece.x), self._get(piece.M), counter.block))
+        kept: list[Any] = [None] * len(unit.pieces)
+        found = list[torch.Tensor]()
+        for first in range(0, len(jobs), counter.slots):
+            batch = jobs[first : first + counter.slots]
+            answers = counter.answers([job for _, job in batch])
+            if unit.in_order:
+                found.append(answers)
+            else:
+                self._keep(kept, batch, answers)
         if counter.size != self.report.size:
             raise ModelError(
                 f"a forward pass of {self.report.size} does not fit into a worker's memory, and all workers must use the "
                 f"same size: use --batch-size {counter.size} (batch_size=) or less, in a new run."
             )
-        if not unit.in_order:
-            found = torch.stack([part.sum(0) for part in found.split([piece.count for piece in unit.pieces])])
-        rows = found.cpu().numpy()
-        return rows.astype(np.min_scalar_type(int(rows.max()))), time.perf_counter() - start
+        rows = (torch.cat(found) if unit.in_order else torch.stack(kept)).cpu().numpy()
+        if rows.dtype.kind != "f":
+            rows = rows.astype(np.min_scalar_type(int(rows.max())))
+        return rows, time.perf_counter() - start
+
+    def _keep(self, kept: list[Any], batch: list[tuple[int, Job]], answers: torch.Tensor) -> None:
+        """Add the answers (jobs, block, *answer) of a forward pass to what is kept of their pieces."""
+        keep, start = self.setup.counter.keep, 0
+        for i, same in itertools.groupby(batch, key=lambda item: item[0]):
+            takes = [job.take for _, job in same]  # only a stream's last block is taken in part
+            mine = answers[start : start + len(takes)].flatten(0, 1)[: sum(takes)]
+            kept[i] = keep.add(kept[i], mine, 0, 0)  # what adds up does not ask where it is in its stream
+            start += len(takes)
 
     def _get(self, ref: Any) -> Any:
         """An input, or a generator held at it: remembered, or fetched from the object store."""

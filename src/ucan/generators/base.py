@@ -50,11 +50,12 @@ class Generator(nn.Module):
     recomputes it from a perturbed input.
 
     Implement ``forward``; everything else has a default. Properties of a kind of noise are declared by ``scope``,
-    ``redrawn``, ``learns_size``, ``norms``, ``looks`` and ``tells``.
+    ``redrawn``, ``shifts_as_law``, ``learns_size``, ``norms``, ``looks`` and ``tells``.
     """
 
     scope: ClassVar[Scope]
     redrawn: ClassVar[bool] = False  # whether every copy draws its own Σ, so that there is none to hold at an input
+    shifts_as_law: ClassVar[bool] = False  # where it has regions of its own: whether ``law.shifted`` holds in them, too
     learns_size: ClassVar[bool] = False  # whether only a term of the loss keeps Σ from shrinking in training
     on_model: ClassVar[bool] = False  # whether it is computed from the classifier, at every input
     _issued: _Issued | None = None  # the last issued noise: constant noise is copied once, for all its certificates

@@ -61,6 +61,7 @@ class Composed(Generator):
 
     scope = "pipeline"
     redrawn = True
+    shifts_as_law = True  # two Gaussian looks compose to one for every set, not only for the likeliest class
     budget: torch.Tensor | None
     prior: torch.Tensor | None
     signal_mean: torch.Tensor | None
@@ -341,6 +342,7 @@ class Redrawn(Generator):
         super().__init__()
         self.training = False
         self.scope = source.scope  # type: ignore[misc]
+        self.shifts_as_law = source.shifts_as_law  # type: ignore[misc]
         self.source = source
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:

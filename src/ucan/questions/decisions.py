@@ -37,7 +37,8 @@ class Decided(Answer):
     least 1 − α. ``radii`` (*places) are before Σ, 0 where nothing is claimed; by Holm's rule they are all the radius that was
     asked for. ``region`` is the smallest of them, where all claims hold. ``p_lowers`` bound the classes' probabilities at the
     input itself. ``asked`` is the radius that was asked for, if one was. ``selected`` are the classes that votes of their own
-    chose, also where nothing is claimed about them.
+    chose, also where nothing is claimed about them. ``hits``, int64 (*places), are the votes that this follows from: how many
+    of n others each of them had. None in a record that was written without them.
     """
 
     what: str
@@ -47,7 +48,9 @@ class Decided(Answer):
     radii: torch.Tensor
     p_lowers: torch.Tensor
     asked: float | None = None
+    hits: torch.Tensor | None = None
     kind: ClassVar[str] = "decisions"
+    votes: ClassVar[tuple[str, ...]] = ("hits",)
 
     @property
     def task(self) -> str:  # type: ignore[override]
@@ -76,6 +79,17 @@ class Decided(Answer):
             )
         return bool((radii[held] <= shift.radii(lows) * (1 + SLACK)).all())
 
+    def bounded(self, look: Look) -> bool:
+        """The votes of each place bear its answer, by the rule that shares α, and its bound."""
+        if self.hits is None:
+            return True
+        held, lows = self.certified.numpy(), self.p_lowers.numpy()
+        tests = self.question()
+        if self.rule == "holm":
+            kept = tests.rejected(self.hits.numpy(), look, float(lows[held].max()) + self.tau)
+            return bool(kept[held].all())
+        return bool((lows[held] <= tests.bounds(self.hits.numpy(), look, self.tau)[held] * (1 + SLACK)).all())
+
     def p_value(self, kept: Counts, where: Where) -> float:
         """By the place with the fewest votes for its class, corrected for how many places there are."""
         held = self.certified
@@ -95,7 +109,7 @@ class Decided(Answer):
         """The rule, and the maps."""
         maps = {name: getattr(self, name) for name in ("answers", "selected", "radii", "p_lowers")}
         about = {"what": self.what, "rule": self.rule, "asked": self.asked, "share": self.share}
-        return {**about, "maps": tensors_to_json(maps, folder)}
+        return {**about, "maps": tensors_to_json({**maps, **self.counted()}, folder)}
 
     @classmethod
     def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Decided:
@@ -161,14 +175,23 @@ class Decisions(Question):
         if self.sharing == "holm":
             assert radius is not None, "checked before"
             p = shift.threshold(radius)
-            tests = None if math.isnan(p) else majority_p_values(hits, look.n, p + shift.tau)
-            kept = np.zeros(hits.shape, bool) if tests is None else holm(tests, look.alpha)
+            kept = self.rejected(hits, look, p + shift.tau)
             lows, radii = np.full(hits.shape, p), np.full(hits.shape, float(radius))
         else:
-            lows = np.maximum(0.0, lower_bounds(hits, look.n, look.alpha / hits.size) - shift.tau)
+            lows = self.bounds(hits, look, shift.tau)
             radii = shift.radii(lows)
             kept = (radii > 0) & (radii >= (radius or 0.0))
         return kept, np.where(kept, lows, 0.0), np.where(kept, radii, 0.0)
+
+    @staticmethod
+    def rejected(hits: np.ndarray, look: Look, p: float) -> np.ndarray:
+        """Where so many votes show a probability above p, by Holm's rule over all places; nowhere if p is NaN."""
+        return holm(majority_p_values(hits, look.n, p), look.alpha) if p <= 1 else np.zeros(hits.shape, bool)
+
+    @staticmethod
+    def bounds(hits: np.ndarray, look: Look, tau: float) -> np.ndarray:
+        """Lower bounds on the probabilities of so many votes, which hold at once by Bonferroni's rule over all places."""
+        return np.maximum(0.0, lower_bounds(hits, look.n, look.alpha / hits.size) - tau)
 
     @property
     def sharing(self) -> Rule:
@@ -189,4 +212,4 @@ class Decisions(Question):
         maps: dict[str, Any] = {"radii": torch.from_numpy(radii), "p_lowers": torch.from_numpy(lows)}
         shared = asked.shared(bound, smallest)
         about: dict[str, Any] = {"what": self.what, "rule": rule, "asked": self.radius}
-        return Decided(**shared, **about, answers=answers, selected=classes, **maps)
+        return Decided(**shared, **about, answers=answers, selected=classes, hits=torch.from_numpy(hits), **maps)

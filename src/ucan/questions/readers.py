@@ -12,6 +12,8 @@ import torch
 from ucan.errors import ModelError
 from ucan.votes import Classifier, Keep, as_answer
 
+# Numbers of this size are as good as infinite: files have this for ±∞, and for a value that is missing, which JSON lacks.
+ENDLESS = 1e308
 # Answers that are counted at once.
 AT_ONCE = 2**22
 
@@ -60,13 +62,25 @@ class Counts:
         return found
 
 
+def _check_shape(shape: torch.Size, answers: torch.Tensor) -> None:
+    """Refuse answers of another shape than those before, which would be spread over places that they are not about."""
+    if answers.shape[1:] != shape:
+        raise ModelError(
+            f"the model answered with shape {tuple(shape)} for one noisy copy and {tuple(answers.shape[1:])} for another: it "
+            f"must give as many numbers, boxes or pixels for every copy (pad them with NaN, or with a class for nothing)."
+        )
+
+
 class KeepNumbers(Keep):
     """All numbers, in the precision of the answers: n times as many as one answer has."""
+
+    adds_up: ClassVar[bool] = False
 
     def add(self, kept: torch.Tensor | None, answers: torch.Tensor, start: int, n: int) -> torch.Tensor:
         """The numbers so far."""
         if kept is None:
             kept = torch.full((n, *answers.shape[1:]), torch.nan, dtype=answers.dtype, device=answers.device)
+        _check_shape(kept.shape[1:], answers)
         kept[start : start + len(answers)] = answers
         return kept
 
@@ -90,6 +104,7 @@ class KeepCounts(Keep):
         if kept is None:
             size = (self.num_classes + 1, *answers.shape[1:])
             kept = torch.zeros(size, dtype=torch.int32, device=answers.device)
+        _check_shape(kept.shape[1:], answers)
         flat, one = kept.flatten(1), torch.ones((), dtype=torch.int32, device=answers.device)
         for part in answers.flatten(1).split(max(1, AT_ONCE // flat.shape[1])):
             flat.scatter_add_(0, part.long(), one.expand(part.shape))
@@ -121,9 +136,11 @@ class Numbers(Classifier):
                 f"the model answered a batch of {size} with {output.dtype} of shape {tuple(output.shape)}; it must give one "
                 f"number for each input, or an array of numbers, of shape ({size}, …)."
             )
-        numbers = output if output.dtype == torch.float64 else output.float()
+        exact = output.dtype == torch.float64 or not output.is_floating_point()  # float32 has whole numbers to 2²⁴ only
+        numbers = output.double() if exact else output.float()
         numbers = numbers[:, None] if numbers.ndim == 1 else numbers
-        return torch.where(numbers.isinf(), torch.nan, numbers)
+        endless = numbers.abs() >= ENDLESS if exact else numbers.isinf()
+        return torch.where(endless, torch.nan, numbers)
 
     def differing(self, votes: torch.Tensor, others: torch.Tensor, tolerance: float) -> float:
         """The share of numbers that are off by more than this share of how much the numbers spread, and of their size.

@@ -39,6 +39,9 @@ class Answer(Outcome, ABC):
     budget: Budget | None = field(default=None, kw_only=True)
     kind: ClassVar[str]
     task: ClassVar[str]
+    votes: ClassVar[
+        tuple[str, ...]
+    ] = ()  # fields with the votes that its bounds follow from, where its evidence has none
 
     @property
     def radius(self) -> float:
@@ -50,12 +53,21 @@ class Answer(Outcome, ABC):
         """The largest known ε such that ε·budget lies in the region; None without a budget."""
         return None if self.budget is None else self.region.budget_factor(self.budget)
 
+    @property
+    def complete(self) -> bool:
+        """Whether it holds the votes that its bounds follow from; records that were written without them still count."""
+        return all(getattr(self, name) is not None for name in self.votes)
+
+    def counted(self) -> dict[str, torch.Tensor]:
+        """The votes that its bounds follow from, by name, where evidence has none; nothing in a record without them."""
+        return {name: getattr(self, name) for name in self.votes} if self.complete else {}
+
     @abstractmethod
     def follows(self, shift: Shift) -> bool:
         """Whether its radii follow from the bounds that it states, up to rounding; ``shift`` is T_r at its input."""
 
     def bounded(self, look: Look) -> bool:
-        """Whether these bounds follow from the counts in its evidence, which a look concludes from; True if it has none."""
+        """Whether its bounds follow from its votes, which a look concludes from; True if they are not there."""
         return True
 
     @abstractmethod

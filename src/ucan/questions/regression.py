@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,8 +17,8 @@ from ucan.certificate import Abstention
 from ucan.errors import InvalidInput, ModelError
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
-from ucan.questions.ranks import lower_percentile, upper_percentile
-from ucan.questions.readers import Sample
+from ucan.questions.ranks import beyond, lower_percentile, lower_rank, middle, rest, upper_percentile
+from ucan.questions.readers import ENDLESS, Sample
 from ucan.questions.record import SLACK, Answer, Where
 from ucan.questions.shift import Shift
 from ucan.rounding import ceil_digits, floor_digits
@@ -33,10 +34,12 @@ class Interval(Answer):
     """The smoothed percentile of every output stays within its interval, for every change of each size in ``radii``.
 
     Radii rise, are before Σ, and hold at once. ``lowers`` and ``uppers`` are (radii, *outputs); ``value`` is the percentile
-    of the noisy answers, an estimate of the one at the input itself. ``below`` and ``above`` are what the claim rests on: at
-    the input itself an answer is below ``lowers`` with at most that probability, and above ``uppers`` likewise. With
-    ``within`` = t the interval is ``value`` ± t, and the radius is what was looked for.
-    ``limits`` are the range of the outputs that was stated.
+    of the noisy answers, an estimate of the one at the input itself, NaN where there was no number. ``below`` and ``above``
+    are what the claim rests on: at the input itself an answer is below ``lowers`` with at most that probability, and above
+    ``uppers`` likewise. With ``within`` = t the interval is ``value`` ± t, and the radius is what was looked for.
+    ``limits`` are the range of the outputs that was stated. ``under`` and ``over``, int64 (radii, *outputs), are the votes that
+    this follows from: how many answers are below ``lowers``, and above ``uppers``; a missing number is both. None in a record
+    that was written without them.
     """
 
     p: float
@@ -48,8 +51,11 @@ class Interval(Answer):
     above: torch.Tensor
     within: float | None = None
     limits: tuple[float | None, float | None] = (None, None)
+    under: torch.Tensor | None = None
+    over: torch.Tensor | None = None
     kind: ClassVar[str] = "interval"
     task: ClassVar[str] = "regression"
+    votes: ClassVar[tuple[str, ...]] = ("under", "over")
 
     @property
     def lower(self) -> torch.Tensor:
@@ -73,7 +79,7 @@ class Interval(Answer):
         if not (self.region.radius <= self.radii[-1] * (1 + SLACK) and len(self.lowers) == len(self.radii)):
             return False
         if self.within is None:
-            levels = [(shift.least(self.p, r), shift.least(1 - self.p, r)) for r in self.radii]
+            levels = [(shift.least(self.p, r), shift.least(rest(self.p), r)) for r in self.radii]
             rows = zip(levels, self.below, self.above, strict=True)
             return all(
                 bool((below <= s * (1 + SLACK)).all() and (above <= u * (1 + SLACK)).all())
@@ -83,6 +89,26 @@ class Interval(Answer):
         same = torch.equal(torch.cat([self.lowers, self.uppers]), ends)
         sides = self.below.flatten().numpy(), self.above.flatten().numpy()
         return same and self.question().stays(shift, *sides, self.radii[-1] * (1 - SLACK))
+
+    def bounded(self, look: Look) -> bool:
+        """So few answers are beyond each end that it is an order statistic of its level; ± t has bounds by these counts."""
+        if self.under is None or self.over is None:
+            return True
+        if self.within is not None:
+            sides = [side.flatten().numpy() for side in (self.under, self.over)]
+            allowed = self.question().limits(sides, look, self.tau)
+            claimed = (side.flatten().numpy() for side in (self.below, self.above))
+            return all(bool((mine >= true * (1 - SLACK)).all()) for mine, true in zip(claimed, allowed, strict=True))
+        alpha, (low, high) = look.alpha / (2 * self.lowers.numel()), self.question().range
+        for counts, levels, claims in (
+            (self.under, self.below, self.lowers > low),
+            (self.over, self.above, self.uppers < high),
+        ):
+            for level in levels[claims].unique().tolist():
+                most = int(counts[claims & (levels == level)].max())
+                if not most < lower_rank(look.n, level - self.tau, alpha):
+                    return False
+        return True
 
     def p_value(self, kept: Sample, where: Where) -> float:
         """By how many answers lie outside: at the input itself for every radius, inside for the largest. Ends are corrected
@@ -110,7 +136,7 @@ class Interval(Answer):
     def content(self, folder: Path | None) -> dict[str, Any]:
         """The percentile, the radii and the ends."""
         ends = {name: getattr(self, name) for name in ("value", "lowers", "uppers", "below", "above")}
-        finite = {name: torch.nan_to_num(end, posinf=FINITE, neginf=-FINITE) for name, end in ends.items()}
+        finite = {name: torch.nan_to_num(end, ENDLESS, ENDLESS, -ENDLESS) for name, end in ends.items()}
         shown = {"lower": _plain(self.lower), "upper": _plain(self.upper)}
         return {
             "p": self.p,
@@ -118,16 +144,17 @@ class Interval(Answer):
             "limits": list(self.limits),
             **({} if self.within is None else {"within": self.within}),
             **(shown if self.lower.numel() <= 64 else {}),
-            "ends": tensors_to_json(finite, folder),
+            "ends": tensors_to_json({**finite, **self.counted()}, folder),
         }
 
     @classmethod
     def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Interval:
         """From JSON's values."""
         ends: dict[str, Any] = {
-            name: torch.where(end.abs() >= FINITE, end.sign() * math.inf, end)
+            name: torch.where(end.abs() >= ENDLESS, end.sign() * math.inf, end) if end.is_floating_point() else end
             for name, end in tensors_from_json(content["ends"], folder).items()
         }
+        ends["value"] = torch.where(ends["value"].isinf(), math.nan, ends["value"])
         within, limits = content.get("within"), tuple(content["limits"])
         return cls(**shared, p=content["p"], radii=tuple(content["radii"]), within=within, limits=limits, **ends)
 
@@ -142,10 +169,6 @@ class Interval(Answer):
         more = f" and {len(lower) - 4} more" if len(lower) > 4 else ""
         what = "the smoothed median" if self.p == 0.5 else f"the smoothed percentile at {self.p:g}"
         return f"{what} stays within {ends}{more}"
-
-
-# Stands for ±∞ in files, which JSON and TOML cannot write.
-FINITE = 1e308
 
 
 def _plain(ends: torch.Tensor) -> list[float | None]:
@@ -186,8 +209,21 @@ class Percentile(Question):
             raise InvalidInput(f"radii must be finite, at least 0, and rise, got {self.radii}.")
         if self.within is not None and not (math.isfinite(self.within) and self.within > 0):
             raise InvalidInput(f"within must be a finite number above 0, got {self.within!r}.")
+        for name, endless in (("least", -math.inf), ("most", math.inf)):
+            stated = getattr(self, name)
+            if stated == endless:
+                object.__setattr__(self, name, None)  # no limit
+            elif stated is not None and not abs(stated) < ENDLESS:
+                raise InvalidInput(
+                    f"the range of an output must be of finite numbers, or None for no limit, got {stated!r}."
+                )
         if self.least is not None and self.most is not None and not self.least < self.most:
             raise InvalidInput(f"the range of an output must rise, got {self.least} to {self.most}.")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """What the outputs are at least and at most: as stated, or ±∞."""
+        return -math.inf if self.least is None else self.least, math.inf if self.most is None else self.most
 
     @property
     def selects(self) -> bool:  # type: ignore[override]
@@ -197,7 +233,7 @@ class Percentile(Question):
     def conclude(self, asked: Asked) -> Interval | Abstention:
         """By order statistics at the shifted levels, or by counts beside value ± t; α is shared by outputs, sides, radii."""
         values = asked.estimate.values
-        low, high = -math.inf if self.least is None else self.least, math.inf if self.most is None else self.most
+        low, high = self.range
         if bool(((values < low) | (values > high)).any()):
             raise ModelError(
                 f"the model answered {float(values.nan_to_num(low).amin()):g} to {float(values.nan_to_num(high).amax()):g}, "
@@ -209,21 +245,24 @@ class Percentile(Question):
         alpha = asked.now.alpha / (2 * count * len(self.radii))
         # A missing number may be anything: it counts against both ends.
         rising, falling = (values.nan_to_num(at).sort(0).values for at in (low, high))
-        levels = [(float(shift.least(self.p, r)), float(shift.least(1 - self.p, r))) for r in self.radii]
-        lowers = [lower_percentile(rising, s - shift.tau, alpha, low) for s, _ in levels]
-        uppers = [upper_percentile(falling, u - shift.tau, alpha, high) for _, u in levels]
+        levels = [(float(shift.least(self.p, r)), float(shift.least(rest(self.p), r))) for r in self.radii]
+        lowers = torch.stack([lower_percentile(rising, s - shift.tau, alpha, low) for s, _ in levels])
+        uppers = torch.stack([upper_percentile(falling, u - shift.tau, alpha, high) for _, u in levels])
+        under, over = (torch.stack(side) for side in zip(*map(partial(beyond, values), lowers, uppers), strict=True))
         below = [torch.full_like(values[0], s) for s, _ in levels]
         above = [torch.full_like(values[0], u) for _, u in levels]
         return Interval(
             **asked.shared(BOUND, self.radii[-1]),
             p=self.p,
             radii=self.radii,
-            value=_middle(values, self.p),
-            lowers=torch.stack(lowers),
-            uppers=torch.stack(uppers),
+            value=middle(values, self.p),
+            lowers=lowers,
+            uppers=uppers,
             below=torch.stack(below),
             above=torch.stack(above),
             limits=(self.least, self.most),
+            under=under,
+            over=over,
         )
 
     def check(self, f: Any, stop: Stop | None = None) -> None:
@@ -237,24 +276,21 @@ class Percentile(Question):
     def settled(self, asked: Asked, radii: tuple[float, ...]) -> bool:
         """Whether every value stays within ± t up to each radius, or cannot be shown to."""
         assert self.within is not None, "checked before"
-        sides = self._outside(asked, _middle(asked.select.values, self.p), self.within)
+        value, tau = middle(asked.select.values, self.p), asked.shift.tau
+        sides = [
+            side.flatten().numpy() for side in beyond(asked.estimate.values, value - self.within, value + self.within)
+        ]
         hoped = [asked.last.feared(side, asked.n) for side in sides]
-        now, best = (self._limits(asked, found, look) for found, look in ((sides, asked.now), (hoped, asked.last)))
+        now, best = (self.limits(found, look, tau) for found, look in ((sides, asked.now), (hoped, asked.last)))
         return all_decided(
             radii, lambda r: self.stays(asked.shift, *now, r), lambda r: self.stays(asked.shift, *best, r)
         )
 
     @staticmethod
-    def _outside(asked: Asked, value: torch.Tensor, t: float) -> list[np.ndarray]:
-        """How many answers lie below value − t, and above value + t, of each output."""
-        values = asked.estimate.values
-        return [side.sum(0).flatten().numpy() for side in (~(values >= value - t), ~(values <= value + t))]
-
-    @staticmethod
-    def _limits(asked: Asked, sides: list[np.ndarray], look: Look) -> tuple[np.ndarray, np.ndarray]:
+    def limits(sides: list[np.ndarray], look: Look, tau: float) -> tuple[np.ndarray, np.ndarray]:
         """Upper bounds on the probabilities of so many answers on either side."""
         alpha = look.alpha / (2 * sides[0].size)
-        below, above = (1 - lower_bounds(look.n - side, look.n, alpha) + asked.shift.tau for side in sides)
+        below, above = (1 - lower_bounds(look.n - side, look.n, alpha) + tau for side in sides)
         return np.minimum(1.0, below), np.minimum(1.0, above)
 
     def stays(self, shift: Shift, below: np.ndarray, above: np.ndarray, r: float) -> bool:
@@ -264,8 +300,10 @@ class Percentile(Question):
 
     def _steady(self, asked: Asked, t: float) -> Interval | Abstention:
         """The largest radius: the value comes from copies of its own, so that its two neighbours are fixed numbers."""
-        value = _middle(asked.select.values, self.p)
-        below, above = self._limits(asked, self._outside(asked, value, t), asked.now)
+        value = middle(asked.select.values, self.p)
+        under, over = beyond(asked.estimate.values, value - t, value + t)
+        sides = [side.flatten().numpy() for side in (under, over)]
+        below, above = self.limits(sides, asked.now, asked.shift.tau)
         radius = asked.shift.largest(lambda r: self.stays(asked.shift, below, above, r))
         if not radius > 0 or not bool(value.isfinite().all()):
             reason = f"the answers to noisy copies spread by more than ± {t:g}: no radius keeps the value within it"
@@ -282,11 +320,7 @@ class Percentile(Question):
             uppers=(value + t)[None],
             within=t,
             limits=(self.least, self.most),
+            under=under[None],
+            over=over[None],
             **claimed,
         )
-
-
-def _middle(values: torch.Tensor, p: float) -> torch.Tensor:
-    """The percentile of the numbers that there are (*outputs); NaN where there is none."""
-    found = np.nanquantile(values.numpy(), p, axis=0, method="inverted_cdf") if not values.isnan().all() else math.nan
-    return torch.as_tensor(found, dtype=torch.float64).expand(values.shape[1:]).clone()

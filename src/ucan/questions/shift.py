@@ -18,19 +18,8 @@ from ucan.sizes import LIKELY, Sizes
 
 # Halving a radius ends when it is known to this relative precision.
 FINE = 1e-12
-# Two radii are the same up to this share of them, which rounding explains.
-NEAR = 1e-12
 # No radius is searched beyond so many times λ: no law of finitely many votes has one.
 FAR = 1e6
-
-
-def _proportional(M: Generator, law: Law, norm: float, x: torch.Tensor, own: float) -> bool:
-    """Whether the noise's own regions are the law's, times one factor: then they move probabilities as the law does."""
-    for p in (0.51, 0.9, 0.999):
-        region = M.region(law, p, norm, x)
-        if abs(region.radius - own * law.radius(p, region.norm, x.numel())) > NEAR * region.radius:
-            return False
-    return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +43,7 @@ class Shift:
         law, grid = sizes.law, sizes.grid
         sample = M.region(law, LIKELY, norm, x)
         own = sample.radius / law.radius(LIKELY, sample.norm, x.numel())
-        if own != 1 and not _proportional(M, law, norm, x, own):
+        if type(M).region is not Generator.region and not M.shifts_as_law:
             raise InvalidInput(
                 f"{M.describe()} has a theorem of its own about one class, and how it shifts probabilities is not known: ask "
                 f"about one class, or use other noise."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,19 +76,19 @@ def radii_chart(radii: list[float], inputs: int) -> dict[str, Any] | None:
 
 def interval_chart(intervals: list[tuple[int, Interval]], data: Labelled | None) -> dict[str, Any]:
     """The intervals of the first output at the smallest and the largest radius, in rising order of their values."""
-    some = sorted(intervals[:SHOWN], key=lambda case: float(case[1].value.flatten()[0]))
+    some = sorted(intervals[:SHOWN], key=lambda case: _value_of(case[1]) or 0.0)
     ends = [(float(one.lower.flatten()[0]), float(one.upper.flatten()[0])) for _, one in some]
     inner = [(float(one.lowers[0].flatten()[0]), float(one.uppers[0].flatten()[0])) for _, one in some]
     targets = [target_of(idx, one, data) for idx, one in some]
-    finite = [v for pair in ends for v in pair if math.isfinite(v)] + [t for t in targets if t is not None]
-    values = [float(one.value.flatten()[0]) for _, one in some]
-    axes = Axes((-0.5, len(some) - 0.5), (min([*finite, *values]), max([*finite, *values])))
+    values = [_value_of(one) for _, one in some]
+    finite = [v for v in (*itertools.chain(*ends), *targets, *values) if v is not None and math.isfinite(v)] or [0.0]
+    axes = Axes((-0.5, len(some) - 0.5), (min(finite), max(finite)))
     bars = [
         {
             "x": axes.x(i),
             "outer": (axes.y(ends[i][1]), axes.y(ends[i][0])),
             "inner": (axes.y(inner[i][1]), axes.y(inner[i][0])),
-            "value": axes.y(values[i]),
+            "value": None if (value := values[i]) is None else axes.y(value),
             "target": None if (target := targets[i]) is None else axes.y(target),
             "title": f"input {idx}: [{floor_digits(ends[i][0], 3)}, {ceil_digits(ends[i][1], 3)}]"
             if all(map(math.isfinite, ends[i]))
@@ -95,7 +96,15 @@ def interval_chart(intervals: list[tuple[int, Interval]], data: Labelled | None)
         }
         for i, (idx, _) in enumerate(some)
     ]
-    return axes.chart(bars=bars, radii=some[0][1].radii, targets=any(t is not None for t in targets), columns=[])
+    first = some[0][1]
+    about = {"radii": first.radii, "within": first.within, "targets": any(t is not None for t in targets)}
+    return axes.chart(bars=bars, columns=[], **about)
+
+
+def _value_of(one: Interval) -> float | None:
+    """The percentile of the first output; None where there was no number."""
+    value = float(one.value.flatten()[0])
+    return value if math.isfinite(value) else None
 
 
 def target_of(idx: int, one: Interval, data: Labelled | None) -> float | None:
@@ -169,8 +178,8 @@ def interval_curve(one: Interval, target: float | None) -> dict[str, Any] | None
     if len(one.radii) < 2:
         return None
     lows, highs = (ends.flatten(1)[:, 0].tolist() for ends in (one.lowers, one.uppers))
-    value = float(one.value.flatten()[0])
-    finite = [v for v in (*lows, *highs, value, target) if v is not None and math.isfinite(v)]
+    value = _value_of(one)
+    finite = [v for v in (*lows, *highs, value, target) if v is not None and math.isfinite(v)] or [0.0]
     axes = Axes((0.0, one.radii[-1] or 1.0), (min(finite), max(finite)))
     starts = (0.0, *one.radii)
     steps = [
@@ -183,7 +192,8 @@ def interval_curve(one: Interval, target: float | None) -> dict[str, Any] | None
         for start, r, low, high in zip(starts, one.radii, lows, highs, strict=False)
     ]
     goal = None if target is None else axes.y(target)
-    return axes.chart(steps=steps, value=axes.y(value), target=goal, columns=_columns(axes, one.radii[-1]))
+    middle = None if value is None else axes.y(value)
+    return axes.chart(steps=steps, value=middle, target=goal, columns=_columns(axes, one.radii[-1]))
 
 
 def confidence_chart(answers: Sequence[Confident]) -> dict[str, Any] | None:

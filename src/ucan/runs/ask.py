@@ -58,7 +58,7 @@ class AskJob(Pipeline, Inputs):
     ``norm`` None means 2, or the noise's own norm where it has no ℓ2 region. ``stop`` are radii at which the question is to
     be decided, before Σ; sampling ends when it is. ``budget`` is what changes of size ε = 1
     are: answers state their ε. ``certificates`` writes each answer as JSON. ``cluster`` and ``workers``
-    are for questions about classes (``ucan.cluster``).
+    are those of ``ucan.cluster``.
     """
 
     question: Question
@@ -149,8 +149,6 @@ def ask(job: AskJob, out: str | Path, progress: Progress = SILENT) -> Summary:
     """
     if job.workers is not None and job.cluster is None:
         raise InvalidInput("--workers needs a cluster: add --cluster local, or a cluster's address.")
-    if job.cluster is not None and isinstance(job.question, Percentile | Decisions):
-        raise InvalidInput(f"a cluster counts votes for classes: ask {name_of(job.question)} without --cluster.")
     where, selection, folder = job.place(), job.selection(), Path(out)
     if isinstance(selection.dataset, Table):
         raise InvalidInput("tables can be asked about classes only (`ucan certify`): give arrays (.npz, .npy) here.")
