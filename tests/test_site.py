@@ -1,5 +1,6 @@
 """The documentation as a site: its sources quickly, the built pages in a browser (slow)."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -26,14 +27,19 @@ def text(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
 
 
-def hooks() -> Any:
-    pytest.importorskip("mkdocs", reason="the site is built by mkdocs: pip install 'ucan[docs]'")
-    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+def module_of(name: str) -> Any:
+    """A module beside the pages."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["site_hooks"] = module  # a dataclass looks its module up there
+    sys.modules[name] = module  # a dataclass looks its module up there
     spec.loader.exec_module(module)
     return module
+
+
+def hooks() -> Any:
+    pytest.importorskip("mkdocs", reason="the site is built by mkdocs: pip install 'ucan[docs]'")
+    return module_of("site_hooks")
 
 
 # --- the sources ---
@@ -65,6 +71,31 @@ def test_the_reference_has_every_public_name() -> None:
     wanted = {f"ucan.{name}" for name in ucan.__all__ if name not in ("__version__", "scales")}
     wanted |= {f"ucan.scales.{name}" for name in ucan.scales.__all__}
     assert wanted <= shown
+
+
+def test_the_reference_has_every_name_that_a_page_imports() -> None:
+    shown = set(re.findall(r"^::: ucan[\w.]*\.(\w+)$", "".join(map(text, pages())), re.MULTILINE))
+    for page in sorted(pages()):
+        for block in re.findall(r"^```py(?:thon)?\n(.*?)^```$", text(page), re.DOTALL | re.MULTILINE):
+            for one in ast.walk(ast.parse(block)):
+                if isinstance(one, ast.ImportFrom) and str(one.module).partition(".")[0] == "ucan":
+                    assert {name.name for name in one.names} - {"data"} <= shown, page
+
+
+def test_every_parameter_of_the_reference_is_explained() -> None:
+    pytest.importorskip("griffe", reason="the reference is made by griffe: pip install 'ucan[docs]'")
+    made = module_of("parameters")
+    silent = [
+        (entry.path, name)
+        for shown in made.shown()
+        for entry in made.entries(shown)
+        for name in entry.missing
+        if not made.meaning(entry.path, name)
+    ]
+    assert silent == [], "say it in the docstring, or in docs/reference/parameters.md if it means the same everywhere"
+    assert "reaches" in made.meaning("ucan.runs.prepare.CertifyJob", "stop")  # the words of `ucan certify --stop`
+    assert "norm" in made.meaning("ucan.scales.base.Scale.axis_norms", "p")
+    assert "probability" in made.meaning("ucan.generators.base.Generator.region", "p")
 
 
 def test_every_picture_is_described() -> None:
