@@ -9,6 +9,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -124,12 +125,14 @@ def test_the_options_of_every_command_are_there() -> None:
 
 
 class Addresses(HTMLParser):
-    """What a page loads, and its pictures without a description."""
+    """What a page loads and links to, its anchors, and its pictures without a description."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loaded: list[str] = []
         self.blind: list[str] = []
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
@@ -139,6 +142,20 @@ class Addresses(HTMLParser):
             self.loaded.append(str(given.get("href")))
         if tag == "img" and not given.get("alt"):
             self.blind.append(str(given.get("src")))
+        if tag == "a" and given.get("href"):
+            self.links.append(str(given["href"]))
+        self.anchors |= {str(given[key]) for key in ("id", "name") if given.get(key)}
+
+
+def addresses(page: Path) -> Addresses:
+    found = Addresses()
+    found.feed(page.read_text(encoding="utf-8"))
+    return found
+
+
+def pages_of(site: Path) -> list[Path]:
+    """The built pages but the one for addresses that do not exist, which only a server shows."""
+    return [page for page in sorted(site.resolve().rglob("*.html")) if page.name != "404.html"]
 
 
 @pytest.fixture(scope="module")
@@ -161,13 +178,32 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_built_pages_load_nothing_from_elsewhere(site: Path) -> None:
-    built = sorted(site.rglob("*.html"))
+    built = pages_of(site)
     assert len(built) > 60
     for page in built:
-        found = Addresses()
-        found.feed(page.read_text(encoding="utf-8"))
+        found = addresses(page)
         outside = [address for address in found.loaded if address.startswith(("http:", "https:", "//"))]
         assert outside == [] and found.blind == [], page.name
+
+
+@pytest.mark.slow
+def test_every_link_and_anchor_of_the_built_pages_leads_somewhere(site: Path) -> None:
+    read = {page: addresses(page) for page in pages_of(site)}
+    lost, seen = [], 0
+    for page, found in read.items():
+        for link in found.links:
+            where = urlsplit(link)
+            if where.scheme or where.netloc:
+                continue
+            target = (page.parent / unquote(where.path)).resolve() if where.path else page
+            target = target / "index.html" if target.is_dir() else target
+            anchors = read[target].anchors if target in read else None
+            if not target.is_file() or (
+                where.fragment and anchors is not None and unquote(where.fragment) not in anchors
+            ):
+                lost.append((page.name, link))
+            seen += 1
+    assert lost == [] and seen > 1000
 
 
 @pytest.mark.slow
@@ -176,20 +212,12 @@ def test_the_built_pages_load_nothing_from_elsewhere(site: Path) -> None:
 def test_pages_fit_in_a_browser(site: Path, browser: Any, width: int, theme: str) -> None:
     browser.resize(width)
     browser.prefer(theme)
-    for name in (
-        "index",
-        "start",
-        "tutorials/shape",
-        "tutorials/table",
-        "choose",
-        "theory/laws",
-        "reference/smoothing",
-    ):
-        browser.open(site / f"{name}.html")
-        assert browser.overflow() <= 0, name
-        assert browser.foreign_requests() == [] and browser.errors() == [], name
+    for page in pages_of(site):
+        browser.open(page)
+        assert browser.overflow() <= 0 and browser.faint() == [], page
+        assert browser.foreign_requests() == [] and browser.errors() == [], page
         scheme = browser.driver.execute_script("return document.body.getAttribute('data-md-color-scheme')")
-        assert scheme == {"light": "default", "dark": "slate"}[theme]
+        assert scheme in ({"light": "default", "dark": "slate"}[theme], None), page  # None: a report, shown as it is
 
 
 @pytest.mark.slow
