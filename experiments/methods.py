@@ -1,7 +1,7 @@
 """Every recipe on equal terms: one network, one budget of forward-backward passes, one noise, one test set, one statistics.
 
     python experiments/methods.py --list
-    python experiments/methods.py consistency smoothadv --caps 10000 --seconds 500
+    python experiments/methods.py consistency smoothadv-0.25 --caps 10000 --seconds 500
     python experiments/methods.py --merge methods.json
 
 A row trains the same ResNet-18 with one recipe at σ = 0.5, for as many epochs as 6 million passes last: 60 epochs of
@@ -10,7 +10,8 @@ set of votes decides the radii 0, 0.25, … 2.25, with at most so many votes as 
 cap; and 100 certificates are attacked. OUT/NAME.json grows as it goes, and so does OUT/audits/NAME.json; what is there already
 is gone on with, also a training, from its last epoch. methods.sh puts several rows side by side on one GPU.
 
-`--sigma 0.25` and `--sigma 1` do the same at other noise, with the methods' parameters there, into NAME-SIGMA.json.
+NAME-0.25 and NAME-1, or `--sigma`, do the same at other noise, with the methods' parameters there, into NAME-SIGMA.json.
+`--all` goes on with all 10,000 test inputs after that, with the same caps.
 
 Optimiser, schedule and precision are those of the preset cifar10-consistency. A step takes 256 noisy copies, as the authors'
 programs do: 256/m inputs with m draws each. The moving average of the weights has a window of a twentieth of the steps.
@@ -31,24 +32,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from methods_stages import added, passed, stages_of
 from rows import GRID, Row, radius
-from suite import ALPHA, N0, Record, certify, in_order, loaded, settings_of
-from torch import nn
+from suite import ALPHA, N0, Record, certify, in_order, loaded, packed, settings_of
 
 from ucan import Certificate, Ensemble, SmoothedClassifier, __version__
 from ucan.audit import Attempt, Budget, Ledger, audit_all, summarise
 from ucan.bench import machine
 from ucan.errors import UcanError
 from ucan.fingerprint import weights_hash
-from ucan.models import build_model
 from ucan.plan import CertifyPlan
 from ucan.runs.train import TrainJob, trainer_of
 from ucan.storage import write_whole
-from ucan.training import Trainer, TrainSettings, is_trained_run, load_run
+from ucan.training import TrainSettings, is_trained_run, load_run
 from ucan.training.recipes import mean_cost
 
 BASE, SIGMA, PASSES, COPIES = "cifar10-consistency", 0.5, 6_000_000, 256
-EVERY, VOTES, FACTOR = 5, 100_000, 0.999
+EVERY, FIFTH, ALL, VOTES, FACTOR = 5, 2_000, 10_000, 100_000, 0.999
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ METHODS = {
         Method("gaussian", "augmentation", {"draws": 1}),
         Method("stability", "stability", {"draws": 1, "weight": 2.0}),
         Method("drt", "drt", {"draws": 1, "diversity": 0.5, "margins": 2.0}, members=3,
-               differs="trained from the start, not fine-tuned; three networks share the budget"),
+               differs="written from the paper, not compared with the authors' code; trained from the start, not fine-tuned; "
+                       "three networks share the budget"),
     )
 }  # fmt: skip
 
@@ -136,7 +137,7 @@ def _with_epochs(
         f"batch={batch}",
         f"lr={method.lr}",
         f"ema={max(0.0, round(1 - 20 / steps, 5))}",
-        *(["compile=false"] if method.members > 1 else []),
+        *([f"networks={method.members}"] if method.members > 1 else []),
         *more,
     ]
     return settings_of(BASE, changes), changes
@@ -167,8 +168,9 @@ class Job:
         settings, changes = settings_for(
             method, args.passes, len(loaded("cifar10", "train")), tuple(args.set), args.sigma
         )
+        inputs = ALL if args.all else args.inputs
         row = Row(
-            method.name, "docs/methods.md", BASE, tuple(changes), (radius(*GRID),), args.inputs, args.votes,
+            method.name, "docs/methods.md", BASE, tuple(changes), (radius(*GRID),), inputs, args.votes,
             members=method.members, mirrored=args.mirrored,
         )  # fmt: skip
         return cls(method, settings, changes, row, args)
@@ -189,26 +191,13 @@ class Job:
             return
         start, clock = time.monotonic(), Path(f"{self.folder}.seconds")
         before = float(clock.read_text()) if clock.exists() else 0.0
-        trainer = self._trainer(lambda *_: clock.write_text(f"{before + time.monotonic() - start:.1f}"))
-        trainer.run()
+        job = TrainJob(settings=self.settings, data=loaded("cifar10", "train"))
+        trainer_of(job, self.folder, lambda *_: clock.write_text(f"{before + time.monotonic() - start:.1f}")).run()
         clock.write_text(f"{before + time.monotonic() - start:.1f}")
-
-    def _trainer(self, on_step: Any) -> Trainer:
-        train_set = loaded("cifar10", "train")
-        if self.method.members == 1:
-            return trainer_of(TrainJob(settings=self.settings, data=train_set), self.folder, on_step)
-        place = "cuda" if torch.cuda.is_available() else "cpu"
-        return Trainer(self.settings, train_set, self.networks(), self.folder, place, on_step)
-
-    def networks(self) -> nn.Module | None:
-        """The untrained networks of an ensemble; None for a single one, which its settings name."""
-        if self.method.members == 1:
-            return None
-        return Ensemble([build_model(self.settings.model, (3, 32, 32), 10, seed=k) for k in range(self.method.members)])
 
     def smoothed(self, backend: str) -> SmoothedClassifier:
         """The trained classifier under its noise, on the device."""
-        run = load_run(self.folder, self.networks())
+        run = load_run(self.folder)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model = Ensemble([run.classifier], mirrored=True) if self.args.mirrored else run.classifier
         return SmoothedClassifier(model.to(device), run.law, run.generator.to(device), run.num_classes, backend)
@@ -218,17 +207,19 @@ class Job:
         """Made, and compiled, once for all passes of this process."""
         return self.smoothed(self.args.backend)
 
-    def certify(self, cap: int, deadline: float) -> None:
-        """One pass over the inputs, with up to ``cap`` votes each."""
-        passed = json.loads(self.path.read_text())["passed"] if self.path.exists() else 0
-        if passed >= cap:
-            return
+    def certify(self, inputs: int, cap: int, deadline: float) -> None:
+        """One pass over the first so many inputs, with up to ``cap`` votes each."""
         test_set, start = loaded("cifar10", "test"), time.monotonic()
-        about = {**self.about(self.voting), "passed": passed}
-        record = Record.of(self.path, about, self.row.claims, len(test_set))
-        certify(self.voting, test_set, record, self.row, self.row.inputs, cap, deadline)
+        record = Record.of_these(self.path, self.about(self.voting), self.row.claims, len(test_set))
+        known = stages_of(json.loads(self.path.read_text())) if self.path.exists() else []  # of these weights
+        if passed(known, inputs) >= cap:
+            return
+        record.about |= {"passed": passed(known, 1), "stages": [vars(one) for one in known]}
+        certify(self.voting, test_set, record, self.row, inputs, cap, deadline)
         if time.monotonic() < deadline:
-            record.about["passed"] = cap
+            (reached,) = record.levels.reached.values()
+            record.about["stages"] = added(known, inputs, cap, packed(reached))
+            record.about["passed"] = max(record.about["passed"], cap)
             record.save(self.row)
         print(f"{self.method.name}: {record.seen} inputs, {len(record.levels.open)} open after {cap} votes at most, "
               f"{time.monotonic() - start:.0f} s, {record.to_dict(self.row)['accuracy']}", flush=True)  # fmt: skip
@@ -253,7 +244,8 @@ class Job:
     def attack(self) -> None:
         """Certify inputs of the same list once more, each by itself, and attack them near the edge of their regions."""
         path = self.args.out / "audits" / f"{self.method.name}.json"
-        if path.exists() and json.loads(path.read_text())["complete"]:
+        known = json.loads(path.read_text()) if path.exists() else {"complete": False}
+        if known["complete"] and known["weights"] == weights_hash(self.voting.f.model):
             return
         g, budget = self.smoothed("eager"), Budget()
         device = g.f.device or torch.device("cpu")
@@ -278,7 +270,7 @@ class Job:
         self, g: SmoothedClassifier, plan: CertifyPlan, device: torch.device
     ) -> Iterator[tuple[int, torch.Tensor, Certificate]]:
         test_set = loaded("cifar10", "test")
-        numbers = in_order(len(test_set))[: self.row.inputs]
+        numbers = in_order(len(test_set))[: self.args.inputs]
         inputs = (test_set[i][0][None].to(device) for i in numbers)
         for k, outcome in g.certify_each(inputs, plan):
             if isinstance(outcome, Certificate) and outcome.radius > 0:
@@ -323,7 +315,7 @@ def _kept(out: Path, name: str) -> dict[str, Any] | None:
 def asked() -> argparse.Namespace:
     """The words of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", help=f"of {', '.join(METHODS)}; by default all")
+    parser.add_argument("rows", nargs="*", help=f"of {', '.join(METHODS)}; by default all; NAME-SIGMA for another σ")
     parser.add_argument("--out", type=Path, default=Path("methods"), help="where the records go")
     parser.add_argument("--runs", type=Path, default=Path("runs/methods"), help="where the trained weights go")
     parser.add_argument("--seconds", type=float, default=math.inf)
@@ -333,8 +325,9 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--sigma", type=float, default=SIGMA, help="the scale of the noise: 0.25, 0.5 or 1")
     parser.add_argument("--passes", type=float, default=PASSES, help="forward-backward passes of a training")
     parser.add_argument(
-        "--inputs", type=int, default=2_000, help="the first so many in an even order; 2,000: every fifth"
+        "--inputs", type=int, default=FIFTH, help="the first so many in an even order; 2,000: every fifth"
     )
+    parser.add_argument("--all", action="store_true", help="then all 10,000, with the same votes")
     parser.add_argument("--votes", type=int, default=VOTES, help="the most that an input may ever have")
     parser.add_argument(
         "--caps", type=int, nargs="*", default=[10_000, VOTES], help="votes an input may have in each pass"
@@ -353,6 +346,19 @@ def asked() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def asked_for(word: str, args: argparse.Namespace) -> Job:
+    """A row by its name, or by name and σ (consistency-0.25)."""
+    name, _, sigma = word.partition("-")
+    if name not in METHODS:
+        raise SystemExit(f"there is no row {word!r}; rows: {', '.join(METHODS)}, each also with -0.25 or -1 behind it.")
+    return Job.of(METHODS[name], argparse.Namespace(**vars(args) | ({"sigma": float(sigma)} if sigma else {})))
+
+
+def stages(args: argparse.Namespace) -> list[tuple[int, int]]:
+    """(inputs, votes) of each pass."""
+    return [(inputs, cap) for inputs in ([args.inputs, ALL] if args.all else [args.inputs]) for cap in args.caps]
+
+
 def main() -> None:
     """Rows in the given order, as long as the seconds last."""
     args = asked()
@@ -365,14 +371,15 @@ def main() -> None:
         torch._dynamo.config.recompile_limit = 64  # training, attack and votes are graphs of their own
     deadline, failed = time.monotonic() + args.seconds, []
     for name in args.rows or METHODS:
-        job = Job.of(METHODS[name], args)
+        job = asked_for(name, args)
         if not is_trained_run(job.folder) and deadline - time.monotonic() < args.training:
             print(f"{name}: no time left to train it", flush=True)
             continue
         try:
             job.train()
-            for number, cap in enumerate(args.caps):
-                job.certify(cap, deadline)
+            for number, (inputs, cap) in enumerate(stages(args)):
+                if number == 0 or time.monotonic() < deadline:
+                    job.certify(inputs, cap, deadline)
                 if number == 0 and args.certificates and time.monotonic() < deadline:
                     job.attack()
         except (UcanError, RuntimeError) as error:  # the others shall have their time

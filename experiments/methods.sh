@@ -4,13 +4,15 @@
 #
 #     experiments/methods.sh SECONDS OUT RUNS [LANES] [ROW …]     5 lanes and all rows by default
 #
-# With training=0 in the environment a training is begun however little time is left; "more" holds further options of methods.py.
+# In the environment: training=0 begins a training however little time is left; further="100000" are the votes of the later
+# passes ("" for none); more="--all" holds options of methods.py. A row may be
+# NAME-0.25 or NAME-1.
 # Records go to OUT (OUT/methods.json holds them all), logs to OUT/logs, weights to RUNS; what is there already is gone on with.
 set -u
 end=$(($(date +%s) + $1)) out=$2 runs=$3 lanes=${4:-5}
 shift $(($# < 4 ? $# : 4))
 here=$(cd "$(dirname "$0")" && pwd)
-rows=${*:-consistency catrs acr smoothadv sphere macer smoothmix gaussian stability}
+rows=${*:-consistency catrs acr smoothadv sphere macer smoothmix gaussian stability drt}
 export here end out runs PYTHONPATH=$here/../src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=4
 mkdir -p "$out/logs" "$runs"
 
@@ -24,7 +26,7 @@ export -f left job
 side_by_side() { printf '%s\n' $rows | xargs -P "$lanes" -I {} bash -c "job {} $*"; }
 
 side_by_side --caps 10000 --training "${training:-200}"
-for caps in "10000 30000" "10000 30000 100000"; do
+for caps in ${further-30000 100000}; do
   [ "$(left)" -gt 30 ] && side_by_side --caps "$caps" --training 1000000
 done
 python3 "$here/methods.py" --out "$out" --merge "$out/methods.json"

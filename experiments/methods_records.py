@@ -1,7 +1,7 @@
 """The tables and the figure of docs/methods.md, made from the records of methods.py and from authors' released files.
 
     python experiments/methods_records.py                      writes the page's tables and docs/images/methods.svg
-    python experiments/methods_records.py --keep methods.json  takes over what methods.py --merge wrote, then writes them
+    python experiments/methods_records.py --keep methods.json  takes over rows that methods.py --merge wrote, then writes them
     python experiments/methods_records.py --count FILE.tsv     counts for released.toml, from a file in Cohen's format
 
 Every share rounds down. A row that is not recorded is named as missing.
@@ -10,146 +10,39 @@ Every share rounds down. A row that is not recorded is named as missing.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import math
 import re
-import tomllib
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from methods import METHODS, PASSES, SIGMA, Method
+from methods import METHODS, PASSES, VOTES
 from methods_picture import Point, drawn
+from methods_rows import (
+    LEVELS,
+    NAMES,
+    RECORDED,
+    Ours,
+    closed,
+    counted,
+    kept,
+    most_certified,
+    recorded,
+    recorded_elsewhere,
+    released,
+)
+from rows import GRID
 from scipy import stats
-from suite import ALPHA, DIGITS, looked_at, undecided
 
-from ucan.bounds import anytime_lower_bound
 from ucan.choices import METHODS as TEXTS
 from ucan.rounding import floor_percent
 from ucan.storage import write_whole
 
 HERE = Path(__file__).parent
-RECORDED, RELEASED = HERE / "recorded" / "methods.json", HERE / "released.toml"
 PLAIN = HERE / "recorded" / "suite" / "cifar10-isotropic-0.5.json"
 PAGE, IMAGE = HERE.parent / "docs" / "methods.md", HERE.parent / "docs" / "images" / "methods.svg"
-LEVELS = tuple(k / 4 for k in range(8))  # beyond 1.75, 100,000 votes certify nothing at σ = 0.5
-TRAINING_SET, INPUTS = 50_000, 2_000
-NAMES = {
-    "gaussian": "Gaussian",
-    "stability": "Stability",
-    "consistency": "Consistency",
-    "smoothadv": "SmoothAdv",
-    "macer": "MACER",
-    "smoothmix": "SmoothMix",
-    "catrs": "CAT-RS",
-    "acr": "ACR",
-    "sphere": "sphere (ours)",
-    "drt": "DRT",
-}
-
-
-# --- what is known ---
-
-
-@dataclass(frozen=True)
-class Ours:
-    """One recorded row."""
-
-    method: Method
-    record: dict[str, Any]
-
-    @property
-    def digits(self) -> list[int]:
-        """How many levels each input reached."""
-        (claim,) = self.record["claims"].values()
-        return [DIGITS.index(digit) for digit in looked_at(claim["reached"])]
-
-    def share(self, level: float) -> float:
-        """Certified accuracy at a level, of the inputs that were looked at."""
-        (claim,) = self.record["claims"].values()
-        place = claim["levels"].index(level)
-        return sum(reached > place for reached in self.digits) / len(self.digits)
-
-    @property
-    def audit(self) -> str:
-        """Attacked, and broken in a way that the guarantee covers."""
-        audit = self.record["audit"]
-        return "–" if audit is None else f"{audit['summary']['attacked']} / {audit['summary']['covered_breaks']}"
-
-    @property
-    def name(self) -> str:
-        """With the number of inputs, where it is not all 2,000."""
-        partly = f" ({len(self.digits):,} pictures)" if len(self.digits) < INPUTS else ""
-        return NAMES[self.method.name] + partly
-
-    @property
-    def votes(self) -> int:
-        """The most that an input had; what they left undecided counts as not certified."""
-        cap: int = self.record["passed"] or undecided(self.record)["votes"]
-        return cap
-
-    def shown(self, level: float) -> str:
-        """The share in percent; "–" where so many votes cannot certify the level, even if all agree."""
-        least = stats.norm.cdf(level / SIGMA)
-        return floor_percent(self.share(level)) if _most(self.votes) >= least else "–"
-
-    def beyond(self, other: Ours, level: float) -> tuple[float, float]:
-        """The difference to another row at a level in points, and its standard error, paired by input."""
-        place = next(iter(self.record["claims"].values()))["levels"].index(level)
-        both = min(len(self.digits), len(other.digits))  # all rows go through the inputs in the same order
-        ours, theirs = (np.array(row.digits[:both]) > place for row in (self, other))
-        each = 100.0 * (ours.astype(float) - theirs)
-        return float(each.mean()), float(each.std(ddof=1) / math.sqrt(len(each)))
-
-
-@functools.cache
-def _most(votes: int) -> float:
-    return float(anytime_lower_bound(votes, votes, ALPHA))
-
-
-@dataclass(frozen=True)
-class Released:
-    """One file of the authors: counts at ``LEVELS``, of all 10,000 test pictures and of every fifth."""
-
-    method: str
-    source: str
-    file: str
-    about: str
-    whole: list[int]
-    fifth: list[int]
-    passes: int | None = None
-
-
-def recorded(path: Path = RECORDED) -> dict[str, Ours]:
-    """Our rows in the order of ``NAMES``; those that are there."""
-    rows = json.loads(path.read_text())["rows"] if path.exists() else {}
-    return {name: Ours(METHODS[name], rows[name]) for name in NAMES if name in rows}
-
-
-def released() -> tuple[dict[str, str], list[Released]]:
-    """The sources by name, and the files."""
-    found = tomllib.loads(RELEASED.read_text(encoding="utf-8"))
-    return found["sources"], [Released(**one) for one in found["files"]]
-
-
-def counted(text: str) -> tuple[list[int], list[int]]:
-    """Of a released file (idx, label, predict, radius, correct, …), how many of all inputs and of every fifth are certified."""
-    cells = [line.split("\t") for line in text.splitlines()]
-    rows = [(int(c[0]), int(c[4]) == 1, float(c[3])) for c in cells if len(c) >= 5 and c[0].isdigit()]
-    whole, fifth = (
-        [sum(right and radius >= level for i, right, radius in rows if i % every == 0) for level in LEVELS]
-        for every in (1, 5)
-    )
-    return whole, fifth
-
-
-def closed(merged: dict[str, Any]) -> dict[str, Any]:
-    """The records without their open inputs, which only the weights could go on with; their number stays."""
-    for row in merged["rows"].values():
-        row |= {"undecided": undecided(row), "open": {}}
-    return merged
+ROUTER = HERE / "recorded" / "router-cifar10-distance.json"
+TRAINING_SET = 50_000
 
 
 # --- the tables ---
@@ -161,22 +54,92 @@ def texts_table() -> list[str]:
     return lines + [f"| `{name}` | {one.what} | {one.cost} | {one.when} |" for name, one in TEXTS.items()]
 
 
+Says = dict[str, Callable[[Ours], str]]
+
+
+def _table(rows: list[Ours], levels: tuple[float, ...], about: Says, alike: bool = False) -> list[str]:
+    """A line for each row: what is said of it, then its shares by radius; of rows alike the largest in bold."""
+    lines = [
+        "| " + " | ".join([*about, *(f"{level:g}" for level in levels)]) + " |",
+        "|" + "|".join("---" if name in ("method", "scope") else "--:" for name in about) + "|" + "--:|" * len(levels),
+    ]
+    best = {level: max((row.share(level) for row in rows), default=0.0) for level in levels}
+    for row in rows:
+        cells = [(row.shown(level), alike and row.share(level) == best[level] > 0) for level in levels]
+        shares = [f"**{text}**" if bold and text != "–" else text for text, bold in cells]
+        lines.append("| " + " | ".join([*(say(row) for say in about.values()), *shares]) + " |")
+    return lines
+
+
+ABOUT: Says = {
+    "method": lambda row: row.name,
+    "epochs": lambda row: f"{row.record['epochs']}",
+    "passes, million": lambda row: f"{row.record['passes'] / 1e6:.2f}",
+    "scope": lambda row: f"`{row.record['scope']}`",
+    "attacked / broken": lambda row: row.audit,
+    "votes, at most": lambda row: f"{row.votes:,}",
+}
+PICTURES: Says = {
+    "method": lambda row: NAMES[row.method.name.partition("-")[0]],
+    "pictures": lambda row: f"{len(row.digits):,}",
+    "votes, at most": lambda row: f"{row.votes:,}",
+}
+
+
 def ours_table(rows: dict[str, Ours]) -> list[str]:
     """Certified accuracy by radius, at equal cost."""
-    head = "| method | epochs | passes, million | scope | attacked / broken | votes, at most |"
-    lines = [
-        head + "|".join(f" {level:g} " for level in LEVELS) + "|",
-        "|---|--:|--:|---|--:|--:|" + "--:|" * len(LEVELS),
-    ]
-    best = {level: max((row.share(level) for row in rows.values()), default=0.0) for level in LEVELS}
-    for row in rows.values():
-        about = f"| {row.name} | {row.record['epochs']} | {row.record['passes'] / 1e6:.2f} | `{row.record['scope']}` "
-        cells = [(row.shown(level), row.share(level) == best[level] > 0) for level in LEVELS]
-        shown = " | ".join(f"**{text}**" if bold else text for text, bold in cells)
-        lines.append(about + f"| {row.audit} | {row.votes:,} | {shown} |")
+    lines = _table([*rows.values()], LEVELS, ABOUT, alike=True)
     missing = [NAMES[name] for name in NAMES if name not in rows]
     lines += ["", f"Not measured: {', '.join(missing)}."] if missing else []
     return lines if "gaussian" in rows else [*lines, "", plain_row()]
+
+
+def further_table(rows: dict[str, Ours]) -> list[str]:
+    """The same rows after more votes, and on all 10,000 pictures."""
+    found = [other for row in rows.values() for other in row.others]
+    return _table(found, LEVELS, PICTURES) if found else ["Not measured."]
+
+
+def elsewhere_table(rows: dict[str, Ours | None]) -> list[str]:
+    """A table for each other noise, with all passes of every row."""
+    lines = list[str]()
+    for sigma in sorted({float(name.partition("-")[2]) for name in rows}):
+        chosen = {name: row for name, row in rows.items() if float(name.partition("-")[2]) == sigma}
+        found = [one for row in chosen.values() if row is not None for one in (row, *row.others)]
+        levels = tuple(level for level in GRID if level / sigma < stats.norm.ppf(most_certified(VOTES)))
+        missing = [NAMES[name.partition("-")[0]] for name, row in chosen.items() if row is None]
+        about = {**PICTURES, "attacked / broken": ABOUT["attacked / broken"]}
+        lines += [f"σ = {sigma:g}:", "", *([*_table(found, levels, about), ""] if found else [])]
+        lines += [f"Not measured: {', '.join(missing)}.", ""] if missing else []
+    return lines[:-1]
+
+
+def router_table(path: Path = ROUTER) -> list[str]:
+    """One system of two noises beside each of them, from what router.py wrote."""
+    if not path.exists():
+        return ["Not measured on CIFAR-10; on digits it is ([router](router.md#measured))."]
+    found = json.loads(path.read_text())
+    names = {"a half for every level": "router, τ = 1/2", "levels chosen": "router, τ = {levels} (chosen)",
+             "veto chosen": "router, veto ν = {veto} (chosen)"}  # fmt: skip
+    lines = ["| |" + "|".join(f" {r:g} " for r in found["radii"]) + "| largest distance from the better noise |"]
+    lines.append("|---|" + "--:|" * (len(found["radii"]) + 1))
+    for name, row in found["rows"].items():
+        told = {"levels": ", ".join(f"{t:g}" for t in row.get("levels", [])), "veto": f"{row.get('veto', 0):g}"}
+        shown = names.get(name, name.replace("sigma ", "σ = ")).format(**told)
+        cells = " | ".join(floor_percent(value / 100) for value in row["accuracy"])
+        gap = f"{floor_one(min(row['distance']))}" if "distance" in row else "–"
+        lines.append(f"| {shown} | {cells} | {gap} |")
+    error = 100 * math.sqrt(0.25 / found["measured_on"])
+    about = (
+        f"τ and ν are chosen on {found['chosen_on']:,} test pictures and measured on the {found['measured_on']:,} others, with "
+        f"at most {error:.1f} points of standard error; n = {max(found['n']):,}, α = {found['alpha']:g}."
+    )
+    return [*lines, "", about]
+
+
+def floor_one(value: float) -> str:
+    """Points with their sign, rounded down to a tenth, so that a distance is never shown too small."""
+    return f"{math.floor(10 * value + 1e-9) / 10:+.1f}".replace("-", "−")
 
 
 def plain_row() -> str:
@@ -244,6 +207,9 @@ def written(page: str, rows: dict[str, Ours]) -> str:
         "recipes": texts_table(),
         "equal terms": ours_table(rows),
         "differences": differences_table(rows),
+        "further": further_table(rows),
+        "elsewhere": elsewhere_table(recorded_elsewhere()),
+        "router": router_table(),
         "settings": settings_table(rows),
         "released": released_table(rows),
     }
@@ -282,15 +248,16 @@ def figure(rows: dict[str, Ours]) -> str:
 def main() -> None:
     """Take over records, then write page and figure; or count a released file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", type=Path, help="a file of methods.py --merge, to become the record")
+    parser.add_argument("--keep", type=Path, help="a file of methods.py --merge, whose rows come into the record")
     parser.add_argument("--count", type=Path, help="a released file, to be counted")
     args = parser.parse_args()
     if args.count:
         print("whole = {}\nfifth = {}".format(*counted(args.count.read_text())))
         return
     if args.keep:
-        kept = closed(json.loads(args.keep.read_text()))
-        write_whole(RECORDED, (json.dumps(kept, ensure_ascii=False, indent=1) + "\n").encode())
+        old = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+        together = kept(old, closed(json.loads(args.keep.read_text())))
+        write_whole(RECORDED, (json.dumps(together, ensure_ascii=False, indent=1) + "\n").encode())
     rows = recorded()
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
     IMAGE.write_text(figure(rows), encoding="utf-8")

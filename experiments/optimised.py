@@ -1,7 +1,8 @@
 """Noise optimised for each digit at its full budget: frozen radii beside the isotropic start, and what attacks make of them.
 
     python experiments/optimised.py data-dependent --out experiments/recorded/optimised-data-dependent.json
-    python experiments/optimised.py ancer --out experiments/recorded/optimised-ancer.json       # an hour each on one CPU core
+    python experiments/optimised.py ancer --out experiments/recorded/optimised-ancer.json  # ten minutes and more, one CPU core
+    python experiments/optimised.py page                  # the table of docs/generators.md, from the records
 
 One network (64-128-10, trained on noisy copies, σ = 0.25) on scikit-learn's digits; the ascent starts at σ = 0.15 and has the
 authors' settings (900 steps of 100 copies; ANCER 100 more). Every attack is in 0.999 of the region. Live, the pipeline searches
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +32,8 @@ from ucan.storage import write_whole
 
 TRAINED, SIGMA, FACTOR = 0.25, 0.15, 0.999
 KINDS = {"data-dependent": DataDependent, "ancer": Ancer, "rancer": Rancer}
+TEXTS = {"data-dependent": "data-dependent", "ancer": "ANCER", "rancer": "RANCER"}
+RECORDED, PAGE = Path(__file__).parent / "recorded", Path(__file__).parents[1] / "docs" / "generators.md"
 
 
 def network() -> nn.Module:
@@ -66,11 +71,54 @@ def merged(records: list[dict[str, Any]]) -> dict[str, Any]:
     return whole
 
 
+def shown(value: float) -> str:
+    """A size, rounded down."""
+    return f"{math.floor(1000 * value) / 1000:.3f}"
+
+
+def table(records: dict[str, dict[str, Any]]) -> list[str]:
+    """The table of docs/generators.md; a kind that is not on record is named."""
+    head = ["mean ℓ2 radius", "mean ALM", "larger than at the start", "attacked", "broken frozen", "broken live"]
+    lines = ["| | " + " | ".join([*head, "with a registry: attacked", "broken"]) + " |", "|---|" + "--:|" * 8]
+    first = next(iter(records.values()))
+    for name, sizes, sigma in (("the start", "start", first["sigma"]), ("trained for", "trained_for", TRAINED)):
+        found = first[sizes]
+        lines.append(
+            f"| isotropic, σ = {sigma:g} ({name}) | {shown(found['radius'])} | {shown(found['alm'])}"
+            + " | –" * 6
+            + " |"
+        )
+    for kind, text in TEXTS.items():
+        if kind not in records:
+            lines.append(f"| {text}, `frozen` | not measured" + " | –" * 7 + " |")
+            continue
+        one = records[kind]
+        hit, kept = one["attacked"], one["registry"]
+        cells = [shown(one["frozen"]["radius"]), shown(one["frozen"]["alm"]), f"{one['larger']} of {one['inputs']}"]
+        cells += [
+            str(v) for v in (hit["certificates"], hit["frozen"], hit["live"], kept["certificates"], kept["broken"])
+        ]
+        lines.append(f"| {text}, `frozen` | " + " | ".join(cells) + " |")
+    return lines
+
+
+def recorded() -> dict[str, dict[str, Any]]:
+    """What is on record, by kind."""
+    paths = {kind: RECORDED / f"optimised-{kind}.json" for kind in KINDS}
+    return {kind: json.loads(path.read_text()) for kind, path in paths.items() if path.exists()}
+
+
+def written(page: str) -> str:
+    """The page with its table made anew."""
+    block = re.compile(r"(<!-- optimised -->\n).*?(<!-- end -->)", re.DOTALL)
+    return block.sub(lambda found: found[1] + "\n".join([*table(recorded()), found[2]]), page)
+
+
 def main() -> None:
     """Certify, attack, keep the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("kind", choices=[*KINDS, "page"], help="page: only write the table of docs/generators.md")
+    parser.add_argument("--out", type=Path, default=Path("optimised.json"))
     parser.add_argument("--merge", type=Path, nargs="+", help="only put these records together, of other digits each")
     parser.add_argument("--certificates", type=int, default=60)
     parser.add_argument(
@@ -80,6 +128,9 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--quick", action="store_true", help="a small budget, to see that it runs")
     args = parser.parse_args()
+    if args.kind == "page":
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        return
     if args.merge:
         together = merged([json.loads(path.read_text()) for path in args.merge])
         write_whole(args.out, (json.dumps(together, indent=1) + "\n").encode())

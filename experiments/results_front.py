@@ -56,9 +56,9 @@ def places(folder: Path, data: str) -> list[Place]:
 
 def holds(folder: Path) -> list[str]:
     """The table of what holds: a row for each radius, ours beside the others' best released file."""
-    head = ["data, ℓ2 radius", "**ours**", "networks", "others' best file, one network", "ahead by", "test pictures", "n ≤",
-            "scope", "attacked / broken", "date", "hardware"]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|---|--:|--:|---|--:|--:|--:|---|--:|---|---|"]
+    head = ["data, ℓ2 radius", "**ours**", "scope", "attacked / broken", "run", "networks", "others' best, one network",
+            "ahead by", "pictures, n ≤", "made"]  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|---|--:|---|--:|---|--:|---|--:|--:|---|"]
     for data in TITLES:
         for place in places(folder, data):
             if data == "mnist" and place.one is None:
@@ -73,14 +73,19 @@ def _line(place: Place, ours: Entry | None, ahead: float | None) -> str:
     where = f"{TITLES[place.data]}, {place.level:g}"
     theirs = "–" if place.others is None else f"{place.others.share(place.level)} ({place.others.name})"
     if ours is None:
-        return f"| {where} | {MISSING} | – | {theirs} | – | – | – | – | – | – | – |"
+        return f"| {where} | {MISSING} | – | – | – | – | {theirs} | – | – | – |"
     audit = "–" if ours.audit.certificates is None else f"{ours.audit.certificates} / {ours.audit.broken}"
     cells = [
-        where, f"**{ours.share(place.level)}**", str(ours.claim.networks), theirs,
-        "–" if ahead is None else f"{ahead:+.2f}".replace("-", "−"), f"{ours.claim.inputs:,}", f"{ours.claim.n:,}",
-        f"`{ours.claim.scope}`", audit, ours.made.date or "–", ours.made.hardware or "–",
+        where, f"**{ours.share(place.level)}**", f"`{ours.claim.scope}`", audit, ours.name.removeprefix(f"{place.data}-"),
+        str(ours.claim.networks), theirs, "–" if ahead is None else f"{ahead:+.2f}".replace("-", "−"),
+        f"{ours.claim.inputs:,}, {ours.claim.n:,}", _made(ours.made.date, ours.made.hardware),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
+
+
+def _made(when: str | None, hardware: str | None) -> str:
+    """When and on what, in few letters: the tables are wide."""
+    return ", ".join(one.removeprefix("NVIDIA ") for one in (when, hardware) if one) or "–"
 
 
 def standing(folder: Path) -> list[str]:
@@ -100,7 +105,7 @@ def standing(folder: Path) -> list[str]:
             said.append(
                 f"no row of ours on all {TEST_SET:,} pictures is made for {', '.join(f'{p.level:g}' for p in unknown)}"
             )
-        lines.append(f"- **{title}**, one network: {'; '.join(said)}.")
+        lines.append(f"- **{title}**, one network, another one at most radii: {'; '.join(said)}.")
     return lines
 
 
@@ -140,20 +145,28 @@ CLAIMS = tuple(target for target in TARGETS if "certification-wise" in target.wh
 
 def claims(recorded: Recorded) -> list[str]:
     """The paper's claims, ours by the same method, whose guarantee each is, and what an attack made of it."""
-    head = ["claim", "the paper", "ours", "networks", "test pictures", "n ≤", "scope", "on the deployed pipeline, attacked",
-            "date", "hardware"]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|---|--:|--:|--:|--:|--:|---|---|---|---|"]
+    head = [
+        "claim",
+        "the paper",
+        "ours",
+        "scope",
+        "on the deployed pipeline, attacked",
+        "networks",
+        "pictures, n ≤",
+        "made",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|---|--:|--:|---|---|--:|--:|---|"]
     for target in CLAIMS:
         rows = [recorded.rows[name] for name in target.rows if name in recorded.rows]
         if not rows:
-            lines.append(f"| {target.what} | {target.paper} | {MISSING} |" + " – |" * 7)
+            lines.append(f"| {target.what} | {target.paper} | {MISSING} |" + " – |" * 5)
             continue
         row = rows[0]
         found = recorded.json(f"suite/{row.name}.json")
         ours = " / ".join(best_of(rows, target.key, level) or "–" for level in target.levels)
         when = day(recorded.folder / "suite" / f"{row.name}.json", found, recorded.folder)
-        cells = [target.what, target.paper, ours, str(found.get("members", 1)), f"{row.inputs:,}", f"{row.n:,}",
-                 f"`{row.scope}`", recorded.audit([row.name]), when or "–", found.get("hardware", "–")]  # fmt: skip
+        cells = [target.what, target.paper, ours, f"`{row.scope}`", recorded.audit([row.name]), str(found.get("members", 1)),
+                 f"{row.inputs:,}, {row.n:,}", _made(when, found.get("hardware"))]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
@@ -167,16 +180,15 @@ def budgets(recorded: Recorded) -> list[str]:
     final, held_out, attacks = (recorded.json(f"{name}.json") for name in names)
     if final is None or held_out is None or attacks is None:
         return [MISSING]
-    lines = ["| noise | 0.04 | 0.06 | 0.08 | networks | test pictures | n ≤ | scope | attacked | broken | date | hardware |",
-             "|---|--:|--:|--:|--:|--:|--:|---|--:|--:|---|---|"]  # fmt: skip
-    when = day(recorded.folder / "shape-mnist.json", final, recorded.folder) or "–"
+    lines = ["| noise | 0.04 | 0.06 | 0.08 | scope | attacked | broken | networks | pictures, n ≤ | made |",
+             "|---|--:|--:|--:|---|--:|--:|--:|--:|---|"]  # fmt: skip
+    made = _made(day(recorded.folder / "shape-mnist.json", final, recorded.folder), final["machine"]["device"])
     for method, row in mnist_rows(final, held_out).items():
         if method in ("isotropic", "shaped-0.75", "learned"):
             jobs = [job for job in final["jobs"] if job["method"] == method]
-            about = f"1 | {jobs[0]['inputs']:,} | {max(job['n'] for job in jobs):,} | `pipeline`"
+            about = f"1 | {jobs[0]['inputs']:,}, {max(job['n'] for job in jobs):,} | {made}"
             cells = " | ".join(shown(share) or "–" for share in row)
-            lines.append(f"| {NAMES[method]} | {cells} | {about} | {attacked(attacks, method)} | {when} | "
-                         f"{final['machine']['device']} |")  # fmt: skip
+            lines.append(f"| {NAMES[method]} | {cells} | `pipeline` | {attacked(attacks, method)} | {about} |")
     return lines
 
 
@@ -187,6 +199,7 @@ PRESETS = {  # of a row, the preset that trains it
     "cifar10-consistency-0.21": "cifar10-best-0.5",
     "cifar10-consistency-0.32": "cifar10-best-0.75",
     "cifar10-sphere-0.5": "cifar10-best-1.0",
+    "cifar10-sphere-1": "cifar10-best-2.0",
     "cifar10-ensemble-0.32": "cifar10-best-0.75",
     "cifar10-ensemble-0.42": "cifar10-ensemble-1.0",
 }

@@ -110,7 +110,7 @@ def targets(recorded: Recorded, bench: Any) -> list[str]:
     bugs = f"{sum(s['bug'] for s in held)} of {len(held)} audits" if held else MISSING
     lines.append(
         f"| every `pipeline` row: bugs by the audit's rule | – | 0 | {bugs} | `pipeline` | – | "
-        f"{len(unattacked(recorded))} rows not attacked yet | [all audits](results-audits.md) |"
+        f"rows not attacked yet: {len(unattacked(recorded))} | [all audits](results-audits.md) |"
     )
     own, _, where = certificate_seconds(recorded, bench)
     reached = MISSING if own is None else "reached" if own < 5 else "too slow"

@@ -106,6 +106,8 @@ REACH = [
           (radius(level),), members=4)
       for sigma, level in ((0.32, 0.75), (0.42, 1.0))),
     Row("cifar10-sphere-0.5", "CIFAR-10 ℓ2", "cifar10-sphere", ("law.scale=0.5", "epochs=50"), (radius(*GRID[:8]),)),
+    Row("cifar10-sphere-1", "CIFAR-10 ℓ2", "cifar10-sphere",
+        ("law.scale=1.0", "recipe.length=0.5", "recipe.drop=0.4", "epochs=70"), (radius(*GRID),)),
 ]  # fmt: skip
 
 # --- anisotropic against isotropic: Gaussian, ℓ2, by radius and by ALM; the curves of the figure ---

@@ -91,6 +91,18 @@ class Record:
         about = {**about, "train_seconds": old["train_seconds"]}
         return cls(path, about, Levels(claims, total, found, votes, old["samples"]), old["certify_seconds"])
 
+    @classmethod
+    def of_these(cls, path: Path, about: dict[str, Any], claims: tuple[Claim, ...], total: int) -> Record:
+        """The same; a record of other weights or levels is put into the folder "earlier" beside it, and a new one begun."""
+        try:
+            return cls.of(path, about, claims, total)
+        except InvalidInput:
+            aside = path.parent / "earlier" / f"{path.stem}-{json.loads(path.read_text())['weights'][:8]}.json"
+            aside.parent.mkdir(exist_ok=True)
+            path.rename(aside)
+            print(f"{path.stem}: other weights or levels than recorded, now in {aside}; begun anew", flush=True)
+            return cls.of(path, about, claims, total)
+
     @property
     def seen(self) -> int:
         """How many inputs were looked at."""
@@ -323,15 +335,7 @@ class Suite:
 
     def record(self, row: Row, about: dict[str, Any], total: int) -> Record:
         """As far as it is known, of these very weights; a record of others is put into OUT/earlier, and a new one begun."""
-        path = self.args.out / f"{row.name}.json"
-        try:
-            return Record.of(path, about, row.claims, total)
-        except InvalidInput:
-            aside = path.parent / "earlier" / f"{row.name}-{json.loads(path.read_text())['weights'][:8]}.json"
-            aside.parent.mkdir(exist_ok=True)
-            path.rename(aside)
-            print(f"{row.name}: other weights or levels than recorded, now in {aside}; begun anew", flush=True)
-            return Record.of(path, about, row.claims, total)
+        return Record.of_these(self.args.out / f"{row.name}.json", about, row.claims, total)
 
     def about(self, row: Row, settings: TrainSettings, g: SmoothedClassifier, training: float) -> dict[str, Any]:
         """What a record says besides its numbers."""

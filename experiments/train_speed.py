@@ -1,6 +1,7 @@
 """How fast `ucan train` is on this device: forward-backward passes a second, by recipe, on pictures made up on the spot.
 
     python experiments/train_speed.py consistency sphere --seconds 10 --out OUT/speed.json
+    python experiments/train_speed.py drt --seconds 10 --profile                (three networks; all of their passes count)
 
 Each recipe is trained as methods.py trains it (ResNet-18, 256 copies a step, bf16, compiled), for so many seconds after the
 compiler is done. Beside the rate: seconds until the first epoch's 50th step, the share of the time in which the device
@@ -26,8 +27,8 @@ from methods import METHODS, settings_for
 
 from ucan.bench import machine
 from ucan.data import InMemory
-from ucan.models import build_model
 from ucan.training import Trainer, loop
+from ucan.training.classifier import build_classifier
 from ucan.training.recipes import mean_cost
 
 INPUTS, WARM, LOOKED_AT = 50_000, 50, 10
@@ -91,7 +92,7 @@ def measured(name: str, data: InMemory, args: argparse.Namespace) -> dict[str, A
     settings, _ = settings_for(method, 6_000_000, INPUTS, tuple(args.set))
     with tempfile.TemporaryDirectory() as folder:
         device, start = "cuda" if torch.cuda.is_available() else "cpu", time.perf_counter()
-        trainer = Trainer(settings, data, build_model(settings.model, (3, 32, 32), 10, seed=0), folder, device)
+        trainer = Trainer(settings, data, build_classifier(settings, (3, 32, 32), 10), folder, device)
         trainer.joint.train()
         trainer.epoch = settings.epochs // 2  # recipes that begin to attack later do so by now
         batches = itertools.chain.from_iterable(trainer.batches.epoch(e) for e in itertools.count())
@@ -106,7 +107,7 @@ def measured(name: str, data: InMemory, args: argparse.Namespace) -> dict[str, A
             float(next(trainer.joint.parameters()).detach().sum())
             steps += 25
         seconds = time.perf_counter() - start
-        passes = steps * settings.batch * trainer.recipe.cost(trainer._progress())
+        passes = steps * settings.batch * method.members * trainer.recipe.cost(trainer._progress())
         found |= {"ms_a_step": round(1000 * seconds / steps, 2), "passes_a_second": round(passes / seconds)}
         found |= {"mean_passes": mean_cost(trainer.recipe, settings.epochs), "epochs": settings.epochs}
         if args.profile and device == "cuda":

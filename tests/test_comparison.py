@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "experiments"))
 import methods  # noqa: E402
 import methods_picture  # noqa: E402
 import methods_records  # noqa: E402
+import methods_rows  # noqa: E402
 
 
 def test_every_recipe_has_a_line_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +54,7 @@ def test_sixty_epochs_of_consistency_are_the_unit() -> None:
 
 
 def test_the_page_and_its_figure_show_what_is_recorded() -> None:
-    page, rows = methods_records.PAGE.read_text(encoding="utf-8"), methods_records.recorded()
+    page, rows = methods_records.PAGE.read_text(encoding="utf-8"), methods_rows.recorded()
     assert page == methods_records.written(page, rows), "run experiments/methods_records.py"
     assert methods_records.IMAGE.read_text(encoding="utf-8") == methods_records.figure(rows)
     for row in rows.values():
@@ -78,32 +79,104 @@ def record(reached: str, **more: object) -> dict:
 
 
 def test_shares_are_counted_from_the_levels_that_inputs_reached() -> None:
-    row = methods_records.Ours(methods.METHODS["consistency"], record("0123"))
+    row = methods_rows.Ours(methods.METHODS["consistency"], record("0123"))
     assert [row.share(level) for level in (0.0, 0.25, 0.5, 0.75)] == [0.75, 0.5, 0.25, 0.0]
-    assert methods_records.Ours(row.method, record("33.3")).share(0.5) == 1.0  # what lies behind a gap does not count
+    assert methods_rows.Ours(row.method, record("33.3")).share(0.5) == 1.0  # what lies behind a gap does not count
     lines = methods_records.ours_table({"consistency": row})
     assert lines[2].endswith("| 10,000 | **75.0** | **50.0** | **25.0** | 0.0 | 0.0 | 0.0 | 0.0 | – |")
     assert lines[4].startswith("Not measured: Gaussian, Stability, SmoothAdv") and "40 passes" in lines[-1]
 
 
+def stage(inputs: int, votes: int, reached: str, most: int | None = None) -> dict:
+    return {"inputs": inputs, "votes": votes, "most": most or votes, "reached": reached}
+
+
+def test_every_pass_has_its_own_line() -> None:
+    stages = [
+        stage(2, 10_000, "01"),
+        stage(2, 100_000, "09"),
+        stage(4, 10_000, "0900", 100_000),
+        stage(4, 100_000, "0990"),
+    ]
+    row = methods_rows.Ours(methods.METHODS["consistency"], record("0990", stages=stages))
+    assert (row.share(0.0), row.votes) == (0.5, 10_000)  # the table of all rows is about the first pass
+    lines = methods_records.further_table({"consistency": row})
+    assert lines[2:] == [
+        "| Consistency | 2 | 100,000 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 |",
+        "| Consistency | 4 | 100,000 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 |",
+    ]
+    assert methods_records.further_table({}) == ["Not measured."]
+
+
+def test_rows_at_other_noise_show_what_their_votes_can_certify(tmp_path: Path) -> None:
+    path = tmp_path / "methods.json"
+    path.write_text(
+        json.dumps({"rows": {}, "elsewhere": {"consistency-0.25": record("0444"), "sphere-1": record("099A")}})
+    )
+    rows = methods_rows.recorded_elsewhere(path)
+    assert [name for name, row in rows.items() if row is None] == [
+        "smoothadv-0.25",
+        "sphere-0.25",
+        "consistency-1",
+        "smoothadv-1",
+    ]
+    lines = methods_records.elsewhere_table(rows)
+    assert "| Consistency | 4 | 10,000 | – | 75.0 | 75.0 | 75.0 | 75.0 |" in lines  # 0.75 is three times σ
+    assert "| sphere (ours) | 4 | 10,000 | – | " + " | ".join(["75.0"] * 9) + " | 25.0 |" in lines
+    assert lines.count("Not measured: Consistency, SmoothAdv.") == 1 and lines[0] == "σ = 0.25:" and "σ = 1:" in lines
+    nothing = methods_records.elsewhere_table(methods_rows.recorded_elsewhere(tmp_path / "none.json"))
+    assert nothing.count("Not measured: Consistency, SmoothAdv, sphere (ours).") == 2
+
+
+def test_the_router_is_shown_with_its_distance_rounded_down(tmp_path: Path) -> None:
+    rows = {
+        "sigma 0.5 alone": {"accuracy": [60.0, 40.09]},
+        "a half for every level": {"accuracy": [62.0, 38.0], "levels": [0.5], "veto": 0.0, "distance": [-0.51, 0.2]},
+        "veto chosen": {"accuracy": [62.0, 38.0], "levels": [0.5], "veto": 0.05, "distance": [0.0, 0.1]},
+    }
+    told = {
+        "radii": [0.0, 0.5],
+        "chosen_on": 1000,
+        "measured_on": 1000,
+        "n": [10_000, 10_000],
+        "alpha": 0.001,
+        "rows": rows,
+    }
+    path = tmp_path / "router.json"
+    path.write_text(json.dumps(told))
+    lines = methods_records.router_table(path)
+    assert "| σ = 0.5 alone | 60.0 | 40.0 | – |" in lines and "| router, τ = 1/2 | 62.0 | 38.0 | −0.6 |" in lines
+    assert "| router, veto ν = 0.05 (chosen) | 62.0 | 38.0 | +0.0 |" in lines
+    assert methods_records.router_table(tmp_path / "none.json")[0].startswith("Not measured on CIFAR-10")
+
+
+def test_new_rows_come_into_the_record_and_a_poorer_one_takes_no_place() -> None:
+    whole, part = record("0123", passed=10_000), record("01", passed=0)
+    old = {"passes": 1, "rows": {"consistency": whole, "smoothmix": part}}
+    new = {"passes": 1, "rows": {"consistency": part, "smoothmix": whole, "drt": part}, "elsewhere": {"sphere-1": part}}
+    found = methods_rows.kept(old, new)
+    assert found["rows"] == {"consistency": whole, "smoothmix": whole, "drt": part}
+    assert found["elsewhere"] == {"sphere-1": part} and methods_rows.kept({}, new)["rows"] == new["rows"]
+
+
 def test_rows_are_compared_input_by_input() -> None:
-    one, two = (methods_records.Ours(methods.METHODS["consistency"], record(text)) for text in ("2222", "2202"))
+    one, two = (methods_rows.Ours(methods.METHODS["consistency"], record(text)) for text in ("2222", "2202"))
     assert one.beyond(two, 0.25) == (25.0, 25.0) and two.beyond(one, 0.25)[0] == -25.0
     assert "| +25.0 ± 25.0 |" in methods_records.differences_table({"consistency": two, "sphere": one})[2]
 
 
 def test_open_inputs_are_closed_with_their_number() -> None:
     merged = {"rows": {"consistency": record("01", open={"0": [90, 100], "7": [5, 9]})}}
-    row = methods_records.closed(merged)["rows"]["consistency"]
+    row = methods_rows.closed(merged)["rows"]["consistency"]
     assert row["undecided"] == {"inputs": 1, "votes": 100} and row["open"] == {}
 
 
 def test_released_files_are_counted() -> None:
     text = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t3\t3\t0.6\t1\t0:00\n1\t8\t8\t2.0\t1\t0\n5\t0\t1\t1.0\t0\t0\n"
-    whole, fifth = methods_records.counted(text + "10\t1\t1\t0.0\t1\t0\n15\t1\t-1\t0.0\t0\t0\n")
+    whole, fifth = methods_rows.counted(text + "10\t1\t1\t0.0\t1\t0\n15\t1\t-1\t0.0\t0\t0\n")
     assert whole == [3, 2, 2, 1, 1, 1, 1, 1] and fifth == [2, 1, 1, 0, 0, 0, 0, 0]
-    for one in methods_records.released()[1]:
-        assert one.method in methods_records.NAMES and one.source in methods_records.released()[0]
+    for one in methods_rows.released()[1]:
+        assert one.method in methods_rows.NAMES and one.source in methods_rows.released()[0]
         assert one.whole == sorted(one.whole, reverse=True) and abs(one.whole[4] / 5 - one.fifth[4]) < 40
 
 
@@ -162,15 +235,21 @@ def test_a_small_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
     for names, caps, attacked in (
         (["sphere", "drt"], ["100"], "0"),
         (["sphere", "drt"], ["100", "300"], "0"),
-        (["gaussian"], ["300"], "1"),
+        (["gaussian", "consistency-0.25"], ["300"], "1"),
+        (["gaussian", "--all"], ["300"], "1"),
     ):
         words = [*command, *names, "--mirrored", *small, "--certificates", attacked, "--caps", *caps, *more]
         subprocess.run(words, check=True, env=environment)
     subprocess.run([*command, "--merge", str(tmp_path / "all.json")], check=True, env=environment)
     merged = json.loads((tmp_path / "all.json").read_text())
     assert list(merged["rows"]) == ["sphere", "gaussian", "drt"]
+    assert (
+        list(merged["elsewhere"]) == ["consistency-0.25"] and "0.25" in merged["elsewhere"]["consistency-0.25"]["law"]
+    )
+    found = [(one["inputs"], one["votes"], len(one["reached"])) for one in merged["rows"]["gaussian"]["stages"]]
+    assert found == [(8, 300, 8), (10_000, 300, 64)] and merged["rows"]["gaussian"]["inputs"] == 64
     for row in merged["rows"].values():
-        assert row["inputs"] == 8 and row["passed"] == 300 and row["scope"] == "pipeline"
+        assert row["inputs"] in (8, 64) and row["passed"] == 300 and row["scope"] == "pipeline"
         assert row["train_seconds"] > 0
     assert merged["rows"]["gaussian"]["audit"]["summary"]["attacked"] <= 1
     assert merged["rows"]["drt"]["members"] == 3 and merged["rows"]["drt"]["mirrored"]

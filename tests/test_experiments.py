@@ -420,12 +420,13 @@ def test_the_presets_of_the_leading_rows_have_their_settings(name: str, preset: 
     assert suite.settings_of(preset, []) == suite.settings_of(row.preset, list(row.changes))
 
 
-def test_the_page_on_splitting_noise_has_the_recorded_shares() -> None:
-    record = json.loads((ROOT / "experiments" / "recorded" / "splitting-cifar10.json").read_text())
+@pytest.mark.parametrize(("name", "scale"), [("splitting-cifar10", 2), ("splitting-cifar10-6", 6)])
+def test_the_page_on_splitting_noise_has_the_recorded_shares(name: str, scale: int) -> None:
+    record = json.loads((ROOT / "experiments" / "recorded" / f"{name}.json").read_text())
     (claim,) = record["claims"].values()
     assert suite.shares(claim["reached"], claim["levels"]) == record["accuracy"]["l1 radius"]
     told = " | ".join(record["accuracy"]["l1 radius"].values())
-    assert f"| ours, λ = 2 | {told} |" in (ROOT / "docs" / "generators.md").read_text(encoding="utf-8")
+    assert f"| ours, λ = {scale} | {told} |" in (ROOT / "docs" / "generators.md").read_text(encoding="utf-8")
 
 
 def test_counts_of_a_record_are_those_of_its_shares() -> None:
@@ -468,8 +469,9 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     assert "we lead at 0 (" in first and "0.25 (+16.97); we are behind or level at 1 (−37.87)" in first
     assert "no row of ours on all 10,000 pictures is made for 0.5, 0.75, 1.25" in first
     lines = {line.split(" | ")[0]: line for line in results_front.holds(tmp_path)}
-    assert "**90.0** | 1 |" in lines["| CIFAR-10, 0.25"] and "| 2026-01-31 | H |" in lines["| CIFAR-10, 0.25"]
-    assert "**99.9** | 4 |" in lines["| CIFAR-10, 1"]  # the last of the two rows
+    assert "**90.0** | `pipeline` | – | ahead | 1 |" in lines["| CIFAR-10, 0.25"]
+    assert "| 2026-01-31, H |" in lines["| CIFAR-10, 0.25"]
+    assert "**99.9** | `pipeline` | – | several | 4 |" in lines["| CIFAR-10, 1"]  # the last of the two rows
     assert "not measured yet" in lines["| CIFAR-10, 0.5"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from torch import nn
 from ucan import Ensemble, Gaussian, InvalidInput, Laplace, data
 from ucan.catalogue import RECIPES
 from ucan.generators import Fixed, Isotropic
-from ucan.training import TrainSettings
+from ucan.runs.train import TrainJob, changed, trainer_of
+from ucan.training import TrainSettings, load_run, read_settings
 from ucan.training.joint import Joint
 from ucan.training.recipes import (
     Acr,
@@ -35,7 +37,7 @@ from ucan.training.recipes.acr import weights_of
 from ucan.training.recipes.ascent import divergences, lengths, smoothed_loss
 from ucan.training.recipes.catrs import like, smallest
 from ucan.training.recipes.sphere import climbed
-from ucan.training.step import Progress
+from ucan.training.step import Progress, Twins
 
 # Numbers are taken out of losses here; PyTorch warns of the first in a process.
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
@@ -222,6 +224,52 @@ def test_a_draw_is_kept_where_the_answer_first_changes():
     assert torch.equal(stayed, wrong) and 0 < int(wrong.sum()) < wrong.numel()
 
 
+def climbed_alone(net, x, label, eps, steps, length, flip):
+    """One draw moved by plain gradients: the mover of sphere and acr, for a single copy."""
+    own, moved = eps.norm(), eps.clone()
+    for _ in range(steps):
+        place = moved.clone().requires_grad_(True)
+        logits = net((x + place)[None])
+        if flip and int(logits.argmax()) != int(label):
+            break
+        (up,) = torch.autograd.grad(F.cross_entropy(logits, label[None]), place)
+        moved = moved + length * up / up.norm()
+        moved = moved * (own / moved.norm())
+    return moved
+
+
+@pytest.mark.parametrize(
+    "recipe", [Acr(draws=3, steps=3, length=0.4), Sphere(draws=3, weight=2.0, steps=3, length=0.4)]
+)
+def test_losses_under_moved_noise_against_a_loop(recipe):
+    net = network()
+    eps = step_of(net).noise.draw(3)
+    flip, expected = isinstance(recipe, Acr), 0.0
+    for i in range(BATCH):
+        moved = [climbed_alone(net, INPUTS[i], LABELS[i], e[i], 3, 0.4, flip) for e in eps]
+        p = np.array([net((INPUTS[i] + e)[None])[0].softmax(0).detach().numpy() for e in moved])
+        assert all(
+            float(e.norm()) == pytest.approx(float(own[i].norm()), rel=1e-5) for e, own in zip(moved, eps, strict=True)
+        )
+        expected += float(np.mean(-np.log(p[:, LABELS[i]]))) / BATCH
+        if not flip:
+            mean = p.mean(0)
+            expected += float(2.0 * (mean * np.log(mean / p)).sum(1).mean() - 0.5 * (mean * np.log(mean)).sum()) / BATCH
+    assert float(recipe.step(step_of(net)).loss) == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_noise_of_catrs_keeps_its_mean_and_spreads_no_further_and_the_divergence_goes_up():
+    recipe, step = CatRs(draws=3, steps=4, size=0.8), step_of()
+    eps, wanted = step.noise.draw(3), torch.eye(CLASSES)[LABELS]
+    moved = recipe.attacked(step, eps, wanted)
+    flat, own = moved.flatten(2), eps.flatten(2)
+    torch.testing.assert_close(flat.mean(2), own.mean(2), atol=1e-5, rtol=1e-4)
+    assert bool(((flat - flat.mean(2, keepdim=True)).norm(dim=2) <= own.norm(dim=2) + 1e-4).all())
+    assert not torch.equal(moved, eps)
+    before, after = (divergences(wanted, step.model(step.noise.place(e))).mean() for e in (eps, moved))
+    assert after > before
+
+
 def test_sphere_is_consistency_before_its_start():
     early = Progress(1, 10, 0.15)
     ours = Sphere(weight=4.0).step(step_of(progress=early)).loss
@@ -267,7 +315,59 @@ def test_drt_against_jacobians_and_alone_refused():
         recipe.step(step_of())
 
 
+def convolutions(seed):
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Tanh(), nn.Conv2d(6, 4, 3), nn.BatchNorm2d(4)]
+    return nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(16, CLASSES))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore::DeprecationWarning")  # the compiler's own
+def test_compiled_drt_has_the_same_loss_gradients_and_statistics():
+    found = []
+    for twins in (False, True):
+        three = Ensemble([convolutions(k) for k in range(3)]).double().train()
+        joint = Joint(three, Isotropic(), Gaussian(0.5), Consistency(), "none", 0.0)
+        if twins:
+            joint.use_for_answers(Twins.compiled(three, lambda f: torch.compile(f, backend="aot_eager"), apart=True))
+        step = joint.step_at(INPUTS.double(), LABELS, rng(1), torch.arange(BATCH), Progress())
+        outcome = Drt(draws=2, diversity=0.6, margins=1.2).step(step)
+        outcome.loss.backward()
+        assert not any(one.tangent.failed for one in joint.twins.members) and bool(joint.twins.members) == twins
+        found.append(
+            [outcome.loss, *outcome.shown.values(), *(p.grad for p in three.parameters()), *three.state_dict().values()]
+        )
+        assert all(p.requires_grad for p in three.parameters())
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6, check_dtype=False)
+
+
+def test_drt_goes_the_slower_way_where_a_network_has_no_tangent():
+    class Bend(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.saved_tensors[0].cos()
+
+    class Bent(nn.Module):
+        def forward(self, x):
+            return Bend.apply(x)
+
+    both = Ensemble([nn.Sequential(network(k), Bent()) for k in range(2)])
+    joint = Joint(both, Isotropic(), Gaussian(0.5), Consistency(), "none", 0.0)
+    plain = Drt().step(step_of(both)).loss
+    joint.use_for_answers(Twins.compiled(both, lambda f: f, apart=True))
+    with pytest.warns(UserWarning, match="slower way"):
+        slower = Drt().step(joint.step_at(INPUTS, LABELS, rng(1), torch.arange(BATCH), Progress())).loss
+    assert torch.equal(plain, slower)
+
+
 QUICK = {
+    "augmentation": {},
+    "consistency": {},
     "stability": {},
     "smoothadv": {"draws": 2, "steps": 2, "size": 0.3, "warm": 1.0},
     "macer": {"draws": 4, "weight": 1.0},
@@ -275,7 +375,7 @@ QUICK = {
     "catrs": {"draws": 3, "steps": 2, "start": 0.3, "votes": 8, "every": 1},
     "drt": {},
     "acr": {"draws": 2, "start": 0.3, "drop": 0.1, "votes": 8, "every": 1, "steps": 2},
-    "sphere": {"start": 0.3},
+    "sphere": {"start": 0.3, "drop": 0.1},
 }
 
 
@@ -309,7 +409,7 @@ def trained(folder: Path, kind: str, epochs: int, stop_at=None):
 
 
 def test_all_methods_are_tried_here():
-    assert set(QUICK) | {"augmentation", "consistency", "denoise"} == set(RECIPES.own)  # the last: test_denoiser.py
+    assert set(QUICK) | {"denoise"} == set(RECIPES.own)  # that one: test_denoiser.py
 
 
 @pytest.mark.parametrize("kind", QUICK)
@@ -334,7 +434,13 @@ def test_each_is_resumed_bit_for_bit(tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("kind", "wrong"),
-    [("acr", {"start": 2.0}), ("acr", {"votes": 0}), ("sphere", {"length": -1.0}), ("catrs", {"every": 0})],
+    [
+        ("acr", {"start": 2.0}),
+        ("acr", {"votes": 0}),
+        ("sphere", {"length": -1.0}),
+        ("sphere", {"drop": 1.0}),
+        ("catrs", {"every": 0}),
+    ],
 )
 def test_parameters_that_make_no_sense_are_refused(kind, wrong):
     with pytest.raises(InvalidInput, match="recipe"):
@@ -357,3 +463,42 @@ def test_acr_drops_the_hopeless_and_draws_the_rest_by_weight(tmp_path):
     drawn = recipe.sampling()
     assert (drawn > 0).tolist() == [False, True, False, True, False, False]  # 3 of 4 votes bound p by less than a half
     assert recipe.state().keys() == {"kept", "weights"}
+
+
+def test_sphere_leaves_out_the_hopeless_from_its_start_on():
+    recipe = Sphere(start=0.5, drop=0.5)
+    recipe.prepare(Task(4, SHAPE, CLASSES, Gaussian(0.5), Isotropic(), torch.device("cpu")))
+
+    class Told:
+        def __init__(self, epoch, shares):
+            self.progress, self.shares = Progress(epoch, 4, epoch / 4), torch.tensor(shares)
+
+        def each(self, answer):
+            return self.shares
+
+    recipe.before_epoch(Told(1, [0.0, 0.0, 0.0, 1.0]))
+    assert recipe.sampling() is None
+    recipe.before_epoch(Told(2, [0.1, 0.5, 0.9, 0.0]))
+    recipe.before_epoch(Told(3, [1.0, 1.0, 1.0, 1.0]))  # once
+    assert recipe.sampling().tolist() == [0, 1, 1, 0]
+    assert mean_cost(Sphere(start=0.5, drop=0.5), 4) == pytest.approx(mean_cost(Sphere(start=0.5), 4) + 100 / 3 / 4)
+    recipe.prepare(Task(4, SHAPE, CLASSES, Gaussian(0.5), Isotropic(), torch.device("cpu")))
+    recipe.before_epoch(Told(2, [0.1, 0.2, 0.3, 0.0]))  # none is left: all are kept
+    assert recipe.sampling() is None
+    with pytest.raises(InvalidInput, match="drop"):
+        recipe.load_state({})
+    assert Sphere().state() == {}
+
+
+def test_drt_by_name_trains_an_ensemble_that_is_loaded_again(tmp_path):
+    settings = changed(
+        read_settings("cifar10-drt"), ["data=digits", "model=cnn", "epochs=1", "batch=256", "networks=2"]
+    )
+    settings = replace(settings, precision="32-true", compile=False, augment=False)
+    trainer_of(TrainJob(settings=settings), tmp_path / "run").run()
+    found = load_run(tmp_path / "run").classifier
+    assert isinstance(found, Ensemble) and len(found.members) == 2
+    first, second = (member.network.state_dict() for member in found.members)
+    assert not all(torch.equal(first[name], second[name]) for name in first)
+    x = data.load("digits", "test").batch(torch.arange(5))[0]
+    torch.testing.assert_close(found(x), (found.members[0](x) + found.members[1](x)) / 2)

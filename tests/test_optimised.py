@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ from ucan.runs.read import Run
 from ucan.runs.train import TrainJob, trainer_of
 from ucan.runs.verify import VerifyJob, verify
 from ucan.training import read_settings
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+
+import optimised
 
 LAW = ucan.Gaussian(0.3)
 
@@ -256,3 +261,14 @@ def test_the_auditor_breaks_a_live_pipeline_that_searches_for_its_noise(tmp_path
         (kept,) = registry.certify(g, x, n=2000)
         held, _ = attack(g, x, kept, "live", 0.999, hard, registry=registry)
         assert kept.scope == "registry" and held.covered and not held.broken
+
+
+def test_the_table_on_the_page_is_what_is_recorded() -> None:
+    page = optimised.PAGE.read_text(encoding="utf-8")
+    assert page == optimised.written(page), "run experiments/optimised.py page"
+    for record in optimised.recorded().values():
+        assert record["complete"] == (record["attacked"]["certificates"] == record["inputs"])
+        assert record["frozen"]["radius"] > record["start"]["radius"]  # larger than the isotropic start's
+        assert record["attacked"]["frozen"] == record["registry"]["broken"] == 0
+    some = optimised.table({"ancer": optimised.recorded()["ancer"]})
+    assert any(line.startswith("| RANCER, `frozen` | not measured") for line in some)

@@ -24,7 +24,7 @@ from ucan.training.batches import Batches
 from ucan.training.joint import Joint
 from ucan.training.recipes import Augmentation, Consistency, OfLogits, Recipe, mean_cost
 from ucan.training.share import Share
-from ucan.training.step import Network, Outcome, Progress
+from ucan.training.step import Network, Outcome, Progress, Twins
 
 pytest.importorskip("lightning_fabric")
 from ucan.training import Trainer
@@ -188,7 +188,7 @@ def step_of(classifier=None, generator=None, law=None, x=None, share=None, answe
     joint = Joint(classifier or Pair(16), generator or Isotropic(), law or Gaussian(0.5), Augmentation(), "none", 0.0)
     joint.share = share
     if answer is not None:
-        joint.use_for_answers(answer)
+        joint.use_for_answers(Twins(joint.classifier, answer))
     return joint.step_at(x, torch.arange(len(x)) % 10, rng(1), None, Progress(2, 10, 0.25))
 
 

@@ -269,7 +269,16 @@ KINDS = {
     "best": Isotropic,
     "ensemble": Isotropic,
 }
-METHODS = ("stability", "smoothadv", "macer", "smoothmix", "catrs", "acr", "sphere")  # presets named after their recipe
+METHODS = (
+    "stability",
+    "smoothadv",
+    "macer",
+    "smoothmix",
+    "catrs",
+    "drt",
+    "acr",
+    "sphere",
+)  # presets named after their recipe
 KINDS |= dict.fromkeys((*METHODS, "clean", "denoised"), Isotropic)
 
 
@@ -345,6 +354,7 @@ BAD = {
     "unknown schedule": ({"schedule": "step"}, "schedule"),
     "no epochs": ({"epochs": 0}, "epochs"),
     "no batch": ({"batch": 0}, "batch"),
+    "an ensemble of one": ({"networks": 1}, "networks"),
     "ema of one": ({"ema": 1.0}, "ema"),
     "negative lr": ({"lr": -1.0}, "lr"),
     "all held out": ({"held_out": 1.0}, "held_out"),

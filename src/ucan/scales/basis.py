@@ -12,7 +12,17 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
-from ucan.scales.base import RowBounds, Scale, at_least, check_finite, check_positive, exact, finite_tensor, rows
+from ucan.scales.base import (
+    RowBounds,
+    Scale,
+    at_least,
+    check_finite,
+    check_positive,
+    exact,
+    finite_tensor,
+    rows,
+    sum_of_logs,
+)
 from ucan.scales.contract import contract, contract_error
 from ucan.scales.induced import dense_budget_norm, dense_norm, identity_norm
 from ucan.scales.matrix import square
@@ -129,7 +139,7 @@ class Basis(Scale):
     def log_abs_det(self, dim: int) -> float:
         """Σ log sₖ."""
         self.check_dim(dim)
-        return float(exact(self.s).log().sum())
+        return sum_of_logs(self.s)
 
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact, or a bound from above for ∞→2, ∞→1, 2→1."""

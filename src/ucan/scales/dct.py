@@ -12,7 +12,7 @@ import torch
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput
-from ucan.scales.base import RowBounds, Scale, at_least, check_positive, exact, finite_tensor, rows
+from ucan.scales.base import RowBounds, Scale, at_least, check_positive, exact, finite_tensor, rows, sum_of_logs
 from ucan.scales.contract import contract, contract_error
 from ucan.scales.induced import hard_bound, identity_norm
 
@@ -140,7 +140,7 @@ class DCT(Scale):
     def log_abs_det(self, dim: int) -> float:
         """Σ log sₖ."""
         self.check_dim(dim)
-        return float(exact(self.s).log().sum())
+        return sum_of_logs(self.s)
 
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact, or a bound from above for ∞→2, ∞→1, 2→1.

@@ -11,7 +11,7 @@ import torch
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
 from ucan.passes import Pass
-from ucan.scales.base import RowBounds, Scale, at_least, check_positive, exact, finite_tensor
+from ucan.scales.base import RowBounds, Scale, at_least, check_positive, exact, finite_tensor, sum_of_logs
 from ucan.scales.induced import diagonal_budget_norm, diagonal_norm, identity_norm
 
 
@@ -145,7 +145,7 @@ class Diagonal(Scale):
     def log_abs_det(self, dim: int) -> float:
         """Σ log σᵢ."""
         self.check_dim(dim)
-        return float(exact(self.sigma).log().sum())
+        return sum_of_logs(self.sigma)
 
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact: 1/min σ for q ≤ p, else ‖1/σ‖ₛ with 1/s = 1/p − 1/q."""

@@ -22,6 +22,7 @@ from ucan.scales.base import (
     exact,
     finite_tensor,
     rows,
+    sum_of_logs,
 )
 from ucan.scales.contract import contract, contract_error
 from ucan.scales.induced import dense_budget_norm, dense_norm, diagonal_norm, identity_norm
@@ -223,7 +224,7 @@ class LowRank(Scale):
     def log_abs_det(self, dim: int) -> float:
         """By the matrix determinant lemma."""
         self.check_dim(dim)
-        return float(exact(self.diag).log().sum() + self._scaled[2].log1p().sum())
+        return sum_of_logs(self.diag) + float(self._scaled[2].log1p().sum())
 
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact where the d×d inverse may be formed (d ≤ 4096), and for 1→2, 2→∞, 1→∞ at any d.

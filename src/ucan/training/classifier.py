@@ -11,15 +11,15 @@ from torch import nn
 from ucan.catalogue import call
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, TrainingError
-from ucan.models import Denoised, build_model, load_model
+from ucan.models import Denoised, Ensemble, build_model, load_model
 from ucan.models.build import BuiltIn
 from ucan.models.weights import load_weights, read_weights
 from ucan.training.settings import TrainSettings
 
 
 def build_classifier(settings: TrainSettings, shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The classifier that the settings name: a built-in one, or a user's ``package.module:name``; behind a fresh denoiser,
-    if the settings have one.
+    """The classifier that the settings name: a built-in one, or a user's ``package.module:name``; an ensemble of several, or
+    behind a fresh denoiser, if the settings say so.
     """
     model = _build(settings, shape, num_classes)
     if settings.denoiser is None:
@@ -50,10 +50,19 @@ def load_start(classifier: nn.Module, start: Path) -> None:
 
 
 def _build(settings: TrainSettings, shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    made = [_network(settings, shape, num_classes, settings.seed + k) for k in range(settings.networks or 1)]
+    if len({id(network) for network in made}) < len(made):
+        raise TrainingError(
+            f"{settings.model} is one module, and an ensemble needs {len(made)}: give a class, or a function that makes one."
+        )
+    return made[0] if settings.networks is None else Ensemble(made)
+
+
+def _network(settings: TrainSettings, shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
     if ":" not in settings.model:
-        return build_model(settings.model, shape, num_classes, seed=settings.seed)
+        return build_model(settings.model, shape, num_classes, seed=seed)
     with torch.random.fork_rng(devices=[]):  # the initial weights of a class depend on the seed
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(seed)
         model = load_model(settings.model)
     if not isinstance(model, nn.Module):
         raise TrainingError(f"{settings.model} is not a torch.nn.Module, so it cannot be trained: give a module.")

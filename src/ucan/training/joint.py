@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -13,7 +11,7 @@ from ucan.laws import Law
 from ucan.scales import DCT, Basis, Diagonal, Scalar, Scale, as_scale
 from ucan.training.recipes import Recipe
 from ucan.training.share import Share
-from ucan.training.step import Network, NoiseSource, Progress, Step
+from ucan.training.step import Network, NoiseSource, Progress, Step, Twins
 
 VARIANCE_TERMS = ("none", "mean", "logmean", "min", "budget")
 
@@ -79,7 +77,7 @@ class Joint(nn.Module):
         share: Share | None = None,
     ) -> None:
         super().__init__()
-        self.answer: Any
+        self.twins: Twins
         if term not in VARIANCE_TERMS:
             raise InvalidInput(f"the variance term must be one of {', '.join(VARIANCE_TERMS)}, got {term!r}.")
         self.classifier = classifier
@@ -91,11 +89,11 @@ class Joint(nn.Module):
         self.weight = weight
         # Stored with the weights, so that the run states what it was trained for.
         self.register_buffer("budget", None if budget is None else budget.detach().float().clone())
-        self.use_for_answers(classifier)
+        self.use_for_answers(Twins(classifier, classifier))
 
-    def use_for_answers(self, twin: Any) -> None:
-        """Use a (compiled) twin that shares the classifier's weights; it has no weights of its own."""
-        object.__setattr__(self, "answer", twin)
+    def use_for_answers(self, twins: Twins) -> None:
+        """Use (compiled) twins that share the classifier's weights; they have no weights of their own."""
+        self.twins = twins
 
     def forward(
         self,
@@ -136,7 +134,7 @@ class Joint(nn.Module):
         """What the recipe is given for these inputs."""
         mean, scale = self.generator(x)
         return Step(
-            model=Network(self.classifier, self.generator, x.ndim - 1, self.answer),
+            model=Network(self.classifier, self.generator, x.ndim - 1, self.twins),
             inputs=x,
             labels=labels,
             noise=NoiseSource(self.generator, self.law, x, mean, scale, rng),

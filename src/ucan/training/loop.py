@@ -39,7 +39,7 @@ from ucan.training.joint import Exact, Joint
 from ucan.training.recipes import Task
 from ucan.training.settings import TrainSettings
 from ucan.training.share import launched, leave_in_order, share_statistics
-from ucan.training.step import Progress, Step
+from ucan.training.step import Progress, Step, Twins
 from ucan.training.survey import Survey
 from ucan.training.watch import Checked, Watch
 from ucan.version import __version__
@@ -129,7 +129,8 @@ class Trainer:
         if self.fabric.device.type == "cuda":
             classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.compile:
-            self.joint.use_for_answers(_compiled(classifier, recorded=self.fabric.device.type == "cuda" and world == 1))
+            recorded = self.fabric.device.type == "cuda" and world == 1
+            self.joint.use_for_answers(Twins.compiled(classifier, lambda f: _compiled(f, recorded), apart=world == 1))
         self.wrapped, *self.optimisers = self.fabric.setup(self.joint, *_optimisers(settings, self.joint))
         self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
         self.average = None if self.ema is None else Average(self.ema, self.joint)
@@ -402,7 +403,7 @@ def _go_on(optimiser: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
         group["fused"] = fused
 
 
-def _compiled(classifier: nn.Module, recorded: bool) -> Any:
+def _compiled(classifier: Any, recorded: bool) -> Any:
     """The compiled classifier; ``recorded`` replays its kernels as graphs, since launching them takes longer than they run."""
     return torch.compile(classifier, mode="reduce-overhead") if recorded else torch.compile(classifier)
 

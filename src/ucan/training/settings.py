@@ -37,6 +37,7 @@ class TrainSettings:
     data: str = "digits"
     size: int | None = None  # pictures in a folder are resized and cropped to this
     model: str = "cnn"
+    networks: int | None = None  # so many of them as an ensemble, from the seeds seed, seed + 1, …
     epochs: int = 20
     batch: int = 128
     optimiser: str = "adam"
@@ -76,6 +77,13 @@ class TrainSettings:
         if (self.denoiser is not None) != (self.recipe.get("kind") == "denoise"):
             raise InvalidInput(
                 'a [denoiser] is trained by [recipe] kind = "denoise", and that recipe trains nothing else.'
+            )
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        if self.networks is not None and self.networks < 2:
+            raise InvalidInput(
+                f"networks is the number of networks of an ensemble, 2 or more, got {self.networks!r}: leave it out for one."
             )
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.scales import Scale
 from ucan.training.share import Share, gathered, summed
+from ucan.training.tangent import Tangent, along
 
 
 @dataclass(frozen=True)
@@ -30,39 +31,93 @@ class Progress:
         return 1.0 if epochs <= 0 else min(1.0, self.done * self.epochs / epochs)
 
 
+@dataclass(frozen=True)
+class Twins:
+    """A network and how it is called in training, perhaps compiled.
+
+    ``members`` are compiled networks of an ensemble, each with its ``tangent``: logits and their derivative along a direction.
+    """
+
+    network: nn.Module
+    answer: Any
+    members: tuple[Twins, ...] = ()
+    tangent: Tangent | None = None
+
+    @classmethod
+    def compiled(cls, classifier: nn.Module, compiler: Callable[[Any], Any], apart: bool) -> Twins:
+        """By this compiler; with ``apart`` also the networks of an ensemble, each by itself."""
+        networks, slope = getattr(classifier, "members", ()) if apart else (), compiler(along)
+        members = tuple(cls(each, compiler(each), tangent=Tangent(each, slope)) for each in networks)
+        return cls(classifier, compiler(classifier), members)
+
+
 class Network:
     """The classifier as a recipe calls it: raw noisy inputs in, logits out.
 
     The generator's ``view`` and the memory layout are handled here.
     """
 
-    def __init__(self, module: nn.Module, generator: Generator, dims: int, answer: Any = None) -> None:
+    def __init__(self, module: nn.Module, generator: Generator, dims: int, twins: Twins | None = None) -> None:
         self.module = module
-        self._answer = module if answer is None else answer  # a compiled twin, perhaps
+        self._twins = Twins(module, module) if twins is None else twins
         self._generator = generator
         self._dims = dims
 
     def __call__(self, noisy: torch.Tensor) -> torch.Tensor:
         """Logits (…, classes) of noisy inputs (…, *event), any number of dimensions before the event."""
         lead = noisy.shape[: noisy.ndim - self._dims]
-        shown = self._generator.view(noisy.reshape(-1, *noisy.shape[len(lead) :]))
-        if shown.ndim == 4 and shown.is_cuda:  # the layout in which a GPU's convolutions are fastest
-            shown = shown.contiguous(memory_format=torch.channels_last)
-        logits: torch.Tensor = self._answer(shown)
+        logits: torch.Tensor = self._twins.answer(self._shown(noisy.reshape(-1, *noisy.shape[len(lead) :])))
         if not torch.is_grad_enabled():
             torch.clear_autocast_cache()  # weights cast without a gradient would be used again where one is wanted
         return logits.reshape(*lead, -1)
+
+    def _shown(self, noisy: torch.Tensor) -> torch.Tensor:
+        shown = self._generator.view(noisy)
+        # channels_last: the layout in which a GPU's convolutions are fastest
+        return shown.contiguous(memory_format=torch.channels_last) if shown.ndim == 4 and shown.is_cuda else shown
+
+    def along(self, noisy: torch.Tensor, direction: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Logits of noisy inputs (n, *event) and their derivative along a direction (n, *event) of these.
+
+        Both can be differentiated by the weights, in one backward pass; running statistics stay as they are. Only for what is
+        in ``compiled``; None where the network, or the view, has a part that cannot be compiled so.
+        """
+        tangent = self._twins.tangent
+        return None if tangent is None else tangent(self._shown, noisy, direction)
 
     @property
     def members(self) -> tuple[Network, ...]:
         """The networks of an ensemble, each by itself; of any other classifier, that one.
 
-        An ensemble is a module with its networks in ``members``. They answer uncompiled.
+        An ensemble is a module with its networks in ``members``. They answer uncompiled, so that a gradient can be
+        differentiated again.
         """
         networks = getattr(self.module, "members", None)
         if networks is None:
             return (self,)
         return tuple(Network(each, self._generator, self._dims) for each in networks)
+
+    @property
+    def compiled(self) -> tuple[Network, ...]:
+        """``members`` in their compiled form, for passes that are differentiated once, with ``along``.
+
+        None are there if the training is not compiled, or if several processes train as one.
+        """
+        return tuple(Network(each.network, self._generator, self._dims, each) for each in self._twins.members)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A context in which the weights get no gradients."""
+        learning = [p for p in self.module.parameters() if p.requires_grad]
+        torch.clear_autocast_cache()
+        try:
+            for p in learning:
+                p.requires_grad_(False)
+            yield
+        finally:
+            for p in learning:
+                p.requires_grad_(True)
+            torch.clear_autocast_cache()
 
     @contextmanager
     def aside(self, statistics: Literal["running", "batch"] = "running") -> Iterator[None]:
@@ -77,24 +132,18 @@ class Network:
         modules = list(self.module.modules())
         modes = [each.training for each in modules]
         tracking: list[Any] = [each for each in modules if getattr(each, "track_running_stats", False)]
-        learning = [p for p in self.module.parameters() if p.requires_grad]
-        torch.clear_autocast_cache()
-        try:
-            for p in learning:
-                p.requires_grad_(False)
-            for each in modules if statistics == "running" else ():
-                each.training = False
-            for each in tracking if statistics == "batch" else ():
-                each.track_running_stats = not each.training
-            yield
-        finally:
-            for p in learning:
-                p.requires_grad_(True)
-            for each, mode in zip(modules, modes, strict=True):
-                each.training = mode
-            for each in tracking:
-                each.track_running_stats = True
-            torch.clear_autocast_cache()
+        with self.held():
+            try:
+                for each in modules if statistics == "running" else ():
+                    each.training = False
+                for each in tracking if statistics == "batch" else ():
+                    each.track_running_stats = not each.training
+                yield
+            finally:
+                for each, mode in zip(modules, modes, strict=True):
+                    each.training = mode
+                for each in tracking:
+                    each.track_running_stats = True
 
 
 @dataclass(frozen=True)

@@ -39,3 +39,12 @@ class Survey:
                 found[step.together(step.places)] = values
         assert found is not None  # a training set is never empty
         return found
+
+
+def right_share(step: Step, votes: int) -> torch.Tensor:
+    """The share of so many noisy copies that are answered correctly (batch,); a few at a time, to fit into memory."""
+    right = torch.zeros(len(step.labels), device=step.inputs.device)
+    for begun in range(0, votes, 4):
+        answers = step.model(step.noise.copies(min(4, votes - begun))).argmax(-1)
+        right += (answers == step.labels).sum(0)
+    return right / votes

@@ -10,12 +10,12 @@ import torch
 from ucan.bounds import lower_bound
 from ucan.errors import InvalidInput
 from ucan.training.recipes.base import Recipe, Task, cross_entropy
-from ucan.training.recipes.sphere import climbed
+from ucan.training.recipes.sphere import VOTES, climbed
 from ucan.training.step import Outcome, Progress, Step
-from ucan.training.survey import Survey
+from ucan.training.survey import Survey, right_share
 
-# Votes that decide which inputs are dropped, and the least share of votes that a weight is computed from.
-VOTES, SURE = 100, 0.75
+# The least share of votes that a weight is computed from.
+SURE = 0.75
 
 
 @dataclass(frozen=True)
@@ -98,15 +98,6 @@ class Acr(Recipe):
     def _first(self, progress: Progress) -> int:
         """The epoch from which on the three things are done."""
         return round(self.start * progress.epochs)
-
-
-def right_share(step: Step, votes: int) -> torch.Tensor:
-    """The share of so many noisy copies that are answered correctly (batch,); a few at a time, to fit into memory."""
-    right = torch.zeros(len(step.labels), device=step.inputs.device)
-    for begun in range(0, votes, 4):
-        answers = step.model(step.noise.copies(min(4, votes - begun))).argmax(-1)
-        right += (answers == step.labels).sum(0)
-    return right / votes
 
 
 def weights_of(shares: torch.Tensor, votes: int, alpha: float = 0.1) -> torch.Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ucan.errors import InvalidInput
 from ucan.training.recipes.base import Recipe
-from ucan.training.step import Outcome, Progress, Step
+from ucan.training.step import Network, Outcome, Progress, Step
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Drt(Recipe):
     """Σ cross-entropy of each network + diversity·Σ over pairs ‖∇marginᵢ + ∇marginⱼ‖₂ − margins·Σ marginᵢ.
 
     A network's margin is the probability that it gives the label, less the one for the ensemble's first other class; the last
-    two terms count where the ensemble is right. It needs an ensemble: a model with its networks in ``members``
-    (``ucan.Ensemble``). Written from the paper's description, not compared with its authors' code.
+    two terms count where the ensemble is right. It needs an ensemble: ``networks = 3`` in the settings, or a model with its
+    networks in ``members`` (``ucan.Ensemble``). Written from the paper's description, not compared with its authors' code.
 
     draws: noisy copies of every input.
     diversity: ρ₁.
@@ -32,32 +32,94 @@ class Drt(Recipe):
 
     def step(self, step: Step) -> Outcome:
         """A pass through every network, and the gradients of its margin with respect to the noisy inputs."""
-        networks = step.model.members
-        if len(networks) < 2:
+        if len(step.model.members) < 2:
             raise InvalidInput(
-                "drt trains several networks together: give it an ensemble of at least two (ucan.Ensemble)."
+                "drt trains several networks together: give it an ensemble of at least two (networks = 3, or ucan.Ensemble)."
             )
-        noisy = step.noise.copies(self.draws).flatten(0, 1).detach().requires_grad_(True)
-        labels = step.labels.repeat(self.draws)
-        answers = torch.stack([network(noisy).float() for network in networks])  # shape: (networks, n·batch, classes)
-        mean = answers.mean(0)
-        rival = mean.scatter(1, labels[:, None], -torch.inf).argmax(1)
-        right = (mean.argmax(1) == labels).float()
-        loss = sum((F.cross_entropy(each, labels) for each in answers), torch.zeros((), device=noisy.device))
-        margin = [_margin(each, labels, rival) for each in answers]
-        slopes = [torch.autograd.grad(m.sum(), noisy, create_graph=True)[0].flatten(1) for m in margin]
-        alike = torch.stack([(a + b).norm(dim=1) for a, b in combinations(slopes, 2)]).sum(0)
-        apart, wide = ((right * values).mean() for values in (alike, torch.stack(margin).sum(0)))
-        loss = loss + self.diversity * apart - self.margins * wide
-        return Outcome.of(
-            loss, mean.reshape(self.draws, len(step.labels), -1), step.labels, diversity=apart, margin=wide
-        )
+        noisy, labels = step.noise.copies(self.draws).flatten(0, 1).detach(), step.labels.repeat(self.draws)
+        terms = _by_tangents(step.model, noisy, labels) or _by_gradients(step.model, noisy, labels)
+        loss = torch.stack([F.cross_entropy(each, labels) for each in terms.answers]).sum()
+        loss = loss + self.diversity * terms.apart - self.margins * terms.wide
+        mean = torch.stack(terms.answers).mean(0).reshape(self.draws, len(step.labels), -1)
+        return Outcome.of(loss, mean, step.labels, diversity=terms.apart, margin=terms.wide)
 
     def cost(self, progress: Progress) -> float:
         """A pass of each network, and about as much again for the gradients of gradients."""
         return 3 * self.draws
 
 
+@dataclass(frozen=True)
+class Terms:
+    """Of one step: each network's logits (n, classes), and the means of the two terms over noisy inputs."""
+
+    answers: list[torch.Tensor]
+    apart: torch.Tensor  # Σ ‖∇marginᵢ + ∇marginⱼ‖₂ over pairs
+    wide: torch.Tensor  # Σ marginᵢ
+
+
+def _by_gradients(model: Network, noisy: torch.Tensor, labels: torch.Tensor) -> Terms:
+    """As defined, with gradients that are differentiated again."""
+    places = noisy.requires_grad_(True)
+    # Separately: through a stack of all answers, each margin's gradient would go backward through all networks.
+    answers = [network(places).float() for network in model.members]
+    rival, right = _ahead(answers, labels)
+    margins = [_margin(each, labels, rival) for each in answers]
+    slopes = [torch.autograd.grad(m.sum(), places, create_graph=True)[0].flatten(1) for m in margins]
+    alike = torch.stack([(a + b).norm(dim=1) for a, b in combinations(slopes, 2)]).sum(0)
+    return Terms(answers, (right * alike).mean(), (right * torch.stack(margins).sum(0)).mean())
+
+
+def _by_tangents(model: Network, noisy: torch.Tensor, labels: torch.Tensor) -> Terms | None:
+    """The same numbers and the same gradients with passes that can be compiled; None where they are not.
+
+    With gᵢ = ∇marginᵢ and uᵢⱼ = (gᵢ + gⱼ)/‖gᵢ + gⱼ‖, held, Σ‖gᵢ + gⱼ‖ = Σᵢ⟨vᵢ, gᵢ⟩ for vᵢ = Σⱼuᵢⱼ, and both sides have the
+    same gradient, since that of a norm is its direction. ⟨vᵢ, gᵢ⟩ is the derivative of marginᵢ along vᵢ.
+    """
+    networks = model.compiled
+    if not networks:
+        return None
+    with model.held():
+        places = noisy.detach().requires_grad_(True)
+        answers = [network(places).float() for network in networks]
+        rival, right = _ahead(answers, labels)
+        slopes = [torch.autograd.grad(_margin(each, labels, rival).sum(), places)[0].clone() for each in answers]
+    found = [each.along(noisy, v) for each, v in zip(networks, _directions(slopes, right), strict=True)]
+    duals = [(logits.float(), change.float()) for logits, change in (one for one in found if one is not None)]
+    if len(duals) < len(networks):
+        return None
+    apart = torch.stack([_margin_along(*dual, labels, rival) for dual in duals]).sum(0)
+    wide = torch.stack([_margin(logits, labels, rival) for logits, _ in duals]).sum(0)
+    return Terms([logits for logits, _ in duals], apart.mean(), (right * wide).mean())
+
+
+def _ahead(answers: list[torch.Tensor], labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ensemble's first class beside the label, and where it answers the label (1, else 0)."""
+    mean = torch.stack([each.detach() for each in answers]).mean(0)
+    rival = mean.scatter(1, labels[:, None], -torch.inf).argmax(1)
+    return rival, (mean.argmax(1) == labels).float()
+
+
+def _directions(slopes: list[torch.Tensor], right: torch.Tensor) -> list[torch.Tensor]:
+    """vᵢ for every network; 0 where the ensemble is wrong, and where two gradients cancel."""
+    found = [torch.zeros_like(each) for each in slopes]
+    for i, j in combinations(range(len(slopes)), 2):
+        both = slopes[i] + slopes[j]
+        size = both.flatten(1).norm(dim=1)
+        share = torch.where(size > 0, right / size, 0.0).reshape(-1, *[1] * (both.ndim - 1))
+        found[i] = found[i] + share * both
+        found[j] = found[j] + share * both
+    return found
+
+
 def _margin(logits: torch.Tensor, labels: torch.Tensor, rival: torch.Tensor) -> torch.Tensor:
     p = logits.softmax(-1)
     return p.gather(1, labels[:, None])[:, 0] - p.gather(1, rival[:, None])[:, 0]
+
+
+def _margin_along(
+    logits: torch.Tensor, change: torch.Tensor, labels: torch.Tensor, rival: torch.Tensor
+) -> torch.Tensor:
+    """The derivative of the margin where the logits change so: ṗ = p(ż − ⟨p, ż⟩)."""
+    p = logits.softmax(-1)
+    moved = p * (change - (p * change).sum(-1, keepdim=True))
+    return moved.gather(1, labels[:, None])[:, 0] - moved.gather(1, rival[:, None])[:, 0]

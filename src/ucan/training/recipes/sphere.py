@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
 from ucan.errors import InvalidInput
 from ucan.training.recipes.ascent import cross_entropies, lengths
-from ucan.training.recipes.base import Recipe, cross_entropy
+from ucan.training.recipes.base import Recipe, Task, cross_entropy
 from ucan.training.recipes.consistency import disagreement
 from ucan.training.step import Outcome, Progress, Step
+from ucan.training.survey import Survey, right_share
+
+# Votes that decide which inputs are dropped.
+VOTES = 100
 
 
 def climbed(step: Step, eps: torch.Tensor, steps: int, length: float, first_flip: bool = False) -> torch.Tensor:
@@ -38,11 +43,14 @@ def climbed(step: Step, eps: torch.Tensor, steps: int, length: float, first_flip
 class Sphere(Recipe):
     """Consistency regularisation; after a start its noise is first moved up the loss, on the sphere of its own norm.
 
+    With ``drop``, inputs that fewer than this share of 100 votes get right at the start are left out from then on.
+
     draws: noisy copies of every input.
     weight, entropy: λ and η of the consistency terms.
     start: the share of the training before the first attack.
     steps: steps of the attack; the network is in evaluation mode there.
     length: of a step, in ℓ2, in the noise's units before Σ; about the scale of the noise.
+    drop: the least share of right votes of an input that is kept; for radii of twice the noise's scale and more.
     """
 
     draws: int = 2
@@ -51,11 +59,30 @@ class Sphere(Recipe):
     start: float = 0.4
     steps: int = 2
     length: float = 0.3
+    drop: float = 0.0
+    memory: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.start <= 1 or self.length < 0 or self.steps < 1:
-            raise InvalidInput("[recipe] start is a share from 0 to 1, length 0 or more, steps 1 or more.")
+        if not 0 <= self.start <= 1 or not 0 <= self.drop < 1 or self.length < 0 or self.steps < 1:
+            raise InvalidInput("[recipe] start and drop are shares from 0 to 1, length 0 or more, steps 1 or more.")
+
+    def prepare(self, task: Task) -> None:
+        """Every input, to begin with."""
+        if self.drop:
+            self.memory["kept"] = torch.ones(task.inputs, dtype=torch.bool, device=task.device)
+
+    def before_epoch(self, survey: Survey) -> None:
+        """Drop once, before the first epoch of attacks; where none is left, keep all."""
+        if self.drop and survey.progress.epoch == self._first(survey.progress):
+            kept = survey.each(lambda step: right_share(step, VOTES)) >= self.drop
+            self.memory["kept"].copy_(kept if bool(kept.any()) else torch.ones_like(kept))
+
+    def sampling(self) -> torch.Tensor | None:
+        """Those that are left, alike."""
+        if not self.drop or bool(self.memory["kept"].all()):
+            return None
+        return self.memory["kept"].float()
 
     def step(self, step: Step) -> Outcome:
         """The attack, when it is time for it, and the loss under the noise that it leaves."""
@@ -67,5 +94,22 @@ class Sphere(Recipe):
         return Outcome.of(loss, logits, step.labels)
 
     def cost(self, progress: Progress) -> float:
-        """A pass a copy, and one more for every step of the attack."""
-        return self.draws * (1 + self.steps * (progress.done >= self.start))
+        """A pass a copy, one more for every step of the attack, and the votes that decide what is dropped."""
+        surveyed = VOTES / 3 if self.drop and progress.epoch == self._first(progress) else 0.0
+        return self.draws * (1 + self.steps * (progress.done >= self.start)) + surveyed
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Who is left."""
+        return dict(self.memory)
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take it up again."""
+        if state.keys() != self.memory.keys():
+            raise InvalidInput(f"the checkpoint of this recipe holds {', '.join(sorted(state)) or 'nothing'}, which does not "
+                               "go with [recipe] drop: begin a new training.")  # fmt: skip
+        for name, tensor in self.memory.items():
+            tensor.copy_(state[name])
+
+    def _first(self, progress: Progress) -> int:
+        """The first epoch of attacks."""
+        return round(self.start * progress.epochs)
