@@ -26,6 +26,27 @@ LOCAL_SCHEMES = ("file", "data", "blob", "about", "chrome")
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 
 
+# The contrast of two colours as the Web Content Accessibility Guidelines define it; 4.5 is their least for small text.
+FAINT = """
+const light = c => [0, 1, 2].map(i => c[i] / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const colour = text => (text.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
+const ground = e => { for (; e; e = e.parentElement) {
+  const c = colour(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0.5) return c; } return [255, 255, 255]; };
+const found = [];
+const walk = document.createTreeWalker(document.querySelector('.md-content') || document.body, NodeFilter.SHOW_TEXT);
+while (walk.nextNode()) {
+  const e = walk.currentNode.parentElement, words = walk.currentNode.data.trim();
+  if (!words || !e.getClientRects().length || e.closest('svg, script, style, .headerlink')) continue;
+  const behind = ground(e), own = colour(getComputedStyle(e).color), part = own.length > 3 ? own[3] : 1;
+  const seen = [0, 1, 2].map(i => own[i] * part + behind[i] * (1 - part)), two = [light(seen), light(behind)];
+  const contrast = (Math.max(...two) + 0.05) / (Math.min(...two) + 0.05);
+  if (contrast < arguments[0]) found.push([contrast, words.slice(0, 40)]);
+}
+return found;
+"""
+
+
 class Browser:
     """One Chromium with its driver. ``driver`` is selenium's; the rest is what our tests ask again and again."""
 
@@ -74,6 +95,10 @@ class Browser:
         return self.driver.execute_script(
             "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
+
+    def faint(self, least=4.4):
+        """Texts of the content whose contrast to their ground is below this, as (contrast, text); pictures are left out."""
+        return self.driver.execute_script(FAINT, least)
 
     def _read(self):
         self._console += self.driver.get_log("browser")  # each entry is handed out once

@@ -26,6 +26,14 @@ def test_requests_are_seen_and_fail(browser, tmp_path):
     assert browser.errors()
 
 
+def test_faint_text_is_seen(browser, tmp_path):
+    browser.open(
+        page(tmp_path, "<p style='color:#999'>pale</p><p style='color:#555'>plain</p><svg><text>x</text></svg>")
+    )
+    assert [words for _, words in browser.faint()] == ["pale"]
+    assert [round(contrast, 2) for contrast, _ in browser.faint()] == [2.85]
+
+
 def test_sizes_themes_and_pictures(browser, tmp_path):
     browser.resize(390)
     browser.prefer("dark")

@@ -161,7 +161,7 @@ def test_what_cannot_be_checked_is_said(made: Path, tmp_path: Path) -> None:
 def test_certificates_that_cannot_be_drawn_again_are_counted_and_no_success(made: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(made, folder)
-    with sqlite3.connect(folder / "run" / "results.sqlite") as db:
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
         for idx, record in db.execute("SELECT idx, record FROM records WHERE idx < 40").fetchall():
             own = json.loads(record)
             own["evidence"]["device"] = "cuda: of another make"

@@ -622,8 +622,7 @@ def test_an_answer_from_a_registry_says_whose_votes_it_shows(place, tmp_path):
         net[1].bias.copy_(torch.tensor([8.0, -8.0]))
     g = ucan.SmoothedClassifier(net, ucan.Gaussian(scale=0.25), num_classes=2)
     config = {"kind": "certify", "data": str(place / "data.npz"), "norm": 2, "scope": "registry"}
-    with Store.create(tmp_path / "kept", config) as store:
-        registry = ucan.Registry(tmp_path / "answers.sqlite")
+    with Store.create(tmp_path / "kept", config) as store, ucan.Registry(tmp_path / "answers.sqlite") as registry:
         _, first, second = registry.certify(g, torch.cat([x[:1] + 0.001, x[:2]]), n=300)
         store.add(0, int(labels[0]), first, 0.1)
         store.add(1, int(labels[1]), second, 0.1)

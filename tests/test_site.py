@@ -1,5 +1,6 @@
 """The documentation as a site: its sources quickly, the built pages in a browser (slow)."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -8,6 +9,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -26,14 +28,19 @@ def text(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
 
 
-def hooks() -> Any:
-    pytest.importorskip("mkdocs", reason="the site is built by mkdocs: pip install 'ucan[docs]'")
-    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+def module_of(name: str) -> Any:
+    """A module beside the pages."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["site_hooks"] = module  # a dataclass looks its module up there
+    sys.modules[name] = module  # a dataclass looks its module up there
     spec.loader.exec_module(module)
     return module
+
+
+def hooks() -> Any:
+    pytest.importorskip("mkdocs", reason="the site is built by mkdocs: pip install 'ucan[docs]'")
+    return module_of("site_hooks")
 
 
 # --- the sources ---
@@ -67,6 +74,31 @@ def test_the_reference_has_every_public_name() -> None:
     assert wanted <= shown
 
 
+def test_the_reference_has_every_name_that_a_page_imports() -> None:
+    shown = set(re.findall(r"^::: ucan[\w.]*\.(\w+)$", "".join(map(text, pages())), re.MULTILINE))
+    for page in sorted(pages()):
+        for block in re.findall(r"^```py(?:thon)?\n(.*?)^```$", text(page), re.DOTALL | re.MULTILINE):
+            for one in ast.walk(ast.parse(block)):
+                if isinstance(one, ast.ImportFrom) and str(one.module).partition(".")[0] == "ucan":
+                    assert {name.name for name in one.names} - {"data"} <= shown, page
+
+
+def test_every_parameter_of_the_reference_is_explained() -> None:
+    pytest.importorskip("griffe", reason="the reference is made by griffe: pip install 'ucan[docs]'")
+    made = module_of("parameters")
+    silent = [
+        (entry.path, name)
+        for shown in made.shown()
+        for entry in made.entries(shown)
+        for name in entry.missing
+        if not made.meaning(entry.path, name)
+    ]
+    assert silent == [], "say it in the docstring, or in docs/reference/parameters.md if it means the same everywhere"
+    assert "reaches" in made.meaning("ucan.runs.prepare.CertifyJob", "stop")  # the words of `ucan certify --stop`
+    assert "norm" in made.meaning("ucan.scales.base.Scale.axis_norms", "p")
+    assert "probability" in made.meaning("ucan.generators.base.Generator.region", "p")
+
+
 def test_every_picture_is_described() -> None:
     for page in DOCS.rglob("*.md"):
         for words, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
@@ -93,12 +125,14 @@ def test_the_options_of_every_command_are_there() -> None:
 
 
 class Addresses(HTMLParser):
-    """What a page loads, and its pictures without a description."""
+    """What a page loads and links to, its anchors, and its pictures without a description."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loaded: list[str] = []
         self.blind: list[str] = []
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
@@ -108,6 +142,20 @@ class Addresses(HTMLParser):
             self.loaded.append(str(given.get("href")))
         if tag == "img" and not given.get("alt"):
             self.blind.append(str(given.get("src")))
+        if tag == "a" and given.get("href"):
+            self.links.append(str(given["href"]))
+        self.anchors |= {str(given[key]) for key in ("id", "name") if given.get(key)}
+
+
+def addresses(page: Path) -> Addresses:
+    found = Addresses()
+    found.feed(page.read_text(encoding="utf-8"))
+    return found
+
+
+def pages_of(site: Path) -> list[Path]:
+    """The built pages but the one for addresses that do not exist, which only a server shows."""
+    return [page for page in sorted(site.resolve().rglob("*.html")) if page.name != "404.html"]
 
 
 @pytest.fixture(scope="module")
@@ -130,13 +178,32 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_built_pages_load_nothing_from_elsewhere(site: Path) -> None:
-    built = sorted(site.rglob("*.html"))
+    built = pages_of(site)
     assert len(built) > 60
     for page in built:
-        found = Addresses()
-        found.feed(page.read_text(encoding="utf-8"))
+        found = addresses(page)
         outside = [address for address in found.loaded if address.startswith(("http:", "https:", "//"))]
         assert outside == [] and found.blind == [], page.name
+
+
+@pytest.mark.slow
+def test_every_link_and_anchor_of_the_built_pages_leads_somewhere(site: Path) -> None:
+    read = {page: addresses(page) for page in pages_of(site)}
+    lost, seen = [], 0
+    for page, found in read.items():
+        for link in found.links:
+            where = urlsplit(link)
+            if where.scheme or where.netloc:
+                continue
+            target = (page.parent / unquote(where.path)).resolve() if where.path else page
+            target = target / "index.html" if target.is_dir() else target
+            anchors = read[target].anchors if target in read else None
+            if not target.is_file() or (
+                where.fragment and anchors is not None and unquote(where.fragment) not in anchors
+            ):
+                lost.append((page.name, link))
+            seen += 1
+    assert lost == [] and seen > 1000
 
 
 @pytest.mark.slow
@@ -145,20 +212,12 @@ def test_the_built_pages_load_nothing_from_elsewhere(site: Path) -> None:
 def test_pages_fit_in_a_browser(site: Path, browser: Any, width: int, theme: str) -> None:
     browser.resize(width)
     browser.prefer(theme)
-    for name in (
-        "index",
-        "start",
-        "tutorials/shape",
-        "tutorials/table",
-        "choose",
-        "theory/laws",
-        "reference/smoothing",
-    ):
-        browser.open(site / f"{name}.html")
-        assert browser.overflow() <= 0, name
-        assert browser.foreign_requests() == [] and browser.errors() == [], name
+    for page in pages_of(site):
+        browser.open(page)
+        assert browser.overflow() <= 0 and browser.faint() == [], page
+        assert browser.foreign_requests() == [] and browser.errors() == [], page
         scheme = browser.driver.execute_script("return document.body.getAttribute('data-md-color-scheme')")
-        assert scheme == {"light": "default", "dark": "slate"}[theme]
+        assert scheme in ({"light": "default", "dark": "slate"}[theme], None), page  # None: a report, shown as it is
 
 
 @pytest.mark.slow

@@ -1,12 +1,15 @@
 """What is kept on disk: files whole or absent, journals that survive a crash, and the same config or a refusal."""
 
 import sqlite3
+from threading import Thread
 
 import pytest
 
 from ucan.config import differences, frozen, read_config, settle
 from ucan.errors import InvalidInput, StoreError
-from ucan.storage import Journal, claim, storage, whole, write_whole
+from ucan.registry import Registry
+from ucan.results import Store
+from ucan.storage import Journal, claim, close_with, storage, whole, write_whole
 
 
 def test_files_are_replaced_together_or_stay_as_they_were(tmp_path):
@@ -91,6 +94,35 @@ def test_an_empty_database_becomes_ours_once_and_a_foreign_one_never(tmp_path):
     with pytest.raises(StoreError, match="schema version 1"):
         claim(db, path, 7, 2, "CREATE TABLE b (x);")
     assert [name for (name,) in db.execute("SELECT name FROM sqlite_master")] == ["a"]
+    db.close()
+
+
+class Owner:
+    pass
+
+
+def closed(db):
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        db.execute("SELECT 1")
+    return True
+
+
+def test_a_connection_ends_with_the_object_that_holds_it(tmp_path):
+    Store.create(tmp_path / "run", {"kind": "certify"}).close()
+    registry, store = Registry(tmp_path / "r"), Store.open(tmp_path / "run")
+    connections = registry._store._db, store._db
+    del registry, store
+    assert all(map(closed, connections))
+
+
+def test_an_owner_that_is_deleted_in_another_thread_is_no_error(tmp_path, capfd):
+    owners = [Owner()]
+    db = sqlite3.connect(tmp_path / "d")
+    close_with(owners[0], db)
+    other = Thread(target=owners.clear)
+    other.start()
+    other.join()
+    assert db.execute("SELECT 1").fetchone() == (1,) and capfd.readouterr().err == ""
     db.close()
 
 

@@ -100,7 +100,9 @@ class Certificate(Outcome):
     """With probability at least 1 − α over the noise drawn, the answer is ``prediction`` on the whole ``region``.
 
     ``scope`` says which classifier this is about (``ucan.choices.SCOPES``). ``radius`` is the largest ball of the requested
-    ``norm`` inside the region. ``mean`` is the offset μ of the noise, None for 0.
+    ``norm`` inside the region. ``mean`` is the offset μ of the noise, None for 0. ``p_lower`` bounds the probability of the
+    answer from below, ``p_upper`` that of every other class from above (None: 1 − p_lower). ``alm`` is the alternative
+    Lebesgue measure of the region, and ``evidence`` is what all of it follows from.
 
     With a ``budget``, no change within ε·budget changes the answer either, for every ε strictly below
     ``budget_factor``. That set can be larger than what fits into the region (Uniform noise, docs/shape.md).
@@ -240,7 +242,11 @@ def fits(offset: Sequence[int], inputs: Sequence[int]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Abstention(Outcome):
-    """No claim is made, for the stated ``reason``: radius 0, no region, and budget factor 0."""
+    """No claim is made, for the stated ``reason``: radius 0, no region, and budget factor 0.
+
+    ``p_lower`` is the bound on the probability of the most voted class, too low for a claim. ``norm``, ``scope``, ``budget``,
+    ``evidence`` and ``choice`` are those that a certificate would have had.
+    """
 
     reason: str
     p_lower: float = 0.0
@@ -275,7 +281,11 @@ class Abstention(Outcome):
 
 @dataclass(frozen=True, eq=False)
 class Prediction(Outcome):
-    """The smoothed classifier's answer; wrong with probability at most α over the noise drawn."""
+    """The smoothed classifier's answer, ``prediction``; wrong with probability at most α over the noise drawn.
+
+    ``p_value`` is that of the test which found the votes too clear for chance. ``scope``, ``evidence`` and ``choice`` are as
+    in a certificate; ``norm`` is None.
+    """
 
     prediction: int
     p_value: float

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -149,6 +150,16 @@ def transaction(db: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[Non
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def close_with(owner: object, db: sqlite3.Connection) -> None:
+    """Close a connection when the object that holds it is deleted, if nobody has closed it before."""
+    weakref.finalize(owner, _close, db)
+
+
+def _close(db: sqlite3.Connection) -> None:
+    with suppress(sqlite3.ProgrammingError):  # deleted in another thread than its own: the system closes it
+        db.close()
 
 
 # --- what goes wrong, in words ---

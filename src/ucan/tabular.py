@@ -48,7 +48,8 @@ class SmoothedTable:
     ``model`` is a fitted estimator, a whole pipeline, or a network on a batch of numbers. ``sigma`` gives columns their noise
     in their own units ("income=2000,age=1.5", a mapping, or a .toml file); the others get a quarter of their spread in the
     table's training table. ``scale`` is λ, a factor on all of them, ``law`` another law than Gaussian. ``step`` False computes
-    in real arithmetic also where every column lies on a grid.
+    in real arithmetic also where every column lies on a grid. ``num_classes``, ``class_names`` and ``model_id`` are needed
+    where the model does not state them.
     """
 
     def __init__(

@@ -58,7 +58,11 @@ class ArtClassifier(PyTorchClassifier):  # type: ignore[misc]
         )
 
     def predict(self, x: np.ndarray, batch_size: int = 128, training_mode: bool = False, **_: Any) -> np.ndarray:
-        """The shares of n votes, (inputs, classes). Batches are chosen by the votes themselves; there is no training mode."""
+        """The shares of n votes for inputs x, (inputs, classes).
+
+        ``batch_size`` and ``training_mode`` are ART's and change nothing: the votes choose their batches, and there is no
+        training mode.
+        """
         outcomes = self.g.predict(self._tensor(x), n=self.n, seed=self.seed or 0)
         counts = np.array([outcome.evidence.counts for outcome in outcomes], dtype=np.float32)
         return counts / self.n

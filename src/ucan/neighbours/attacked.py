@@ -14,7 +14,7 @@ from ucan.smoothed import SmoothedClassifier
 
 @dataclass(frozen=True, eq=False)
 class Attacked:
-    """One input, the certificate there, and the smoothed classifier's answer where an attack moved it.
+    """One input, the certificate there (``before``), and the smoothed classifier's answer where an attack moved it (``after``).
 
     ``size`` is the length of the change in the certificate's norm. ``inside`` says whether the certified region holds the
     change. ``changed``: the answer there is proven to be another class (an abstention is no other answer).

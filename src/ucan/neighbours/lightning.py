@@ -74,7 +74,11 @@ class CertifiedAccuracy(Callback):  # type: ignore[misc, unused-ignore]
     def on_validation_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Keep the first inputs of the first loader."""
+        """Keep the first inputs of the first loader.
+
+        Lightning calls it with its ``trainer``, the module, the module's ``outputs``, the ``batch`` and its number
+        ``batch_idx``, and the loader's number ``dataloader_idx``.
+        """
         room = self.inputs - sum(len(y) for _, y in self._kept)
         if dataloader_idx or room <= 0 or not self._due(trainer):
             return

@@ -70,7 +70,7 @@ class SmoothedEstimator(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # 
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> SmoothedEstimator:
-        """Choose the noise from these rows, and fit the estimator on noisy copies of them."""
+        """Choose the noise from the rows X, (rows, columns), and fit the estimator on noisy copies of them, with labels y."""
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         if len(np.unique(y)) < 2:

@@ -40,7 +40,10 @@ def smoothed_pipeline(pipe: Any, law: Law, **options: Any) -> SmoothedClassifier
 
 
 def inputs_of(pipe: Any, pictures: Sequence[Any]) -> torch.Tensor:
-    """Pictures (PIL, or arrays of bytes) as pixels in [0, 1], resized and cropped as the pipeline does it: (n, c, h, w)."""
+    """The ``pictures`` (PIL, or arrays of bytes) as pixels in [0, 1], (n, c, h, w).
+
+    They are resized and cropped as the pipeline ``pipe`` does it.
+    """
     processor = _processor(pipe)
     made = processor(images=list(pictures), do_normalize=False, return_tensors="pt")["pixel_values"]
     pixels = torch.as_tensor(np.asarray(made)) if not isinstance(made, torch.Tensor) else made

@@ -24,7 +24,7 @@ from ucan.errors import InvalidInput, StoreError
 from ucan.laws import norm_name
 from ucan.region import check_norm
 from ucan.scales import Scale, kind_name, restored
-from ucan.storage import claim, storage, transaction
+from ucan.storage import claim, close_with, storage, transaction
 
 APPLICATION_ID = 0x55435247  # "UCRG"
 SCHEMA_VERSION = 2
@@ -69,6 +69,7 @@ class Database:
             check_norm(norm)
         with self.storage():
             self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+            close_with(self, self._db)
             try:
                 self._settle()
                 if norm is not None and norm != self.norm():

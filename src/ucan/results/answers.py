@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from ucan.errors import InvalidInput, StoreError
 from ucan.questions.record import Answer
 from ucan.questions.records import from_dict
 from ucan.results.lock import LOCK, WriterLock
-from ucan.storage import claim, recognise, storage, transaction
+from ucan.storage import claim, close_with, recognise, storage, transaction
 
 ANSWERS = "answers.sqlite"
 APPLICATION_ID = 0x55434151  # "UCAQ"
@@ -56,10 +55,11 @@ class AnswerStore:
         folder = Path(folder)
         if not (folder / ANSWERS).is_file():
             raise StoreError(f"{folder} holds no answers: give the folder of a `ucan ask` run.")
+        config = read_config(folder / CONFIG)
         with storage(folder):
             db = _connect_reader(folder / ANSWERS)
-        store = cls(folder, read_config(folder / CONFIG), db, None)
-        weakref.finalize(store, db.close)
+        store = cls(folder, config, db, None)
+        close_with(store, db)
         return store
 
     def add(self, idx: int, answer: Answer | Abstention, seconds: float) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from ucan.config import CONFIG, differences, frozen, read_config, settle, write_
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.database import NAMES, connect_reader, connect_writer, count_results
 from ucan.results.lock import LOCK, WriterLock
-from ucan.storage import storage, transaction
+from ucan.storage import close_with, storage, transaction
 
 RESULTS = "results.sqlite"
 COLUMNS: dict[str, type] = {
@@ -107,7 +106,7 @@ class Store:
         with storage(folder):
             db = connect_reader(folder / RESULTS)
         store = cls(folder, config, db, None)
-        weakref.finalize(store, db.close)
+        close_with(store, db)
         return store
 
     def adopt(self, config: dict[str, Any]) -> None:

@@ -59,7 +59,11 @@ class AuditJob:
 
 @dataclass(frozen=True, eq=False)
 class Audited:
-    """The result of an audit: the number of certificates, the attempts, and the paths of breaks and pictures."""
+    """The result of an audit.
+
+    ``certified`` is the number of certificates of the run, ``attempts`` are the attacks on them, ``summary`` counts their
+    breaks against chance, ``ledger`` has them on disk, and ``pictures`` are the paths of pictures of breaks.
+    """
 
     certified: int
     summary: Summary

@@ -49,6 +49,11 @@ class Certified:
 
     ``at_ceiling`` is the number of certificates that had all n votes and could be larger with more. ``sheet`` is the
     file with names and columns; ``rows`` are the first answers of a table.
+
+    ``run`` is the run's folder and ``tsv`` the file of radii. Of ``inputs`` inputs ``labelled`` have a known class and
+    ``abstained`` got no certificate. ``median_correct_radius`` is that of the correct certificates. ``scope``,
+    ``arithmetic``, ``norm`` and ``budget`` say what the radii mean; ``stop`` is the stopping rule and ``mean_samples`` what
+    it used of ``n`` on average. ``class_names`` are the classes in the model's order.
     """
 
     run: Path

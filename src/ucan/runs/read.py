@@ -34,6 +34,12 @@ AUDIT = "audit"  # the folder of a run's audit, inside the run's
 class Run:
     """A run's rows and claims. ``label`` is its name, made distinct; ``attempts`` are those of its audit, if any.
 
+    ``columns`` are the numbers of all rows by name, ``config`` is what was run, in ``folder``. ``scope`` says whose guarantee
+    the radii are, ``norm`` which change they measure; ``cap`` is the largest scale, under which ALM may be compared. With
+    ``budget``, its key, the sizes are factors ε of it instead of radii; with ``in_units``, for a table, radii are in units of
+    σ. ``left_out`` is the number of results behind an input that an interrupted run has not finished, of which
+    ``certificates_left_out`` are certificates. ``store`` reads single records.
+
     The database stays open for reading single records until the object is deleted.
     """
 

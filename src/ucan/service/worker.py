@@ -129,6 +129,8 @@ class Worker(threading.Thread):
             self._prepare()
         except BaseException as error:
             self._error = error
+            if self._memory is not None:
+                self._memory.close()
             return
         finally:
             self._ready.set()
