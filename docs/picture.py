@@ -49,14 +49,14 @@ def panel(axes: plt.Axes, title: str, generator: ucan.Generator) -> None:
         fontsize=11,
         color=INK,
     )
-    axes.set(xlim=(-6, 6), ylim=(-1.7, 3.3), aspect="equal", xticks=[], yticks=[])
+    axes.set(xlim=(-6, 6), ylim=(-1.7, 3.3), aspect="equal", anchor="S", xticks=[], yticks=[])
     axes.text(-5.8, 2.85, "class 1", color=BLUE, fontsize=10)
     axes.text(-5.8, -1.5, "class 0", color=ORANGE, fontsize=10)
 
 
 def main() -> None:
     """Two panels side by side."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 2.75), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 2.6), layout="constrained")
     panel(left, "the same noise in every direction", ucan.Isotropic())
     panel(right, "noise shaped to the classifier", ucan.Fixed(STRETCH))
     target = Path(__file__).parent / "images" / "regions.png"

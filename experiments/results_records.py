@@ -100,8 +100,16 @@ class Recorded:
         words = [f"{broken['live']} of {summary['attacked']} broken live"]
         if "frozen" in broken:
             words.append(f"{broken['frozen']} with frozen noise")
-        where = "" if attacked == row else f" ({attacked})"
-        return f"{', '.join(words)}: {'BUG' if summary['bug'] else 'no bug'}{where}"
+        return f"{_whose(attacked, row)}{', '.join(words)}: {'BUG' if summary['bug'] else 'no bug'}"
+
+
+def _whose(attacked: str, row: str) -> str:
+    """A mark before an audit that is not of this row's network."""
+    if attacked == row:
+        return ""
+    data = attacked.partition("-")[0]
+    what = "another training" if row.startswith(f"{data}-") else f"a small network on {data}"
+    return f"not of this network, but of {what} ({attacked}): "
 
 
 def reaches(found: Any, key: str, level: float) -> list[bool]:
