@@ -324,8 +324,11 @@ def again(work: Work, model: nn.Module, seconds: float) -> None:
         x = test[idx][0][None].to(work.device)
         one = kept(old, new, x, n)
         rows += [] if one is None else [one]
-        inside = [row.kept for row in rows if IN_PAIRS[0] <= row.radius <= IN_PAIRS[1]]
-        shares = {"mean_kept": sum(inside) / len(inside), "least_kept": min(inside)} if inside else {}
+        inside = [row for row in rows if IN_PAIRS[0] <= row.radius <= IN_PAIRS[1]]
+        shares = {
+            f"{how}_{what}": by(getattr(row, what) for row in inside)
+            for what in ("kept", "of_fresh") for how, by in (("mean", statistics.fmean), ("least", min)) if inside
+        }  # fmt: skip
         work.put("recertify", rows=[asdict(row) for row in rows], **shares)
         if time.monotonic() - start > seconds or not known:
             break

@@ -51,7 +51,7 @@ from ucan.bounds import log_wealth
 from ucan.generators import Estimate, harm_of
 from ucan.generators.shape import moments_of
 from ucan.models.resnet import resnet18_small
-from ucan.stopping import hopeless, misses_allowed
+from ucan.stopping import Hopes, misses_allowed
 from ucan.storage import write_whole
 from ucan.training.batches import flip_and_crop
 from ucan.training.joint import Joint
@@ -238,7 +238,7 @@ def certified(
         where = open_.cpu().numpy()
         reached[where] = np.maximum(reached[where], enough.sum(1))
         allowed = np.array([misses_allowed(cap, ALPHA, p) for p in p0.tolist()])
-        given_up = hopeless((drawn - hits)[:, None], drawn, cap, allowed[None])
+        given_up = Hopes(cap, allowed[None]).lost((drawn - hits)[:, None], drawn)
         keep = ~(enough | given_up).all(1)
         open_, hits = open_[torch.from_numpy(keep).to(open_.device)], hits[keep]
     return reached, used / len(x)

@@ -420,12 +420,13 @@ def test_the_presets_of_the_leading_rows_have_their_settings(name: str, preset: 
     assert suite.settings_of(preset, []) == suite.settings_of(row.preset, list(row.changes))
 
 
-def test_the_page_on_splitting_noise_has_the_recorded_shares() -> None:
-    record = json.loads((ROOT / "experiments" / "recorded" / "splitting-cifar10.json").read_text())
+@pytest.mark.parametrize(("name", "scale"), [("splitting-cifar10", 2), ("splitting-cifar10-6", 6)])
+def test_the_page_on_splitting_noise_has_the_recorded_shares(name: str, scale: int) -> None:
+    record = json.loads((ROOT / "experiments" / "recorded" / f"{name}.json").read_text())
     (claim,) = record["claims"].values()
     assert suite.shares(claim["reached"], claim["levels"]) == record["accuracy"]["l1 radius"]
     told = " | ".join(record["accuracy"]["l1 radius"].values())
-    assert f"| ours, λ = 2 | {told} |" in (ROOT / "docs" / "generators.md").read_text(encoding="utf-8")
+    assert f"| ours, λ = {scale} | {told} |" in (ROOT / "docs" / "generators.md").read_text(encoding="utf-8")
 
 
 def test_counts_of_a_record_are_those_of_its_shares() -> None:

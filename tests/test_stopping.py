@@ -18,7 +18,7 @@ from ucan.bounds import anytime_lower_bound, anytime_upper_bound, bound_named, l
 from ucan.errors import UnsupportedNorm
 from ucan.generators import Isotropic
 from ucan.sequential import Candidate, settle
-from ucan.stopping import GIVE_UP, AnytimeRadii, AtRadii, Radius, Stop, Within, hopeless, misses_allowed, parse_stop
+from ucan.stopping import GIVE_UP, AnytimeRadii, AtRadii, Hopes, Radius, Stop, Within, misses_allowed, parse_stop
 from ucan.verify import verify
 from ucan.votes import Classifier, Stream, VoteCounter
 
@@ -51,7 +51,7 @@ def test_the_misses_allowed_are_the_most_that_certify(cap, alpha, p0):
 @pytest.mark.parametrize("done", (0.001, 0.01, 0.1, 0.5, 0.9, 0.999))
 def test_hope_is_lost_where_the_misses_allowed_seldom_come_so_early(cap, allowed, done):
     drawn = int(done * cap)
-    lost = hopeless(np.arange(drawn + 1), drawn, cap, np.array(allowed))
+    lost = Hopes(cap, np.array(allowed)).lost(np.arange(drawn + 1), drawn)
     assert (np.diff(lost.astype(int)) >= 0).all()
     assert lost.all() or not lost[0]
     first = int(lost.argmax()) if lost.any() else drawn + 1

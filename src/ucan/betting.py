@@ -8,6 +8,7 @@ and why the alternatives lie where they lie, are in docs/stopping.md.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,7 @@ class Bettor:
     log_shares: Array
 
     @classmethod
+    @functools.lru_cache(maxsize=4096)
     def against(cls, p0: float, cap: int, alpha: float, chose: tuple[int, int] = (0, 0)) -> Bettor:
         """The bettor against p ≤ p0 for up to ``cap`` votes; ``chose``: hits and number of the votes that chose the class.
 
@@ -62,24 +64,33 @@ class Bettor:
         That one bets on the same alternatives as far as they exceed p, with the same shares: the rest he keeps to himself.
         At fixed votes his wealth falls as p rises, as long as p is below the share of hits; from there on it is below 1.
         """
-        p = self.p0 if p is None else min(p, 1.0)
-        above = self.q > p
-        if not above.any():
+        win, lose, shares = self._own if p is None else self._against(min(p, 1.0))
+        if not len(win):
             return np.full(np.shape(hits), -math.inf)
-        q, shares = self.q[above], self.log_shares[above]
         hits, misses = np.asarray(hits, dtype=np.float64), np.asarray(misses, dtype=np.float64)
-        with np.errstate(divide="ignore"):
-            win, lose = np.log(q) - np.log(p), np.log1p(-q) - np.log1p(-p)
         growth = np.multiply.outer(win, hits) + np.multiply.outer(lose, misses)
         growth += shares.reshape(-1, *[1] * hits.ndim)
         top = growth.max(0)
         return top + np.log(np.exp(growth - top).sum(0))
 
+    @functools.cached_property
+    def _own(self) -> tuple[Array, Array, Array]:
+        return self._against(self.p0)
+
+    def _against(self, p: float) -> tuple[Array, Array, Array]:
+        """By how much a hit and a miss raise the log wealth on each alternative above p, and the shares on these."""
+        above = self.q > p
+        q = self.q[above]
+        with np.errstate(divide="ignore"):
+            return np.log(q) - np.log(p), np.log1p(-q) - np.log1p(-p), self.log_shares[above]
+
     def needed(self, hits: int, misses: int, goal: float) -> int:
         """How many hits in a row it takes at least from here until the log wealth reaches ``goal``."""
-        now = float(self.log_wealth(hits, misses))
-        # One hit multiplies wealth by 1/p0 at most.
-        return max(0, math.ceil((goal - now) / -math.log(self.p0) - 1e-9))
+        return self.hits_until(goal, float(self.log_wealth(hits, misses)))
+
+    def hits_until(self, goal: float, wealth: float) -> int:
+        """How many hits it takes at least from this log wealth to ``goal``: one multiplies wealth by 1/p0 at most."""
+        return max(0, math.ceil((goal - wealth) / -math.log(self.p0) - 1e-9))
 
 
 def votes_at_least(p: float, p0: float, alpha: float) -> float:

@@ -94,12 +94,12 @@ METHODS: dict[str, Method] = {
     "consistency": Method(
         "two noisy copies should agree (Jeong and Shin, 2020)",
         "m passes, m = 2",
-        "first: cheap, and at equal cost the best up to 1.5 times the noise's scale",
+        "first: cheap, and at equal cost the best from 1 to 1.5 times the noise's scale, at 2 nearly so",
     ),
     "stability": Method(
         "the noisy copy should answer as the clean input does (Li et al., 2019)",
         "1 + m passes, m = 1",
-        "to compare with the literature; not in our own comparison yet",
+        "to compare with the literature: at equal cost consistency certifies more from the noise's scale on",
     ),
     "smoothadv": Method(
         "adversarial training through the noise (Salman et al., 2019)",

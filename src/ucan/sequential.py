@@ -122,19 +122,24 @@ class Candidate(Seated):
     c_A: int
     radius: Radius
     selecting: Selecting | None = None
-    tally: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     drawn: int = 0
     chosen: Selecting | None = None
     watch: Watch | None = None
 
     def goes_on(self, tally: torch.Tensor, drawn: int) -> None:
         """Begin with votes that were counted before, the first ``drawn`` of the stream; none of them is drawn again."""
-        self.tally, self.drawn, self.place = tally, drawn, drawn
+        self.counts, self.drawn, self.place = tally.numpy().copy(), drawn, drawn
+
+    @property
+    def tally(self) -> torch.Tensor:
+        """Its votes by class so far, the last entry those for none."""
+        return torch.from_numpy(self.counts)
 
     @property
     def hits(self) -> int:
         """Votes for c_A so far."""
-        return int(self.tally[self.c_A]) if self.drawn else 0
+        return int(self.counts[self.c_A]) if self.drawn else 0
 
     @property
     def source(self) -> Stream:
@@ -169,8 +174,8 @@ class Candidate(Seated):
                 self.c_A = int(self.chosen.tally[:-1].argmax())
             return False
         taken = self._watch(terms, block).look(self.hits, self.drawn, answers == self.c_A)
-        counted = torch.bincount(votes[:taken], minlength=classes + 1)
-        self.tally = counted if self.drawn == 0 else self.tally + counted
+        counted = np.bincount(answers[:taken], minlength=classes + 1)
+        self.counts = counted if self.drawn == 0 else self.counts + counted
         self.drawn += len(answers) if taken is None else taken
         self.settled = taken is not None or self.drawn >= terms.cap
         return self.settled
@@ -220,6 +225,14 @@ class _Seat(Generic[Sitting]):
     def worthwhile(self) -> int:
         """How many copies to classify next."""
         return self.candidate.worthwhile(self.terms, self.block)
+
+    def whole(self, copies: int) -> int:
+        """So many copies or a few more, up to the end of a block, once the first block is over.
+
+        A part of a block costs the noise of all of it.
+        """
+        end = self.candidate.place + copies
+        return copies if end <= self.block else copies - end % -self.block
 
     @property
     def left(self) -> int:
@@ -296,9 +309,20 @@ def _share(
             seat = seated()
         if seat is None:
             break
-        count = min(room, seat.left, seat.worthwhile())
-        count = count if most is None else min(count, max(PART, most))
+        count = seat.whole(seat.worthwhile())
+        count = min(room, seat.left, count if most is None else min(count, max(PART, most)))
         copies.append((seat, count))
         room -= count
-    more, rest = divmod(room, max(1, len(copies)))
-    return [(seat, min(n + more + (i < rest), seat.left)) for i, (seat, n) in enumerate(copies)]
+    return _filled(copies, room)
+
+
+def _filled(copies: list[tuple[_Seat[Sitting], int]], room: int) -> list[tuple[_Seat[Sitting], int]]:
+    """The same with places that would stay empty taken: by whole blocks for each in turn, and by less for the last."""
+    found = []
+    for i, (seat, count) in enumerate(copies):
+        turns = len(copies) - i
+        more = room if turns == 1 else -(-(room // seat.block) // turns) * seat.block
+        more = min(more, seat.left - count)
+        found.append((seat, count + more))
+        room -= more
+    return found

@@ -146,17 +146,25 @@ def misses_allowed(cap: int, alpha: float, p0: float) -> int:
     )
 
 
-def hopeless(misses: int, drawn: int, cap: int, allowed: np.ndarray) -> np.ndarray:
-    """Whether so many misses by now are too many to end with those ``allowed`` at the cap.
+class Hopes:
+    """Which of some radii votes can still come to: with those ``allowed`` of ``cap`` votes as misses at the most.
 
-    In whatever order the votes up to the cap come, those allowed fall among the first ``drawn`` as a hypergeometric law has
+    In whatever order the votes up to the cap come, the misses allowed fall among the first ones as a hypergeometric law has
     it; its quantile is that of Cornish and Fisher, by mean, variance and skewness.
     """
-    done, share, z = drawn / cap, np.maximum(allowed, 0) / cap, special.ndtri(1 - GIVE_UP)
-    spread = np.sqrt(cap * share * (1 - share) * done * (1 - done))
-    skew = np.maximum(0, (1 - 2 * share) * (1 - 2 * done)) * (z * z - 1) / 6
-    found: np.ndarray = (misses > allowed) | (misses - 0.5 > allowed * done + z * spread + skew)
-    return found
+
+    def __init__(self, cap: int, allowed: np.ndarray) -> None:
+        self.cap, self.allowed, self.z = cap, allowed, special.ndtri(1 - GIVE_UP)
+        share = np.maximum(allowed, 0) / cap
+        self._variance, self._skew = cap * share * (1 - share), 1 - 2 * share
+
+    def lost(self, misses: int | np.ndarray, drawn: int) -> np.ndarray:
+        """Whether so many misses by now are too many to end with those allowed at the cap."""
+        done, z = drawn / self.cap, self.z
+        spread = np.sqrt(self._variance * done * (1 - done))
+        skew = np.maximum(0, self._skew * (1 - 2 * done)) * (z * z - 1) / 6
+        found: np.ndarray = (misses > self.allowed) | (misses - 0.5 > self.allowed * done + z * spread + skew)
+        return found
 
 
 @dataclass(frozen=True)
@@ -193,7 +201,9 @@ class AnytimeRadii(Radii):
         p0 = p0[p0 < 1]
         certified = log_wealth(hits, drawn, p0) >= math.log(1 / alpha)
         most = max(cap, drawn)
-        given_up = hopeless(drawn - hits, drawn, most, np.array([misses_allowed(most, alpha, p) for p in p0.tolist()]))
+        given_up = Hopes(most, np.array([misses_allowed(most, alpha, p) for p in p0.tolist()])).lost(
+            drawn - hits, drawn
+        )
         # A larger radius counts as certified only if every smaller one is: only then do their errors not add up.
         certified = np.logical_and.accumulate(certified)
         return bool((certified | given_up).all())
@@ -260,13 +270,17 @@ class RadiiWatch(Watch):
         rungs = ladder(self.thresholds)
         self.bettors = [(Bettor.against(p, case.cap, case.alpha, case.chose), end) for p, end in rungs]
         self.unasked = len(rungs) - len(self.thresholds)
-        self.allowed = np.array([misses_left(p, case.cap, case.alpha, case.chose) for p in self.thresholds])
+        allowed = np.array([misses_left(p, case.cap, case.alpha, case.chose) for p in self.thresholds])
+        self.hopes = Hopes(case.cap, allowed)
         self.open = len(self.thresholds)  # those after these are given up
+        self.earliest = [0] * (self.open + 1)  # votes that it takes at least while so many are open
 
     def needed(self, hits: int, drawn: int) -> int:
         """What the last bettor that is not given up needs, if all further votes are hits."""
         if not (self.open and self.reachable):
             return self.case.block - drawn % self.case.block
+        if (wait := self.earliest[self.open] - drawn) > 0:
+            return wait
         last, _ = self.bettors[self.unasked + self.open - 1]
         return max(1, last.needed(hits, drawn - hits, self.goal))
 
@@ -290,10 +304,13 @@ class RadiiWatch(Watch):
 
     def _first(self, hits: int, drawn: int, so_far: np.ndarray) -> int | None:
         """After how many of these votes every bettor that is not given up has won; None if after none of them."""
-        if not self.open or not self.reachable:
+        end = drawn + len(so_far)
+        if not self.open or not self.reachable or end < self.earliest[self.open]:
             return None
-        (last, _), misses = self.bettors[self.unasked + self.open - 1], drawn - hits
-        if float(last.log_wealth(int(so_far[-1]), misses)) < self.goal:  # not even if the misses came last
+        last, _ = self.bettors[self.unasked + self.open - 1]
+        most = float(last.log_wealth(int(so_far[-1]), drawn - hits))  # if the misses came last
+        if most < self.goal:
+            self.earliest[self.open] = end + last.hits_until(self.goal, most)
             return None
         won = self._won(so_far, drawn + np.arange(1, len(so_far) + 1))
         return int(won.argmax()) + 1 if won.any() else None
@@ -307,7 +324,7 @@ class RadiiWatch(Watch):
 
     def _give_up(self, hits: int, drawn: int) -> None:
         """A radius is given up with all larger ones: what is certified is certified from the smallest up."""
-        lost = hopeless(drawn - hits, drawn, self.case.cap, self.allowed)
+        lost = self.hopes.lost(drawn - hits, drawn)
         self.open = int(lost.argmax()) if lost.any() else len(self.thresholds)
 
     def decided_now(self, hits: int, drawn: int) -> bool:

@@ -323,9 +323,13 @@ def _recertified(rows: list[Kept]) -> list[str]:
     pairs = [row for row in rows if row.in_pairs]
     if not pairs:
         return []
-    least, mean = min(row.kept for row in pairs), sum(row.kept for row in pairs) / len(pairs)
+
+    def told(shares: list[float]) -> str:
+        return f"{100 * sum(shares) / len(shares):.1f} % ({100 * min(shares):.1f} % at least)"
+
     return [
         f"From fp32 to bf16 by votes in pairs: {len(pairs)} inputs from R/λ = {min(r.radius for r in pairs):.2f} to "
         f"{max(r.radius for r in pairs):.2f}, {sum(r.m for r in pairs):,} pairs instead of {sum(r.n for r in pairs):,} votes; "
-        f"{100 * mean:.1f} % of the radius is kept, {100 * least:.1f} % at least."
+        f"{told([r.of_fresh for r in pairs])} of the radius that as many fresh votes give, "
+        f"{told([r.kept for r in pairs])} of that before."
     ]
