@@ -108,8 +108,8 @@ def _whose(attacked: str, row: str) -> str:
     if attacked == row:
         return ""
     data = attacked.partition("-")[0]
-    what = "another training" if row.startswith(f"{data}-") else f"a small network on {data}"
-    return f"not of this network, but of {what} ({attacked}): "
+    what = "another training" if row.startswith(f"{data}-") else f"a small network on {data}, not of this one"
+    return f"of {what} ({attacked}): "
 
 
 def reaches(found: Any, key: str, level: float) -> list[bool]:

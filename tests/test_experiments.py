@@ -495,7 +495,10 @@ def test_a_recorded_row_is_shown_with_its_scope_part_and_verdict(tmp_path: Path)
     assert "90.5 / 90.5 / 90.5 / 90.5 / 90.5" in line and "`frozen`" in line
     assert "1,000 inputs, n ≤ 9,984, 1 undecided" in line and "reached, on a part of the test set" in line
     assert "25 of 25 broken live, 0 with frozen noise: no bug" in line
-    assert "not of this network, but of another training (cifar10-certification-wise): 25" in line
+    assert "of another training (cifar10-certification-wise): 25" in line
+    (tmp_path / "audits" / "digits-certification-uniform-l1.json").write_text(json.dumps(audit))
+    said = results_records.Recorded(tmp_path).audit(["cifar10-certification-uniform"])
+    assert said.startswith("of a small network on digits, not of this one (digits-certification-uniform-l1): 25 of 25")
     assert "`pipeline`" not in line  # a frozen number is never shown as more
     table = next(t for t in tomllib.loads((ROOT / "experiments" / "paper.toml").read_text())["table"]
                  if t["id"] == "cifar10-linf")  # fmt: skip
