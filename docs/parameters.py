@@ -123,9 +123,13 @@ class Meanings(griffe.Extension):
                 self._add(pkg, entry)
 
     def _add(self, pkg: griffe.Module, entry: Entry) -> None:
-        said = [(name, meaning(entry.path, name)) for name in entry.missing]
+        found = pkg[entry.path.removeprefix("ucan.")]
+        names = entry.missing
+        if isinstance(found, griffe.Function):  # as it is written: ART replaces methods by others of (*args, **kwargs)
+            names = tuple(name for name in names if name in found.parameters)
+        said = [(name, meaning(entry.path, name)) for name in names]
         lines = [f"    {name}: {text}" for name, text in said if text is not None]
-        docstring = pkg[entry.path.removeprefix("ucan.")].docstring if lines else None
+        docstring = found.docstring if lines else None
         if docstring is None:
             return
         head, heading, rest = docstring.value.partition("\nArgs:\n")
