@@ -289,7 +289,7 @@ WORDS = {
     TABLE + "empty.csv --target y": "empty.csv",
     TABLE + "header.csv --target y": "header.csv",
     TABLE + "twice.csv --target y": "twice",
-    TABLE + "ragged.csv --target y": "row 2 has 2 cells",
+    TABLE + "ragged.csv --target y": "row 1 (from 0) has 2 cells",
     TABLE + "holes.csv --target y": "b",
     TABLE + "inf.csv --target y": "b",
     TABLE + "one.csv --target y": "y",

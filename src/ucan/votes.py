@@ -171,19 +171,19 @@ class Classifier:
     """Any callable that maps a batch to logits or to class indices, made to answer with valid class indices.
 
     The answer for a batch is an int64 tensor; ``num_classes`` stands for an invalid vote (NaN logits, or an index out
-    of range), which counts for no class.
+    of range), which counts for no class. ``assumed``: nobody gave the number of classes, which an error then says.
     """
 
     has_logits: ClassVar[bool] = True  # a model's output (n, num_classes) in floating point is logits of classes
 
-    def __init__(self, model: Callable[[torch.Tensor], Any], num_classes: int) -> None:
+    def __init__(self, model: Callable[[torch.Tensor], Any], num_classes: int, assumed: bool = False) -> None:
         whole = isinstance(num_classes, Integral) and not isinstance(num_classes, bool)
         if not callable(model):
             raise ModelError(f"the model must be callable on a batch of inputs, got {type(model).__name__}.")
         if not whole or num_classes < 2:
             raise InvalidInput(f"num_classes must be a whole number of at least 2, got {num_classes!r}.")
         self.model = model
-        self.num_classes = int(num_classes)
+        self.num_classes, self.assumed = int(num_classes), assumed
 
     @property
     def keep(self) -> Keep:
@@ -296,8 +296,9 @@ class Classifier:
             )
         if output.shape[1] != self.num_classes:
             raise ModelError(
-                f"the model answers with {output.shape[1]} logits, but num_classes is {self.num_classes}: "
-                f"use num_classes={output.shape[1]} (on the command line --classes)."
+                f"the model answers with {output.shape[1]} logits, but num_classes is {self.num_classes}"
+                f"{', the default' if self.assumed else ''}: use num_classes={output.shape[1]} (on the command line "
+                f"--classes)."
             )
         return torch.where(output.isnan().any(1), self.num_classes, output.argmax(1))
 
