@@ -304,12 +304,21 @@ class Classifier:
 
 
 def as_answer(output: Any) -> torch.Tensor:
-    """What a model answered, as a tensor."""
+    """What a model answered, as a tensor: itself, the logits of a record, or those in a tuple where only one can be meant."""
     if isinstance(output, torch.Tensor):
         return output
     inner = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
     if isinstance(inner, torch.Tensor):  # Hugging Face's models
         return inner
+    if isinstance(output, tuple | list):
+        found = [part for part in output if isinstance(part, torch.Tensor) and part.ndim in (1, 2)]
+        if len(found) == 1:
+            return found[0]
+        if len(found) > 1:
+            raise ModelError(
+                f"the model answers with a {type(output).__name__} of {len(found)} tensors that could be its logits: wrap "
+                "it in a function, or in a module, that gives the logits alone, such as lambda batch: model(batch)[0]."
+            )
     try:
         return torch.as_tensor(output)
     except (TypeError, ValueError, RuntimeError) as error:
