@@ -522,6 +522,10 @@ def test_the_exit_codes(honest, tmp_path: Path) -> None:
         path.write_text(json.dumps(record))
         assert run(path, CHECKER).returncode == code
     assert run("--help", CHECKER).returncode == 2
+    (tmp_path / "results.tsv").write_text("idx\tlabel\n0\t1\n")
+    for other, said in [(tmp_path, "is a folder"), (tmp_path / "results.tsv", "holds the results of many inputs")]:
+        done = run(other, CHECKER)
+        assert done.returncode == 2 and said in done.stdout and "such as 17.json" in done.stdout
     shutil.rmtree(tmp_path)
     assert run(path, CHECKER).returncode == 2
 

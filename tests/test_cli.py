@@ -619,6 +619,8 @@ def test_the_precision_is_the_classifiers_own_unless_asked_for(
 # --- wrong use: exit code 2, a clear message, nothing left behind ---
 
 WRONG = {
+    "one dash": (("-n", "300"), "No such option: -n, but there is --n. See"),
+    "too few votes": (("--n", "5"), "no certificate is possible with n = 5 at α = 0.001"),
     "law": (("--law", "cauchy"), "cauchy"),
     "norm": (("--norm", "3"), "'3'"),
     "norm of the law": (("--law", "laplace"), "Laplace noise has no known radius against ℓ2; it has one against ℓ1"),
@@ -709,7 +711,8 @@ def test_a_missing_option_is_named(capsys: pytest.CaptureFixture[str], monkeypat
 
 
 def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
-    certify("run", "--certificates")
+    assert "Certificates" not in certify("run")
+    assert "Certificates, one file an input: run/certificates" in certify("run", "--certificates")  # from its votes
     path = place / "run" / "certificates" / "0.json"
     words = ["verify", str(path), "--model", "tiny:net", "--input", "data.npz"]
     said = ok(*words, "--index", 0)

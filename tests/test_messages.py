@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ import torch
 from torch import nn
 
 import ucan
+from ucan.arithmetic import arithmetic_name, changes_in_words
 from ucan.certificate import Certificate
 from ucan.errors import DoesNotFollow, InvalidInput, ModelError, UcanError
 from ucan.models import Embedded
 from ucan.models.adapt import adapt
 from ucan.plan import CertifyPlan
 from ucan.reach import Move, Reach
+from ucan.runs.audit import _chosen
 
 ROOT = Path(__file__).parents[1]
 X = torch.rand(2, 1, 2, 2, generator=torch.Generator().manual_seed(0))
@@ -169,6 +172,20 @@ def test_a_ball_and_a_region_have_two_names() -> None:
     (c,) = g(generator=ucan.Fixed(torch.tensor([[[1.0, 2], [3, 4]]]))).certify(X[:1] + 9, n=100)
     assert isinstance(c, Certificate) and "within an ℓ2 radius of" in str(c)
     assert "in units of Σ" in repr(c.region) and "radius" not in repr(c.region)
+
+
+def test_a_run_of_abstentions_has_nothing_to_audit() -> None:
+    columns = {"idx": np.arange(3), "abstained": np.ones(3, dtype=bool), "radius": np.zeros(3)}
+    run: Any = SimpleNamespace(folder="runs/mine", rows=lambda names: columns)
+    with pytest.raises(InvalidInput, match="all 3 inputs of runs/mine abstained"):
+        _chosen(run, 0.0, None)
+
+
+def test_a_grid_with_a_step_per_column_is_shown_without_its_hash() -> None:
+    assert arithmetic_name("grid(5f07eef034c5)") == "grid" and "the steps given" in changes_in_words(
+        "grid(5f07eef034c5)"
+    )
+    assert arithmetic_name("grid(1/255)") == "grid(1/255)" and arithmetic_name("real") == "real"
 
 
 def test_a_changed_record_names_the_field() -> None:

@@ -206,8 +206,13 @@ def in_words(done: Certified) -> str:
         f"{words.counted(done.inputs, 'input')}: {share}; {words.counted(done.abstained, 'abstention')}.\n{early}"
         f"{_rows(done)}{_ceiling(done)}"
         f"{words.scope_in_words(done.scope)}\n{_changes(done.arithmetic)}"
-        f"Results: {done.tsv} (run folder {done.run})"
+        f"Results: {done.tsv} (run folder {done.run}){_files(done)}"
     )
+
+
+def _files(done: Certified) -> str:
+    """Name the folder of the certificates' files, if they were asked for."""
+    return "" if done.certificates is None else f"\nCertificates, one file an input: {done.certificates}"
 
 
 def _rows(done: Certified) -> str:
