@@ -275,7 +275,7 @@ WORDS = {
     GOOD.replace("data.npz", "labels7.npz"): "label 7",
     GOOD.replace("data.npz", "wild.npz"): "--unit",
     GOOD.replace("data.npz", "empty.npz"): "empty",
-    GOOD.replace("data.npz", "text.npz"): "text: images and labels must be numbers",
+    GOOD.replace("data.npz", "text.npz"): "text: images must be numbers",
     GOOD.replace("data.npz", "halves.npz"): "label",
     GOOD.replace("data.npz", "nan.npz"): "images[1, 0, 2, 3] is nan",
     GOOD.replace("data.npz", "objects.npz"): "objects.npz",

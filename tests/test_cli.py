@@ -212,7 +212,7 @@ def test_a_run_names_the_file_of_its_weights(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open("tiny.py", "a") as file:
-        file.write("linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))\n")
+        file.write("linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2)).eval()\n")
     for name, level in (("w.pt", 1.0), ("other.pt", 2.0)):
         weight = torch.tensor([[-level], [level]]).expand(2, 16).contiguous()
         torch.save({"1.weight": weight, "1.bias": 8 * torch.tensor([level, -level])}, name)
@@ -372,7 +372,7 @@ def test_another_model_in_the_same_folder_is_named_first(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open("tiny.py", "a") as file:
-        file.write("linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))\n")
+        file.write("linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2)).eval()\n")
     certify("run")
     words = ("certify", "--data", "data.npz", "-o", "run", *SMALL)
     assert "model: the run has 'tiny:net'" in refused(capsys, monkeypatch, *words, "--model", "tiny:linear")

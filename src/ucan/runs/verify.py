@@ -190,7 +190,7 @@ def with_model(job: VerifyJob) -> VerifyJob:
 def _as_stated(job: VerifyJob, record: Certificate, x: torch.Tensor) -> SmoothedClassifier:
     """The model under the noise as the certificate states it."""
     evidence, classes = record.evidence, len(record.evidence.counts)
-    f = adapt(loaded(job, x.device, record.region.shape), x, classes).model
+    f = adapt(loaded(replace(job, classes=classes), x.device, record.region.shape), x, classes).model
     noise, step = verification.noise_of(record), step_of(evidence.arithmetic)
     return SmoothedClassifier(f, evidence.law, noise, classes, model_id=job.model_id, step=step)
 
