@@ -14,7 +14,6 @@ import torch
 from ucan import verify as verification
 from ucan.arithmetic import REAL, step_of
 from ucan.certificate import Certificate, load_json
-from ucan.config import CONFIG
 from ucan.data.frames import is_table
 from ucan.data.images import BYTE
 from ucan.data.single import is_single, load_picture_or_array
@@ -24,6 +23,7 @@ from ucan.models.rows import TableModel
 from ucan.places import found, found_model
 from ucan.registry import Registry
 from ucan.replay import Replay, replay
+from ucan.results.store import RESULTS
 from ucan.routed import Deployed, single
 from ucan.runs.build import loaded, routed_of, settle, smoothed_of
 from ucan.runs.jobs import Pipeline, Selection, TableOptions, dataset_of
@@ -171,7 +171,7 @@ def with_model(job: VerifyJob) -> VerifyJob:
     Only its model is taken: the noise that such a run states is that of whoever issued the certificate.
     """
     folder = Path(job.spec or "")
-    if job.spec is None or is_trained_run(job.spec) or not (folder / CONFIG).is_file():
+    if job.spec is None or is_trained_run(job.spec) or not (folder / RESULTS).is_file():
         return job
     run = Run.open(folder)
     known = run.config.model
