@@ -78,8 +78,14 @@ def shown(value: float) -> str:
 
 def table(records: dict[str, dict[str, Any]]) -> list[str]:
     """The table of docs/generators.md; a kind that is not on record is named."""
-    head = ["mean ℓ2 radius", "mean ALM (alternative Lebesgue measure)", "larger than at the start"]
-    head += ["attacked", "broken frozen", "broken live"]
+    head = [
+        "mean ℓ2 radius",
+        "mean ALM (alternative Lebesgue measure)",
+        "larger than at the start",
+        "attacked",
+        "broken frozen",
+        "broken live",
+    ]
     lines = ["| | " + " | ".join([*head, "with a registry: attacked", "broken"]) + " |", "|---|" + "--:|" * 8]
     first = next(iter(records.values()))
     for name, sizes, sigma in (("the start", "start", first["sigma"]), ("trained for", "trained_for", TRAINED)):
