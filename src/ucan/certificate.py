@@ -418,14 +418,7 @@ def from_dict(
             budget_factor=record.get("budget_factor"),
         )
         _check_budget_factor(certificate)
-        for name in ("radius", "log_volume") if certificate.choice is None else ("radius",):
-            stored = -math.inf if record[name] is None else record[name]  # the log-volume of an empty region
-            if not math.isclose(stored, getattr(certificate, name), rel_tol=1e-9, abs_tol=1e-12):
-                raise DoesNotFollow(
-                    f"this record's {name} does not follow from its region: it is {stored!r}, and the region gives "
-                    f"{getattr(certificate, name)!r}. It was changed or is damaged.",
-                    name,
-                )
+        _check_sizes(certificate, record)
         return certificate
     except UcanError:
         raise
@@ -464,6 +457,18 @@ def load_json(path: str | Path) -> Certificate | Abstention | Prediction | Level
     if "format" not in record:
         raise InvalidInput(f"{path} is not a certificate. {WHERE}")
     return from_dict(record, path.parent)
+
+
+def _check_sizes(certificate: Certificate, record: dict[str, Any]) -> None:
+    """Refuse a record whose radius or volume is not that of its region."""
+    for name in ("radius", "log_volume") if certificate.choice is None else ("radius",):
+        stored = -math.inf if record[name] is None else record[name]  # the log-volume of an empty region
+        if not math.isclose(stored, getattr(certificate, name), rel_tol=1e-9, abs_tol=1e-12):
+            raise DoesNotFollow(
+                f"this record's {name} does not follow from its region: it is {stored!r}, and the region gives "
+                f"{getattr(certificate, name)!r}. It was changed or is damaged.",
+                name,
+            )
 
 
 def _check_budget_factor(certificate: Certificate) -> None:

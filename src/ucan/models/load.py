@@ -33,9 +33,10 @@ def load_model(
     event_shape: Sequence[int] | None = None,
     normalise: str | Statistics = "auto",
     trust: bool = False,
+    to_train: bool = False,
 ) -> Model:
     """Load the classifier that ``spec`` names onto the device. A module that is made here, or gets its weights here, is put in
-    evaluation mode; one that stands ready in a Python module must be in it.
+    evaluation mode; one that stands ready in a Python module must be in it, unless it is ``to_train``.
 
     ``spec`` is one of
     - a built-in model's name, made for ``event_shape`` and ``num_classes`` with ``normalise`` as in build_model;
@@ -57,7 +58,7 @@ def load_model(
             raise ModelError(f"{spec} contains its own weights: leave out {weights}.")
         return _from_file(Path(spec), place, trust)
     elif ":" in spec:
-        model = _import_model(spec, complete=weights is None)
+        model = _import_model(spec, complete=weights is None and not to_train)
     else:
         raise ModelError(_no_model(spec))
     if not isinstance(model, nn.Module):
