@@ -71,7 +71,6 @@ REFUSED = {
         "it has one against ℓ1. Use norm=1 (on the command line --norm 1), or another law.",
     ),
     "a norm as text": (lambda: g().certify(X, n=100, norm="inf"), "math.inf, a number and no text, got 'inf'"),  # type: ignore[arg-type]
-    "another name for λ": (lambda: ucan.Gaussian(sigma=0.5), "its λ is scale=, as in Gaussian(scale=0.5)"),  # type: ignore[call-arg]
     "labels as texts": (
         lambda: ucan.data.InMemory(X.numpy(), np.array(["a", "b"])),
         "labels must be numbers, got an array of <U1: number the classes from 0",

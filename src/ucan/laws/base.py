@@ -71,13 +71,6 @@ class Law(ABC):
     norms: ClassVar[tuple[float, ...]] = ()
     fusible: ClassVar[bool] = False  # whether ``unit_parts`` is made of elementwise operations alone
 
-    def __new__(cls, *_: Any, **given: Any) -> Self:
-        """Refuse other names that λ has elsewhere, and say its own."""
-        for name in ("sigma", "std", "lam"):
-            if name in given and name not in {field.name for field in fields(cls)}:
-                raise InvalidInput(f"{cls.__name__} has no {name}=: its λ is scale=, as in {cls.__name__}(scale=0.5).")
-        return super().__new__(cls)
-
     def __post_init__(self) -> None:
         number = isinstance(self.scale, Real) and not isinstance(self.scale, bool)
         if not (number and math.isfinite(self.scale) and self.scale > 0):
