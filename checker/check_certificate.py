@@ -1514,6 +1514,15 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+def instead(path: Path, error: Exception) -> str:
+    """What a path that cannot be read as a certificate is."""
+    if path.is_dir():
+        return "is a folder, and a certificate is a file"
+    if path.suffix in (".tsv", ".csv", ".sqlite"):
+        return "holds the results of many inputs, not a certificate"
+    return f"cannot be read as a certificate: {type(error).__name__}: {error}"
+
+
 def main(arguments: list[str]) -> int:
     """Check one file, say what was found, and give the exit code."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
@@ -1527,7 +1536,7 @@ def main(arguments: list[str]) -> int:
         print(f"{path} cannot be checked: {error}.")
         return 2
     except BROKEN as error:
-        print(f"{path} cannot be read as a certificate: {type(error).__name__}: {error}.")
+        print(f"{path} {instead(path, error)}. Give one of the files in a run's folder certificates, such as 17.json.")
         return 2
     for verdict, name, words in lines:
         print(f"{verdict:<11} {name}: {words}")

@@ -729,7 +729,11 @@ def test_noise_that_writes_the_class_breaks_live_and_not_frozen():
     assert frozen.broken == {"frozen": 0} and not frozen.is_bug
     both = " ".join(in_words(summarise(attempts_on(g, some) + attempts_on(g, some, "frozen"))))
     assert "6 broken on the live pipeline, 0 broken with the noise held frozen" in both
-    assert "docs/scopes.md" in both and "not a bug" in both and "None broke where the guarantee covers them" in both
+    assert (
+        "“Whose guarantee it is”" in both
+        and "not a bug" in both
+        and "None broke where the guarantee covers them" in both
+    )
 
 
 def test_beyond_the_region_nothing_is_promised():
@@ -875,7 +879,7 @@ def test_the_command_audits_a_run_and_resumes(digits: Path) -> None:
     assert (
         "2 of them attacked" in text
         and "2 certificates attacked" in text
-        and "docs/scopes.md" in text
+        and "“Whose guarantee it is”" in text
         and "frozen" in text
     )
     lines = (run / "audit" / "attempts.jsonl").read_text().splitlines()

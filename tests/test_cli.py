@@ -212,7 +212,7 @@ def test_a_run_names_the_file_of_its_weights(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open("tiny.py", "a") as file:
-        file.write("linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))\n")
+        file.write("linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2)).eval()\n")
     for name, level in (("w.pt", 1.0), ("other.pt", 2.0)):
         weight = torch.tensor([[-level], [level]]).expand(2, 16).contiguous()
         torch.save({"1.weight": weight, "1.bias": 8 * torch.tensor([level, -level])}, name)
@@ -372,7 +372,7 @@ def test_another_model_in_the_same_folder_is_named_first(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open("tiny.py", "a") as file:
-        file.write("linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))\n")
+        file.write("linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2)).eval()\n")
     certify("run")
     words = ("certify", "--data", "data.npz", "-o", "run", *SMALL)
     assert "model: the run has 'tiny:net'" in refused(capsys, monkeypatch, *words, "--model", "tiny:linear")
@@ -619,6 +619,8 @@ def test_the_precision_is_the_classifiers_own_unless_asked_for(
 # --- wrong use: exit code 2, a clear message, nothing left behind ---
 
 WRONG = {
+    "one dash": (("-n", "300"), "No such option: -n, but there is --n. See"),
+    "too few votes": (("--n", "5"), "no certificate is possible with n = 5 at α = 0.001"),
     "law": (("--law", "cauchy"), "cauchy"),
     "norm": (("--norm", "3"), "'3'"),
     "norm of the law": (("--law", "laplace"), "Laplace noise has no known radius against ℓ2; it has one against ℓ1"),
@@ -709,12 +711,17 @@ def test_a_missing_option_is_named(capsys: pytest.CaptureFixture[str], monkeypat
 
 
 def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
-    certify("run", "--certificates")
+    assert "Certificates" not in certify("run")
+    assert "Certificates, one file an input: run/certificates" in certify("run", "--certificates")  # from its votes
     path = place / "run" / "certificates" / "0.json"
     words = ["verify", str(path), "--model", "tiny:net", "--input", "data.npz"]
     said = ok(*words, "--index", 0)
     assert "The claim stands against 300 fresh votes at level 0.001: class 0 on the whole region" in said
-    assert "the noise as the certificate states it" in said and "not confirmed" in said and "not a proof" in said
+    assert "the noise as the certificate states it" in said and "not a proof" in said
+    assert "not confirmed scope: " in said and "ok   scope" not in said
+    # A run of `ucan certify` stands for the model that it names; its noise is not taken for that of the pipeline.
+    by_run = ok("verify", path, "--model", "run", "--input", "data.npz", "--index", 0)
+    assert "class 0 on the whole region" in by_run and "not confirmed scope: " in by_run
     deployed = ok(*words, "--index", 0, "--scale", 0.25, "--replay")
     assert "scope pipeline. This is not a proof" in deployed and "replay: same: all 300 votes" in deployed
     elsewhere = json.loads(path.read_text())
@@ -741,7 +748,11 @@ def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
     record["region"]["radius"] *= 2
     (place / "tampered.json").write_text(json.dumps(record))
     tampered = CliRunner().invoke(app, ["verify", "tampered.json", *words[2:], "--index", "0"])
-    assert isinstance(tampered.exception, InvalidInput) and "radius" in str(tampered.exception)
+    assert tampered.exit_code == 1 and "FAIL radius: this record's radius does not follow" in tampered.stdout
+    assert "The claim does not stand (radius): the record contradicts itself" in tampered.stdout
+    as_json = CliRunner().invoke(app, ["verify", "tampered.json", *words[2:], "--index", "0", "--json"])
+    said = json.loads(as_json.stdout)
+    assert as_json.exit_code == 1 and said["stands"] is False and said["checks"][0]["name"] == "radius"
     record["radius"] *= 2  # a liar who knows what follows from what
     record["log_volume"] += 16 * math.log(2)
     (place / "tampered.json").write_text(json.dumps(record))
@@ -781,11 +792,17 @@ def test_what_cannot_be_verified_is_said(
         (folder / "0.json", "--index", 0, "--seed", 0): "fresh samples need another one",
         ("nowhere.json", "--index", 0): "cannot be read as a certificate",
         ("data.npz", "--index", 0): "cannot be read as a certificate",
+        ("run", "--index", 0): "run is a folder, and a certificate is a file. Give one of the files RUN/certificates",
+        (
+            "run/results.tsv",
+            "--index",
+            0,
+        ): "run/results.tsv holds the results of many inputs, not a certificate. Give one",
         (
             "run/results.tsv.json",
             "--index",
             0,
-        ): "run/results.tsv.json is not a certificate: `ucan certify --certificates`",
+        ): "run/results.tsv.json is not a certificate. Give one of the files RUN/certificates",
     }
     for words, message in cases.items():
         assert message in refused(capsys, monkeypatch, "verify", *words, *tail)

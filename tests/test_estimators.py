@@ -142,7 +142,7 @@ def test_words_name_numbers_rounded_down_and_what_moves_together():
     (c,) = g.certify(torch.tensor([[5000.0, 1.0]]).double(), n0=50, n=1000)
     words = Reach.of(c, ("income", "age"), "approved", {"income": "$"}).words()
     assert words == (
-        "The answer stays approved while income alone moves by less than 4,000 $, age alone by less than 3; or while all 2 "
+        "The answer stays approved while income alone moves by less than 4,000 $, age alone by less than 3; or while both "
         "move together, income by less than 2,830 $, age by less than 2.12."
     ), c.region.radius
     with pytest.raises(InvalidInput, match="2 columns, but 1 names"):

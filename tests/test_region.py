@@ -292,5 +292,5 @@ def test_whatever_is_in_the_inscribed_ball_is_in_the_region(sigma, radius, delta
 
 
 def test_repr_says_what_it_is():
-    assert repr(Region(torch.ones(2, 2), 1.25, INF)) == "Region(Diagonal Σ in R^4, ℓ∞ radius 1.25)"
-    assert repr(Region(1.0, 0.99999999, 2, (2,))).endswith("radius 0.999999)")  # never more than was proved
+    assert repr(Region(torch.ones(2, 2), 1.25, INF)) == "Region(Diagonal Σ in R^4, ℓ∞, R = 1.25 in units of Σ)"
+    assert repr(Region(1.0, 0.99999999, 2, (2,))).endswith("R = 0.999999 in units of Σ)")  # never more than was proved

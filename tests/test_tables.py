@@ -269,7 +269,7 @@ def test_scopes_in_words(ours: Path, cohen: Path, tmp_path: Path) -> None:
     notes = comparison([ours, cohen, unknown], AT).notes
     assert notes[0] == (
         "frozen: holds for the noise frozen at each input, not for a deployed pipeline that recomputes it; "
-        "see docs/scopes.md"
+        "see the documentation page “Whose guarantee it is”"
     )
     assert notes[1].startswith("unknown:") and comparison([cohen], AT).notes == ()
     assert cells(comparison([unknown], AT))[0][1] == "unknown"

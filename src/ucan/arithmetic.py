@@ -317,6 +317,9 @@ def arithmetic_of(grid: Grid | None) -> str:
     return REAL if grid is None else f"grid({grid.name})"
 
 
+OWN_STEPS = "the steps given"  # one step per entry, of which a record has a hash
+
+
 def step_of(arithmetic: str) -> float | None:
     """The step that an evidence's ``arithmetic`` names; None for real. One step per entry cannot be told from its hash."""
     if arithmetic == REAL:
@@ -340,7 +343,12 @@ def step_name(arithmetic: str) -> str:
     if arithmetic == REAL:
         return ""
     step = arithmetic.removesuffix(ROUNDED).removeprefix("grid(").removesuffix(")")
-    return "the steps given" if re.fullmatch(r"[0-9a-f]{12}", step) else step
+    return OWN_STEPS if re.fullmatch(r"[0-9a-f]{12}", step) else step
+
+
+def arithmetic_name(arithmetic: str) -> str:
+    """An evidence's ``arithmetic`` as it is shown: without the hash that stands for one step per entry."""
+    return "grid" if step_name(arithmetic) == OWN_STEPS else arithmetic
 
 
 def changes_in_words(arithmetic: str) -> str:

@@ -18,7 +18,7 @@ from ucan.budget import Budget
 from ucan.choices import SCOPES as SCOPES
 from ucan.choices import Scope as Scope
 from ucan.choices import check_choice, norm_from_json, norm_name, norm_to_json
-from ucan.errors import InvalidInput, UcanError
+from ucan.errors import DoesNotFollow, InvalidInput, UcanError
 from ucan.evidence import Evidence
 from ucan.region import Intersection, Region
 from ucan.rounding import floor_digits
@@ -27,6 +27,7 @@ from ucan.storage import storage, write_whole
 
 FORMAT = 2
 ROUTED = 3  # of an outcome with a choice, whose claim an older reader would take for a larger one
+WHERE = "Give one of the files RUN/certificates/*.json, which `ucan certify --certificates` writes."
 READABLE = (1, 2, 3)  # 1: version 0.1, with less evidence
 
 
@@ -417,12 +418,7 @@ def from_dict(
             budget_factor=record.get("budget_factor"),
         )
         _check_budget_factor(certificate)
-        for name in ("radius", "log_volume") if certificate.choice is None else ("radius",):
-            stored = -math.inf if record[name] is None else record[name]  # the log-volume of an empty region
-            if not math.isclose(stored, getattr(certificate, name), rel_tol=1e-9, abs_tol=1e-12):
-                raise InvalidInput(
-                    f"this record's {name} does not follow from its region: it was changed or is damaged."
-                )
+        _check_sizes(certificate, record)
         return certificate
     except UcanError:
         raise
@@ -451,14 +447,28 @@ def load_json(path: str | Path) -> Certificate | Abstention | Prediction | Level
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read as a certificate: {error}.") from error
+        if path.is_dir():
+            raise InvalidInput(f"{path} is a folder, and a certificate is a file. {WHERE}") from error
+        if path.suffix in (".tsv", ".csv", ".sqlite"):
+            raise InvalidInput(f"{path} holds the results of many inputs, not a certificate. {WHERE}") from error
+        raise InvalidInput(f"{path} cannot be read as a certificate: {error}. {WHERE}") from error
     if not isinstance(record, dict):
         raise InvalidInput(f"{path} cannot be read as a certificate: it holds no JSON object.")
     if "format" not in record:
-        raise InvalidInput(
-            f"{path} is not a certificate: `ucan certify --certificates` writes them into RUN/certificates."
-        )
+        raise InvalidInput(f"{path} is not a certificate. {WHERE}")
     return from_dict(record, path.parent)
+
+
+def _check_sizes(certificate: Certificate, record: dict[str, Any]) -> None:
+    """Refuse a record whose radius or volume is not that of its region."""
+    for name in ("radius", "log_volume") if certificate.choice is None else ("radius",):
+        stored = -math.inf if record[name] is None else record[name]  # the log-volume of an empty region
+        if not math.isclose(stored, getattr(certificate, name), rel_tol=1e-9, abs_tol=1e-12):
+            raise DoesNotFollow(
+                f"this record's {name} does not follow from its region: it is {stored!r}, and the region gives "
+                f"{getattr(certificate, name)!r}. It was changed or is damaged.",
+                name,
+            )
 
 
 def _check_budget_factor(certificate: Certificate) -> None:
@@ -467,8 +477,9 @@ def _check_budget_factor(certificate: Certificate) -> None:
     if claimed is None:
         return
     if type(claimed) not in (int, float) or not 0 <= claimed <= certificate.most_budget_factor * (1 + 1e-9):
-        raise InvalidInput(
-            "this record's budget_factor does not follow from its region, law and budget: it was changed or is damaged."
+        raise DoesNotFollow(
+            "this record's budget_factor does not follow from its region, law and budget: it was changed or is damaged.",
+            "budget_factor",
         )
 
 

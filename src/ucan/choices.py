@@ -19,8 +19,9 @@ Scope = Literal["pipeline", "frozen", "registry"]
 SCOPES: dict[str, str] = {
     "pipeline": "the deployed pipeline, at every input in the region",
     "frozen": "only the classifier whose noise was frozen at this input, not a pipeline that computes it anew "
-    "(docs/scopes.md)",
-    "registry": "the stateful classifier, in the order in which its inputs were enrolled (docs/registry.md)",
+    "(documentation page “Whose guarantee it is”)",
+    "registry": "the stateful classifier, in the order in which its inputs were enrolled "
+    "(documentation page “A classifier with a memory”)",
 }
 
 NORMS: tuple[float, ...] = (1, 2, math.inf)
@@ -182,4 +183,5 @@ def norm_from_json(norm: Any) -> Any:
 def check_norm(norm: float) -> None:
     """Refuse a norm other than ℓ1, ℓ2, ℓ∞."""
     if norm not in NORMS:
-        raise InvalidInput(f"norm must be 1, 2 or math.inf, got {norm!r}.")
+        text = ", a number and no text" if isinstance(norm, str) else ""
+        raise InvalidInput(f"norm must be 1, 2 or math.inf{text}, got {norm!r}.")

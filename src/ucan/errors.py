@@ -9,6 +9,14 @@ class InvalidInput(UcanError, ValueError):
     """An argument, an input or a data file is not what the operation needs."""
 
 
+class DoesNotFollow(InvalidInput):
+    """A record's ``field`` contradicts the rest of it: the record was changed, or is damaged."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class UnsupportedNorm(UcanError, ValueError):
     """No radius is known for this noise law and this norm."""
 

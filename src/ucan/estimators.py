@@ -163,12 +163,12 @@ def as_estimator(model: Any, file_hash: str | None = None) -> Estimator | None:
         return Predicting(model, file_hash)
 
 
-def known_classes(model: Any, default: int) -> int:
+def known_classes(model: Any) -> int | None:
     """The number of classes that a model tells: an estimator, a classifier of rows, timm's and Hugging Face's modules."""
     for found in (getattr(model, "num_classes", None), getattr(getattr(model, "config", None), "num_labels", None)):
         if isinstance(found, int) and not isinstance(found, bool) and found >= 2:
             return found
-    return default
+    return None
 
 
 def framed(names: Sequence[str], columns: Sequence[Any]) -> Any:

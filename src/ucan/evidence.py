@@ -9,7 +9,7 @@ from typing import Any
 from ucan import laws
 from ucan.bounds import Ballot, uniform_of
 from ucan.catalogue import LAWS, Made, call
-from ucan.errors import InvalidInput
+from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.held import Held
 from ucan.laws import Law
 
@@ -136,8 +136,8 @@ class Evidence:
             raise InvalidInput(f"thresholds are rising probabilities, got {self.thresholds!r}.")
         votes = (*self.counts, self.invalid)
         if any(type(vote) is not int or vote < 0 for vote in votes) or sum(votes) != self.n:
-            raise InvalidInput(
-                f"the votes {votes} do not add up to n = {self.n!r}: this evidence was changed or is damaged."
+            raise DoesNotFollow(
+                f"the votes {votes} do not add up to n = {self.n!r}: this evidence was changed or is damaged.", "counts"
             )
 
         if self.pairs is not None:

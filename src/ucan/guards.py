@@ -130,7 +130,7 @@ def check_constant(here: Generator, elsewhere: Generator, x: torch.Tensor, law: 
     if not (bool((apart <= SAME_OFFSET * size).all()) and (scale is other or _alike(scale, other))):
         raise InvalidInput(
             f"{here.describe()} declares the scope pipeline, but its μ or Σ depends on the input: its certificates hold only "
-            f"for noise frozen at each input. Declare the scope frozen (docs/scopes.md)."
+            f"for noise frozen at each input. Declare the scope frozen (documentation page “Whose guarantee it is”)."
         )
 
 

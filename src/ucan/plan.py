@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self
 
-from ucan.bounds import check_alpha
+from ucan.bounds import Ballot, bound_named, check_alpha
 from ucan.budget import Budget
 from ucan.choices import BOUNDS, TESTS, Test, check_choice, check_norm
 from ucan.choices import Bound as Bound
@@ -85,6 +86,24 @@ class CertifyPlan:
         if self.stop is not None and self.bound == "anytime":
             object.__setattr__(self, "stop", self.stop.anytime())
         _plain(self)
+
+    def check_enough(self) -> None:
+        """Refuse an n with which nothing can be certified, even if every vote agrees.
+
+        A stopping rule, and a bound under which votes may be added later, make of n a part of what is drawn.
+        """
+        if self.stop is not None or self.bound not in ("binary", "two-class") or self._enough(self.n):
+            return
+        least = next(n for n in itertools.count(self.n + 1) if self._enough(n))
+        shared = f" shared by {self.family:,} certificates" if self.family > 1 else ""
+        raise InvalidInput(
+            f"no certificate is possible with n = {self.n} at α = {self.alpha:g}{shared}, even if every vote agrees: use "
+            f"at least n = {least} (on the command line --n {least})."
+        )
+
+    def _enough(self, n: int) -> bool:
+        p_a, p_b = bound_named(self.bound).probabilities(Ballot(n, 0, n, self.level))
+        return p_a > (0.5 if p_b is None else p_b)
 
     def check_family(self, inputs: int) -> None:
         """Refuse a family that is smaller than the number of inputs."""

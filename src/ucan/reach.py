@@ -85,7 +85,9 @@ class Reach:
         parts = [f"The answer stays {self.answer} while {', '.join(alone)}{rest}{self._together(named)}."]
         if self.on_grid:
             steps = ", ".join(f"{move.column} {move.step:g}" for move in shown if move.step is not None)
-            parts.append(f"This is about changes by whole steps{f' ({steps}{_etc(more)})' if steps else ''}.")
+            stuck = [move.column for move in self.moves if move.step is not None and move.alone <= move.step]
+            none = f", so that no change of {_listed(stuck, named)} is covered" if stuck else ""
+            parts.append(f"This is about changes by whole steps{f' ({steps}{_etc(more)})' if steps else ''}{none}.")
         if self.held:
             parts.append(f"Nothing is said of changes of {_listed(self.held, named)}: {_held_words(len(self.held))}.")
         if self.scope != "pipeline":
@@ -95,11 +97,12 @@ class Reach:
     def _together(self, named: int) -> str:
         if len(self.moves) == 1:
             return ""
+        every = "both" if len(self.moves) == 2 else f"all {len(self.moves)}"
         if len(self.moves) <= named:
             each = ", ".join(f"{move.column} by less than {_amount(move.together, move.unit)}" for move in self.moves)
-            return f"; or while all {len(self.moves)} move together, {each}"
+            return f"; or while {every} move together, {each}"
         share = min((move.together / move.alone for move in self.moves if move.alone > 0), default=0.0)
-        return f"; or while all {len(self.moves)} move together, each by less than {floor_percent(share)} % of that"
+        return f"; or while {every} move together, each by less than {floor_percent(share)} % of that"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -20,6 +20,8 @@ COMPANY = 8
 FEW = 4
 # The most copies of an input in memory at once, in these checks and for blocks of one copy, besides the model.
 COPIES = 64
+# The numbers of channels that pictures have.
+CHANNELS = (1, 3, 4)
 
 
 class Readiness:
@@ -123,19 +125,31 @@ def free_memory(device: torch.device) -> int | None:
 def check_batch(x: torch.Tensor) -> None:
     """Refuse anything but a batch (batch, *event) of finite floating-point numbers."""
     if not isinstance(x, torch.Tensor):
-        raise InvalidInput(f"x must be a torch tensor of shape (batch, *event), got {type(x).__name__}.")
+        raise InvalidInput(f"x must be a torch tensor of shape (batch, *event), got {type(x).__name__}{_tensor_of(x)}.")
     if not x.is_floating_point():
         advice = (
             "x.float() / 255 for 8-bit pictures"
             if x.dtype == torch.uint8
-            else "x.double() for numbers; noise cannot be added to token ids"
+            else "x.double() for numbers; noise cannot be added to token ids, but to their embeddings "
+            "(ucan.models.Embedded)"
         )
         raise InvalidInput(f"x must hold floating-point numbers, got {x.dtype}: {advice}.")
     if x.ndim < 2 or x.numel() == 0:
-        raise InvalidInput(f"x must be a non-empty batch of shape (batch, *event), got {tuple(x.shape)}.")
+        one = ": give one input as x[None]" if x.ndim == 1 and x.numel() else ""
+        raise InvalidInput(f"x must be a non-empty batch of shape (batch, *event), got {tuple(x.shape)}{one}.")
     if not torch.isfinite(x).all():
         first = (~torch.isfinite(x)).nonzero()[0].tolist()
         raise InvalidInput(f"x{first} is {x[tuple(first)].item()}: every entry must be a finite number.")
+
+
+def _tensor_of(x: object) -> str:
+    """What to give instead of something that is no tensor, as the end of a sentence."""
+    kind = type(x).__module__.partition(".")[0]
+    if kind == "numpy":
+        return ": use torch.from_numpy(x)"
+    if kind in ("pandas", "polars"):
+        return ": for a table, use ucan.SmoothedTable"
+    return ""
 
 
 def cannot_answer(x: torch.Tensor, error: Exception) -> ModelError:
@@ -143,6 +157,19 @@ def cannot_answer(x: torch.Tensor, error: Exception) -> ModelError:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
     return ModelError(
         f"the model fails on an input of shape {tuple(x.shape[1:])}: {type(error).__name__}: {reason.rstrip('.')}. Check "
-        f"that the model takes this shape. (On the command line, --size and --channels change the shape of a folder's "
-        f"pictures.)"
+        f"that the model takes this shape{_reshaped(tuple(x.shape[1:]))}"
     )
+
+
+def _reshaped(event: tuple[int, ...]) -> str:
+    """How inputs of this shape may have been meant, as the end of a message."""
+    if len(event) == 1:
+        return ". Flattened pictures need their shape back: x.reshape(-1, channels, height, width)."
+    if len(event) == 2:
+        return (
+            ": the first dimension is that of the batch, so one input is given as x[None], and pictures without channels as "
+            "x[:, None]."
+        )
+    if len(event) == 3 and event[-1] in CHANNELS and event[0] not in CHANNELS:
+        return ". Channels come first: x.permute(0, 3, 1, 2) in PyTorch, x.transpose(0, 3, 1, 2) in NumPy."
+    return ". (On the command line, --size and --channels change the shape of a folder's pictures.)"

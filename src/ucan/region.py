@@ -58,7 +58,9 @@ class Region:
 
     def __repr__(self) -> str:
         radius = floor_significant(self.radius)
-        return f"Region({type(self.scale).__name__} Σ in R^{self.dim}, {norm_name(self.norm)} radius {radius})"
+        return (
+            f"Region({type(self.scale).__name__} Σ in R^{self.dim}, {norm_name(self.norm)}, R = {radius} in units of Σ)"
+        )
 
     def contains(self, delta: torch.Tensor) -> torch.Tensor:
         """Which of the perturbations, shape (batch, *event), lie inside: a bool tensor of shape (batch,)."""

@@ -35,6 +35,7 @@ from ucan.stopping import AnytimeRadii, Case, Radius, Stop, parse_stop
 from ucan.votes import ENUMERATED, Classifier, Stream, Votes, stream_of
 
 EXACT = "exact"  # the bound, and the test, by counting all draws of the noise
+DEFAULT_CLASSES = 10  # where neither the user nor the model states their number
 # Number of votes that name the class of a prediction that may stop early.
 NAMING = 100
 
@@ -77,7 +78,8 @@ class SmoothedClassifier(Smoothed):
         step: Any = None,
     ) -> None:
         model = as_estimator(model) or model
-        f = Classifier(model, known_classes(model, 10) if num_classes is None else num_classes)
+        known = known_classes(model) if num_classes is None else num_classes
+        f = Classifier(model, DEFAULT_CLASSES if known is None else known, assumed=known is None)
         super().__init__(f, law, generator, backend, precision, model_id, step)
 
     def __repr__(self) -> str:
@@ -165,6 +167,7 @@ class SmoothedClassifier(Smoothed):
             family,
             budget=asked,
         )
+        plan.check_enough()
         inputs = self.check_inputs(x, plan.norm)
         plan.check_family(len(inputs))
         return in_order(self.certify_each(inputs, self.seeded_for(inputs, plan, seed)))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
 
 from ucan.certificate import Abstention, Certificate
 from ucan.data.columns import Amount, parse_amounts
+from ucan.data.frames import is_table
 from ucan.data.tables import Table, by_held
 from ucan.errors import InvalidInput
 from ucan.generators import Fixed
@@ -89,7 +91,7 @@ class SmoothedTable:
         ``budget`` says how much each column may change at ε = 1 ("income=5%,age=1"; a percentage is of its median size in the
         training table).
         """
-        chosen = list(range(len(self.table))) if indices is None else list(indices)
+        chosen = self._rows(indices)
         if budget is not None:
             options["budget"] = self.table.budget(as_amounts(budget, "--budget"))
         found: dict[int, Certificate | Abstention] = {}
@@ -97,6 +99,21 @@ class SmoothedTable:
             outcomes = self.smoothed.holding(held).certify(self.table.batch(group)[0], **options)
             found |= dict(zip(group, outcomes, strict=True))
         return [self.answer_of(index, found[index]) for index in chosen]
+
+    def _rows(self, indices: Sequence[int] | None) -> list[int]:
+        """The numbers of the rows asked for; refuses anything else."""
+        count = len(self.table)
+        if indices is None:
+            return list(range(count))
+        if is_table(indices) or not all(isinstance(i, Integral) for i in indices):
+            raise InvalidInput(
+                f"certify takes numbers of rows of {self.table.name}, from 0, not the rows: for other rows, make another "
+                "SmoothedTable with ucan.Table(rows, …)."
+            )
+        beyond = next((i for i in indices if not -count <= i < count), None)
+        if beyond is not None:
+            raise InvalidInput(f"row {beyond}: {self.table.name} has rows 0 to {count - 1}.")
+        return [int(i) for i in indices]
 
     def answer_of(self, index: int, outcome: Certificate | Abstention) -> RowAnswer:
         """An outcome with the names of its row, its columns and its classes."""

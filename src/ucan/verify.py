@@ -44,11 +44,12 @@ LEAST = 100
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its name, whether it passed, and details."""
+    """One check: its name, whether it passed, and details. ``confirmed`` False: nothing was found wrong, nor right."""
 
     name: str
     passed: bool
     detail: str
+    confirmed: bool = True
 
 
 @dataclass(frozen=True)
@@ -330,7 +331,7 @@ def _precision_check(certificate: Certificate, g: SmoothedClassifier, x: torch.T
 def _model_check(claimed: str | None, mine: str | None) -> Check:
     """Whether the model is the certified one; a model without an identity never matches."""
     if claimed is None and mine is None:
-        return Check("weights", True, "not compared: neither the certificate nor this classifier identifies its model")
+        return Check("weights", True, "neither the certificate nor this classifier identifies its model", False)
     if claimed is None:
         return Check("weights", False, "the certificate does not identify its model")
     if mine is None:
@@ -378,7 +379,7 @@ def _uniform_check(evidence: Evidence) -> tuple[Check, ...]:
         return ()
     number = f"the uniform number {evidence.uniform:.6f} of the bound"
     if evidence.seed is None:
-        return (Check("uniform", True, f"{number} is from a secret seed: that it was not chosen is not confirmed"),)
+        return (Check("uniform", True, f"{number} is from a secret seed, so that it could be chosen", False),)
     key = Stream(
         evidence.seed, evidence.input_hash, "estimate"
     ).key  # of another phase there would be many to choose from
@@ -547,7 +548,7 @@ def _scope(
         refusal = f"{noise.line} noise is not known to be the same for every input: the scope is frozen, not pipeline"
         return Check("scope", False, refusal), x
     if stated and certificate.scope == "pipeline":
-        return Check("scope", True, f"not confirmed: this is about {STATED}, and the pipeline's noise was not given"), x
+        return Check("scope", True, f"this is about {STATED}, and the pipeline's noise was not given", False), x
     return Check("scope", True, SCOPES[certificate.scope]), x
 
 

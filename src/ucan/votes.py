@@ -171,19 +171,19 @@ class Classifier:
     """Any callable that maps a batch to logits or to class indices, made to answer with valid class indices.
 
     The answer for a batch is an int64 tensor; ``num_classes`` stands for an invalid vote (NaN logits, or an index out
-    of range), which counts for no class.
+    of range), which counts for no class. ``assumed``: nobody gave the number of classes, which an error then says.
     """
 
     has_logits: ClassVar[bool] = True  # a model's output (n, num_classes) in floating point is logits of classes
 
-    def __init__(self, model: Callable[[torch.Tensor], Any], num_classes: int) -> None:
+    def __init__(self, model: Callable[[torch.Tensor], Any], num_classes: int, assumed: bool = False) -> None:
         whole = isinstance(num_classes, Integral) and not isinstance(num_classes, bool)
         if not callable(model):
             raise ModelError(f"the model must be callable on a batch of inputs, got {type(model).__name__}.")
         if not whole or num_classes < 2:
             raise InvalidInput(f"num_classes must be a whole number of at least 2, got {num_classes!r}.")
         self.model = model
-        self.num_classes = int(num_classes)
+        self.num_classes, self.assumed = int(num_classes), assumed
 
     @property
     def keep(self) -> Keep:
@@ -296,19 +296,29 @@ class Classifier:
             )
         if output.shape[1] != self.num_classes:
             raise ModelError(
-                f"the model answers with {output.shape[1]} logits, but num_classes is {self.num_classes}: "
-                f"use num_classes={output.shape[1]} (on the command line --classes)."
+                f"the model answers with {output.shape[1]} logits, but num_classes is {self.num_classes}"
+                f"{', the default' if self.assumed else ''}: use num_classes={output.shape[1]} (on the command line "
+                f"--classes)."
             )
         return torch.where(output.isnan().any(1), self.num_classes, output.argmax(1))
 
 
 def as_answer(output: Any) -> torch.Tensor:
-    """What a model answered, as a tensor."""
+    """What a model answered, as a tensor: itself, the logits of a record, or those in a tuple where only one can be meant."""
     if isinstance(output, torch.Tensor):
         return output
     inner = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
     if isinstance(inner, torch.Tensor):  # Hugging Face's models
         return inner
+    if isinstance(output, tuple | list):
+        found = [part for part in output if isinstance(part, torch.Tensor) and part.ndim in (1, 2)]
+        if len(found) == 1:
+            return found[0]
+        if len(found) > 1:
+            raise ModelError(
+                f"the model answers with a {type(output).__name__} of {len(found)} tensors that could be its logits: wrap "
+                "it in a function, or in a module, that gives the logits alone, such as lambda batch: model(batch)[0]."
+            )
     try:
         return torch.as_tensor(output)
     except (TypeError, ValueError, RuntimeError) as error:

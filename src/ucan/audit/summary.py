@@ -131,13 +131,14 @@ def in_words(summary: Summary) -> list[str]:
         lines.append(
             "Scope registry: the guarantee is about the classifier with its registry, and a copy of it was attacked, also by "
             "enrolling inputs around each region; nothing was enrolled in the registry itself. Without "
-            "the registry the pipeline has no such guarantee (docs/registry.md)."
+            "the registry the pipeline has no such guarantee (documentation page “A classifier with a memory”)."
         )
     elif summary.scope == "frozen" and "live" in summary.broken:
         lines.append(
             "Scope frozen: each certificate is about the classifier whose noise was computed at its input and frozen. Breaks "
             "on the live pipeline, which recomputes the noise from the attacked input, are not a bug: the guarantee does not "
-            "cover it. Do not rely on these radii for a deployed pipeline (docs/scopes.md)."
+            "cover it. Do not rely on these radii for a deployed pipeline "
+            "(documentation page “Whose guarantee it is”)."
         )
     if summary.is_bug:
         kept = sum(a.recertified is None for a in summary.bugs)
@@ -145,7 +146,8 @@ def in_words(summary: Summary) -> list[str]:
         why += f"; {kept} answers changed inside a stored region" if kept else ""
         lines.append(
             f"BUG: {why}; {summary.covered_breaks} claims broke where the guarantee covers them, and chance explains at "
-            f"most {summary.allowed}. The radius, the noise, the votes or the registry is wrong (docs/audit.md)."
+            f"most {summary.allowed}. The radius, the noise, the votes or the registry is wrong "
+            f"(documentation page “The auditor”)."
         )
     elif summary.covered_breaks:
         lines.append(

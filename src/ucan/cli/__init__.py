@@ -56,7 +56,15 @@ def _usage() -> Iterator[None]:
         if getattr(error, "exit_code", None) != 2 or context is None or "Help" in type(error).__name__:
             raise
         said = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
+        said += _meant(said, context)
         raise InvalidInput(f"{said}. See `{context.command_path} --help`.") from error
+
+
+def _meant(said: str, context: Any) -> str:
+    """For one dash too few: the option that was meant, as the end of the message."""
+    tried = said.rpartition(" ")[2]
+    known = {name for parameter in context.command.params for name in parameter.opts}
+    return f", but there is -{tried}" if f"-{tried}" in known else ""
 
 
 app = typer.Typer(

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 def ask(
     question: Annotated[
-        str, typer.Argument(help="`regression`, `top-k`, `confidence`, `labels` or `segmentation` (docs/tasks.md).")
+        str,
+        typer.Argument(
+            help="`regression`, `top-k`, `confidence`, `labels` or `segmentation` (documentation page “Other questions than "
+            "one class”)."
+        ),
     ],
     model: words.ModelOption,
     source: words.DataOption,

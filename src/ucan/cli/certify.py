@@ -158,13 +158,14 @@ def _bound(name: str | None, stop: str | None) -> Any:
 
 def planned_in_words(planned: Planned) -> str:
     """Describe a dry run: inputs, samples and time."""
+    from ucan.arithmetic import arithmetic_name
     from ucan.cli.progress import duration
 
     left = planned.inputs - planned.done
     lines = [
         f"All checks passed. {words.counted(left, 'input')} left, {planned.samples:,} samples each, about "
         f"{planned.rate:,.0f} samples a second: {duration(planned.seconds)}, less if sampling stops early.",
-        f"Results would go to {planned.run}. Arithmetic {planned.arithmetic}.",
+        f"Results would go to {planned.run}. Arithmetic {arithmetic_name(planned.arithmetic)}.",
     ]
     if planned.class_names:
         lines.append(f"Classes: {', '.join(planned.class_names[:10])}{', …' if len(planned.class_names) > 10 else ''}.")
@@ -205,8 +206,13 @@ def in_words(done: Certified) -> str:
         f"{words.counted(done.inputs, 'input')}: {share}; {words.counted(done.abstained, 'abstention')}.\n{early}"
         f"{_rows(done)}{_ceiling(done)}"
         f"{words.scope_in_words(done.scope)}\n{_changes(done.arithmetic)}"
-        f"Results: {done.tsv} (run folder {done.run})"
+        f"Results: {done.tsv} (run folder {done.run}){_files(done)}"
     )
+
+
+def _files(done: Certified) -> str:
+    """Name the folder of the certificates' files, if they were asked for."""
+    return "" if done.certificates is None else f"\nCertificates, one file an input: {done.certificates}"
 
 
 def _rows(done: Certified) -> str:
@@ -227,7 +233,9 @@ def _ceiling(done: Certified) -> str:
 
 def _changes(arithmetic: str) -> str:
     """Say for which changes the guarantee holds, if not for all; one line."""
-    from ucan.arithmetic import changes_in_words
+    from ucan.arithmetic import arithmetic_name, changes_in_words
 
     said = changes_in_words(arithmetic)
-    return f"Arithmetic {arithmetic}: it holds {said}, and is sound in floating point.\n" if said else ""
+    return (
+        f"Arithmetic {arithmetic_name(arithmetic)}: it holds {said}, and is sound in floating point.\n" if said else ""
+    )

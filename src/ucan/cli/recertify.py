@@ -40,8 +40,8 @@ def recertify(
     """Certify a quantised, compiled or retrained classifier with few votes, from the certificates of the old one.
 
     Both classifiers vote on the same noise. What the new one loses is bounded and subtracted, at the same α
-    (docs/recertify.md). Where the old certificate is nearly sure, fresh votes are drawn instead. Law, noise and classes must
-    be those of the run.
+    (documentation page “When the model changes: certificates from votes in pairs”). Where the old certificate is nearly
+    sure, fresh votes are drawn instead. Law, noise and classes must be those of the run.
 
     Examples:
     `ucan recertify runs/mine --precision bf16`

@@ -120,7 +120,8 @@ def serve(
         if service.scope == "frozen":
             print(
                 "ucan: scope frozen: each guarantee is about the classifier whose noise is held at that input, and not about "
-                "this service, which computes noise anew. --registry makes it hold (docs/registry.md).",
+                "this service, which computes noise anew. --registry makes it hold "
+                "(documentation page “A classifier with a memory”).",
                 file=sys.stderr,
             )
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

@@ -13,9 +13,11 @@ from ucan.cli.progress import Shown
 
 if TYPE_CHECKING:
     from ucan.certificate import Certificate
+    from ucan.errors import DoesNotFollow
     from ucan.replay import Replay
     from ucan.runs.ask_verify import VerifiedAnswer
     from ucan.runs.verify import Verified
+    from ucan.verify import Check
 
 UNDRAWN = " Its votes were not drawn again, as --replay asks: that these are its own counts is not checked."
 
@@ -75,7 +77,8 @@ def verify(
 ) -> None:
     """Check a certificate against the deployed classifier, and test it with fresh samples.
 
-    The noise is that of the trained run, or the one given by --law, --scale, --exponent and --noise. Without either,
+    --model is what is deployed: a trained run, a model as for `ucan certify`, or a run of `ucan certify`, whose model is then
+    taken. The noise is that of the trained run, or the one given by --law, --scale, --exponent and --noise. Without either,
     the verdict is about the noise that the certificate states, and confirms no pipeline.
 
     Exit codes: 0, no check failed, which is not a proof of the claim; 1, a check failed; 2, the claim could not be
@@ -120,13 +123,18 @@ def verify(
         seed=seed,
         replay=again,
     )
+    from ucan.errors import DoesNotFollow
     from ucan.runs.ask_verify import is_answer, verify_asked
 
-    if is_answer(certificate):
-        asked = verify_asked(job, Shown("verifying", quiet, kept=""))
-        _show_answer(asked, str(certificate), as_json)
-        raise typer.Exit(_code(asked))
-    done = run(job, Shown("verifying", quiet, kept=""))
+    try:
+        if is_answer(certificate):
+            asked = verify_asked(job, Shown("verifying", quiet, kept=""))
+            _show_answer(asked, str(certificate), as_json)
+            raise typer.Exit(_code(asked))
+        done = run(job, Shown("verifying", quiet, kept=""))
+    except DoesNotFollow as error:  # no votes are needed to see that this claim is false
+        _show_contradiction(error, str(certificate), as_json)
+        raise typer.Exit(1) from error
     if as_json:
         typer.echo(json.dumps({"certificate": str(certificate), **done.to_dict()}))
     else:
@@ -139,13 +147,28 @@ def _code(done: Verified | VerifiedAnswer) -> int:
     return 1 if not done.stands else 2 if done.undrawn else 0
 
 
+def _show_contradiction(error: DoesNotFollow, name: str, as_json: bool) -> None:
+    """Show the verdict on a record whose fields contradict each other."""
+    if as_json:
+        check = {"name": error.field, "passed": False, "detail": str(error)}
+        typer.echo(json.dumps({"certificate": name, "stands": False, "checks": [check]}))
+        return
+    typer.echo(f"FAIL {error.field}: {error}")
+    typer.echo(f"The claim does not stand ({error.field}): the record contradicts itself, and no votes were drawn.")
+
+
+def _mark(check: Check) -> str:
+    """How a check is marked: what was not confirmed is not marked as in order."""
+    return "FAIL" if not check.passed else "ok  " if check.confirmed else "not confirmed"
+
+
 def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
     """Show the verdict on the answer to another question."""
     if as_json:
         typer.echo(json.dumps({"certificate": name, **done.to_dict()}))
         return
     for check in done.verdict.checks:
-        typer.echo(f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}")
+        typer.echo(f"{_mark(check)} {check.name}: {check.detail}")
     if done.undrawn:
         typer.echo("not checked replay: its seed is secret")
     failed = ", ".join(check.name for check in done.verdict.checks if not check.passed)
@@ -162,7 +185,7 @@ def _show(done: Verified) -> None:
 
     record, verdict, redrawn = done.certificate, done.verdict, done.replay
     for check in verdict.checks:
-        typer.echo(f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.detail}")
+        typer.echo(f"{_mark(check)} {check.name}: {check.detail}")
     if redrawn is not None:
         mark = "FAIL" if not redrawn.stands else "ok  " if redrawn.drawn else "not checked"
         typer.echo(f"{mark} replay: {redrawn.outcome}: {redrawn.detail}{_chosen(redrawn)}")
@@ -185,7 +208,8 @@ def _show(done: Verified) -> None:
     elif verdict.stands:
         typer.echo(
             f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since the noise of the pipeline was "
-            f"not given: give the trained run as --model, or --law, --scale and --noise. {weak}"
+            f"not given: give the trained run as --model, or --law, --scale and --noise (for a table --train or --sigma). "
+            f"{weak}"
         )
     else:
         failed = ", ".join(check.name for check in verdict.checks if not check.passed)

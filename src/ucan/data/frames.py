@@ -146,7 +146,9 @@ def _read_csv(path: Path) -> Frame:
         raise InvalidInput(f"{path}: the first line holds numbers instead of column names: add a line of names.")
     wrong = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
     if wrong is not None:
-        raise InvalidInput(f"{path}: row {wrong} has {len(rows[wrong])} cells, but there are {len(header)} columns.")
+        raise InvalidInput(
+            f"{path}: row {wrong - 1} (from 0) has {len(rows[wrong])} cells, but there are {len(header)} columns."
+        )
     cells = [[cell.strip() for cell in column] for column in zip(*rows[1:], strict=True)]
     return Frame(path.name, tuple(_of_texts(n, c, path.name) for n, c in zip(header, cells, strict=True)))
 
@@ -241,7 +243,7 @@ def _of_texts(name: str, cells: list[str], title: str) -> RawColumn:
     other = numeric.index(False)
     if sum(numeric) >= MEANT * len(cells) and not any(CODE.fullmatch(cell) for cell in cells):
         raise InvalidInput(
-            f"{title}: column {name!r} holds numbers, except {cells[other]!r} in row {other + 1}: correct it, or make the "
+            f"{title}: column {name!r} holds numbers, except {cells[other]!r} in row {other} (from 0): correct it, or make the "
             f"whole column texts."
         )
     return RawColumn(name, texts=tuple(cells))
@@ -265,8 +267,8 @@ def _is_missing(value: Any) -> bool:
 
 
 def _missing(title: str, column: str, row: int, count: int, value: Any) -> InvalidInput:
-    others = f", and {count - 1:,} more rows" if count > 1 else ""
+    others = f", like {count - 1:,} other row{'s' if count > 2 else ''}" if count > 1 else ""
     what = "is infinite" if isinstance(value, float) and value in (np.inf, -np.inf) else "has no value"
     return InvalidInput(
-        f"{title}: row {row + 1}{others} {what} in column {column!r}: fill it in, or leave the row or the column out."
+        f"{title}: row {row} (from 0) {what} in column {column!r}{others}: fill it in, or leave the row or the column out."
     )

@@ -124,11 +124,13 @@ class InMemory(Labelled):
     ) -> None:
         self.name, self.unit = name, unit
         self.names = None if names is None else tuple(map(str, names))
-        self.images = _check_images(_as_tensor(images, name), name, unit)
+        self.images = _check_images(_as_tensor(images, name, "images"), name, unit)
         whole = unit is not None and not self.images.is_floating_point()
         self.step = 1.0 if whole else BYTE if self.images.dtype == torch.uint8 else step
         count = len(self.images)
-        self.labels = torch.full((count,), UNKNOWN) if labels is None else _check_labels(_as_tensor(labels, name), name)
+        self.labels = (
+            torch.full((count,), UNKNOWN) if labels is None else _check_labels(_as_tensor(labels, name, "labels"), name)
+        )
         self.classes = None if classes is None else tuple(classes)
         if self.names is not None and len(self.names) != count:
             raise InvalidInput(f"{name} has {count} inputs but {len(self.names)} names: give one name per input.")
@@ -359,12 +361,16 @@ def _pictures(folder: Path) -> list[Path]:
     )
 
 
-def _as_tensor(values: torch.Tensor | np.ndarray | Sequence[int], name: str) -> torch.Tensor:
+def _as_tensor(values: torch.Tensor | np.ndarray | Sequence[int], name: str, what: str) -> torch.Tensor:
     if isinstance(values, torch.Tensor):
         return values
     array = np.asarray(values)
     if array.dtype.kind not in "uif":
-        raise InvalidInput(f"{name}: images and labels must be numbers, got an array of {array.dtype}.")
+        texts = array.dtype.kind in "US" and what == "labels"
+        advice = (
+            ": number the classes from 0, names, labels = numpy.unique(labels, return_inverse=True)" if texts else ""
+        )
+        raise InvalidInput(f"{name}: {what} must be numbers, got an array of {array.dtype}{advice}.")
     # torch needs native byte order, positive strides and writable memory.
     return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 
@@ -408,6 +414,7 @@ def _check_images(images: torch.Tensor, name: str, unit: str | None = None) -> t
         )
     raise InvalidInput(
         f"{name}: images{list(first)} is {images[first].item():g}, but pixels must be finite and within [0, 1]: "
-        'divide by the largest possible value (such as 255), or, if they are no pixels, name their unit (unit="mm", on the '
-        "command line --unit mm)."
+        "divide by the largest possible value (such as 255). If they were normalised for the model, give the pixels and put "
+        "the normalisation into the model (on the command line --normalise). If they are no pixels, name their unit "
+        '(unit="mm", on the command line --unit mm).'
     )

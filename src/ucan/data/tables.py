@@ -146,9 +146,9 @@ class Table(Labelled):
         rest = [column.name for column in self.varying if column.name not in amounts]
         if rest and self.train is None:
             raise InvalidInput(
-                f"nothing says how large the noise of {_listed(rest)} should be: give a training table (--train), whose "
-                f'spread is taken, or --sigma "{rest[0]}=…" in the column\'s own unit. It is never taken from the rows '
-                "that are certified."
+                f"nothing says how large the noise of {_listed(rest)} should be: give a training table (ucan.Table's "
+                f'train=, on the command line --train), whose spread is taken, or "{rest[0]}=…" in the column\'s own unit '
+                f"(sigma=, on the command line --sigma). It is never taken from the rows that are certified."
             )
         found = {name: SHARE * self.spread(name) for name in rest}
         for name, amount in amounts.items():
@@ -180,7 +180,10 @@ class Table(Labelled):
 
     def _training(self, name: str) -> np.ndarray:
         if self.train is None:
-            raise InvalidInput(f"a percentage of {name} is of what it holds in a training table: give one (--train).")
+            raise InvalidInput(
+                f"a percentage of {name} is of what it holds in a training table: give one (train=, on the "
+                "command line --train)."
+            )
         values = self.train.column(name, "train").numbers
         assert values is not None, "texts do not vary"
         return values
@@ -195,7 +198,7 @@ class Table(Labelled):
             if known[name].held:
                 raise InvalidInput(
                     f"{option}: {name} is held ({known[name].held}), so that no certificate covers a change of it; let it vary "
-                    f"(--vary {name}) first."
+                    f"first (vary={[name]!r}, on the command line --vary {name})."
                 )
         return given
 

@@ -174,7 +174,7 @@ class Generator(nn.Module):
         if not plain and own.perturb_on_grid is Generator.perturb_on_grid:
             raise InvalidInput(
                 f"{self.describe()} does not draw x + μ + Σε: implement perturb_on_grid and grid_error for it "
-                "(docs/arithmetic.md), or leave step= out (on the command line --arithmetic real)."
+                "(documentation page “Sound arithmetic”), or leave step= out (on the command line --arithmetic real)."
             )
 
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:

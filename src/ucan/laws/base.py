@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
+from ucan.choices import check_norm
 from ucan.choices import norm_name as norm_name
 from ucan.errors import InvalidInput, UnsupportedNorm
 
@@ -216,8 +217,8 @@ class Law(ABC):
     def _unbounded(self) -> InvalidInput:
         return InvalidInput(
             f"{type(self).__name__} has no draws in float64 with a proven error, which a step needs: implement uniforms, "
-            "unit_parts and draw_error for it (docs/arithmetic.md), or leave step= out (on the command line --arithmetic "
-            "real)."
+            "unit_parts and draw_error for it (documentation page “Sound arithmetic”), or leave step= out (on the "
+            "command line --arithmetic real)."
         )
 
     # --- the hooks ---
@@ -248,7 +249,7 @@ class Law(ABC):
         """``shifted`` before it is clipped to [0, p]. Must never exceed the truth, rounding included."""
         raise InvalidInput(
             f"{type(self).__name__} noise has no known bound on the probability of a set after a shift, which is needed "
-            f"here: implement _shifted for it (docs/laws.md), or use another law."
+            f"here: implement _shifted for it (documentation page “Adding a noise law”), or use another law."
         )
 
     def _box_factor(self, p_a: float, p_b: float, scaled_budget: Array) -> float:
@@ -264,10 +265,12 @@ class Law(ABC):
         """The dimension, checked with the norm; without one any, if that makes no difference."""
         if norm not in self.norms:
             if not isinstance(norm, Real):
-                raise InvalidInput(f"norm must be 1, 2 or math.inf, got {norm!r}.")
+                check_norm(norm)
             known = ", ".join(norm_name(q) for q in self.norms)
+            first = "inf" if self.norms[0] == math.inf else f"{self.norms[0]:g}"
             raise UnsupportedNorm(
-                f"{type(self).__name__} noise has no known radius against {norm_name(norm)}; it has one against {known}."
+                f"{type(self).__name__} noise has no known radius against {norm_name(norm)}; it has one against {known}. Use "
+                f"norm={'math.inf' if first == 'inf' else first} (on the command line --norm {first}), or another law."
             )
         if dim is None:
             high, low = np.array(0.75), np.array(0.25)

@@ -30,7 +30,7 @@ class Adapted:
 
 
 class Logits(nn.Module):
-    """Returns the logits of a module that returns a record with logits (Hugging Face), or a tuple that starts with them."""
+    """Returns the logits of a module that returns a record with logits (Hugging Face), or a tuple that holds them."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -124,16 +124,11 @@ def _asked(model: Any, x: torch.Tensor) -> Any:
 
 
 def _logits(output: Any) -> Any:
-    """The logits in a module's output; the output itself if it is not a record."""
-    if isinstance(output, torch.Tensor):
+    """The logits in a module's output; the output itself if it is neither a record nor a tuple of tensors."""
+    if isinstance(output, tuple | list) and not any(isinstance(part, torch.Tensor) for part in output):
         return output
-    if isinstance(output, dict) and "logits" in output:
-        return output["logits"]
-    if hasattr(output, "logits"):
-        return output.logits
-    if isinstance(output, tuple | list) and output and isinstance(output[0], torch.Tensor) and output[0].ndim >= 1:
-        return output[0]
-    return output
+    held = isinstance(output, dict | tuple | list) or hasattr(output, "logits")
+    return as_answer(output) if held else output
 
 
 def _two_classes(model: Any, x: torch.Tensor) -> Adapted:

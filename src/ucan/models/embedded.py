@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ucan.errors import InvalidInput, ModelError
+from ucan.estimators import known_classes
 from ucan.generators import Fixed
 from ucan.held import Held, check_evaluating
 from ucan.scales import BlockDiagonal
@@ -83,6 +84,7 @@ class AtTokens(nn.Module):
             self.register_buffer(f"given_{name}", inputs[name].detach().clone())
         shown = hashlib.sha256(tokens.detach().cpu().long().numpy().tobytes()).hexdigest()[:16]
         self.held = Held((WORDS,), (shown,))
+        self.num_classes = known_classes(source.model)  # as of a Hugging Face model; None if it states none
         self.training = False
 
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:

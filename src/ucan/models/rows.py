@@ -59,7 +59,7 @@ class TableModel(Rows):
         """
         estimator = as_estimator(model)
         if estimator is None:
-            count = num_classes or (len(class_names) if class_names else None) or known_classes(model, 0) or None
+            count = num_classes or (len(class_names) if class_names else None) or known_classes(model)
             count = count or (len(table.classes) if table.classes is not None else None)
             return cls(model, table.columns, count, model_id), table.for_model(None, class_names)
         if class_names is not None and len(class_names) != estimator.num_classes:

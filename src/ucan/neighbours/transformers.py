@@ -65,7 +65,8 @@ def _processor(pipe: Any) -> Any:
     if getattr(pipe, "task", None) != "image-classification" or not isinstance(pipe.model, nn.Module):
         raise ModelError(
             f"a pipeline of the task {getattr(pipe, 'task', type(pipe).__name__)!r} cannot be smoothed by noise on its input: "
-            "give one of image-classification. Text is made of tokens, to which no noise can be added."
+            "give one of image-classification. No noise can be added to the tokens of a text, but to their embeddings: "
+            "ucan.models.Embedded(pipe.model)."
         )
     return pipe.image_processor
 

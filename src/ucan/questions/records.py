@@ -9,7 +9,7 @@ from typing import Any
 from ucan.certificate import Abstention, Certificate, Level, Prediction, budget_from_json, region_from_json
 from ucan.certificate import from_dict as class_from_dict
 from ucan.choices import norm_from_json
-from ucan.errors import InvalidInput, UcanError
+from ucan.errors import DoesNotFollow, InvalidInput, UcanError
 from ucan.evidence import Evidence
 from ucan.questions.confidence import Confident
 from ucan.questions.decisions import Decided
@@ -41,8 +41,9 @@ def from_dict(
         }
         found = kind.restored(shared, record, where)
         if found.budget_factor is not None and not record["budget_factor"] <= found.budget_factor * (1 + SLACK):
-            raise InvalidInput(
-                "this record's budget_factor does not follow from its region: it was changed or is damaged."
+            raise DoesNotFollow(
+                "this record's budget_factor does not follow from its region: it was changed or is damaged.",
+                "budget_factor",
             )
         return found
     except UcanError:

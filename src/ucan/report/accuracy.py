@@ -19,7 +19,7 @@ from ucan.report.figures import Line, accuracy_chart
 from ucan.report.markup import render
 from ucan.report.paint import LIGHT, PAGE, PAPER
 from ucan.report.runs import Run, by_norm, norm_slug
-from ucan.report.tables import SMALLEST, Table, comparison
+from ucan.report.tables import SEE, SMALLEST, Table, comparison
 from ucan.results.metrics import Measure
 from ucan.runs.read import SIGMA_AXIS
 
@@ -144,7 +144,7 @@ def _chart(by: Measure, group: Sequence[Run], lines: Sequence[Line]) -> Chart:
         (run, [(cell, mark and not run.refuted) for cell, mark in zip(cells[2:], best[2:], strict=True)])
         for run, (cells, best) in zip(group, table.lines(), strict=True)
     ]
-    notes = [words.replace("; see docs/scopes.md", "") for words in table.notes]
+    notes = [words.replace(SEE, "") for words in table.notes]
     return Chart(about, wide, narrow, f"{1.04 * most:.4g}", note, data, table, rows, notes)
 
 

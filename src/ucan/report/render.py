@@ -17,6 +17,8 @@ _LATEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "–": "--",
+    "“": "``",
+    "”": "''",
     "ℓ1": r"$\ell_1$",
     "ℓ2": r"$\ell_2$",
     "ℓ∞": r"$\ell_\infty$",

@@ -29,11 +29,11 @@ from ucan.runs.read import BUDGET_AXIS, IN_UNITS, SIGMA_AXIS, Run, distinct
 # An axis that ends below this shows nothing but 0: another one is offered first.
 SMALLEST = 1e-3
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
+SEE = "; see the documentation page “Whose guarantee it is”"
 SCOPE_NOTES = {
-    "frozen": "frozen: holds for the noise frozen at each input, not for a deployed pipeline that recomputes it; "
-    "see docs/scopes.md",
-    "registry": f"registry: holds for {guarantee('registry')}; see docs/scopes.md",
-    "unknown": f"unknown: {UNKNOWN_SCOPE}; see docs/scopes.md",
+    "frozen": f"frozen: holds for the noise frozen at each input, not for a deployed pipeline that recomputes it{SEE}",
+    "registry": f"registry: holds for {guarantee('registry')}{SEE}",
+    "unknown": f"unknown: {UNKNOWN_SCOPE}{SEE}",
 }
 
 

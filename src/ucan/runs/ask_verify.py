@@ -12,7 +12,7 @@ from ucan.questions.record import FORMAT, Answer
 from ucan.questions.records import load_json
 from ucan.runs.ask import smoothed_for
 from ucan.runs.progress import SILENT, Progress
-from ucan.runs.verify import VerifyJob, deployed_step, input_of
+from ucan.runs.verify import VerifyJob, deployed_step, input_of, with_model
 from ucan.verify import Verdict
 from ucan.verify_answer import verify_answer
 
@@ -47,7 +47,7 @@ def is_answer(path: str | Path) -> bool:
 
 def verify_asked(job: VerifyJob, progress: Progress = SILENT) -> VerifiedAnswer:
     """Compare an answer with the deployed model and noise, test it with fresh samples, and with ``replay`` draw it again."""
-    answer = load_json(job.certificate)
+    answer, job = load_json(job.certificate), with_model(job)
     if not isinstance(answer, Answer):
         raise InvalidInput(f"{job.certificate} is not the answer to a question.")
     if not job.states_noise:

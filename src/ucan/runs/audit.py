@@ -219,6 +219,11 @@ def _chosen(run: Run, min_radius: float, most: int | None) -> list[int]:
     large = ~columns["abstained"] & (columns["radius"] > 0) & (columns["radius"] >= min_radius)
     chosen: list[int] = columns["idx"][large].tolist()[:most]
     if not chosen:
+        if bool(columns["abstained"].all()):
+            raise InvalidInput(
+                f"all {len(columns['idx'])} inputs of {run.folder} abstained: there is no certificate to audit. Certify with "
+                "more samples (--n), or with less noise."
+            )
         raise InvalidInput(f"{run.folder} has no certificate with radius {min_radius:g} or more: nothing to audit.")
     return chosen
 

@@ -41,6 +41,7 @@ from ucan.tabular import RowAnswer
 
 # Number of a table's rows that a summary describes.
 SHOWN = 3
+CERTIFICATES = "certificates"  # the folder of certificates as files, inside the run's
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Certified:
     ``run`` is the run's folder and ``tsv`` the file of radii. Of ``inputs`` inputs ``labelled`` have a known class and
     ``abstained`` got no certificate. ``median_correct_radius`` is that of the correct certificates. ``scope``,
     ``arithmetic``, ``norm`` and ``budget`` say what the radii mean; ``stop`` is the stopping rule and ``mean_samples`` what
-    it used of ``n`` on average. ``class_names`` are the classes in the model's order.
+    it used of ``n`` on average. ``class_names`` are the classes in the model's order. ``certificates`` is the folder of the
+    certificates' files, if they were asked for.
     """
 
     run: Path
@@ -74,6 +76,7 @@ class Certified:
     class_names: tuple[str, ...] | None = None
     sheet: Path | None = None
     rows: tuple[RowAnswer, ...] = ()
+    certificates: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -96,6 +99,7 @@ class Certified:
             "at_ceiling": self.at_ceiling,
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
             **({} if self.sheet is None else {"answers": str(self.sheet)}),
+            **({} if self.certificates is None else {"certificates": str(self.certificates)}),
             **({"rows": [_row_to_dict(row) for row in self.rows]} if self.rows else {}),
         }
 
@@ -287,14 +291,14 @@ def _placed(work: Prepared, progress: Progress) -> Iterator[Deployed]:
 
 def write_certificates(store: Store, indices: Sequence[int]) -> None:
     """Write certificates that are missing because an earlier call was interrupted or did not ask for them."""
-    (store.folder / "certificates").mkdir(exist_ok=True)
+    (store.folder / CERTIFICATES).mkdir(exist_ok=True)
     for index in indices:
         if not _certificate_path(store, index).exists():
             save_json(store.outcome(index), _certificate_path(store, index))
 
 
 def _certificate_path(store: Store, index: int) -> Path:
-    return store.folder / "certificates" / f"{index}.json"
+    return store.folder / CERTIFICATES / f"{index}.json"
 
 
 def _summary(store: Store, work: Prepared) -> Certified:
@@ -321,6 +325,7 @@ def _summary(store: Store, work: Prepared) -> Certified:
         class_names=work.class_names,
         sheet=work.folder / SHEET if has_sheet(data) else None,
         rows=tuple(row_answers(store, data, SHOWN)) if isinstance(data, Table) else (),
+        certificates=work.folder / CERTIFICATES if work.job.certificates else None,
     )
 
 

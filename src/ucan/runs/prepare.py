@@ -107,6 +107,7 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
             "a radius over columns with different units is meaningless: stop at a percentage, or give a --budget."
         )
     plan = CertifyPlan(job.n0, job.n, job.alpha, norm, 0, job.batch_size, job.bound, stop, family=family, budget=budget)
+    plan.check_enough()
     plan = replace(g.counting(plan), block=_begun_block(folder))
     g.holding(selection.held()).check_inputs(first, plan.norm)
     selection.check(g.num_classes)

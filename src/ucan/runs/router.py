@@ -17,7 +17,7 @@ from ucan.threshold import Threshold
 SETTINGS = ("model", "weights", "law", "scale", "exponent", "noise", "model_id", "precision", "normalise")
 EXAMPLE = (
     "a router is a [selector] with a model, or threshold = τ (and veto = ν), and two or more [[expert]] tables, each with "
-    "a model and its noise (docs/router.md)"
+    "a model and its noise (documentation page “A certified router”)"
 )
 
 

@@ -18,14 +18,17 @@ from ucan.data.frames import is_table
 from ucan.data.images import BYTE
 from ucan.data.single import is_single, load_picture_or_array
 from ucan.errors import InvalidInput
-from ucan.models import load_model
+from ucan.models.adapt import adapt
 from ucan.models.rows import TableModel
+from ucan.places import found, found_model
 from ucan.registry import Registry
 from ucan.replay import Replay, replay
+from ucan.results.store import RESULTS
 from ucan.routed import Deployed, single
 from ucan.runs.build import loaded, routed_of, settle, smoothed_of
 from ucan.runs.jobs import Pipeline, Selection, TableOptions, dataset_of
 from ucan.runs.progress import SILENT, Progress
+from ucan.runs.read import Run
 from ucan.runs.router import is_router
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run
@@ -102,7 +105,7 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
     Returns:
         The certificate with the verdict, and the replay if requested.
     """
-    record = load_json(job.certificate)
+    record, job = load_json(job.certificate), with_model(job)
     if not isinstance(record, Certificate):
         raise InvalidInput(
             f"{job.certificate} is an abstention or a prediction, not a certificate: it has no region to verify."
@@ -114,7 +117,7 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
     else:
         x, declared, data_hash = input_of(job, record.region.shape)
         x = x[None].to(where)
-        g = _deployed(job, record, x, declared) if job.states_noise else _as_stated(job, record, where)
+        g = _deployed(job, record, x, declared) if job.states_noise else _as_stated(job, record, x)
     if job.registry is not None and not Path(job.registry).is_file():
         raise InvalidInput(f"there is no registry {job.registry}.")
     samples = record.evidence.n if job.n is None else job.n
@@ -162,10 +165,32 @@ def _deployed(job: VerifyJob, record: Certificate, x: torch.Tensor, declared: fl
     return smoothed_of(replace(job, classes=classes), x, step)
 
 
-def _as_stated(job: VerifyJob, record: Certificate, where: torch.device) -> SmoothedClassifier:
+def with_model(job: VerifyJob) -> VerifyJob:
+    """The job, with the model of a run of ``ucan certify`` in place of the run, if that is what was given as the model.
+
+    Only its model is taken: the noise that such a run states is that of whoever issued the certificate.
+    """
+    folder = Path(job.spec or "")
+    if job.spec is None or is_trained_run(job.spec) or not (folder / RESULTS).is_file():
+        return job
+    run = Run.open(folder)
+    known = run.config.model
+    if known.spec is None:
+        raise InvalidInput(f"{folder} was made in Python and does not name its model: give the model with --model.")
+    weights = None if known.weights is None else found(known.weights, run.base)
+    return replace(
+        job,
+        model=found_model(known.spec, run.base),
+        weights=weights if job.weights is None else job.weights,
+        model_id=known.model_id if job.model_id is None else job.model_id,
+        normalise=known.normalise if job.normalise is None else job.normalise,
+    )
+
+
+def _as_stated(job: VerifyJob, record: Certificate, x: torch.Tensor) -> SmoothedClassifier:
     """The model under the noise as the certificate states it."""
-    evidence, classes, model = record.evidence, len(record.evidence.counts), job.model
-    f = load_model(model, job.weights, classes, where, record.region.shape) if isinstance(model, str) else model
+    evidence, classes = record.evidence, len(record.evidence.counts)
+    f = adapt(loaded(replace(job, classes=classes), x.device, record.region.shape), x, classes).model
     noise, step = verification.noise_of(record), step_of(evidence.arithmetic)
     return SmoothedClassifier(f, evidence.law, noise, classes, model_id=job.model_id, step=step)
 

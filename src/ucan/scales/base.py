@@ -67,7 +67,8 @@ class Scale(ABC):
     def _unbounded(self) -> InvalidInput:
         return InvalidInput(
             f"{type(self).__name__} cannot be applied with a proven error, which a step needs: implement apply_bounded and "
-            "row_bounds for it (docs/arithmetic.md), or leave step= out (on the command line --arithmetic real)."
+            "row_bounds for it (documentation page “Sound arithmetic”), or leave step= out (on the command line "
+            "--arithmetic real)."
         )
 
     def apply_(self, z: torch.Tensor) -> None:

@@ -189,7 +189,7 @@ class NoiseSource:
         if type(self.generator).perturb is not Generator.perturb:
             raise InvalidInput(
                 f"{self.generator.describe()} implements perturb, so its draws cannot be kept: implement draw and place "
-                f"instead (docs/extending.md)."
+                f"instead (documentation page “Extending UCAN”)."
             )
 
 
