@@ -304,9 +304,9 @@ def test_one_logit_heads_and_torchscript(tmp_path, capsys, monkeypatch):
     (tmp_path / "heads.py").write_text(
         "import torch\nfrom torch import nn\n"
         "torch.manual_seed(0)\n"
-        "net = nn.Sequential(nn.Flatten(), nn.Linear(4, 1)).eval()\n"
+        "net = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))\n"
         "net[1].weight.data.fill_(1.0); net[1].bias.data.fill_(-2.0)\n"
-        "sure = nn.Sequential(nn.Flatten(), nn.Linear(4, 1), nn.Sigmoid()).eval()\n"
+        "sure = nn.Sequential(nn.Flatten(), nn.Linear(4, 1), nn.Sigmoid())\n"
     )
     words = ("certify", "--data", "data.npz", "--n", "100", "--n0", "20", "--scale", "0.1", "--json", "-q")
     code, out, err = ran(capsys, monkeypatch, *words, "--model", "heads:net", "-o", "a")

@@ -282,7 +282,7 @@ def test_a_large_input_is_certified_in_bounded_memory(tmp_path):
         g = SmoothedClassifier(lambda b: (b.flatten(1)[:, 0] > -1).long(), Gaussian(scale=1.0), None, 2)
         g.certify(torch.zeros(1, 1, 8, 8), n=100)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        (c,) = g.certify(torch.zeros(1, 1, 2900, 2900), n0=4, n=8, alpha=0.01)
+        (c,) = g.certify(torch.zeros(1, 1, 2900, 2900), n0=4, n=8)
         print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, c.evidence.block)
         """
     )

@@ -81,10 +81,6 @@ REFUSED = {
         lambda: adapt(Answering((512,)), X[:1]),
         "2 tensors that could be its logits",
     ),
-    "too few votes": (
-        lambda: g().certify(X, n=5),
-        "no certificate is possible with n = 5 at α = 0.001, even if every vote agrees: use at least n = 10",
-    ),
 }
 
 
@@ -112,7 +108,7 @@ def test_the_least_n_is_the_least_with_which_all_votes_prove_something(bound: An
     level = alpha / family / (2 if bound == "two-class" else 1)
     least = next(n for n in range(1, 100) if level ** (1 / n) > 0.5)
     CertifyPlan(n=least, alpha=alpha, bound=bound, family=family).check_enough()
-    with pytest.raises(InvalidInput, match=f"use at least n = {least} "):
+    with pytest.raises(InvalidInput, match=rf"use at least n = {least}\."):
         CertifyPlan(n=least - 1, alpha=alpha, bound=bound, family=family).check_enough()
     constant = ucan.SmoothedClassifier(lambda batch: torch.zeros(len(batch)).long(), LAW, num_classes=2)
     (c,) = constant.certify(X[:1], n=least, alpha=alpha, bound=bound, family=family)

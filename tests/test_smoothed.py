@@ -324,7 +324,7 @@ def test_more_samples_extend_fewer():
     few, more = (counts(smoothed().certify(XS, n=n, batch_size=256)) for n in (1024, 2048))
     assert all((np.subtract(b, a) >= 0).all() for a, b in zip(few, more, strict=True))
     for n in (1, 20, 130, 1500):  # whatever n is, one vote more adds one vote
-        fewer, one_more = (counts(smoothed().certify(XS[:1], n=n + k, alpha=0.6))[0] for k in (0, 1))
+        fewer, one_more = (counts(smoothed().certify(XS[:1], n=n + k))[0] for k in (0, 1))
         assert sorted(np.subtract(one_more, fewer).tolist()) == [0, 0, 0, 1]
 
 
@@ -340,7 +340,7 @@ def test_the_size_of_a_forward_pass_changes_no_vote():
 @pytest.mark.parametrize("n", (1, 15, 16, 17, 255, 256, 257, 1000))
 def test_every_vote_is_counted_once_whatever_the_tail(n):
     for batch_size in (None, 16, 100):
-        (c,) = smoothed().certify(XS[:1], n=n, batch_size=batch_size, alpha=0.6)  # n = 1 certifies nothing at less
+        (c,) = smoothed().certify(XS[:1], n=n, batch_size=batch_size)
         assert int(c.counts.sum()) + c.invalid == n
         assert c.evidence.batch_size == (batch_size or c.evidence.batch_size)
 

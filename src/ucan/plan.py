@@ -98,7 +98,7 @@ class CertifyPlan:
         shared = f" shared by {self.family:,} certificates" if self.family > 1 else ""
         raise InvalidInput(
             f"no certificate is possible with n = {self.n} at α = {self.alpha:g}{shared}, even if every vote agrees: use "
-            f"at least n = {least} (on the command line --n {least})."
+            f"at least n = {least}."
         )
 
     def _enough(self, n: int) -> bool:

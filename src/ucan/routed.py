@@ -67,7 +67,6 @@ class Routed:
         plan = CertifyPlan(
             n0, n, alpha, self.norm_for(norm, asked), given_seed(seed), stop=parse_stop(stop), budget=asked, **options
         )
-        plan.check_enough()
         inputs = self.check_inputs(x, plan.norm)
         plan.check_family(len(inputs))
         outcomes = dict(self.certify_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))

@@ -167,7 +167,6 @@ class SmoothedClassifier(Smoothed):
             family,
             budget=asked,
         )
-        plan.check_enough()
         inputs = self.check_inputs(x, plan.norm)
         plan.check_family(len(inputs))
         return in_order(self.certify_each(inputs, self.seeded_for(inputs, plan, seed)))

@@ -33,10 +33,8 @@ def load_model(
     event_shape: Sequence[int] | None = None,
     normalise: str | Statistics = "auto",
     trust: bool = False,
-    to_train: bool = False,
 ) -> Model:
-    """Load the classifier that ``spec`` names onto the device. A module that is made here, or gets its weights here, is put in
-    evaluation mode; one that stands ready in a Python module must be in it, unless it is ``to_train``.
+    """Load the classifier that ``spec`` names onto the device; a module is put in evaluation mode.
 
     ``spec`` is one of
     - a built-in model's name, made for ``event_shape`` and ``num_classes`` with ``normalise`` as in build_model;
@@ -58,7 +56,7 @@ def load_model(
             raise ModelError(f"{spec} contains its own weights: leave out {weights}.")
         return _from_file(Path(spec), place, trust)
     elif ":" in spec:
-        model = _import_model(spec, complete=weights is None and not to_train)
+        model = _import_model(spec)
     else:
         raise ModelError(_no_model(spec))
     if not isinstance(model, nn.Module):
@@ -120,8 +118,8 @@ def _ready(model: nn.Module, device: torch.device) -> Model:
         return lambda batch: model(batch)
 
 
-def _import_model(spec: str, complete: bool) -> Any:
-    """Import ``package.module:attribute``: a callable on batches, or a fitted estimator; ``complete``: with its weights."""
+def _import_model(spec: str) -> Any:
+    """Import ``package.module:attribute``: a callable on batches, or a fitted estimator."""
     named, call = split_call(spec)
     module_name, _, attribute = named.partition(":")
     if not module_name or not attribute:
@@ -146,14 +144,7 @@ def _import_model(spec: str, complete: bool) -> Any:
         raise ModelError(
             f"{spec} is a {type(found).__name__}, which cannot be called on a batch: give a torch.nn.Module or a function."
         )
-    # One from torch.export has no modes, and an eval of its own.
-    if complete and isinstance(found, nn.Module) and "eval" not in vars(found) and _in_training(found):
-        raise ModelError(f"{spec} is in training mode: call {attribute}.eval() where it is made.")
     return _made_by(found, spec) if inspect.isfunction(found) and _needs_nothing(found) else found
-
-
-def _in_training(model: nn.Module) -> bool:
-    return any(part.training for part in model.modules())
 
 
 def _import_module(name: str) -> ModuleType:

@@ -63,7 +63,7 @@ def _network(settings: TrainSettings, shape: tuple[int, ...], num_classes: int, 
         return build_model(settings.model, shape, num_classes, seed=seed)
     with torch.random.fork_rng(devices=[]):  # the initial weights of a class depend on the seed
         torch.manual_seed(seed)
-        model = load_model(settings.model, to_train=True)
+        model = load_model(settings.model)
     if not isinstance(model, nn.Module):
         raise TrainingError(f"{settings.model} is not a torch.nn.Module, so it cannot be trained: give a module.")
     return model
