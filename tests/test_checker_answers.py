@@ -1,6 +1,7 @@
 """The stand-alone checker on answers to other questions: honest ones pass, and every change to a claim is found."""
 
 import copy
+import dataclasses
 import json
 import math
 
@@ -407,3 +408,23 @@ def test_answers_within_a_budget_follow_the_schema(kind) -> None:
     record = check_sound(answered(kind, budget=0.5))
     assert record["budget_factor"] > 0
     assert not VALIDATOR.is_valid({k: v for k, v in record.items() if k != "budget"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change"),
+    [
+        ("labels", "hits", lambda t: t + 401),
+        ("labels", "hits", lambda t: t[..., None][..., :0]),
+        ("labels", "hits", lambda t: t - 0.5),
+        ("pixels", "hits", lambda t: t[..., :0]),
+        ("interval", "under", lambda t: t * 0 - 1),
+        ("within", "under", lambda t: t[:, :1]),
+        ("within", "under", lambda t: t[:, :0]),
+    ],
+)
+def test_votes_that_no_places_have_are_refused(kind, name, change) -> None:
+    one = answered(kind)
+    x = torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT)
+    assert verify_answer(one, the_model(kind), x, seed=7, replay=False).stands
+    both = {other: change(getattr(one, other)) for other in one.votes if kind == "within" or other == name}
+    assert not verify_answer(dataclasses.replace(one, **both), the_model(kind), x, seed=7, replay=False).stands

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -356,13 +357,32 @@ def test_drt_goes_the_slower_way_where_a_network_has_no_tangent():
         def forward(self, x):
             return Bend.apply(x)
 
-    both = Ensemble([nn.Sequential(network(k), Bent()) for k in range(2)])
+    both = Ensemble([nn.Sequential(convolutions(k), Bent()) for k in range(2)]).train()
     joint = Joint(both, Isotropic(), Gaussian(0.5), Consistency(), "none", 0.0)
     plain = Drt().step(step_of(both)).loss
     joint.use_for_answers(Twins.compiled(both, lambda f: f, apart=True))
     with pytest.warns(UserWarning, match="slower way"):
         slower = Drt().step(joint.step_at(INPUTS, LABELS, rng(1), torch.arange(BATCH), Progress())).loss
     assert torch.equal(plain, slower)
+    seen = int(both.members[0][0][1].num_batches_tracked)
+    Drt().step(joint.step_at(INPUTS, LABELS, rng(1), torch.arange(BATCH), Progress()))
+    assert int(both.members[0][0][1].num_batches_tracked) == seen + 1  # no pass is made in vain
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.LayerNorm(CLASSES)], ids=repr)
+def test_drt_is_the_same_where_a_layer_draws_at_random_or_has_statistics_of_its_own(layer):
+    found = []
+    for compiler in (None, lambda f: f):
+        both = Ensemble([nn.Sequential(convolutions(k), deepcopy(layer)) for k in range(2)]).train()
+        joint = Joint(both, Isotropic(), Gaussian(0.5), Consistency(), "none", 0.0)
+        if compiler is not None:
+            with pytest.warns(UserWarning, match=f"slower way.*{type(layer).__name__}"):
+                joint.use_for_answers(Twins.compiled(both, compiler, apart=True))
+        torch.manual_seed(3)
+        loss = Drt().step(joint.step_at(INPUTS, LABELS, rng(1), torch.arange(BATCH), Progress())).loss
+        loss.backward()
+        found.append([loss, *(p.grad for p in both.parameters()), *both.state_dict().values()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 QUICK = {

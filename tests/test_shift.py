@@ -221,6 +221,22 @@ def test_noise_with_regions_of_its_own_must_say_that_probabilities_shift_so():
             g.certify(x, radius=0.5, n=500)
 
 
+def test_that_probabilities_shift_so_is_not_inherited_by_other_regions():
+    class Larger(ucan.Composed):
+        def region(self, law, p, norm, x, p_b=None):
+            found = super().region(law, p, norm, x, p_b)
+            return ucan.Region(1.0, 10 * found.radius, found.norm, found.shape)
+
+    class Renamed(ucan.Composed):
+        """Regions as they were."""
+
+    x, net = torch.full((1, 2), 3.0), torch.nn.Identity().eval()
+    law = ucan.Gaussian(0.5)
+    ucan.SmoothedRegressor(lambda b: b, law, Renamed(net=net, norm=2)).certify(x, radius=0.1, n=200)
+    with pytest.raises(InvalidInput, match="one class"):
+        ucan.SmoothedRegressor(lambda b: b, law, Larger(net=net, norm=2)).certify(x, radius=0.1, n=200)
+
+
 @pytest.mark.parametrize("rate", [0.5, 0.01, 1e-4])
 def test_noise_whose_regions_are_not_the_laws_times_a_factor_is_refused(rate):
     """σ that changes with the input has a theorem about one class; T_r of its law would claim too much."""

@@ -14,7 +14,7 @@ from scipy import stats
 from torch import nn
 
 from ucan import Certificate, ExpInf, Fixed, Gaussian, InvalidInput, Laplace, Prediction, SmoothedClassifier, Uniform
-from ucan.bounds import anytime_lower_bound, anytime_upper_bound, bound_named, log_wealth, lower_bound
+from ucan.bounds import Ballot, anytime_lower_bound, anytime_upper_bound, bound_named, log_wealth, lower_bound
 from ucan.errors import UnsupportedNorm
 from ucan.generators import Isotropic
 from ucan.sequential import Candidate, settle
@@ -274,6 +274,19 @@ def test_a_radius_that_no_probability_reaches_is_decided_at_once():
 def test_a_radius_whose_probability_rounds_to_one_is_decided_too(hits):
     assert gaussian_radius().probability(9.0) == 1.0
     assert AnytimeRadii((9.0,)).settled(hits, 128, 100_000, 0.001, gaussian_radius())
+
+
+@pytest.mark.parametrize("radii", [(7.8,), (8.0,), (8.25,), (7.9, 8.0), (1.0, 7.9, 8.0)], ids=str)
+def test_radii_whose_probabilities_nearly_round_to_one_are_out_of_reach_and_prove_nothing(radii):
+    law, asked = Gaussian(1.0), AtRadii(radii)
+    near = tuple(float(law.probability(r)) for r in radii)
+    for thresholds in (near, asked.thresholds(gaussian_radius())):
+        ballot = Ballot(128, 0, 128, 0.001, False, 1000, (100, 100), thresholds)
+        assert bound_named("sequential").probabilities(ballot)[0] <= 0.001 ** (1 / 128)
+    (one,) = SmoothedClassifier(lambda b: (b[:, 0] > 0).long(), law, num_classes=2).certify(
+        torch.full((1, 2), 4.0), n=1000, stop=list(radii), seed=1
+    )
+    assert 0 < one.radius < 4.0 and one.evidence.n <= 128
 
 
 @pytest.mark.parametrize("p", (0.3, 0.5, 0.7, 0.9, 0.999))

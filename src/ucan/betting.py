@@ -50,7 +50,7 @@ class Bettor:
         far = FARTHEST * (math.pi / 2 - start)
         near = min(math.sqrt(NEAREST * math.log(1 / alpha) / cap), far / 2)
         distance = np.geomspace(near, far, ALTERNATIVES)
-        q = np.sin(start + distance) ** 2
+        q = np.minimum(np.sin(start + distance) ** 2, math.nextafter(1, 0))  # with q = 1 no miss would be a NaN
         shares = (1 - SURE) * distance**POWER / (distance**POWER).sum()
         shares[-1] += SURE
         hits, votes = chose

@@ -349,7 +349,7 @@ class Sequential(Bound):
         hits, misses, goal, low = votes.hits, votes.n - votes.hits, self.goal(votes.alpha), 0.0
         for stand, end in ladder(votes.thresholds):
             bettor = Bettor.against(stand, votes.cap, votes.alpha, votes.chose)
-            if float(bettor.log_wealth(hits, misses, end)) < goal:
+            if not float(bettor.log_wealth(hits, misses, end)) >= goal:  # NaN is no win
                 return self._halved(bettor, hits, misses, goal, low, max(low, min(end, hits / votes.n)))
             low = end
         return low

@@ -34,6 +34,9 @@ from ucan.errors import InvalidInput
 GIVE_UP = 0.001
 # A class that leads by so many votes is chosen: of two with probabilities p and 1 − p the wrong one with ((1 − p)/p)^8 at most.
 LEAD = 8
+# Radii that take a larger p than this are out of reach: no number of votes shows so much, and of the alternatives above it that
+# a bettor would bet on some would round to 1.
+HIGHEST = 1 - 2.0**-44
 # How the norm of a radius is written before it, as in linf:0.03.
 NORM_NAMES = {f"l{norm_word(norm)}": norm for norm in NORMS}
 
@@ -228,9 +231,12 @@ class AtRadii(Radii):
         return RadiiWatch(self, case)
 
     def thresholds(self, radius: Radius) -> tuple[float, ...]:
-        """The p of each radius, those that no p below 1 reaches left out; 1/2 where none is left."""
-        found = sorted({p for sizes, r in self.asked(radius) if 0 < (p := _reaching(sizes, r)) < 1})
-        return tuple(found) or (0.5,)
+        """The p of each radius that is within reach (``HIGHEST``); 1/2 where none is."""
+        return self.reachable(radius) or (0.5,)
+
+    def reachable(self, radius: Radius) -> tuple[float, ...]:
+        """The same; nothing where none is."""
+        return tuple(sorted({p for sizes, r in self.asked(radius) if 0 < (p := _reaching(sizes, r)) <= HIGHEST}))
 
     def lead(self, case: Case, n0: int) -> int:
         """A quarter of the votes that a sure class needs: more would cost more than they tell."""
@@ -265,7 +271,7 @@ class RadiiWatch(Watch):
 
     def __init__(self, stop: AtRadii, case: Case) -> None:
         self.case, self.goal = case, Sequential.goal(case.alpha)
-        self.reachable = any(0 < float(sizes.probability(r)) < 1 for sizes, r in stop.asked(case.radius))
+        self.reachable = bool(stop.reachable(case.radius))
         self.thresholds = stop.thresholds(case.radius)
         rungs = ladder(self.thresholds)
         self.bettors = [(Bettor.against(p, case.cap, case.alpha, case.chose), end) for p, end in rungs]

@@ -60,6 +60,12 @@ class Generator(nn.Module):
     on_model: ClassVar[bool] = False  # whether it is computed from the classifier, at every input
     _issued: _Issued | None = None  # the last issued noise: constant noise is copied once, for all its certificates
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Regions of one's own have a theorem of their own: that ``law.shifted`` holds in them is not inherited."""
+        super().__init_subclass__(**kwargs)
+        if "region" in vars(cls) and "shifts_as_law" not in vars(cls):
+            cls.shifts_as_law = False
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Generator:
         """Store the plain arguments, for ``repr`` and records."""
         self = super().__new__(cls)

@@ -83,6 +83,8 @@ class Decided(Answer):
         """The votes of each place bear its answer, by the rule that shares α, and its bound."""
         if self.hits is None:
             return True
+        if not self.countable(self.answers, look.n):
+            return False
         held, lows = self.certified.numpy(), self.p_lowers.numpy()
         tests = self.question()
         if self.rule == "holm":

@@ -62,6 +62,13 @@ class Answer(Outcome, ABC):
         """The votes that its bounds follow from, by name, where evidence has none; nothing in a record without them."""
         return {name: getattr(self, name) for name in self.votes} if self.complete else {}
 
+    def countable(self, like: torch.Tensor, n: int) -> bool:
+        """Whether its votes are whole numbers of n, one for each place of ``like``."""
+        return all(
+            votes.shape == like.shape and votes.dtype == torch.int64 and not bool(((votes < 0) | (votes > n)).any())
+            for votes in self.counted().values()
+        )
+
     @abstractmethod
     def follows(self, shift: Shift) -> bool:
         """Whether its radii follow from the bounds that it states, up to rounding; ``shift`` is T_r at its input."""

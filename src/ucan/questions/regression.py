@@ -94,6 +94,8 @@ class Interval(Answer):
         """So few answers are beyond each end that it is an order statistic of its level; ± t has bounds by these counts."""
         if self.under is None or self.over is None:
             return True
+        if not self.countable(self.lowers, look.n):
+            return False
         if self.within is not None:
             sides = [side.flatten().numpy() for side in (self.under, self.over)]
             allowed = self.question().limits(sides, look, self.tau)

@@ -101,8 +101,10 @@ class Network:
     def compiled(self) -> tuple[Network, ...]:
         """``members`` in their compiled form, for passes that are differentiated once, with ``along``.
 
-        None are there if the training is not compiled, or if several processes train as one.
+        None are there if the training is not compiled, if several processes train as one, or if one of them has no ``along``.
         """
+        if any(each.tangent is None or each.tangent.failed for each in self._twins.members):
+            return ()
         return tuple(Network(each.network, self._generator, self._dims, each) for each in self._twins.members)
 
     @contextmanager

@@ -17,6 +17,9 @@ from torch import nn
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+# Of these the way along a direction gives other gradients, without a word: dropout draws anew in every pass, and PyTorch takes
+# the others' statistics for constants, as it does in batch norm.
+UNFIT = (nn.LayerNorm, nn.modules.instancenorm._InstanceNorm, nn.modules.dropout._DropoutNd)
 
 
 def along(network: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor, direction: torch.Tensor) -> Pair:
@@ -67,7 +70,10 @@ class Tangent:
         self.network = network
         self.twin = twin_of(network)
         self.compiled = compiled
-        self.failed = False
+        unfit = [type(module).__name__ for module in network.modules() if isinstance(module, UNFIT)]
+        self.failed = bool(unfit)
+        if unfit:
+            _warn(f"{unfit[0]} has other derivatives there")
 
     def __call__(
         self, shown: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor, direction: torch.Tensor
@@ -75,16 +81,17 @@ class Tangent:
         """Logits of what is ``shown`` of the inputs, in the network's own mode, and their derivative along the direction."""
         if self.failed:
             return None
-        if self.twin.training != self.network.training:
-            self.twin.train(self.network.training)
+        for mine, its in zip(self.twin.modules(), self.network.modules(), strict=True):
+            mine.training = its.training  # each by itself: a part may be frozen
         try:
             return self.compiled(self.twin, *along(shown, inputs, direction))
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, NotImplementedError) as error:
             self.failed = True
-            first = (str(error).splitlines() or [""])[0]
-            warnings.warn(
-                f"a slower way is taken, since this network has no compiled derivative: {first}", stacklevel=2
-            )
+            _warn((str(error).splitlines() or [""])[0])
             return None
+
+
+def _warn(why: str) -> None:
+    warnings.warn(f"a slower way is taken, since this network has no compiled derivative: {why}", stacklevel=3)
