@@ -326,8 +326,9 @@ def again(work: Work, model: nn.Module, seconds: float) -> None:
         rows += [] if one is None else [one]
         inside = [row for row in rows if IN_PAIRS[0] <= row.radius <= IN_PAIRS[1]]
         shares = {
-            f"{how}_{what}": by(getattr(row, what) for row in inside)
-            for what in ("kept", "of_fresh") for how, by in (("mean", statistics.fmean), ("least", min)) if inside
+            f"{how}_{what}": by(told)
+            for what in ("kept", "of_fresh") for how, by in (("mean", statistics.fmean), ("least", min))
+            if (told := [getattr(row, what) for row in inside if getattr(row, what) is not None])
         }  # fmt: skip
         work.put("recertify", rows=[asdict(row) for row in rows], **shares)
         if time.monotonic() - start > seconds or not known:

@@ -199,8 +199,8 @@ def decided(
 @dataclass(frozen=True)
 class Kept:
     """A certificate of another precision from votes in pairs: R/λ before, and the share of it that is kept; R/λ by as many
-    fresh votes as before, and how much of that the pairs give; votes and hits before, votes now, whether they were in pairs,
-    and how many were lost and gained in these.
+    fresh votes as before, and how much of that the pairs give (None where these choose another class or none); votes and
+    hits before, votes now, whether they were in pairs, and how many were lost and gained in these.
 
     What is kept can be above 1: in another precision the network is another one, which may be surer or less sure.
     """
@@ -208,7 +208,7 @@ class Kept:
     radius: float
     kept: float
     fresh: float
-    of_fresh: float
+    of_fresh: float | None
     n: int
     hits: int
     m: int
@@ -228,12 +228,13 @@ def kept(old: SmoothedClassifier, new: SmoothedClassifier, x: torch.Tensor, n: i
     now = recertify(before, old, new, x)
     pairs, scale = now.evidence.pairs, old.law.scale
     seconds = (middle - start, time.perf_counter() - middle)
-    (fresh,) = new.certify(x, n=n, alpha=ALPHA)
+    (fresh,) = new.certify(x, n=n, alpha=ALPHA, seed=1)
+    same = fresh.radius > 0 and fresh.prediction == before.prediction
     return Kept(
         before.radius / scale,
         now.radius / before.radius,
         fresh.radius / scale,
-        now.radius / fresh.radius if fresh.radius else 0.0,
+        now.radius / fresh.radius if same else None,
         n,
         before.evidence.counts[before.prediction],
         now.evidence.n,

@@ -325,11 +325,13 @@ def _recertified(rows: list[Kept]) -> list[str]:
         return []
 
     def told(shares: list[float]) -> str:
+        if not shares:
+            return "nothing"
         return f"{100 * sum(shares) / len(shares):.1f} % ({100 * min(shares):.1f} % at least)"
 
     return [
         f"From fp32 to bf16 by votes in pairs: {len(pairs)} inputs from R/λ = {min(r.radius for r in pairs):.2f} to "
         f"{max(r.radius for r in pairs):.2f}, {sum(r.m for r in pairs):,} pairs instead of {sum(r.n for r in pairs):,} votes; "
-        f"{told([r.of_fresh for r in pairs])} of the radius that as many fresh votes give, "
+        f"{told([r.of_fresh for r in pairs if r.of_fresh is not None])} of the radius that as many fresh votes give, "
         f"{told([r.kept for r in pairs])} of that before."
     ]
