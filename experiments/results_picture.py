@@ -78,7 +78,8 @@ def _column(place: Place, x: float, up: Callable[[float], float], bottom: float)
         if share is not None:
             y = up(share - theirs)
             label = getattr(place, which).share(place.level)
-            below = which == "one" and place.several is not None  # where two marks are close, so would be their shares
+            # Where two marks are close, so would be their shares; just under the others' line it would be crossed by it.
+            below = (which == "one" and place.several is not None) or up(0) < y < up(0) + 16
             parts += [drawn(x, y), text(x + side, y + 16 if below else y - 6, label, OURS, anchor)]
     return parts
 
