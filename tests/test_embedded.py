@@ -106,3 +106,30 @@ def test_refusals(trained: Texts) -> None:
         Embedded(trained).embed(torch.rand(1, 3))
     with pytest.raises(ucan.InvalidInput, match="one text"):
         Embedded(trained).at(torch.zeros(2, 3, dtype=torch.long))
+
+
+def test_what_a_model_does_not_take_is_refused_where_others_ignore_it(trained: Texts) -> None:
+    """Hugging Face's models take any keyword: a misspelt mask would be no mask, and the answer another one."""
+
+    class Lenient(Texts):
+        def forward(self, tokens, attention_mask=None, **rest):  # type: ignore[no-untyped-def, override]
+            return super().forward(tokens, attention_mask)
+
+    texts, (tokens, _) = Embedded(Lenient().eval()), drawn(1, torch.Generator().manual_seed(1))
+    with pytest.raises(ucan.InvalidInput, match="Lenient takes no attentoin_mask; it takes tokens, attention_mask"):
+        texts.at(tokens, attentoin_mask=torch.ones(1, LENGTH))
+    with pytest.raises(ucan.InvalidInput, match=r"attention_mask has the shape \(1, 3\), and the tokens \(1, 6\)"):
+        texts.at(tokens, attention_mask=torch.ones(1, 3))
+    texts.at(tokens, attention_mask=torch.ones(1, LENGTH))
+
+    class Encoded(dict):  # type: ignore[type-arg]
+        input_ids = tokens
+
+    with pytest.raises(ucan.InvalidInput, match=r'got Encoded: give its \["input_ids"\]'):
+        texts.embed(Encoded())  # type: ignore[arg-type]
+
+    class Pipeline:
+        model = trained
+
+    with pytest.raises(ucan.ModelError, match=r"got Pipeline: give its \.model"):
+        Embedded(Pipeline())  # type: ignore[arg-type]

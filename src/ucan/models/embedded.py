@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ class Embedded:
 
     def __init__(self, model: nn.Module, embedding: nn.Module | None = None) -> None:
         if not isinstance(model, nn.Module):
-            raise ModelError(f"the model must be a PyTorch module, got {type(model).__name__}.")
+            inner = ": give its .model" if isinstance(getattr(model, "model", None), nn.Module) else ""
+            raise ModelError(f"the model must be a PyTorch module, got {type(model).__name__}{inner}.")
         find = getattr(model, "get_input_embeddings", None)
         found = embedding if embedding is not None else None if find is None else find()
         if not isinstance(found, nn.Module) or all(part is not found for part in model.modules()):
@@ -49,7 +51,21 @@ class Embedded:
         check_evaluating(self.model)
         if len(_checked(tokens)) != 1:
             raise InvalidInput(f"one text (1, length) is needed, got tokens of shape {tuple(tokens.shape)}.")
+        self._check_inputs(tokens, inputs)
         return AtTokens(self, tokens, inputs)
+
+    def _check_inputs(self, tokens: torch.Tensor, inputs: dict[str, torch.Tensor]) -> None:
+        """Refuse names that the model does not take, which Hugging Face's ignore silently, and a mask of another shape."""
+        taken = inspect.signature(self.model.forward).parameters
+        named = [name for name, one in taken.items() if one.kind is not one.VAR_KEYWORD]
+        for name, given in inputs.items():
+            if name not in named and len(named) > 1:
+                raise InvalidInput(f"{type(self.model).__name__} takes no {name}; it takes {', '.join(named)}.")
+            if name == "attention_mask" and tuple(given.shape) != tuple(tokens.shape):
+                raise InvalidInput(
+                    f"the attention_mask has the shape {tuple(given.shape)}, and the tokens {tuple(tokens.shape)}: give one "
+                    "number for every token."
+                )
 
     @torch.no_grad()
     def shaped(self, length: int) -> Fixed:
@@ -102,7 +118,12 @@ def _checked(tokens: Any) -> torch.Tensor:
     """Tokens as whole numbers (batch, length)."""
     whole = isinstance(tokens, torch.Tensor) and not (tokens.is_floating_point() or tokens.is_complex())
     if not whole or tokens.ndim != 2:
-        told = f"{tokens.dtype} of shape {tuple(tokens.shape)}" if isinstance(tokens, torch.Tensor) else type(tokens)
-        raise InvalidInput(f"tokens must be whole numbers of shape (batch, length), got {told}.")
+        told = (
+            f"{tokens.dtype} of shape {tuple(tokens.shape)}"
+            if isinstance(tokens, torch.Tensor)
+            else type(tokens).__name__
+        )
+        hint = ': give its ["input_ids"]' if hasattr(tokens, "input_ids") else ""
+        raise InvalidInput(f"tokens must be whole numbers of shape (batch, length), got {told}{hint}.")
     found: torch.Tensor = tokens
     return found
