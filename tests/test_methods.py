@@ -322,7 +322,8 @@ def convolutions(seed):
     return nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(16, CLASSES))
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore::DeprecationWarning")  # the compiler's own
+# The compiler's own, some of them on Python 3.13 only.
+@pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore::DeprecationWarning", "ignore:Guards may run slower")
 def test_compiled_drt_has_the_same_loss_gradients_and_statistics():
     found = []
     for twins in (False, True):
@@ -342,6 +343,7 @@ def test_compiled_drt_has_the_same_loss_gradients_and_statistics():
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6, check_dtype=False)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # PyTorch's own, on Python 3.13
 def test_drt_goes_the_slower_way_where_a_network_has_no_tangent():
     class Bend(torch.autograd.Function):
         @staticmethod
