@@ -56,13 +56,12 @@ def _usage() -> Iterator[None]:
         if getattr(error, "exit_code", None) != 2 or context is None or "Help" in type(error).__name__:
             raise
         said = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
-        said += _meant(said, context)
+        said += _meant(getattr(error, "option_name", None), context)
         raise InvalidInput(f"{said}. See `{context.command_path} --help`.") from error
 
 
-def _meant(said: str, context: Any) -> str:
-    """For one dash too few: the option that was meant, as the end of the message."""
-    tried = said.rpartition(" ")[2]
+def _meant(tried: str | None, context: Any) -> str:
+    """For an unknown option with one dash too few: the one that was meant, as the end of the message."""
     known = {name for parameter in context.command.params for name in parameter.opts}
     return f", but there is -{tried}" if f"-{tried}" in known else ""
 
