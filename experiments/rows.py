@@ -108,6 +108,10 @@ REACH = [
     Row("cifar10-sphere-0.5", "CIFAR-10 ℓ2", "cifar10-sphere", ("law.scale=0.5", "epochs=50"), (radius(*GRID[:8]),)),
     Row("cifar10-sphere-1", "CIFAR-10 ℓ2", "cifar10-sphere",
         ("law.scale=1.0", "recipe.length=0.5", "recipe.drop=0.4", "epochs=70"), (radius(*GRID),)),
+    Row("mnist-sphere-0.75", "MNIST ℓ2", "mnist-best-2.0", (), (radius(1.75, 2.0, 2.25),), n=20_000),
+    Row("mnist-sphere-0.4", "MNIST ℓ2", "mnist-best-1.0", (), (radius(0.75, 1.0),), n=20_000),
+    Row("mnist-sphere-0.55", "MNIST ℓ2", "mnist-best-1.5", (), (radius(1.25, 1.5),), n=20_000),
+    Row("mnist-consistency-0.27", "MNIST ℓ2", "mnist-best-0.5", (), (radius(0.25, 0.5),), n=20_000),
 ]  # fmt: skip
 
 # --- anisotropic against isotropic: Gaussian, ℓ2, by radius and by ALM; the curves of the figure ---

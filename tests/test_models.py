@@ -27,7 +27,13 @@ from ucan.models.names import NAMES
 
 REAL = os.environ.get("UCAN_DATA_DIR")
 needs_real_data = pytest.mark.skipif(not REAL, reason="UCAN_DATA_DIR does not name the real data")
-SHAPES = {"cnn": (1, 28, 28), "resnet50": (3, 64, 64), "mobilenet_v2": (3, 64, 64), "mobilenet_v2_rotated": (3, 64, 64)}
+SHAPES = {
+    "cnn": (1, 28, 28),
+    "cnn_hidden": (1, 28, 28),
+    "resnet50": (3, 64, 64),
+    "mobilenet_v2": (3, 64, 64),
+    "mobilenet_v2_rotated": (3, 64, 64),
+}
 
 
 @pytest.fixture(autouse=True)
