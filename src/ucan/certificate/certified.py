@@ -50,31 +50,29 @@ class Certificate(Outcome):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (self.budget is None) != (self.budget_factor is None):
+            raise InvalidInput("a certificate has a budget and its factor, or neither.")
         if self.choice is not None:
             self._settle_choice(self.choice)
-        check_number("p_lower", self.p_lower, 1.0)
+        check_number("a certificate's p_lower", self.p_lower, 1.0)
         if self.choice is None:
-            check_number("alm", self.alm, math.inf)
+            check_number("a certificate's alm", self.alm, math.inf)
         if self.p_upper is not None:
-            check_number("p_upper", self.p_upper, 1.0)
+            check_number("a certificate's p_upper", self.p_upper, 1.0)
         if self.mean is not None and not fits(self.mean.shape, (1, *self.region.shape)):
             raise InvalidInput(
                 f"the offset μ of shape {tuple(self.mean.shape)} does not fit inputs of {self.region.shape}."
             )
-        if (self.budget is None) != (self.budget_factor is None):
-            raise InvalidInput("a certificate has a budget and its factor, or neither.")
         object.__setattr__(self, "radius", self.region.inscribed_radius(self.norm))
         object.__setattr__(self, "log_volume", self.region.log_volume)
 
     def _settle_choice(self, choice: Any) -> None:
-        """Cut the region to where the choice holds, too; both must be about one input, one norm and one budget."""
-        mine, other = self.evidence, choice.evidence
-        if choice.abstained or mine.exact_hash != other.exact_hash or self.norm != choice.norm:
-            raise InvalidInput("a choice must be certified, about the input and the norm of the answer.")
-        if (self.budget_factor is None) != (choice.budget_factor is None):
+        """Cut the region to where the choice holds, too; both must be about one budget, or about none."""
+        if getattr(choice, "region", None) is None:
+            raise InvalidInput("the choice of a certificate must be certified as well: a prediction has no region.")
+        mine, other = self.budget, choice.budget
+        if mine is not other and (mine is None or other is None or mine.key != other.key):
             raise InvalidInput("a choice and its answer are certified for the same budget, or both without one.")
-        if self.scope == "registry" or (self.scope == "pipeline" and choice.scope != "pipeline"):
-            raise InvalidInput("the scope of a router is pipeline only if that of the choice is, and never registry.")
         own = getattr(self.region, "parts", (self.region,))[0]
         object.__setattr__(self, "region", Intersection.of(own, choice.region))
         object.__setattr__(self, "alm", math.nan)

@@ -52,7 +52,9 @@ def from_dict(
         region = region_from_json(record["region"], where)
         if record["kind"] == "level":
             told = {name: record[name] for name in ("threshold", "above", "top", "p", "of")}
-            return Level(**shared, **told, region=region)
+            level = Level(**shared, **told, region=region)
+            _check_sizes(level, record, ("radius",))
+            return level
         mean = None if record["mean"] is None else tensors_from_json(record["mean"], where)["mean"]
         certificate = Certificate(
             **shared,
@@ -66,7 +68,7 @@ def from_dict(
             budget_factor=record.get("budget_factor"),
         )
         _check_budget_factor(certificate)
-        _check_sizes(certificate, record)
+        _check_sizes(certificate, record, ("radius", "log_volume") if certificate.choice is None else ("radius",))
         return certificate
     except UcanError:
         raise
@@ -102,14 +104,14 @@ def load_json(path: str | Path) -> Certificate | Abstention | Prediction | Level
     return from_dict(record, path.parent)
 
 
-def _check_sizes(certificate: Certificate, record: dict[str, Any]) -> None:
+def _check_sizes(claim: Certificate | Level, record: dict[str, Any], names: tuple[str, ...]) -> None:
     """Refuse a record whose radius or volume is not that of its region."""
-    for name in ("radius", "log_volume") if certificate.choice is None else ("radius",):
+    for name in names:
         stored = -math.inf if record[name] is None else record[name]  # the log-volume of an empty region
-        if not math.isclose(stored, getattr(certificate, name), rel_tol=1e-9, abs_tol=1e-12):
+        if not math.isclose(stored, getattr(claim, name), rel_tol=1e-9, abs_tol=1e-12):
             raise DoesNotFollow(
                 f"this record's {name} does not follow from its region: it is {stored!r}, and the region gives "
-                f"{getattr(certificate, name)!r}. It was changed or is damaged.",
+                f"{getattr(claim, name)!r}. It was changed or is damaged.",
                 name,
             )
 

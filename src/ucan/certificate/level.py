@@ -33,7 +33,7 @@ class Level(Outcome):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("p", self.p, 1.0)
+        check_number("a level's p", self.p, 1.0)
         if not 0 < self.threshold < 1 or (self.p > self.threshold) != self.above:
             raise InvalidInput("a level's p must be on its side of the threshold, which is above 0 and below 1.")
         if type(self.top) is not int or not 0 <= self.top < len(self.evidence.counts) or self.of not in (0, 1):

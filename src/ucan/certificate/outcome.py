@@ -41,6 +41,18 @@ class Outcome:
             raise InvalidInput(f"the prediction must be one of the {classes} classes, got {answer!r}.")
         if answer is not None and getattr(self.choice, "top", answer) != answer:
             raise InvalidInput(f"the choice is about class {self.choice.top}, and the answer is {answer!r}.")
+        if self.choice is not None:
+            self._check_choice(self.choice)
+
+    def _check_choice(self, choice: Outcome) -> None:
+        """Refuse a choice that was not made, or is about something else than this outcome."""
+        mine, other = self.evidence.exact_hash, choice.evidence.exact_hash
+        if choice.abstained or mine is None or mine != other or self.norm != choice.norm:
+            raise InvalidInput("a choice must be sure, and about the input and the norm of the answer.")
+        if choice.choice is not None:
+            raise InvalidInput("a choice is made by one classifier: it cannot have a choice of its own.")
+        if self.scope == "registry" or (self.scope == "pipeline" and choice.scope != "pipeline"):
+            raise InvalidInput("the scope of a router is pipeline only if that of the choice is, and never registry.")
 
     @property
     def counts(self) -> torch.Tensor:
@@ -105,6 +117,10 @@ class Abstention(Outcome):
     alm: ClassVar[float] = 0.0
     log_volume: ClassVar[float] = -math.inf
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("an abstention's p_lower", self.p_lower, 1.0)
+
     def __str__(self) -> str:
         """The reason in one line."""
         return f"abstained: {self.reason}"
@@ -135,6 +151,10 @@ class Prediction(Outcome):
     prediction: int
     p_value: float
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("a prediction's p_value", self.p_value, 1.0)
+
     def __str__(self) -> str:
         """The answer in one line."""
         return f"class {self.prediction} ({self._claim})"
@@ -156,9 +176,7 @@ class Prediction(Outcome):
 def check_number(name: str, value: Any, most: float) -> None:
     """Refuse anything but a number from 0 to ``most``."""
     if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) <= most):
-        raise InvalidInput(
-            f"a certificate's {name} must be a number of at least 0, and at most {most:g}, got {value!r}."
-        )
+        raise InvalidInput(f"{name} must be a number of at least 0, and at most {most:g}, got {value!r}.")
 
 
 def choice_to_json(choice: Outcome | None, folder: str | Path | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import torch
 
 from ucan.bounds import check_alpha
 from ucan.certificate import Certificate
+from ucan.errors import InvalidInput
 from ucan.registry import Registry
 from ucan.routed import Deployed, Routed
 from ucan.verify.classifier import verify_classifier
@@ -46,6 +47,13 @@ def verify(
     """
     check_alpha(alpha)
     check_alpha(alpha)
+    shape = certificate.region.shape
+    if tuple(x.shape[1:]) != shape:
+        raise InvalidInput(
+            f"the certificate is about inputs of shape {shape}, but this one has shape {tuple(x.shape[1:])}."
+        )
+    if len(x) != 1:
+        raise InvalidInput(f"a certificate is about one input: give it as a batch of one, not of {len(x)}.")
     if isinstance(g, Routed):
         return verify_router(certificate, g, x, n, alpha, seed)
     return verify_classifier(certificate, g, x, n, alpha, seed, registry)

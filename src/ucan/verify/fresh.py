@@ -10,12 +10,14 @@ from ucan.bounds import at_most_p_value
 from ucan.certificate import Certificate
 from ucan.choices import PRECISIONS
 from ucan.errors import InvalidInput
+from ucan.evidence import Evidence
+from ucan.plan import random_seed
 from ucan.rounding import ceil_digits, floor_digits
 from ucan.smoothed import SmoothedClassifier, largest_other
 from ucan.verify.verdict import SLACK, Check
 from ucan.votes import Votes
 
-# The least number of fresh votes, unless one is given: fewer could not reject a false claim.
+# The least number of fresh votes, unless one is given: with few votes even a claim that is far too large is not rejected.
 LEAST = 100
 
 
@@ -31,11 +33,12 @@ def fresh_checks(certificate: Certificate, votes: Votes, n: int, alpha: float, t
     level, precision = alpha if p_b is None else alpha / 2, certificate.evidence.precision
     hits = int(votes.counts[c_A])
     surprise = at_most_p_value(hits, n, max(0.0, p_a - tau))
-    own = Check(
+    own = tested(
         "votes",
-        surprise > level,
-        f"{hits:,} of {n:,} fresh votes in {precision} for class {c_A}; claimed: p of at least {floor_digits(p_a, 6)} "
-        f"(p-value {surprise:.3g}, rejected if at most {level:g})",
+        f"{hits:,} of {n:,} fresh votes in {precision} for class {c_A}; claimed: p of at least {floor_digits(p_a, 6)}",
+        surprise,
+        at_most_p_value(0, n, max(0.0, p_a - tau)),
+        level,
     )
     if p_b is None:
         return (own,)
@@ -43,14 +46,28 @@ def fresh_checks(certificate: Certificate, votes: Votes, n: int, alpha: float, t
     others[c_A] = -1
     rival, rivals = int(others.argmax()), len(others) - 1
     count = int(votes.counts[rival])
-    surprise = min(1.0, rivals * at_most_p_value(n - count, n, max(0.0, 1 - p_b - tau)))
-    runner_up = Check(
+    surprise, least = (
+        min(1.0, rivals * at_most_p_value(n - votes_of, n, max(0.0, 1 - p_b - tau))) for votes_of in (count, n)
+    )
+    runner_up = tested(
         "runner-up",
-        surprise > level,
         f"{count:,} of {n:,} fresh votes in {precision} for class {rival}, the most of the others; claimed: p of at most "
-        f"{ceil_digits(p_b, 6)} for each (p-value {surprise:.3g} over {rivals}, rejected if at most {level:g})",
+        f"{ceil_digits(p_b, 6)} for each",
+        surprise,
+        least,
+        level,
+        f" over {rivals}",
     )
     return own, runner_up
+
+
+def tested(name: str, detail: str, surprise: float, least: float, level: float, over: str = "") -> Check:
+    """A check by a p-value, ``surprise``; it confirms nothing if even ``least``, that of the worst votes, is not rejected."""
+    decides = least <= level
+    told = f"{detail} (p-value {surprise:.3g}{over}, rejected if at most {level:g})"
+    if not decides:
+        told += "; no votes of this number could reject it: give a larger n"
+    return Check(name, surprise > level, told, decides)
 
 
 def counted_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
@@ -83,3 +100,10 @@ def claimed_precision(certificate: Certificate, g: SmoothedClassifier, x: torch.
             f"cannot test the claim: give the classifier in that precision."
         )
     return claimed
+
+
+def fresh_seed(seed: int | None, evidence: Evidence, whose: str = "certificate") -> int:
+    """The seed of fresh samples: a random one, or the one given, which must not be that of the evidence."""
+    if seed is not None and seed == evidence.seed:
+        raise InvalidInput(f"seed {seed} is the {whose}'s own: fresh samples need another one.")
+    return random_seed() if seed is None else seed

@@ -13,7 +13,7 @@ from ucan.routed import Routed
 from ucan.threshold import Threshold
 from ucan.verify.classifier import verify_classifier
 from ucan.verify.level import verify_level
-from ucan.verify.verdict import DEPLOYED, IS, SLACK, Check, Verdict
+from ucan.verify.verdict import DEPLOYED, IS, SLACK, STATED, Check, Verdict
 
 
 def verify_router(
@@ -22,11 +22,16 @@ def verify_router(
     """The checks of the choice and of the answer, each under its own name."""
     choice, expert = certificate.choice, certificate.expert
     if choice is None or expert is None or not 0 <= expert < len(g.experts):
-        raise InvalidInput(f"this certificate names none of the router's {len(g.experts)} experts.")
+        raise InvalidInput(
+            f"this certificate names none of the router's {len(g.experts)} experts: give the classifier or the router that "
+            f"it was issued for."
+        )
     rule = g.selector
     if isinstance(rule, Threshold) != isinstance(choice, Level):
         by = "a selector" if isinstance(choice, Certificate) else "a threshold"
-        raise InvalidInput(f"the certificate's choice is by {by}, and that of the router is not.")
+        raise InvalidInput(
+            f"the certificate's choice is by {by}, and that of the router is not: give the router that it was issued for."
+        )
     parts = {
         "choice": verify_level(choice, rule, g.experts[choice.of], x, n, alpha / 2, seed)
         if isinstance(rule, Threshold)
@@ -46,4 +51,5 @@ def verify_router(
     )
     confirmed = all(verdict.confirms is not None for verdict in parts.values()) and size.passed
     votes = sum(verdict.n for verdict in parts.values())
-    return Verdict((*checks, size), votes, alpha, DEPLOYED, certificate.scope if confirmed else None)
+    about = STATED if any(verdict.about == STATED for verdict in parts.values()) else DEPLOYED
+    return Verdict((*checks, size), votes, alpha, about, certificate.scope if confirmed else None)

@@ -1,6 +1,8 @@
-"""The scope of a claim: whether the noise justifies it, and which input its evidence is about."""
+"""The scope of a claim: whether the noise justifies it, which input its evidence is about, and what a verdict confirms."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
@@ -9,8 +11,9 @@ from ucan.choices import SCOPES
 from ucan.errors import InvalidInput
 from ucan.registry import Registry
 from ucan.smoothed import SmoothedClassifier
+from ucan.verify.same import of_a_copy
 from ucan.verify.stated import Stated, constant_line
-from ucan.verify.verdict import STATED, Check
+from ucan.verify.verdict import DEPLOYED, STATED, Check, Verdict
 
 
 def scope_check(
@@ -37,3 +40,15 @@ def scope_check(
     if stated and certificate.scope == "pipeline":
         return Check("scope", True, f"this is about {STATED}, and the pipeline's noise was not given", False), x
     return Check("scope", True, SCOPES[certificate.scope]), x
+
+
+def concluded(
+    checks: tuple[Check, ...], certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, n: int, alpha: float
+) -> Verdict:
+    """The verdict of these checks: which noise it is about, and which scope it confirms."""
+    stated = isinstance(g.M, Stated)
+    verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED)
+    unknown = stated and certificate.scope == "pipeline"
+    if not verdict.stands or unknown or of_a_copy(certificate, g, x):
+        return verdict
+    return replace(verdict, confirms=certificate.scope)
