@@ -123,6 +123,8 @@ def test_what_cannot_be_recertified_is_refused(place):
         recertify(RecertifyJob(run=place / "old", device="cpu"), place / "new")
     with pytest.raises(InvalidInput, match="another kind"):
         recertify(RecertifyJob(run=place / "old", precision="bf16", device="cpu"), place / "old")
+    with pytest.raises(InvalidInput, match="use at least n = 11"):  # 0.0009 ** (1 / 11) > 1 / 2
+        recertify(RecertifyJob(run=place / "old", model="halves:near", n=10, device="cpu"), place / "new")
     x = torch.zeros(3, 1, 2, 2)
     other = InMemory(x, torch.zeros(3).long(), classes=("a", "b"), name="zeros")
     flat = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()

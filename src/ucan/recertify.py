@@ -57,6 +57,16 @@ class Way:
         return 1 - 20 / m if self.bound == "joint" else 0.992
 
 
+def selecting(evidence: Evidence) -> int:
+    """How many votes choose the class of fresh ones: as many as chose it for the first classifier, else the usual number.
+
+    Votes in pairs choose none.
+    """
+    while evidence.pairs is not None:
+        evidence = evidence.pairs.before
+    return evidence.n0 or CertifyPlan.n0
+
+
 def recertify(
     certificate: Certificate,
     old: SmoothedClassifier,
@@ -84,7 +94,7 @@ def recertify(
         raise InvalidInput(f"seed {number} is the certificate's own: votes in pairs need another one.")
     norm = certificate.region.norm if certificate.norm is None else certificate.norm
     plan = CertifyPlan(
-        n0=max(1, evidence.n0),
+        n0=selecting(evidence),
         n=m,
         alpha=evidence.alpha * evidence.family,
         norm=norm,
