@@ -147,10 +147,15 @@ def _successor(
     if job.model is None and job.precision is None and job.backend is None:
         raise InvalidInput("say what replaces the run's classifier: --model, --precision or --backend.")
     g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust, run.base)
-    if job.precision is not None:
-        g = SmoothedClassifier(
-            g.f.model, g.law, g.M, g.f.num_classes, precision=job.precision, model_id=g.engine.model_id, step=g.step
-        )
+    g = SmoothedClassifier(
+        g.f.model,
+        g.law,
+        g.M,
+        g.f.num_classes,
+        precision=job.precision or g.precision,
+        model_id=None if job.model is not None else g.engine.model_id,  # the old one's name is not the new one's
+        step=g.step,
+    )
     g.engine.backend = job.backend or "eager"
     return g
 
@@ -169,6 +174,7 @@ def _config(job: RecertifyJob, run: Run, folder: Path, new: SmoothedClassifier, 
         else old.model.weights,
         weights_hash=weights_hash(new.f.model),
         identity=new.engine.identity(),
+        model_id=None if moved else old.model.model_id,
     )
     sampling = replace(
         old.sampling, n=n, bound=None, stop=None, stop_package=None, seed=kept, seed_source=source,
