@@ -290,6 +290,9 @@ def test_what_is_not_the_same_is_refused():
     ):
         with pytest.raises(InvalidInput, match=what):
             recertify(*wrong, seed=5)
+    more = replace(c.evidence, counts=(0, 500))  # as a damaged record has it: the rest is as it was
+    with pytest.raises(InvalidInput, match="changed or is damaged"):
+        recertify(replace(c, evidence=more), old, new, at(0.9), seed=5)
     with pytest.raises(InvalidInput, match="the certificate's own"):
         recertify(c, old, new, at(0.9), seed=0)
     (laplace,) = smoothed(law=Laplace(1.0)).certify(at(0.9), n=500, norm=1)
