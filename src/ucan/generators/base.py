@@ -399,8 +399,9 @@ def _check_plain_kind(source: Generator) -> None:
     own = [name for name in ("draw", "place", "region") if getattr(type(source), name) is not getattr(Generator, name)]
     if own:
         raise InvalidInput(
-            f"{type(source).__name__} has {' and '.join(own)} of its own, which noise held as x + μ + Σε does not use: override "
-            "at, too (documentation page “Generators: choosing the noise”), to return a generator that does, such as the generator itself."
+            f"{type(source).__name__} has {' and '.join(own)} of its own, which noise held as x + μ + Σε does not use: "
+            "override at, too (documentation page “Generators: choosing the noise”), to return a generator that does, such "
+            "as the generator itself."
         )
 
 
