@@ -121,8 +121,7 @@ class Classifier:
         size = float(-shown[:, 1].mean() - shown[:, 1].min())
         # Other company may mean another algorithm, and a network may reckon in 16 bits whatever it gives out. Statistics of
         # the batch change a ResNet's answers by 0.4 of their size.
-        room = max(16 * torch.finfo(one.dtype).eps, 1 / 16) * size
-        return torch.allclose(one, other, rtol=2.0**-5, atol=room, equal_nan=True)
+        return torch.allclose(one, other, rtol=2.0**-5, atol=size / 16, equal_nan=True)
 
     def to_votes(self, output: Any, size: int) -> torch.Tensor:
         """The model's output as votes; an output of the wrong shape is an error, since every vote would be wrong."""
