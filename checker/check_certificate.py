@@ -738,6 +738,10 @@ class Claim:
             raise Wrong("the scope is pipeline, and that of the choice is not")
         if self.kind != "certificate":
             return "the choice is about the same input"
+        entries = [claim.record.get("budget") for claim in (self, choice)]
+        mine, other = ({k: v for k, v in (entry or {}).items() if k != "name"} for entry in entries)
+        if mine != other:
+            raise Wrong("the choice is about another budget")
         for name in ("radius", "budget_factor"):
             if name in self.record:
                 follows(name, number(self.record, name, 0), number(choice.record, name, 0))

@@ -24,10 +24,10 @@ class Point:
 
 
 def panel(level: float, chosen: list[Point], left: float, top: float = 44, wide: float = 420, high: float = 330) -> str:
-    """One radius: cost across (logarithmic), accuracy up; ours filled and named on the left, the authors' open."""
+    """One radius: cost across (logarithmic), accuracy up; ours filled, the authors' open."""
     low, most = 20.0, 60_000.0
     peak = max((point.percent for point in chosen), default=1.0)
-    floor, ceil = 10 * math.floor(min((p.percent for p in chosen), default=0.0) / 10), 10 * math.ceil((peak + 1) / 10)
+    floor, ceil = 5 * math.floor(min((p.percent for p in chosen), default=0.0) / 5), 5 * math.ceil((peak + 1) / 5)
 
     def across(passes: float) -> float:
         return left + wide * math.log(passes / low) / math.log(most / low)
@@ -46,17 +46,24 @@ def panel(level: float, chosen: list[Point], left: float, top: float = 44, wide:
     parts.append(f'<text x="{left + wide / 2}" y="{top + high + 40}" text-anchor="middle" fill="{ink}">'
                  "forward-backward passes for each training picture</text>")  # fmt: skip
     places = [(across(point.passes), up(point.percent)) for point in chosen]
-    named = apart([(x + (-WORD if point.ours else WORD) / 2, y) for point, (x, y) in zip(chosen, places, strict=True)])
-    parts += [mark(point, x, y, label) for point, (x, y), label in zip(chosen, places, named, strict=True)]
+    sides = [-1 if point.ours or crowded(place, places) else 1 for point, place in zip(chosen, places, strict=True)]
+    named = apart([(x + side * WORD / 2, y) for side, (x, y) in zip(sides, places, strict=True)])
+    parts += [mark(*one) for one in zip(chosen, places, sides, named, strict=True)]
     return "".join(parts)
 
 
-def mark(point: Point, x: float, y: float, label: float) -> str:
-    """A point with its name: a filled disc for ours, named on the left; a ring for the authors', named on the right."""
-    colour = PAPER.run(point.number)
-    fill, side, anchor = (colour, -10, "end") if point.ours else (PAPER.ground, 10, "start")
+def crowded(place: tuple[float, float], others: list[tuple[float, float]], line: float = 14.0) -> bool:
+    """Whether there are marks where a name on the right would be, and none on the left."""
+    beside = [other[0] - place[0] for other in others if other != place and abs(other[1] - place[1]) < line]
+    return any(0 < dx < WORD for dx in beside) and not any(-WORD < dx < 0 for dx in beside)
+
+
+def mark(point: Point, place: tuple[float, float], side: int, label: float) -> str:
+    """A point with its name on one side: a filled disc for ours, a ring for the authors'."""
+    (x, y), colour = place, PAPER.run(point.number)
+    fill, anchor = colour if point.ours else PAPER.ground, "start" if side > 0 else "end"
     return (f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{fill}" stroke="{colour}" stroke-width="2"/>'
-            f'<text x="{x + side:.1f}" y="{label + 4:.1f}" text-anchor="{anchor}" fill="{colour}">'
+            f'<text x="{x + 10 * side:.1f}" y="{label + 4:.1f}" text-anchor="{anchor}" fill="{colour}">'
             f"{point.label}</text>")  # fmt: skip
 
 

@@ -120,7 +120,8 @@ def router_table(path: Path = ROUTER) -> list[str]:
         return ["Not measured on CIFAR-10; on digits it is ([router](router.md#measured))."]
     found = json.loads(path.read_text())
     names = {"a half for every level": "router, τ = 1/2", "levels chosen": "router, τ = {levels} (chosen)",
-             "veto chosen": "router, veto ν = {veto} (chosen)"}  # fmt: skip
+             "veto chosen": "router, veto ν = {veto} (chosen)",
+             "level and veto chosen": "router, τ = {levels}, veto ν = {veto} (chosen)"}  # fmt: skip
     lines = ["| |" + "|".join(f" {r:g} " for r in found["radii"]) + "| largest distance from the better noise |"]
     lines.append("|---|" + "--:|" * (len(found["radii"]) + 1))
     for name, row in found["rows"].items():

@@ -6,7 +6,8 @@
     done
     python experiments/router.py OUT/certified-0.5 OUT/certified-0.25 --out router.json         # seconds on a CPU
 
-The runs are certified ones (fixed n, binary bound, isotropic Gaussian noise) of the same inputs. Their votes say what a router
+The runs are certified ones (fixed n, binary bound, isotropic Gaussian noise); what is compared are the inputs that all of them
+have, so that one which was stopped early still counts. Their votes say what a router
 certifies (docs/router.md): the wide noise answers with a class that has more than τ, where the narrow one gives that class more
 than ν (a veto); else the narrow one answers. τ and ν are chosen on every second input, and the table is about the others. With
 two runs it is what `ucan certify --model level.toml` certifies, up to chance; three are a sketch.
@@ -15,6 +16,7 @@ two runs it is what `ucan certify --model level.toml` certifies, up to chance; t
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import math
@@ -30,7 +32,7 @@ from ucan.runs.read import Run
 from ucan.storage import write_whole
 
 ALPHA, RADII = 0.001, (0.0, 0.25, 0.5, 0.75, 1.0)
-LEVELS, VETOES = (0.5, 0.52, 0.55, 0.6, 0.65, 0.7, 0.8), (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
+LEVELS, VETOES = (0.5, 0.52, 0.55, 0.6, 0.65, 0.7, 0.8), (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,18 @@ def read(folder: str) -> tuple[Counted, np.ndarray, np.ndarray]:
         raise SystemExit(f"{folder}: certify with Gaussian noise, a fixed n, the binary bound and --arithmetic real.")
     votes = (np.array([getattr(e, name) for e in found]) for name in ("selection", "counts"))
     return Counted(first.law.scale, *votes, first.n), np.asarray(idx), np.asarray(labels)
+
+
+def on_the_same(found: list[tuple[Counted, np.ndarray, np.ndarray]]) -> tuple[list[Counted], np.ndarray]:
+    """The votes of every run for the inputs that all of them have, and these inputs' labels."""
+    both = functools.reduce(np.intersect1d, [idx for _, idx, _ in found])
+    if len(both) < 2:
+        raise SystemExit("the runs have no inputs in common: certify the same ones with each noise.")
+    places = [np.argsort(idx)[np.searchsorted(np.sort(idx), both)] for _, idx, _ in found]
+    labels = [labels[rows] for (_, _, labels), rows in zip(found, places, strict=True)]
+    if any(not np.array_equal(labels[0], other) for other in labels):
+        raise SystemExit("the runs give the same inputs different labels: they are about different data.")
+    return [one.of(rows) for (one, *_), rows in zip(found, places, strict=True)], labels[0]
 
 
 def shares(one: Counted, classes: np.ndarray, alpha: float | None) -> tuple[np.ndarray, np.ndarray]:
@@ -142,6 +156,8 @@ def compared(system: list[Counted], labels: np.ndarray) -> dict[str, object]:
     made["levels chosen"] = chosen_rule(first, labels[held], most, levels)
     if free == 1:
         made["veto chosen"] = chosen_rule(first, labels[held], most, [Rule((0.5,), veto) for veto in VETOES])
+        both = [Rule((level,), veto) for level in LEVELS for veto in VETOES]
+        made["level and veto chosen"] = chosen_rule(first, labels[held], most, both)
     table = {name: {"accuracy": list(map(float, row))} for name, row in rows.items()}
     for name, rule in made.items():
         row = accuracy(certified(second, rule, labels[shown]))
@@ -157,9 +173,9 @@ def main() -> None:
     asked.add_argument("--out", type=Path, help="keep the table as JSON")
     given = asked.parse_args()
     found = [read(folder) for folder in given.runs]
-    system, (_, idx, labels) = [one for one, *_ in found], found[0]
-    if len(found) < 2 or any(not np.array_equal(idx, other) for _, other, _ in found):
+    if len(found) < 2:
         raise SystemExit("give two or more certified runs of the same inputs.")
+    system, labels = on_the_same(found)
     sigmas = [one.sigma for one in system]
     if sigmas != sorted(sigmas, reverse=True):
         raise SystemExit(f"the widest noise comes first, and these are {sigmas}.")

@@ -391,12 +391,31 @@ def test_a_radius_larger_than_the_regions_is_not_believed():
             from_dict(record)
 
 
+@pytest.mark.parametrize("value", [math.nan, -0.1, 1.1, True, "0.5"])
+def test_no_result_states_a_probability_that_is_none(value):
+    g = SmoothedClassifier(top_left, Gaussian(scale=0.3), None, 2)
+    (answer,), (unsure,) = g.predict(torch.ones(1, 5), n=50), g.certify(torch.zeros(1, 5), n=50)
+    assert isinstance(unsure, Abstention)
+    for result, name in ((answer, "p_value"), (unsure, "p_lower"), (outcome(), "p_lower")):
+        with pytest.raises(InvalidInput, match=f"'s {name} must be a number of at least 0"):
+            dataclasses.replace(result, **{name: value})
+        with pytest.raises(InvalidInput, match=f"'s {name} must be a number of at least 0"):
+            from_dict(result.to_dict() | {name: value})
+
+
+@pytest.mark.parametrize("votes", [(5,), (5, 5, 0), (-1, 5), (5.0, 5), (60, 60)])
+def test_votes_that_cannot_have_chosen_the_class_are_refused(votes):
+    evidence = outcome().evidence
+    assert len(evidence.counts) == 2 and evidence.n0 < 120
+    with pytest.raises(InvalidInput, match="that chose the class"):
+        dataclasses.replace(evidence, selection=votes)
+
+
 def test_a_record_that_cannot_be_written_leaves_nothing_behind(tmp_path):
-    p = dataclasses.replace(
-        SmoothedClassifier(top_left, Gaussian(scale=0.3), None, 2).predict(torch.ones(1, 5), n=50)[0], p_value=math.nan
-    )
+    c = outcome()
+    unwritable = dataclasses.replace(c.evidence, versions={"torch": math.nan})
     with pytest.raises(ValueError):
-        save_json(p, tmp_path / "p.json")
+        save_json(dataclasses.replace(c, evidence=unwritable), tmp_path / "c.json")
     assert list(tmp_path.iterdir()) == []
 
 

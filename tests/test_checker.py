@@ -687,6 +687,20 @@ def test_the_two_bounds_hold_the_truth_between_them(budget: object, norm: float)
         assert low == pytest.approx(high)
 
 
+def test_a_choice_within_another_budget_is_refused() -> None:
+    """Each part is true by itself; together they would claim the answer's factor for a choice within a smaller budget."""
+    (outcome,) = ucan.Routed(smoothed(0.5), [smoothed(2.0)] * 2).certify(
+        torch.full((1, *EVENT), 0.3), n=500, budget=1.0
+    )
+    record = record_of(outcome)
+    assert set(verdicts(record).values()) == {"ok"}
+    small = ucan.Budget.of(0.01, EVENT)
+    limited = replace(outcome.choice, budget=small, budget_factor=100 * outcome.choice.budget_factor)
+    record["choice"] = record_of(limited)
+    found = verdicts(record)
+    assert found.pop("choice") == "FAIL" and set(found.values()) == {"ok"}
+
+
 def test_composed_noise_with_a_budget() -> None:
     class Zero(torch.nn.Module):
         def forward(self, y: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """The command line as its users meet it: words in, files, messages and exit codes out."""
 
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -24,6 +25,7 @@ from typer.testing import CliRunner
 
 import ucan
 from ucan.bench import Bench
+from ucan.certificate import save_json
 from ucan.cli import app, main
 from ucan.cli.progress import Progress, duration
 from ucan.cli.train import Training
@@ -708,6 +710,20 @@ def test_a_missing_option_is_named(capsys: pytest.CaptureFixture[str], monkeypat
 
 
 # --- verify ---
+
+
+def test_a_claim_about_a_copy_says_what_to_do(place: Path) -> None:
+    (place / "tiny.py").write_text(MODULE)
+    g = ucan.SmoothedClassifier(importlib.import_module("tiny").Bright().eval(), ucan.Gaussian(0.25), num_classes=2)
+    (c,) = g.certify(torch.full((1, 1, 4, 4), 0.1), n=300, precision="bf16")
+    save_json(c, place / "copy.json")
+    words = ("verify", "copy.json", "--model", "tiny:Bright", "--input", "data.npz", "--index", 0)
+    said = ok(*words, "--scale", 0.25)
+    assert "Scope pipeline is not confirmed, since it is about a copy in bf16: give --precision bf16" in said
+    assert "was not given" not in said
+    assert "scope pipeline. This is not a proof" in ok(*words, "--scale", 0.25, "--precision", "bf16")
+    stated = ok(*words, "--precision", "bf16")  # the noise as the certificate states it
+    assert "precision:" not in stated and "since the noise of the pipeline was not given" in stated
 
 
 def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:

@@ -679,6 +679,21 @@ def test_a_run_begun_in_one_process_goes_on_in_a_cluster(place, fake):
     assert [Store.open("run").record(i) for i in range(5)] == [Store.open("whole").record(i) for i in range(5)]
 
 
+def test_more_votes_go_on_in_a_cluster_where_the_last_block_ended_and_none_counts_twice(place, fake):
+    """300 votes are two blocks and a part of the third, whose rest comes first."""
+    fake()
+    words = [*WORDS, "--bound", "anytime"]
+    run(*words, "-o", "run")
+    longer = [word if word != "300" else "700" for word in words]
+    with pytest.raises(InvalidInput, match="only in one process"):
+        run(*longer, "-o", "run", "--cluster", "auto")
+    run(*longer, "-o", "run", "--time", "1e-9")  # one input has them all
+    run(*longer, "-o", "run", "--cluster", "auto")
+    run(*longer, "-o", "whole")
+    counts = [[Store.open(name).record(i)["evidence"]["counts"] for i in range(5)] for name in ("run", "whole")]
+    assert counts[0] == counts[1]
+
+
 @pytest.mark.parametrize("more", ([], ["--stop", "0.1"]), ids=str)
 def test_a_question_gives_the_same_rows(tmp_path, monkeypatch, fake, more):
     monkeypatch.chdir(tmp_path)

@@ -20,6 +20,7 @@ from ucan import (
     Pattern,
     Region,
     SingularScale,
+    SmoothedClassifier,
 )
 from ucan.arithmetic import Grid
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar
@@ -251,3 +252,47 @@ def test_a_matrix_is_decomposed_once_however_often_its_noise_is_moved():
     generator = Fixed(SCALES["dense"])
     before = generator.scale
     assert generator.to("cpu").scale is before and generator.float().scale is not before
+
+
+def sign(batch):
+    return (batch[:, 0] > 0).long()
+
+
+def test_records_name_given_noise_as_they_always_did():
+    """A file that moves changes no record and no derived seed: both name the class by its module."""
+
+    class Mine(Fixed):
+        """A kind of one's own is named by its own module."""
+
+    assert {Isotropic().record().module, Fixed(2.0).record().module} == {"ucan.generators.base"}
+    assert Mine(1.0).record().module == __name__
+    g = SmoothedClassifier(sign, Gaussian(scale=0.5), num_classes=2, model_id="sign")
+    assert g.engine.derived_seed("data") == 168315737831126268051566497365639379821
+
+
+class Doubled(Isotropic):
+    def place(self, x, eps, law, noise=None):
+        return x + 2 * eps
+
+
+class Careful(Isotropic):
+    def region(self, law, p, norm, x, p_b=None):
+        whole = super().region(law, p, norm, x, p_b)
+        return Region(whole.scale, whole.radius / 2, whole.norm, whole.shape)
+
+
+@pytest.mark.parametrize(("kind", "own"), [(Doubled, "place"), (Careful, "region")])
+def test_noise_of_its_own_making_is_not_held_as_plain_noise(kind, own):
+    """Held as x + μ + Σε, other noise would be certified than it draws, or a larger region than it claims."""
+    g = SmoothedClassifier(sign, Gaussian(scale=0.5), kind(), num_classes=2)
+    with pytest.raises(InvalidInput, match=f"{own} of its own, .* override at"):
+        g.certify(torch.ones(1, 2), n=200)
+
+
+def test_sigma_and_mu_do_not_tell_noise_that_makes_its_copies_itself():
+    class Own(Isotropic):
+        def perturb(self, x, law, n, rng, noise=None):
+            return x + 2 * law.sample(n, x.shape, rng)
+
+    assert Fixed.tells({}) and Isotropic.tells({}) and Pattern.tells({})
+    assert not any(kind.tells({}) for kind in (Own, Doubled, Careful)) and not Fixed.tells({"estimate": True})

@@ -165,6 +165,45 @@ def test_the_check_itself_sees_what_it_should(own, source, count):
     assert len(violations(source, own, "ucan.laws" if own == "laws" else "ucan")) == count
 
 
+def module_of(file: Path) -> str:
+    parts = ("ucan", *file.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def at_import(tree: ast.Module, modules: set[str]) -> set[str]:
+    """The modules that are imported when a file is: not inside functions, and not for type checkers alone."""
+    found, waiting = set(), list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if name in modules else str(node.module) for name in names}
+        elif (
+            not isinstance(node, ast.FunctionDef) and getattr(getattr(node, "test", None), "id", "") != "TYPE_CHECKING"
+        ):
+            waiting += [inner for inner in ast.iter_child_nodes(node) if isinstance(inner, ast.stmt)]
+    return found & modules
+
+
+def cycles(imports: dict[str, set[str]]) -> list[str]:
+    """The modules that are left when those that import nothing else are taken away, again and again."""
+    left = {name: names - {name} for name, names in imports.items()}
+    while free := {name for name, names in left.items() if not names & left.keys()}:
+        left = {name: names for name, names in left.items() if name not in free}
+    return sorted(left)
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    """Inside a package as well: its files import from each other, never from the package."""
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+    modules = {module_of(file) for file in FILES}
+    imports = {module_of(file): at_import(ast.parse(file.read_text(encoding="utf-8")), modules) for file in FILES}
+    assert imports["ucan.verify.router"] >= {"ucan.verify.level", "ucan.certificate"}
+    assert cycles(imports) == []
+
+
 def test_every_file_of_the_core_was_looked_at():
     assert {"errors", "laws", "scales", "bounds", "region", "certificate", "votes", "smoothed"} <= {
         owner(f) for f in FILES

@@ -148,6 +148,16 @@ def test_of_a_nearly_sure_class_fresh_votes_are_drawn():
     assert again.evidence.bound == "binary" and again.evidence.n == 2000 and again.evidence.pairs is None
 
 
+def test_votes_in_pairs_choose_no_class_so_fresh_ones_after_them_have_the_first_ones_number():
+    """One vote would choose the wrong class in one case of 250."""
+    old, new = smoothed(), smoothed()
+    (c,) = old.certify(at(0.996), n0=60, n=100_000)
+    paired = recertify(c, old, new, at(0.996), seed=5)
+    assert paired.evidence.pairs is not None and paired.evidence.n0 == 0 and paired.p_lower > 0.992
+    fresh = recertify(paired, new, old, at(0.996), seed=6)
+    assert fresh.evidence.pairs is None and fresh.evidence.n0 == 60
+
+
 def test_a_class_that_is_lost_is_not_certified():
     old, new = smoothed(), smoothed(0.6)
     (c,) = old.certify(at(0.9), n=2000)
@@ -280,6 +290,9 @@ def test_what_is_not_the_same_is_refused():
     ):
         with pytest.raises(InvalidInput, match=what):
             recertify(*wrong, seed=5)
+    more = replace(c.evidence, counts=(0, 500))  # as a damaged record has it: the rest is as it was
+    with pytest.raises(InvalidInput, match="changed or is damaged"):
+        recertify(replace(c, evidence=more), old, new, at(0.9), seed=5)
     with pytest.raises(InvalidInput, match="the certificate's own"):
         recertify(c, old, new, at(0.9), seed=0)
     (laplace,) = smoothed(law=Laplace(1.0)).certify(at(0.9), n=500, norm=1)

@@ -39,6 +39,12 @@ def near():
 
 def far():
     return made(0.2)
+
+def above_half(batch):
+    return (batch.flatten(1)[:, 0] > 0.5).long()
+
+def above_more(batch):
+    return (batch.flatten(1)[:, 0] > 0.51).long()
 """
 
 
@@ -118,11 +124,28 @@ def test_another_precision(place):
     assert outcome.radius <= 0.36
 
 
+def test_the_name_that_was_given_to_the_old_model_is_not_the_new_ones(place):
+    job = CertifyJob(
+        model="halves:above_half", classes=2, model_id="v1", data="x.npz", scale=0.25, n=2000, device="cpu"
+    )
+    certify(job, place / "named")
+    recertify(RecertifyJob(run=place / "named", model="halves:above_more", device="cpu"), place / "new")
+    run = Run.open(place / "new")
+    evidence = run.outcome(0).evidence
+    assert evidence.pairs.before.model == "id:v1" and evidence.model.startswith("code:")
+    assert run.config.model.identity == evidence.model and run.config.model.model_id is None
+    recertify(RecertifyJob(run=place / "new", model="halves:above_half", device="cpu"), place / "chain")
+    recertify(RecertifyJob(run=place / "named", backend="eager", device="cpu"), place / "same")
+    assert Run.open(place / "same").outcome(0).evidence.model == "id:v1"
+
+
 def test_what_cannot_be_recertified_is_refused(place):
     with pytest.raises(InvalidInput, match="say what replaces"):
         recertify(RecertifyJob(run=place / "old", device="cpu"), place / "new")
     with pytest.raises(InvalidInput, match="another kind"):
         recertify(RecertifyJob(run=place / "old", precision="bf16", device="cpu"), place / "old")
+    with pytest.raises(InvalidInput, match="use at least n = 11"):  # 0.0009 ** (1 / 11) > 1 / 2
+        recertify(RecertifyJob(run=place / "old", model="halves:near", n=10, device="cpu"), place / "new")
     x = torch.zeros(3, 1, 2, 2)
     other = InMemory(x, torch.zeros(3).long(), classes=("a", "b"), name="zeros")
     flat = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()

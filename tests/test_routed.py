@@ -19,7 +19,7 @@ from ucan.errors import InvalidInput
 from ucan.region import Intersection
 from ucan.routed import Routed
 from ucan.threshold import crossing, level_bound
-from ucan.verify import verify
+from ucan.verify import STATED, Stated, noise_of, verify
 
 
 def halfspace(direction: list[float], offset: float = 0.0) -> nn.Module:
@@ -128,6 +128,53 @@ def test_parts_about_other_inputs_do_not_go_together() -> None:
     first, second = router().certify(X[:2], n=500)
     with pytest.raises(InvalidInput, match="the input"):
         replace(second.answer, choice=first.choice)
+
+
+def test_choice_and_answer_are_about_one_budget() -> None:
+    """A choice that is sure within a small budget only would otherwise lend its factor to a large one."""
+    system = router()
+    (outcome,) = system.certify(X[:1], n=500, budget=1.0)
+    (answer,) = system.experts[1].certify(X[:1], n=500, budget=1.0)
+    assert answer.budget_factor > 1.05 * outcome.budget_factor  # the choice limits it
+    small = ucan.Budget.of(0.01, (3,))
+    limited = replace(outcome.choice, budget=small, budget_factor=outcome.choice.budget_factor / 0.01)
+    assert limited.most_budget_factor >= limited.budget_factor  # true by itself
+    with pytest.raises(InvalidInput, match="the same budget"):
+        replace(answer, choice=limited)
+    record = json.loads(json.dumps(outcome.to_dict()))
+    record["choice"] |= {"budget": limited.to_dict()["budget"], "budget_factor": limited.budget_factor}
+    with pytest.raises(InvalidInput, match="the same budget"):
+        from_dict(record)
+
+
+def test_a_choice_is_the_answers_or_is_refused() -> None:
+    system = router()
+    first, second = system.certify(X[:2], n=500)
+
+    def unnamed(outcome):
+        """As a record says it that does not identify its input exactly."""
+        return replace(outcome, evidence=replace(outcome.evidence, exact_hash=None))
+
+    with pytest.raises(InvalidInput, match="the input"):
+        replace(unnamed(second.answer), choice=unnamed(first.choice))
+    with pytest.raises(InvalidInput, match="a choice of its own"):
+        replace(first.answer, choice=replace(first.choice, choice=first.choice))
+    with pytest.raises(InvalidInput, match="a prediction has no region"):
+        replace(first.answer, norm=None, choice=system.selector.predict(X[:1], n=500)[0])
+    one, other = system.predict(X[:2], n=500)
+    with pytest.raises(InvalidInput, match="the input"):
+        replace(one, choice=other.choice)
+    with pytest.raises(InvalidInput, match="pipeline only if"):  # frozen is never shown as pipeline
+        replace(one, choice=replace(one.choice, scope="frozen"))
+
+
+def test_a_verdict_on_a_part_that_was_taken_from_the_certificate_says_so() -> None:
+    system = router()
+    (outcome,) = system.certify(X[:1], n=500)
+    net = system.selector.f.model
+    stated = ucan.SmoothedClassifier(net, system.selector.law, noise_of(outcome.choice), num_classes=2)
+    verdict = verify(outcome, Routed(stated, system.experts), X[:1])
+    assert verdict.stands and verdict.confirms is None and verdict.about == STATED
 
 
 def test_verify_checks_both_parts() -> None:
@@ -309,6 +356,56 @@ def test_a_claim_about_a_threshold_alone_does_not_stand_where_there_is_a_veto() 
     assert made.choice.above and made.choice.of == 0
     failed = [c.name for c in verify(made, cascade(tau=0.5, veto=0.2), x, n=2000).checks if not c.passed]
     assert failed == ["choice threshold"]
+
+
+def test_verify_refuses_what_a_level_cannot_be_compared_with() -> None:
+    system, x = cascade(), torch.tensor([[0.3, -0.6, 0.0]])
+    (made,) = system.certify(x, n=2000)
+    level = made.choice
+    assert (level.of, made.expert) == (0, 1) and level.evidence.seed != made.evidence.seed
+    with pytest.raises(InvalidInput, match="the certificate's own"):
+        verify(made, system, x, seed=level.evidence.seed)
+    with pytest.raises(InvalidInput, match=r"inputs of shape \(3,\), but this one has shape \(2,\)"):
+        verify(made, system, x[:, :2])
+    with pytest.raises(InvalidInput, match="give the router"):
+        verify(made, router(), x)
+    with pytest.raises(InvalidInput, match="give the classifier"):
+        verify(made.answer, system, x)
+
+    def of_three(evidence):
+        votes = (0, 0, evidence.n)
+        return replace(evidence, counts=votes, selection=(0, 0, evidence.n0))
+
+    forged = replace(made.answer, evidence=of_three(made.evidence), prediction=2)
+    forged = replace(forged, choice=replace(level, evidence=of_three(level.evidence), top=2))
+    failed = {check.name for check in verify(forged, system, x, n=500).checks if not check.passed}
+    assert {"choice classes", "answer classes"} <= failed
+
+
+def test_the_radius_of_a_level_is_that_of_the_deployed_noise() -> None:
+    system, x = cascade(), torch.tensor([[0.9, 0.4, 0.0]])
+    (made,) = system.certify(x, n=2000)
+    level, scale = made.choice, ucan.scales.Scalar(1 + 5e-6)  # as close as rounding in a file may be
+    wider = replace(level, region=ucan.Region(scale, level.region.radius, 2, (3,)))
+    failed = [
+        check.name for check in verify(replace(made.answer, choice=wider), system, x, n=500).checks if not check.passed
+    ]
+    assert failed == ["choice radius"]
+    record = json.loads(json.dumps(made.to_dict()))
+    record["choice"]["radius"] *= 1.01
+    with pytest.raises(InvalidInput, match="radius does not follow from its region"):
+        from_dict(record)
+
+
+def test_a_level_of_stated_noise_confirms_no_pipeline() -> None:
+    system, x = cascade(), torch.tensor([[0.3, -0.6, 0.0]])
+    (made,) = system.certify(x, n=2000)
+    wide, narrow = system.experts
+    assert (made.choice.of, made.expert) == (0, 1)
+    stated = Stated(replace(made.answer, evidence=replace(made.evidence, noise=made.choice.evidence.noise)))
+    unknown = ucan.SmoothedClassifier(wide.f.model, wide.law, stated, num_classes=2)
+    verdict = verify(made, Routed(ucan.Threshold(unknown, TAU), [unknown, narrow]), x, n=500)
+    assert verdict.stands and verdict.confirms is None and verdict.about == STATED
 
 
 @pytest.mark.parametrize("attack", ["gradient", "black-box"])

@@ -328,3 +328,10 @@ def test_a_module_is_left_as_it_is(pictures: InMemory, tmp_path: Path) -> None:
         certify(CertifyJob(model=net, data=pictures, n=100), tmp_path / "run")
     assert net.training
     assert certify(CertifyJob(model=net.eval(), data=pictures, n=100), tmp_path / "run").inputs == 7
+
+
+def test_a_mean_and_std_in_a_job_are_refused_with_the_place_for_them(pictures: InMemory, tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2)).eval()
+    statistics: Any = ((0.5,), (0.2,))
+    with pytest.raises(InvalidInput, match=r"name here.*load_model"):
+        certify(CertifyJob(model=net, data=pictures, n=100, normalise=statistics), tmp_path / "run")

@@ -1,5 +1,7 @@
 """The smoothed classifier: certificates against known truths, and every wrong argument refused before any work."""
 
+import ast
+import inspect
 import json
 import math
 import re
@@ -837,3 +839,22 @@ def test_repr_shows_the_call_that_makes_a_classifier() -> None:
     given = SmoothedClassifier(model, Gaussian(scale=0.5), Fixed(2.0), 3, backend="compile", precision="bf16", step=0.5)
     shown = "Fixed(scale=2.0), num_classes=3, backend='compile', precision='bf16', step=0.5)"
     assert repr(given) == f"SmoothedClassifier(Linear(...), Gaussian(scale=0.5), {shown}"
+
+
+@pytest.mark.parametrize(
+    ("page", "lines"),
+    [(("certify_each", "_certify_fixed", "_bound", "conclude"), 80), (("predict_each", "_test"), 40)],
+    ids=["Algorithm 1", "Algorithm 2"],
+)
+def test_each_algorithm_is_one_page(page, lines):
+    """From votes to the outcome without a detour, in the paper's symbols: who knows the paper can check it."""
+    source = inspect.getsource(SmoothedClassifier)
+    (kind,) = ast.parse(source).body
+    methods = [node for node in kind.body if isinstance(node, ast.FunctionDef)]
+    first = [method.name for method in methods].index(page[0])
+    found = methods[first : first + len(page)]
+    assert tuple(method.name for method in found) == page
+    assert found[-1].end_lineno - found[0].lineno < lines
+    text = "\n".join(source.splitlines()[found[0].lineno - 1 : found[-1].end_lineno])
+    symbols = {"c_A", "n_A", "n_B", "alpha", "μ, Σ ← M"} | ({"p_A", "p_B", "R"} if "conclude" in page else set())
+    assert all(symbol in text for symbol in symbols)

@@ -54,6 +54,29 @@ def test_true_claims_stand_whatever_the_fresh_samples():
     assert fallen == []  # each falls with probability at most 0.001, in fact far less: p_lower is a bound
 
 
+def test_a_check_that_no_votes_could_fail_confirms_nothing():
+    """Of p ≈ 0.7, twenty votes for other classes have probability 0.3²⁰, two have 0.09, which rejects nothing."""
+    c, g = certificate(), smoothed()
+    for n, decides in ((1, False), (2, False), (20, True)):
+        verdict = verify(c, g, X, n=n)
+        (votes,) = (check for check in verdict.checks if check.name == "votes")
+        assert votes.passed and votes.confirmed is decides
+        assert ("give a larger n" in votes.detail) is not decides
+    two = certificate(bound="two-class")
+    assert two.p_upper is not None
+    checks = {check.name: check.confirmed for check in verify(two, g, X, n=2).checks}
+    assert (
+        not checks["votes"] and not checks["runner-up"] and all(check.confirmed for check in verify(two, g, X).checks)
+    )
+
+
+def test_a_certificate_is_about_one_input():
+    with pytest.raises(InvalidInput, match="a batch of one, not of 2"):
+        verify(certificate(), smoothed(), torch.cat([X, X]))
+    with pytest.raises(InvalidInput, match="this one has shape"):
+        verify(certificate(), smoothed(), X[:, 1:])
+
+
 def test_a_claim_at_the_very_probability_falls_no_more_often_than_alpha():
     c, g = certificate(n=100_000), smoothed()
     p = c.evidence.counts[c.prediction] / 100_000  # the truth to three digits

@@ -277,8 +277,8 @@ GENERATORS = Catalogue(
     "ucan.generators",
     "generator",
     {
-        "isotropic": "ucan.generators.base:Isotropic",
-        "fixed": "ucan.generators.base:Fixed",
+        "isotropic": "ucan.generators.fixed:Isotropic",
+        "fixed": "ucan.generators.fixed:Fixed",
         "pattern": "ucan.generators.pattern:Pattern",
         "dataset-wise": "ucan.generators.learned:DatasetWise",
         "certification-wise": "ucan.generators.learned:CertificationWise",

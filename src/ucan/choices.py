@@ -125,7 +125,7 @@ METHODS: dict[str, Method] = {
     "drt": Method(
         "networks of an ensemble that fail in different directions (Yang et al., 2022)",
         "about 3m passes of every network",
-        "for an ensemble of two or three networks",
+        "for an ensemble of networks that are trained already: at equal cost behind one network of consistency",
     ),
     "acr": Method(
         "drop hopeless inputs, weigh the rest, attack the noise (Sun et al., 2025)",

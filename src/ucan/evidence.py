@@ -139,13 +139,24 @@ class Evidence:
             raise DoesNotFollow(
                 f"the votes {votes} do not add up to n = {self.n!r}: this evidence was changed or is damaged.", "counts"
             )
-
         if self.pairs is not None:
             self._check_pairs(self.pairs)
         if self.looks and (list(self.looks) != sorted(set(self.looks)) or self.looks[-1] != self.cap):
             raise InvalidInput(f"looks are rising numbers up to the cap of {self.cap}, got {self.looks!r}.")
         if self.looks and self.n not in self.looks:
             raise InvalidInput(f"nobody looked after {self.n} answers, only after {self.looks!r}.")
+        if self.selection is not None:
+            self._check_selection(self.selection)
+
+    def _check_selection(self, chosen: tuple[int, ...]) -> None:
+        """Refuse votes that cannot have chosen the class: not one number for each class, or more than n0 votes."""
+        whole = all(type(vote) is int and vote >= 0 for vote in chosen)
+        if not whole or len(chosen) != len(self.counts) or sum(chosen) > self.n0:
+            raise DoesNotFollow(
+                f"the votes {chosen} that chose the class are not at most {self.n0!r} for {len(self.counts)} classes: this "
+                f"evidence was changed or is damaged.",
+                "selection",
+            )
 
     def _check_pairs(self, pairs: Pairs) -> None:
         """Refuse pairs whose first part is about something else."""

@@ -57,6 +57,16 @@ class Way:
         return 1 - 20 / m if self.bound == "joint" else 0.992
 
 
+def selecting(evidence: Evidence) -> int:
+    """How many votes choose the class of fresh ones: as many as chose it for the first classifier, else the usual number.
+
+    Votes in pairs choose none.
+    """
+    while evidence.pairs is not None:
+        evidence = evidence.pairs.before
+    return evidence.n0 or CertifyPlan.n0
+
+
 def recertify(
     certificate: Certificate,
     old: SmoothedClassifier,
@@ -77,6 +87,7 @@ def recertify(
     check_count("m", m)
     (x,) = new.check_inputs(x, certificate.norm)
     _check_same(certificate, old, new, x)
+    _check_follows(certificate, old, x)
     if seed == "derived":
         raise InvalidInput("recertify takes no derived seed: give a number, or None for one that nobody knows.")
     number = random_seed() if seed is None else given_seed(seed)
@@ -84,7 +95,7 @@ def recertify(
         raise InvalidInput(f"seed {number} is the certificate's own: votes in pairs need another one.")
     norm = certificate.region.norm if certificate.norm is None else certificate.norm
     plan = CertifyPlan(
-        n0=max(1, evidence.n0),
+        n0=selecting(evidence),
         n=m,
         alpha=evidence.alpha * evidence.family,
         norm=norm,
@@ -122,6 +133,18 @@ def _check_same(certificate: Certificate, old: SmoothedClassifier, new: Smoothed
     for what, found in differing.items():
         if found:
             raise InvalidInput(f"recertify: {what}.")
+
+
+def _check_follows(certificate: Certificate, old: SmoothedClassifier, x: torch.Tensor) -> None:
+    """Refuse a certificate whose p_lower is not that of its votes: one of the two was changed since."""
+    evidence = certificate.evidence
+    tau = 0.0 if evidence.bound == "exact" else old.arithmetic_error(old.held_at(x), x)
+    p_A, _ = bound_named(evidence.bound).probabilities(evidence.ballot(certificate.prediction))
+    if not math.isclose(max(0.0, p_A - tau), certificate.p_lower, rel_tol=1e-6):
+        raise InvalidInput(
+            f"recertify: the certificate's p_lower is {certificate.p_lower:.6g}, but its votes give {max(0.0, p_A - tau):.6g}: "
+            "the record was changed or is damaged. Certify the input again."
+        )
 
 
 def _paired(

@@ -11,7 +11,7 @@ import torch
 
 from ucan.bounds import Ballot, bound_named, majority_p_value, top_two_p_value
 from ucan.budget import Budget
-from ucan.certificate import Abstention, Certificate, Prediction, Scope
+from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.choices import Bound, Test
 from ucan.engine import Setup
 from ucan.errors import InvalidInput
@@ -171,12 +171,7 @@ class SmoothedClassifier(Smoothed):
         plan.check_family(len(inputs))
         return in_order(self.certify_each(inputs, self.seeded_for(inputs, plan, seed)))
 
-    def norm_for(self, norm: float | None, budget: Budget | None) -> Any:
-        """The norm of the radius: the given one; with a budget, the noise's own norm if it has no ℓ2 radius."""
-        if budget is None or norm not in (None, 2):
-            return norm
-        norms = self.M.norms(self.law)
-        return 2 if 2 in norms else norms[-1]
+    # --- Algorithm 1, from votes to a certificate: one page ---
 
     def certify_each(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
@@ -188,27 +183,6 @@ class SmoothedClassifier(Smoothed):
             yield from self._certify_exact(inputs, self.counting(plan))
         else:
             yield from self._certify_fixed(inputs, plan)
-
-    def counting(self, plan: AnyPlan) -> AnyPlan:
-        """The plan, with the number of all draws of the noise as its n if they are all to be counted."""
-        if EXACT not in (getattr(plan, "bound", None), getattr(plan, "test", None)):
-            return plan
-        turns = self.M.turns(self.law)
-        if turns is None:
-            raise InvalidInput(
-                f"the draws of {self.M.describe()} noise cannot all be counted: use splitting noise (ucan.Splitting), or "
-                "another bound or test."
-            )
-        return replace(plan, n=turns)
-
-    def _certify_exact(
-        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
-    ) -> Iterator[tuple[int, Certificate | Abstention]]:
-        """Algorithm 1 with all draws of the noise: they choose the class, too, and its probability is their share."""
-        for setup, i, request, (votes,) in self.engine.counted(inputs, plan, {ENUMERATED: plan.n}):
-            with self.engine.beside(request.x.device):
-                outcome = self._bound(setup, request.M, request.x, None, votes, plan)
-            yield i, outcome
 
     def _certify_fixed(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
@@ -279,6 +253,17 @@ class SmoothedClassifier(Smoothed):
             budget_factor=None if budget is None else self.sizes.budget_factor(M, x, p_A, p_B, budget, region),
         )
 
+    # --- Algorithm 1 by other ways to count: all draws, until a rule is satisfied, watched ---
+
+    def _certify_exact(
+        self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
+    ) -> Iterator[tuple[int, Certificate | Abstention]]:
+        """Algorithm 1 with all draws of the noise: they choose the class, too, and its probability is their share."""
+        for setup, i, request, (votes,) in self.engine.counted(inputs, plan, {ENUMERATED: plan.n}):
+            with self.engine.beside(request.x.device):
+                outcome = self._bound(setup, request.M, request.x, None, votes, plan)
+            yield i, outcome
+
     def _certify_stopping(
         self, inputs: Iterable[torch.Tensor], plan: CertifyPlan
     ) -> Iterator[tuple[int, Certificate | Abstention]]:
@@ -323,6 +308,8 @@ class SmoothedClassifier(Smoothed):
             for votes in setup.running_votes(M, x1, plan.n, plan.seed, phase):
                 yield votes
             yield self._bound(setup, M, x1, counts_select, votes, plan)
+
+    # --- Algorithm 2 ---
 
     def predict(
         self,
@@ -409,6 +396,8 @@ class SmoothedClassifier(Smoothed):
         reason = f"class {c_A} has {hits} of {drawn} votes, too few to be sure of a majority"
         return Abstention(None, M.scope, evidence, reason)
 
+    # --- votes alone, and the same model otherwise ---
+
     def votes(self, x: torch.Tensor, n: int, seed: int, phase: str, precision: str | None = None) -> Votes:
         """n votes on one input (1, *event), from their own stream of noise, named by ``phase``."""
         (x1,) = self.check_inputs(x)
@@ -444,7 +433,7 @@ class SmoothedClassifier(Smoothed):
             at(held), self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, self.step
         )
         made.engine = engine.placed(made.engine)
-        made.engine.on_votes = engine.on_votes
+        made.on_votes(engine.on_votes)
         return made
 
     @property
@@ -465,26 +454,26 @@ class SmoothedClassifier(Smoothed):
         """The number of classes."""
         return self.f.num_classes
 
-    @property
-    def scope(self) -> Scope:
-        """The scope of its guarantees without a registry."""
-        return self.M.scope
-
-    @property
-    def own_norm(self) -> float | None:
-        """The only norm that its noise was made for; None if the law decides."""
-        return self.M.own_norm
-
-    @property
-    def precision(self) -> str | None:
-        """What f computes in, where it was chosen."""
-        return self.engine.precision
-
-    def on_votes(self, tell: Callable[[int], None] | None) -> None:
-        """Call this after every pass with the number of its votes."""
-        self.engine.on_votes = tell
-
     # --- what both algorithms stand on ---
+
+    def norm_for(self, norm: float | None, budget: Budget | None) -> Any:
+        """The norm of the radius: the given one; with a budget, the noise's own norm if it has no ℓ2 radius."""
+        if budget is None or norm not in (None, 2):
+            return norm
+        norms = self.M.norms(self.law)
+        return 2 if 2 in norms else norms[-1]
+
+    def counting(self, plan: AnyPlan) -> AnyPlan:
+        """The plan, with the number of all draws of the noise as its n if they are all to be counted."""
+        if EXACT not in (getattr(plan, "bound", None), getattr(plan, "test", None)):
+            return plan
+        turns = self.M.turns(self.law)
+        if turns is None:
+            raise InvalidInput(
+                f"the draws of {self.M.describe()} noise cannot all be counted: use splitting noise (ucan.Splitting), or "
+                "another bound or test."
+            )
+        return replace(plan, n=turns)
 
     def rule(self, plan: CertifyPlan | PredictPlan) -> Stop:
         """The rule that ends the votes of a plan; without one all of its n votes are used."""

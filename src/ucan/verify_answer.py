@@ -10,15 +10,16 @@ import torch
 from ucan.arithmetic import REAL
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput, UcanError
-from ucan.plan import CertifyPlan, random_seed
+from ucan.plan import CertifyPlan
 from ucan.questions.looks import Look, looks_of, question_stop
 from ucan.questions.record import SLACK, Answer
 from ucan.questions.shift import Shift
 from ucan.questions.smoothed import Smoothed
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
-from ucan.sidecar import exact_hash, input_hash
 from ucan.verify import LEAST, Check, Verdict
+from ucan.verify.fresh import fresh_seed
+from ucan.verify.same import same_input
 
 # Σ may differ by this share from the one that was certified.
 TOLERANCE = 1e-5
@@ -41,8 +42,7 @@ def verify_answer(
     """
     check_alpha(alpha)
     evidence = answer.evidence
-    if seed is not None and seed == evidence.seed:
-        raise InvalidInput(f"seed {seed} is the answer's own: fresh samples need another one.")
+    seed = fresh_seed(seed, evidence, "answer")
     if tuple(x.shape[1:]) != answer.region.shape:
         raise InvalidInput(f"the answer is about inputs of shape {answer.region.shape}, not {tuple(x.shape[1:])}.")
     x = x.to(g.f.device or x.device)
@@ -52,7 +52,7 @@ def verify_answer(
         checks.append(_follows(answer, g, x))
     if all(check.passed for check in checks):
         precision = evidence.precision if evidence.copy else None
-        (kept,) = g.kept(x, n, random_seed() if seed is None else seed, "verify", precision)
+        (kept,) = g.kept(x, n, seed, "verify", precision)
         surprise = answer.p_value(kept, "here")
         told = f"{n:,} fresh samples (p-value {surprise:.3g}, rejected if at most {alpha:g})"
         checks.append(Check("votes", surprise > alpha, told))
@@ -65,7 +65,7 @@ def verify_answer(
 def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
     """Whether input, model, law, noise, Σ, scope and arithmetic are g's."""
     evidence = answer.evidence
-    same_input = input_hash(x) == evidence.input_hash and evidence.exact_hash in (None, exact_hash(x))
+    right = same_input(evidence, x)
     noise = evidence.noise.differences(g.M.record())
     if not noise:
         try:
@@ -79,7 +79,7 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
     arithmetic = REAL if g.grid is None else g.grid.arithmetic(x)
     claimed, mine = evidence.identity, g.engine.identity()
     return [
-        Check("input", same_input, "this is the input that was certified" if same_input else "this is another input"),
+        Check("input", right, "this is the input that was certified" if right else "this is another input"),
         Check("model", claimed == mine, "the model is the certified one" if claimed == mine else "it is another model"),
         Check("law", evidence.law == g.law, f"the law here is {g.law}, in the answer {evidence.law}"),
         Check("noise", not noise, "; ".join(noise) or "kind, settings, weights and Σ are the answer's"),

@@ -207,13 +207,24 @@ def _show(done: Verified) -> None:
         typer.echo(f"{about}, scope {verdict.confirms}{own}{_steps(record)}. {weak}")
     elif verdict.stands:
         typer.echo(
-            f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since the noise of the pipeline was "
-            f"not given: give the trained run as --model, or --law, --scale and --noise (for a table --train or --sigma). "
-            f"{weak}"
+            f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since {_why_not(done)} {weak}"
         )
     else:
         failed = ", ".join(check.name for check in verdict.checks if not check.passed)
         typer.echo(f"The claim does not stand ({failed}), tested with {tested}.")
+
+
+def _why_not(done: Verified) -> str:
+    """Say why a claim that stands confirms no scope, and what to do."""
+    from ucan.verify import STATED
+
+    if done.verdict.about == STATED and done.certificate.scope == "pipeline":
+        return (
+            "the noise of the pipeline was not given: give the trained run as --model, or --law, --scale and --noise (for "
+            "a table --train or --sigma)."
+        )
+    precision = done.certificate.evidence.precision
+    return f"it is about a copy in {precision}: give --precision {precision} if that is what is deployed."
 
 
 def _steps(record: Certificate) -> str:

@@ -254,11 +254,11 @@ class _Table:
             self.asked[index] += 1
 
     def _blocks_left(self, candidate: Candidate, chosen: int) -> bool:
-        return candidate.place + chosen * self.counter.block < candidate.end(self.cap)
+        return (candidate.place // self.counter.block + chosen) * self.counter.block < candidate.end(self.cap)
 
     def _run(self, candidate: Candidate, count: int) -> Run:
         first, block = candidate.place // self.counter.block, self.counter.block
-        candidate.place += count * block
+        candidate.place = (first + count) * block
         take = min(block, candidate.end(self.cap) - (first + count - 1) * block)
         return Run(candidate, candidate.M, candidate.x, candidate.source, first, count, take)
 
@@ -296,8 +296,9 @@ class _Table:
         """
         block, terms = self.counter.block, Terms(stop, self.cap, alpha)
         while (votes := early.pop((candidate.source, candidate.seen // block), None)) is not None:
-            take = min(block, candidate.end(self.cap) - candidate.seen)
-            if candidate.add(votes[:take], self.counter.num_classes, terms, block):
+            known = candidate.seen % block  # of a candidate that goes on after a part of a block
+            end = min(block, candidate.end(self.cap) - candidate.seen + known)
+            if candidate.add(votes[known:end], self.counter.num_classes, terms, block):
                 return True
         return False
 

@@ -1,10 +1,9 @@
-"""The base class of generators, which give μ and Σ."""
+"""The base class of generators, which give μ and Σ, and the noise that is held at an input."""
 
 from __future__ import annotations
 
 import functools
 import math
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,30 +15,20 @@ from torch import nn
 from ucan.arithmetic import Grid
 from ucan.budget import Budget
 from ucan.catalogue import GENERATORS, Made, arguments_of, as_plain, call, plain
-from ucan.certificate import Scope, fits
+from ucan.certificate import Scope
 from ucan.errors import InvalidInput
 from ucan.evidence import Noise
 from ucan.fingerprint import state_hash
 from ucan.generators.context import Context
-from ucan.generators.shape import FLOOR, Estimate, fitted_scales
+from ucan.generators.sampled import as_sampled, check_fits, parts, same
 from ucan.laws import Law
 from ucan.region import Region
-from ucan.scales import Scalar, Scale, as_scale, make_scale
+from ucan.scales import Scale, as_scale
 from ucan.scales.base import all_finite
 
-# Σ rounded to another precision, cached as long as it exists: a matrix is checked and inverted once.
-_SAMPLED: weakref.WeakKeyDictionary[Scale, dict[torch.dtype, Scale]] = weakref.WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Stands for a block's random generator where the draws of a noise are enumerated: the block with this number."""
-
-    number: int
-
-    def first(self, size: int) -> int:
-        """The number of the first draw of the block, if every block has this many."""
-        return self.number * size
+# Our modules whose classes were elsewhere when records were first written. Records and derived seeds name a class by its
+# module, so they go on naming that one.
+RECORDED_AS = {"ucan.generators.fixed": "ucan.generators.base"}
 
 
 class Generator(nn.Module):
@@ -269,7 +258,7 @@ class Generator(nn.Module):
         return Noise(
             line=self.describe(),
             kind=kind.__qualname__,
-            module=kind.__module__,
+            module=RECORDED_AS.get(kind.__module__, kind.__module__),
             settings=self.settings(),
             state=state_hash(self),
             constant=self.scope == "pipeline",
@@ -279,140 +268,6 @@ class Generator(nn.Module):
     def describe(self) -> str:
         """One line for certificates and tables."""
         return type(self).__name__
-
-
-class Fixed(Generator):
-    """A given Σ and μ, the same for every input. Scope: ``pipeline``.
-
-    ``scale`` is a float, a tensor of the input's shape or one of ``ucan.scales``; ``mean`` a tensor of the input's
-    shape, or None for 0. With ``estimate`` the classifier gets that linear estimate of the input instead of the noisy copy;
-    it is part of the classifier, and the guarantee covers it.
-    """
-
-    scope = "pipeline"
-    mean: torch.Tensor
-    estimate: Estimate | None
-
-    def __init__(self, scale: Any, mean: Any = None, estimate: Estimate | None = None) -> None:
-        super().__init__()
-        given = as_scale(scale)
-        self.scale = given.copied()
-        self.scale.known("check", self.scale.check)
-        mu = torch.zeros(()) if mean is None else torch.as_tensor(mean).detach().clone()
-        if not torch.isfinite(mu).all():
-            raise InvalidInput("Fixed: mean holds a value that is not finite.")
-        self.register_buffer("mean", mu)
-        for name, tensor in given.tensors().items():
-            self.register_buffer(_buffer_name(name), tensor.detach().clone())
-        self.register_module("estimate", estimate)
-        self.register_load_state_dict_post_hook(_rebuild)  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def fitted(cls, context: Context, **parameters: Any) -> Generator:
-        """Made by its name; ``scale`` may be a kind of Σ by name, as text or as a table with ``kind`` and its parameters."""
-        scale = parameters.get("scale")
-        if isinstance(scale, str | Mapping):
-            parameters = {**parameters, "scale": make_scale(scale, context.shape)}
-        return super().fitted(context, **parameters)
-
-    @classmethod
-    def tells(cls, settings: Mapping[str, Any]) -> bool:
-        """Yes, unless an estimate is shown."""
-        own = cls.forward is Fixed.forward and cls.view is Fixed.view
-        return own and "estimate" not in settings and cls.place is Generator.place and cls.draw is Generator.draw
-
-    @staticmethod
-    def for_budget(
-        budget: Any,
-        data: Any = None,
-        scale: float = 1.0,
-        harm: Any = None,
-        power: float | None = None,
-        floor: float = FLOOR,
-        unit: Any = None,
-        show: Law | None = None,
-        standard: bool = False,
-    ) -> Fixed:
-        """Noise fitted to a budget: σᵢ ∝ √bᵢ·wᵢ^(−1/4), mean (bᵢ/σᵢ)² that of isotropic noise of this ``scale``.
-
-        So at the same p both certify the same box (Gaussian law), and this one has its noise where it costs the least: among
-        all σ with this mean it has the smallest Σ wᵢσᵢ² (docs/shape.md). ``budget`` is a number, a map of the input's shape
-        or a ``Budget``; the harm wᵢ is
-
-        - 1 everywhere, without data and harm: σᵢ ∝ √bᵢ, and for an equal budget isotropic noise;
-        - the variance of coordinate i over ``data`` (n, *event): σᵢ ∝ √bᵢ/√stdᵢ;
-        - ``harm``, where it is given: from ``harm_of``, or the squares of a model's importances.
-
-        ``power`` replaces the 1/2 in σᵢ ∝ √bᵢ·√wᵢ^(−power): 0 ignores the harm, 3/4 was better than 1/2 on digits, and 1 is
-        the largest useful value. ``floor`` is added to every √wᵢ, as a share of the largest, so that every σ stays bounded.
-        Coordinates of different units need ``unit``, the size of one step in each (their standard deviations, say): all is
-        then computed in these. Where the budget is 0 nothing may change: there σ is a thousandth of the smallest other.
-
-        With ``show``, the law that the noise will be drawn from, the classifier gets the linear estimate of the input, (y −
-        m)·v/(v + σ²) + m with mean and variance from ``data``; ``standard`` shows it as (y − m)·√v/(v + σ²).
-        """
-        if data is None and harm is None and not isinstance(budget, Budget) and torch.as_tensor(budget).ndim == 0:
-            Budget.of(budget, ())
-            return Fixed(float(scale))
-        asked, sigma = fitted_scales(budget, data, scale, harm, 0.5 if power is None else power, floor, unit)
-        if show is None:
-            return Fixed(sigma)
-        if data is None:
-            raise InvalidInput("the linear estimate needs data for its mean and variance: give data=.")
-        return Fixed(sigma, estimate=Estimate.of(data, sigma * show.std(asked.dim), standard))
-
-    def view(self, y: torch.Tensor) -> torch.Tensor:
-        """The noisy inputs, or the linear estimate from them."""
-        return y if self.estimate is None else self.estimate(y)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
-        """The given μ and Σ."""
-        return self.mean.to(x), self.scale
-
-    def at(self, x: torch.Tensor) -> Generator:
-        """The same noise as at every input; Σ was checked when this was made."""
-        return issued(self, x, self.mean.to(x), as_sampled(self.scale, x.dtype))
-
-    def looks(self) -> bool:
-        """Not unless a subclass does."""
-        return type(self).forward is not Fixed.forward or type(self).at is not Fixed.at
-
-    def settings(self) -> dict[str, Any]:
-        """The kind of Σ, a scalar's value, and whether an estimate is shown; tensors are part of the state."""
-        scalar = {"scale": self.scale.value} if isinstance(self.scale, Scalar) else {}
-        shown = {} if self.estimate is None else {"estimate": True}
-        return {**super().settings(), "sigma": type(self.scale).__name__, **scalar, **shown}
-
-    def cap(self) -> float:
-        """Σ's largest factor."""
-        return self.scale.largest()
-
-    def describe(self) -> str:
-        """The kind of Σ, and whether the classifier is shown an estimate."""
-        return f"Fixed({type(self.scale).__name__}{'' if self.estimate is None else ', estimate'})"
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Fixed:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._rebuild()
-        return self
-
-    def _rebuild(self) -> None:
-        """Σ from copies of its buffers, where they were moved or loaded: existing certificates keep their Σ."""
-        mine = self.scale.tensors()
-        now = {name: getattr(self, _buffer_name(name)) for name in mine}
-        if not all(_same(mine[name], tensor) for name, tensor in now.items()):
-            self.scale = self.scale.with_tensors({name: tensor.clone() for name, tensor in now.items()})
-
-
-class Isotropic(Fixed):
-    """Σ = I and μ = 0: the classical smoothing of Cohen et al. Scope: ``pipeline``."""
-
-    def __init__(self) -> None:
-        super().__init__(1.0)
-
-    def describe(self) -> str:
-        """Isotropic."""
-        return "Isotropic"
 
 
 class Held(Generator):
@@ -505,8 +360,8 @@ class _Issued:
         """
         if type(scale) is not type(self.held.scale) or tensors.keys() != self.sources.keys():
             return False
-        copies = _parts(self.held.mean, self.held.scale)
-        return all(_same(tensor, copies[name]) for name, tensor in tensors.items())
+        copies = parts(self.held.mean, self.held.scale)
+        return all(same(tensor, copies[name]) for name, tensor in tensors.items())
 
 
 def issued(
@@ -523,19 +378,31 @@ def issued(
     looked at instead of asking the device, and regions are made from them. Such noise is not shared, and μ and Σ are taken as
     they are: the caller made them for this input alone.
     """
-    tensors, last = _parts(mean, scale), source._issued
+    tensors, last = parts(mean, scale), source._issued
     if on_host is None and last is not None and last.still(tensors, scale):
-        check_fits(source, x, mean, scale)
+        check_fits(source.describe(), x, mean, scale)
         return last.held
+    _check_plain_kind(source)
     own = scale.copied() if on_host is None else scale
     seen_mean, seen = on_host or (mean, own)
     if not all_finite(seen_mean):
         raise InvalidInput(f"{source.describe()}: μ holds a value that is not finite.")
     seen.known("check", seen.check)
-    check_fits(source, x, mean, own)
+    check_fits(source.describe(), x, mean, own)
     held = Held(source, mean.detach().clone() if on_host is None else mean, own, on_host)
     source._issued = _Issued(held, tensors)
     return held
+
+
+def _check_plain_kind(source: Generator) -> None:
+    """Refuse to hold noise as x + μ + Σε that draws its copies, or makes its regions, in its own way."""
+    own = [name for name in ("draw", "place", "region") if getattr(type(source), name) is not getattr(Generator, name)]
+    if own:
+        raise InvalidInput(
+            f"{type(source).__name__} has {' and '.join(own)} of its own, which noise held as x + μ + Σε does not use: "
+            "override at, too (documentation page “Generators: choosing the noise”), to return a generator that does, such "
+            "as the generator itself."
+        )
 
 
 def copies_issued(source: Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -543,48 +410,5 @@ def copies_issued(source: Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
     last = source._issued
     if last is None:
         return []
-    copies = _parts(last.held.mean, last.held.scale)
+    copies = parts(last.held.mean, last.held.scale)
     return [(copies[name], original) for name, original in last.sources.items()]
-
-
-def _parts(mean: torch.Tensor, scale: Scale) -> dict[str, torch.Tensor]:
-    return {"μ": mean, **scale.content()}
-
-
-def check_fits(generator: Generator, x: torch.Tensor, mean: torch.Tensor, scale: Scale) -> None:
-    """Refuse, before any work, μ and Σ that do not fit inputs like x (1, *event)."""
-    name = generator.describe()
-    scale.check_dim(math.prod(x.shape[1:]))
-    if not fits(mean.shape, x.shape):
-        raise InvalidInput(f"{name}: μ of shape {tuple(mean.shape)} does not fit inputs of {tuple(x.shape[1:])}.")
-
-
-def as_sampled(scale: Scale, dtype: torch.dtype) -> Scale:
-    """A full Σ as noise is drawn with it, rounded to the inputs' precision: that one is certified, no other.
-
-    Of a badly conditioned matrix rounding can change the smallest scales by any factor; of entries that each stand for
-    themselves it changes none by more than its last digit.
-    """
-    wide = {n: t for n, t in scale.tensors().items() if torch.promote_types(t.dtype, dtype) != dtype}
-    if scale.elementwise or not wide:
-        return scale
-    rounded = {n: t.to(dtype) if n in wide else t for n, t in scale.tensors().items()}
-    known = _SAMPLED.setdefault(scale, {})
-    if dtype not in known or not all(_same(t, rounded[n]) for n, t in known[dtype].tensors().items()):
-        made = scale.with_tensors(rounded)
-        made.check()
-        known[dtype] = made.copied()
-    return known[dtype]
-
-
-def _rebuild(module: Fixed, keys: Any) -> None:
-    """After loading a state: a function of the module, since a lambda could not be pickled."""
-    module._rebuild()
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
-
-
-def _buffer_name(name: str) -> str:
-    return "scale_" + name.replace(".", "_")

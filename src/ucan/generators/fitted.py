@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from ucan.generators.base import Fixed
 from ucan.generators.context import SHOWN, Context, check_shown
+from ucan.generators.fixed import Fixed
 from ucan.generators.shape import Estimate
 
 

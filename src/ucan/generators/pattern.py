@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from ucan.errors import InvalidInput
-from ucan.generators.base import Fixed
+from ucan.generators.fixed import Fixed
 from ucan.region import check_norm
 
 

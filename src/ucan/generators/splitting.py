@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from ucan.arithmetic import Grid
 from ucan.choices import norm_name
 from ucan.errors import InvalidInput, UnsupportedNorm
-from ucan.generators.base import Generator, Turn
+from ucan.generators.base import Generator
 from ucan.laws import Law, Uniform
 from ucan.region import Region
 from ucan.scales import Diagonal, Scalar, Scale
@@ -27,6 +28,17 @@ NO_GRID = (
     "splitting noise is for inputs on a grid: give step=1/{steps} to SmoothedClassifier (on the command line "
     "--arithmetic grid)."
 )
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Stands for a block's random generator where the draws of a noise are enumerated: the block with this number."""
+
+    number: int
+
+    def first(self, size: int) -> int:
+        """The number of the first draw of the block, if every block has this many."""
+        return self.number * size
 
 
 class Splitting(Generator):

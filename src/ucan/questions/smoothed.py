@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -11,7 +11,7 @@ import torch
 
 from ucan.arithmetic import Grid
 from ucan.budget import Budget
-from ucan.certificate import Abstention
+from ucan.certificate import Abstention, Scope
 from ucan.choices import PRECISIONS, check_choice
 from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput
@@ -185,6 +185,25 @@ class Smoothed:
         """The step of the grid that inputs and noise lie on; None in real arithmetic."""
         return None if self.grid is None else self.grid.step
 
+    @property
+    def scope(self) -> Scope:
+        """The scope of its guarantees without a registry."""
+        return self.M.scope
+
+    @property
+    def own_norm(self) -> float | None:
+        """The only norm that its noise was made for; None if the law decides."""
+        return self.M.own_norm
+
+    @property
+    def precision(self) -> str | None:
+        """What f computes in, where it was chosen."""
+        return self.engine.precision
+
+    def on_votes(self, tell: Callable[[int], None] | None) -> None:
+        """Call this after every pass with the number of its votes."""
+        self.engine.on_votes = tell
+
     def arithmetic_error(self, M: Generator, x: torch.Tensor) -> float:
         """τ: how far the votes on x (1, *event) may be from votes under ideal noise, in total variation; 0 if real."""
         with self.engine.beside(x.device):
@@ -202,7 +221,7 @@ class Smoothed:
         Smoothed.__init__(
             made, self.f, self.law, generator or self.M, engine.backend, engine.precision, engine.model_id, used
         )
-        made.engine.on_votes = engine.on_votes
+        made.on_votes(engine.on_votes)
         return made
 
 

@@ -218,7 +218,7 @@ def _ask_all(
     if job.certificates:
         folder.mkdir(exist_ok=True)
     with progress.working(len(todo), len(done), plan.n), _placed(job, g, bool(todo), progress) as g:
-        g.engine.on_votes = progress.sampled
+        g.on_votes(progress.sampled)
         last = time.perf_counter()
         for number, answer in g.ask_each((data[i][0][None] for i in todo), plan, job.question):
             now = time.perf_counter()

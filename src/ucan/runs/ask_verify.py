@@ -56,7 +56,7 @@ def verify_asked(job: VerifyJob, progress: Progress = SILENT) -> VerifiedAnswer:
     x = x[None].to(job.place())
     g = smoothed_for(job, answer.question(), x, deployed_step(job, declared, answer.evidence.arithmetic))
     with progress.working(1, 0, answer.evidence.n if job.n is None else job.n):
-        g.engine.on_votes = progress.sampled
+        g.on_votes(progress.sampled)
         verdict = verify_answer(answer, g, x, job.n, job.alpha, job.seed, job.replay)
         progress.finished("")
     return VerifiedAnswer(answer, verdict, undrawn=job.replay and answer.evidence.seed is None)

@@ -230,6 +230,11 @@ def loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remarks
                 f"valid only for the weights of this call. Load trained weights in the function, or give --weights."
             )
     if asked.normalise is not None:
+        if not isinstance(asked.normalise, str):
+            raise InvalidInput(
+                "normalise is a name here, which the run's folder can keep: imagenet, cifar10, half or model. For your own "
+                "mean and std put the normalisation into the model, as `ucan.models.load_model(…, normalise=(mean, std))` does."
+            )
         if not isinstance(found, nn.Module):
             raise InvalidInput("--normalise needs a PyTorch network, and this model is not one: leave it out.")
         found = normalised(found, asked.normalise, event[0])

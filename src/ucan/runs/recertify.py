@@ -18,7 +18,7 @@ from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.places import respelled, started_in
 from ucan.plan import CertifyPlan, random_seed
-from ucan.recertify import SHARE, Way
+from ucan.recertify import SHARE, Way, selecting
 from ucan.recertify import recertify as certified_again
 from ucan.results.formats import write
 from ucan.results.store import Store
@@ -99,6 +99,7 @@ def recertify(job: RecertifyJob, out: str | Path | None = None, progress: Progre
     new = _successor(job, run, first, where, dataset)
     known = read_run_config(folder, ("recertify",))
     config = _config(job, run, folder, new, random_seed() if known is None else known.sampling.number)
+    _check_enough(config.sampling.n or LEAST, first)
     with Store.create(folder, config.to_table(), _compared) as store:
         try:
             _all(run, dataset, old, new, config, store, progress)
@@ -123,6 +124,13 @@ def _first(run: Run) -> Certificate:
     raise InvalidInput(f"{run.folder} has no certificate: certify the new classifier with `ucan certify` instead.")
 
 
+def _check_enough(n: int, first: Certificate) -> None:
+    """Refuse an n with which no input can be certified, be they fresh votes or, which certify less, votes in pairs."""
+    evidence = first.evidence
+    alpha = Way.after(evidence).fresh * evidence.alpha * evidence.family
+    CertifyPlan(n=n, alpha=alpha, family=evidence.family).check_enough()
+
+
 def _inputs(run: Run, source: str | None) -> Labelled:
     dataset = data_of(run.config.data, source, run.base)
     if isinstance(dataset, Table):
@@ -139,10 +147,15 @@ def _successor(
     if job.model is None and job.precision is None and job.backend is None:
         raise InvalidInput("say what replaces the run's classifier: --model, --precision or --backend.")
     g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust, run.base)
-    if job.precision is not None:
-        g = SmoothedClassifier(
-            g.f.model, g.law, g.M, g.f.num_classes, precision=job.precision, model_id=g.engine.model_id, step=g.step
-        )
+    g = SmoothedClassifier(
+        g.f.model,
+        g.law,
+        g.M,
+        g.f.num_classes,
+        precision=job.precision or g.precision,
+        model_id=None if job.model is not None else g.engine.model_id,  # the old one's name is not the new one's
+        step=g.step,
+    )
     g.engine.backend = job.backend or "eager"
     return g
 
@@ -161,6 +174,7 @@ def _config(job: RecertifyJob, run: Run, folder: Path, new: SmoothedClassifier, 
         else old.model.weights,
         weights_hash=weights_hash(new.f.model),
         identity=new.engine.identity(),
+        model_id=None if moved else old.model.model_id,
     )
     sampling = replace(
         old.sampling, n=n, bound=None, stop=None, stop_package=None, seed=kept, seed_source=source,
@@ -210,7 +224,7 @@ def _outcomes(
         # A part of α: that the old classifier abstained is known from votes that pairs go on from with the rest.
         alpha = Way.after(evidence).abstained * evidence.alpha * evidence.family
         plan = CertifyPlan(
-            max(1, evidence.n0), n, alpha, norm, seed, family=evidence.family,
+            selecting(evidence), n, alpha, norm, seed, family=evidence.family,
             budget=before.budget,
         )  # fmt: skip
         ((_, outcome),) = new.certify_each(new.check_inputs(x, norm), plan)

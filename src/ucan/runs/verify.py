@@ -192,7 +192,9 @@ def _as_stated(job: VerifyJob, record: Certificate, x: torch.Tensor) -> Smoothed
     evidence, classes = record.evidence, len(record.evidence.counts)
     f = adapt(loaded(replace(job, classes=classes), x.device, record.region.shape), x, classes).model
     noise, step = verification.noise_of(record), step_of(evidence.arithmetic)
-    return SmoothedClassifier(f, evidence.law, noise, classes, model_id=job.model_id, step=step)
+    return SmoothedClassifier(
+        f, evidence.law, noise, classes, precision=job.precision, model_id=job.model_id, step=step
+    )
 
 
 def deployed_step(job: VerifyJob, declared: float | None, claimed: str) -> float | None:

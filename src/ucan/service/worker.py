@@ -157,7 +157,7 @@ class Worker(threading.Thread):
         (x,) = g.check_inputs(torch.zeros(1, *form.shape, dtype=form.dtype), plan.norm)
         if x.device.type == "cpu":
             keep_memory()
-        g.engine.on_votes = self._voted
+        g.on_votes(self._voted)
         self._setup = g.engine.setup(x, plan)
         self._issue = Issuer(g.engine, x.device)
         if self.path is not None:

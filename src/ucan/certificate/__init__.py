@@ -1,0 +1,26 @@
+"""The results of certify and predict: frozen records with their scope and their evidence."""
+
+from ucan.certificate.certified import Certificate, fits
+from ucan.certificate.entries import budget_from_json, budget_to_json, region_from_json, region_to_json
+from ucan.certificate.files import from_dict, load_json, save_json
+from ucan.certificate.level import Level
+from ucan.certificate.outcome import Abstention, Outcome, Prediction
+from ucan.choices import SCOPES, Scope
+
+__all__ = [
+    "SCOPES",
+    "Abstention",
+    "Certificate",
+    "Level",
+    "Outcome",
+    "Prediction",
+    "Scope",
+    "budget_from_json",
+    "budget_to_json",
+    "fits",
+    "from_dict",
+    "load_json",
+    "region_from_json",
+    "region_to_json",
+    "save_json",
+]

@@ -1,0 +1,25 @@
+"""Verify a certificate from someone else: compare it with what is deployed, and test it with fresh samples."""
+
+from ucan.verify.deployed import verify
+from ucan.verify.follows import claimable
+from ucan.verify.fresh import LEAST, fresh_checks
+from ucan.verify.same import same_noise
+from ucan.verify.stated import Stated, constant_line, noise_again, noise_of
+from ucan.verify.verdict import DEPLOYED, SLACK, STATED, Check, Verdict
+
+__all__ = [
+    "DEPLOYED",
+    "LEAST",
+    "SLACK",
+    "STATED",
+    "Check",
+    "Stated",
+    "Verdict",
+    "claimable",
+    "constant_line",
+    "fresh_checks",
+    "noise_again",
+    "noise_of",
+    "same_noise",
+    "verify",
+]
