@@ -40,6 +40,11 @@ def reached(run: Run, claim: Claim) -> list[int | None]:
     return [int(count) for count in np.asarray(counts)]
 
 
+def hardware(device: str | None) -> str:
+    """The device of the evidence, as records name it: a GPU by its name, a processor as "CPU"."""
+    return "CPU" if device == "cpu" else (device or "").removeprefix("cuda: ")
+
+
 def record_of(run: Run, row: Row, trained: Path, train_seconds: float) -> dict[str, Any]:
     """The record of a row that this run certified; refused where the run is about something else."""
     (claim,) = row.claims
@@ -59,7 +64,7 @@ def record_of(run: Run, row: Row, trained: Path, train_seconds: float) -> dict[s
         "weights": entry.hashes.weights, "noise": config.noise.state, "precision": first.precision, "backend": first.backend,
         "arithmetic": first.arithmetic, "noise_seed": config.sampling.seed_source, "train_seconds": train_seconds,
         "ucan": first.versions.get("ucan"), "torch": first.versions.get("torch"), "python": first.versions.get("python"),
-        "hardware": (first.device or "").removeprefix("cuda: "), "date": entry.made.date,
+        "hardware": hardware(first.device), "date": entry.made.date,
         "run_sha256": {"config": config_hash(run.folder), "results": results_hash(run.columns)},
         "inputs": run.inputs, "of": run.inputs, "complete": True,
         "samples": int((run.columns["n"] + run.columns["n0"]).sum()),

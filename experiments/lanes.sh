@@ -66,6 +66,7 @@ rows cifar10-certification-uniform
 rows cifar10-consistency-0.15
 rows cifar10-sphere-0.5
 rows cifar10-sphere-1
+rows mnist-sphere-*
 figure cifar10-universal-certification-laplace cifar10-universal-certification-expinf
 figure cifar10-universal-certification-uniform cifar10-universal-certification-powerlaw
 figure cifar10-versus-certification-alm-loss
@@ -80,6 +81,7 @@ deeper cifar10-certification
 deeper cifar10-consistency-0.15
 deeper cifar10-sphere-0.5
 deeper cifar10-sphere-1
+deeper mnist-sphere-*
 deeper cifar10-certification-laplace
 deeper cifar10-alm
 deeper cifar10-isotropic-1

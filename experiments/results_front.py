@@ -200,6 +200,8 @@ PRESETS = {  # of a row, the preset that trains it
     "cifar10-consistency-0.32": "cifar10-best-0.75",
     "cifar10-sphere-0.5": "cifar10-best-1.0",
     "cifar10-sphere-1": "cifar10-best-2.0",
+    "mnist-sphere-0.4": "mnist-best-1.0",
+    "mnist-sphere-0.75": "mnist-best-2.0",
     "cifar10-ensemble-0.32": "cifar10-best-0.75",
     "cifar10-ensemble-0.42": "cifar10-ensemble-1.0",
 }
@@ -207,15 +209,15 @@ PRESETS = {  # of a row, the preset that trains it
 
 def leading(folder: Path) -> list[str]:
     """Our best row at each radius with its preset and its cost."""
-    lines = ["| ℓ2 radius | certified | networks | row | preset | GPU minutes: training | … certification | hardware |",
-             "|--:|--:|--:|---|---|--:|--:|---|"]  # fmt: skip
-    for place in places(folder, "cifar10"):
+    lines = ["| data, ℓ2 radius | certified | networks | row | preset | minutes: training | … certification | hardware |",
+             "|---|--:|--:|---|---|--:|--:|---|"]  # fmt: skip
+    for place in (place for data in TITLES for place in places(folder, data)):
         for one in (place.one, place.several):
             if one is not None:
                 preset = f"`{PRESETS[one.name or '']}`" if one.name in PRESETS else "–"
                 minutes = " | ".join(
                     "–" if m is None else f"{m:g}" for m in (one.made.train_minutes, one.made.certify_minutes)
                 )
-                lines.append(f"| {place.level:g} | {one.share(place.level)} | {one.claim.networks} | {one.name} | {preset} | "
-                             f"{minutes} | {one.made.hardware} |")  # fmt: skip
+                where = f"{TITLES[place.data]}, {place.level:g} | {one.share(place.level)} | {one.claim.networks}"
+                lines.append(f"| {where} | {one.name} | {preset} | {minutes} | {one.made.hardware} |")
     return lines if len(lines) > 2 else [MISSING]

@@ -108,6 +108,10 @@ REACH = [
     Row("cifar10-sphere-0.5", "CIFAR-10 ℓ2", "cifar10-sphere", ("law.scale=0.5", "epochs=50"), (radius(*GRID[:8]),)),
     Row("cifar10-sphere-1", "CIFAR-10 ℓ2", "cifar10-sphere",
         ("law.scale=1.0", "recipe.length=0.5", "recipe.drop=0.4", "epochs=70"), (radius(*GRID),)),
+    Row("mnist-sphere-0.4", "MNIST ℓ2", "mnist-best-1.0", (), (radius(0.25, 0.5, 0.75, 1.0),), n=10_000),
+    Row("mnist-sphere-0.55", "MNIST ℓ2", "mnist-best-1.0", ("law.scale=0.55", "recipe.length=0.35"), (radius(1.25, 1.5),),
+        n=20_000),
+    Row("mnist-sphere-0.75", "MNIST ℓ2", "mnist-best-2.0", (), (radius(2.0),), n=5_000),
 ]  # fmt: skip
 
 # --- anisotropic against isotropic: Gaussian, ℓ2, by radius and by ALM; the curves of the figure ---
@@ -230,7 +234,7 @@ MIXTURE = ((0.35, 40, 0.4), (0.40, 5, 1.5), (0.25, 1, 3))
 
 def train_seconds(model: str, generator: str, epochs: int, draws: int) -> float:
     """How long training should take."""
-    each = CNN_EPOCH if model == "cnn" else EPOCH[generator]
+    each = CNN_EPOCH if model.startswith("cnn") else EPOCH[generator]
     return epochs * each * (SECOND_DRAW if draws > 1 else 1.0)
 
 

@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT / "experiments"))
 import audit_power  # noqa: E402
 import audits  # noqa: E402
 import entries  # noqa: E402
+import keep  # noqa: E402
 import results  # noqa: E402
 import results_front  # noqa: E402
 import results_goals  # noqa: E402
@@ -412,6 +413,10 @@ def test_the_leaderboard_is_what_the_records_say() -> None:
     for one in ours.values():
         done = check(CheckJob(entry=ROOT / "leaderboard" / "ours" / f"{one.name}.json", results=ROOT / str(one.source)))
         assert done.stands and {c.name: c.outcome for c in done.checks}["results"] == "ok"
+
+
+def test_a_record_names_its_hardware_on_a_gpu_and_on_a_cpu() -> None:
+    assert [keep.hardware(device) for device in ("cuda: NVIDIA H200", "cpu", None)] == ["NVIDIA H200", "CPU", ""]
 
 
 @pytest.mark.parametrize(("name", "preset"), results_front.PRESETS.items())

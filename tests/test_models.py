@@ -27,7 +27,13 @@ from ucan.models.names import NAMES
 
 REAL = os.environ.get("UCAN_DATA_DIR")
 needs_real_data = pytest.mark.skipif(not REAL, reason="UCAN_DATA_DIR does not name the real data")
-SHAPES = {"cnn": (1, 28, 28), "resnet50": (3, 64, 64), "mobilenet_v2": (3, 64, 64), "mobilenet_v2_rotated": (3, 64, 64)}
+SHAPES = {
+    "cnn": (1, 28, 28),
+    "cnn_hidden": (1, 28, 28),
+    "resnet50": (3, 64, 64),
+    "mobilenet_v2": (3, 64, 64),
+    "mobilenet_v2_rotated": (3, 64, 64),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +169,7 @@ def test_normalisation_of_built_in_models() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "message"),
     [
-        ("resnet21", None, None, "choose one of cnn, resnet20"),
+        ("resnet21", None, None, "choose one of cnn, cnn_hidden, resnet20"),
         ("cnn", (28, 28), None, r"\(channels, height, width\)"),
         ("cnn", (1, 8, 9), None, "square"),
         ("cnn", (1, 3, 3), None, "at least 4"),
@@ -333,7 +339,7 @@ def test_models_by_name(probe: Path) -> None:
         ("probe_broken:net", "ZeroDivisionError"),
         ("probe_exits:net", "SystemExit"),
         ("probe_needs:net", "surely_not_installed.*Install what it needs"),
-        ("resnet", "package.module:attribute.*cnn, resnet20"),
+        ("resnet", "package.module:attribute.*cnn, cnn_hidden, resnet20"),
         ("nowhere.pt2", "no model file"),
         ("nowhere.onnx", "no model file"),
     ],

@@ -96,7 +96,7 @@ def _table(some: Sequence[tuple[Path, Entry]], levels: Sequence[float]) -> list[
         "n ≤",
         "extra data",
     ]
-    head += ["attacked / broken", "date", "hardware", "GPU minutes: train, certify", "about"]
+    head += ["attacked / broken", "date", "hardware", "minutes: train, certify", "about"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return [*lines, *("| " + " | ".join(_cells(path, one, levels)) + " |" for path, one in some)]
 

@@ -13,20 +13,26 @@ class CNN(nn.Module):
 
     Strides instead of pooling make it many times faster on a CPU.
     The first convolution has ``width`` channels, the second twice as many: 16, or 64 for pictures of at most 16 pixels,
-    which can afford them.
+    which can afford them. With ``hidden`` a linear layer of so many units, with ReLU, comes before the last one.
     """
 
-    def __init__(self, in_channels: int = 1, size: int = 28, num_classes: int = 10, width: int | None = None) -> None:
+    def __init__(
+        self, in_channels: int = 1, size: int = 28, num_classes: int = 10, width: int | None = None, hidden: int = 0
+    ) -> None:
         super().__init__()
         width = (64 if size <= 16 else 16) if width is None else width
         if size < 4:
             raise ModelError(f"the cnn halves pictures twice, so they need at least 4 x 4 pixels, got {size} x {size}.")
         self.conv1 = nn.Conv2d(in_channels, width, 4, stride=2, padding=1)
         self.conv2 = nn.Conv2d(width, 2 * width, 4, stride=2, padding=1)
-        self.linear = nn.Linear(2 * width * (size // 4) ** 2, num_classes)
+        features = 2 * width * (size // 4) ** 2
+        self.hidden = nn.Linear(features, hidden) if hidden else None
+        self.linear = nn.Linear(hidden or features, num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits (n, num_classes) of a batch (n, in_channels, size, size)."""
-        x = self.conv2(self.conv1(x).relu()).relu()
-        found: torch.Tensor = self.linear(x.flatten(1))
+        x = self.conv2(self.conv1(x).relu()).relu().flatten(1)
+        if self.hidden is not None:
+            x = self.hidden(x).relu()
+        found: torch.Tensor = self.linear(x)
         return found

@@ -2,6 +2,7 @@
 
 NAMES = (
     "cnn",
+    "cnn_hidden",
     "resnet20",
     "resnet56",
     "resnet110",
