@@ -94,18 +94,18 @@ def standing(folder: Path) -> list[str]:
     for data, title in TITLES.items():
         known = places(folder, data)
         lead = [p for p in known if p.ahead is not None and p.ahead > 0]
-        behind = [p for p in known if p.ahead is not None and p.ahead <= 0]
+        level = [p for p in known if p.ahead == 0]
+        behind = [p for p in known if p.ahead is not None and p.ahead < 0]
         unknown = [p for p in known if p.one is None]
         said = [
             f"we {what} at {', '.join(f'{p.level:g} ({p.ahead:+.2f})'.replace('-', '−') for p in some)}"
-            for what, some in (("lead", lead), ("are behind or level", behind))
+            for what, some in (("lead", lead), ("are level", level), ("are behind", behind))
             if some
         ]
         if unknown:
-            said.append(
-                f"no row of ours on all {TEST_SET:,} pictures is made for {', '.join(f'{p.level:g}' for p in unknown)}"
-            )
-        lines.append(f"- **{title}**, one network, another one at most radii: {'; '.join(said)}.")
+            said.append(f"we have no row on all {TEST_SET:,} pictures for {', '.join(f'{p.level:g}' for p in unknown)}")
+        networks = len({p.one.name for p in known if p.one is not None})
+        lines.append(f"- **{title}**, one network at each radius, {networks} in all: {'; '.join(said)}.")
     return lines
 
 
@@ -192,7 +192,7 @@ def budgets(recorded: Recorded) -> list[str]:
     return lines
 
 
-# --- how to make the leading rows ---
+# --- how to make our best rows ---
 
 PRESETS = {  # of a row, the preset that trains it
     "cifar10-consistency-0.15": "cifar10-best-0.25",

@@ -24,7 +24,7 @@ from ucan.storage import storage, write_whole
 FORMAT = 1
 ORIGINS = {
     "run": "a run of `ucan certify`, with a certificate for every input",
-    "record": "a record of which radii each input reached; its certificates were not kept",
+    "record": "a record of which radii each input reached; its certificates are not published here",
     "imported": "counted in a result file that others released",
 }
 

@@ -12,7 +12,7 @@ from ucan.leaderboard.entry import ORIGINS, Entry
 HEAD = """# {title}
 
 Certified accuracy in %, rounded down: the share of test inputs whose answer is right and certified at the radius. Every
-line is one entry of this folder. `scope` says whose guarantee it is: `pipeline` holds for the classifier as it is
+line is one entry of this folder. `scope` says what the guarantee is about: `pipeline` holds for the classifier as it is
 deployed, `frozen` for noise held as it was at the input. "n ≤" is the most votes that an input used.
 
 {origins}
