@@ -111,7 +111,7 @@ REACH = [
     Row("mnist-sphere-0.4", "MNIST ℓ2", "mnist-best-1.0", (), (radius(0.25, 0.5, 0.75, 1.0),), n=10_000),
     Row("mnist-sphere-0.55", "MNIST ℓ2", "mnist-best-1.0", ("law.scale=0.55", "recipe.length=0.35"), (radius(1.25, 1.5),),
         n=20_000),
-    Row("mnist-sphere-0.75", "MNIST ℓ2", "mnist-best-2.0", (), (radius(2.0),), n=5_000),
+    Row("mnist-sphere-0.75", "MNIST ℓ2", "mnist-best-2.0", (), (radius(1.75, 2.0, 2.25),), n=20_000),
 ]  # fmt: skip
 
 # --- anisotropic against isotropic: Gaussian, ℓ2, by radius and by ALM; the curves of the figure ---
