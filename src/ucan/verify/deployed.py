@@ -46,7 +46,6 @@ def verify(
         registry: the registry that issued the certificate, for scope ``registry``.
     """
     check_alpha(alpha)
-    check_alpha(alpha)
     shape = certificate.region.shape
     if tuple(x.shape[1:]) != shape:
         raise InvalidInput(
