@@ -201,7 +201,7 @@ PRESETS = {  # of a row, the preset that trains it
     "cifar10-sphere-0.5": "cifar10-best-1.0",
     "cifar10-sphere-1": "cifar10-best-2.0",
     "mnist-sphere-0.4": "mnist-best-1.0",
-    "mnist-sphere-0.55": "mnist-best-1.0",
+    "mnist-sphere-0.55": "mnist-best-1.5",
     "mnist-sphere-0.75": "mnist-best-2.0",
     "cifar10-ensemble-0.32": "cifar10-best-0.75",
     "cifar10-ensemble-0.42": "cifar10-ensemble-1.0",

@@ -471,8 +471,8 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     record("several", 1.0, 9_999, members=4)
     record("part", 1.0, 500, inputs=500)
     first, _ = results_front.standing(tmp_path)
-    assert "we lead at 0 (" in first and "0.25 (+16.97); we are behind or level at 1 (−37.87)" in first
-    assert "no row of ours on all 10,000 pictures is made for 0.5, 0.75, 1.25" in first
+    assert "we lead at 0 (" in first and "0.25 (+16.97); we are behind at 1 (−37.87)" in first
+    assert "we have no row on all 10,000 pictures for 0.5, 0.75, 1.25" in first
     lines = {line.split(" | ")[0]: line for line in results_front.holds(tmp_path)}
     assert "**90.0** | `pipeline` | – | ahead | 1 |" in lines["| CIFAR-10, 0.25"]
     assert "| 2026-01-31, H |" in lines["| CIFAR-10, 0.25"]
