@@ -1,9 +1,10 @@
 """Writes the entries of `leaderboard/`: ours from the records, others' from the result files that they released, and the page.
 
     python experiments/entries.py                          ours, and the page
-    python experiments/entries.py --released CLONES        others', counted in clones of their repositories, CLONES/OWNER+NAME
+    python experiments/entries.py --released CLONES        others', too, from clones (entries_released.py)
 
-A released radius keeps three digits and may have been rounded up; it is taken as it stands.
+A row that is certified against ℓ2 is so against boxes, too: |δᵢ| ≤ ε in every pixel is within ‖δ‖₂ ≤ ε√d. Records have the ℓ2
+radii that were asked, so the number for a box is that of the next larger one: at least so many.
 """
 
 from __future__ import annotations
@@ -11,24 +12,19 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import re
-import subprocess
-import tempfile
-from dataclasses import dataclass, replace
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from entries_released import BOXES, PIXELS, TEST_SET, leading, released_entries
 from suite import DIGITS, looked_at
 
 from ucan.leaderboard.entry import FORMAT, Attacked, Claim, Entry, Hashes, Made, level_key, read_entries, write_entry
-from ucan.leaderboard.making import entry_of
 from ucan.leaderboard.page import page
-from ucan.results.imports import import_run
 
 HERE = Path(__file__).parent
 RECORDED, BOARD = HERE / "recorded", HERE.parent / "leaderboard"
-TEST_SET = 10_000
-GRID = tuple(k / 4 for k in range(10))
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": float("inf")}
 
 
@@ -59,9 +55,9 @@ def attacked(folder: Path, row: str, norm: str) -> Attacked:
 
 
 def recorded_entries(folder: Path = RECORDED) -> dict[str, Entry]:
-    """An entry for every row on the whole test set and every norm, by its file's name."""
+    """An entry for every row on the whole test set and every norm, by its file's name; then the best against boxes."""
     found = {}
-    for path in sorted((folder / "suite").glob("*.json")):
+    for path in (*sorted((folder / "suite").glob("*.json")), *sorted(folder.glob("splitting-*.json"))):
         record = json.loads(path.read_text())
         if record.get("inputs") != TEST_SET:
             continue
@@ -70,7 +66,27 @@ def recorded_entries(folder: Path = RECORDED) -> dict[str, Entry]:
             if by == "radius":
                 one = _of_record(path, record, norm, folder)
                 found[f"{one.name}.json"] = one
-    return found
+    return found | _against_boxes(found)
+
+
+def _against_boxes(known: dict[str, Entry]) -> dict[str, Entry]:
+    """Of the rows of CIFAR-10 against ℓ2, one network each, those that certify most against a box."""
+    some = {}
+    for one in known.values():
+        claim = one.claim
+        if (claim.data, claim.norm, claim.scope, claim.networks) == ("cifar10", 2.0, "pipeline", 1):
+            counts = {eps: _beyond(one, eps * math.sqrt(PIXELS)) for eps in BOXES}
+            made = replace(one, name=f"{one.name}-linf", about=f"{one.about}; by ‖δ‖₂ ≤ ε√d, so at least so many",
+                           claim=replace(claim, norm=math.inf),
+                           certified={level_key(eps): n for eps, n in counts.items() if n is not None})  # fmt: skip
+            if made.certified:
+                some[f"{made.name}.json"] = made
+    return leading(some, BOXES)
+
+
+def _beyond(one: Entry, radius: float) -> int | None:
+    """How many inputs are certified at the smallest recorded radius that is not below this one."""
+    return next((one.count(level) for level in one.levels if level >= radius), None)
 
 
 def _of_record(path: Path, record: dict[str, Any], norm: str, folder: Path) -> Entry:
@@ -85,7 +101,7 @@ def _of_record(path: Path, record: dict[str, Any], norm: str, folder: Path) -> E
         origin="record",
         by="UCAN",
         about=_about(record),
-        source=f"experiments/recorded/suite/{path.name}",
+        source=f"experiments/recorded/{path.relative_to(folder).as_posix()}",
         claim=Claim(
             record["preset"].split("-")[0],
             "test",
@@ -93,7 +109,7 @@ def _of_record(path: Path, record: dict[str, Any], norm: str, folder: Path) -> E
             NORMS[norm],
             record["scope"],
             votes or open_votes or record["n"],
-            record["alpha"],
+            0.0 if record.get("bound") == "exact" else record["alpha"],
             record.get("members", 1),
             False,
         ),
@@ -112,123 +128,6 @@ def _about(record: dict[str, Any]) -> str:
     mirrored = ", picture and mirror image averaged" if record.get("mirrored") else ""
     changes = " ".join(f"`{change}`" for change in record["changes"])
     return f"preset `{record['preset']}`{' with ' if changes else ''}{changes}{mirrored}; {record['law']}"
-
-
-# --- others', by their released files ---
-
-
-@dataclass(frozen=True)
-class Released:
-    """Files of one repository: a pattern of their paths and how each is called. ``best``: only those that lead at a radius."""
-
-    repository: str
-    pattern: str
-    by: str
-    data: str = "cifar10"
-    model: str = "ResNet-110"
-    best: bool = False
-
-
-NAMES = {
-    "cat-rs": "CAT-RS", "catrs": "CAT-RS", "cohen": "Gaussian", "gaussian": "Gaussian", "stab": "Stability",
-    "salman": "SmoothAdv", "smoothadv": "SmoothAdv", "macer": "MACER", "consistency": "Consistency",
-    "smoothmix": "SmoothMix", "ours": "ACR", "mnist": "CAT-RS",
-}  # fmt: skip
-RELEASED = (
-    Released("alinlab/smoothing-catrs", r"data/cifar10/noise_(?P<sigma>[\d.]+)/(?P<method>[a-z-]+)/noise_[\d.]+\.tsv",
-             "Jeong, Kim and Shin, 2023"),
-    Released("alinlab/smoothing-catrs", r"data/(?P<method>mnist)/noise_(?P<sigma>[\d.]+)/noise_[\d.]+\.tsv",
-             "Jeong, Kim and Shin, 2023", "mnist", "LeNet"),
-    Released("eth-sri/acr-weakness", r"data/certify/cifar10/(?P<method>\w+)/noise_(?P<sigma>[\d.]+)\.tsv",
-             "Sun et al., 2025"),
-    Released("jh-jeong/smoothmix", r"data/certify/cifar10/(?P<method>smoothmix)/noise_(?P<sigma>[\d.]+)(_adv)?",
-             "Jeong et al., 2021"),
-    Released("jh-jeong/smoothmix", r"data/certify/cifar10/(?P<method>consistency)/.*/cifar_resnet110/noise_(?P<sigma>[\d.]+)",
-             "Jeong et al., 2021"),
-    Released("jh-jeong/smoothmix", r"data/certify/mnist/(?P<method>[a-z]+).*/noise_(?P<sigma>[\d.]+)(_\d+)?",
-             "Jeong et al., 2021", "mnist", "LeNet", best=True),
-)  # fmt: skip
-TABLES = {  # the best of some 300 runs at each radius, not one classifier: the repository has its shares, not its rows
-    "cifar10_ours": ("SmoothAdv, best of all runs", "Salman et al., 2019"),
-    "cifar10_original": ("Cohen, best over σ", "Cohen et al., 2019, in the repository of Salman et al."),
-}
-
-
-def git(clone: Path, *words: str) -> bytes:
-    return subprocess.run(["git", "-C", str(clone), *words], check=True, capture_output=True).stdout
-
-
-def clone_of(clones: Path, repository: str) -> Path:
-    return clones / repository.replace("/", "+") / "repo"
-
-
-def released_entries(clones: Path) -> dict[str, Entry]:
-    """The entries of all released files, by their file's name."""
-    found: dict[str, Entry] = {}
-    for source in RELEASED:
-        clone = clone_of(clones, source.repository)
-        commit = git(clone, "rev-parse", "--short=7", "HEAD").decode().strip()
-        paths = git(clone, "ls-tree", "-r", "--name-only", "HEAD").decode().splitlines()
-        some = {}
-        for path in paths:
-            if match := re.fullmatch(source.pattern, path):
-                made = _of_file(source, clone, commit, path, match)
-                if made.claim.inputs == TEST_SET:
-                    some[_file_name(source, path)] = made
-        found |= _leading(some) if source.best else some
-    once = {one.hashes.results: name for name, one in reversed(found.items())}  # a file that two repositories have
-    return {name: one for name, one in found.items() if once[one.hashes.results] == name} | _of_tables(clones)
-
-
-def _file_name(source: Released, path: str) -> str:
-    short = path.removeprefix("data/").removeprefix("certify/").removesuffix(".tsv")
-    return f"{source.repository.split('/')[1]}-{re.sub(r'[^A-Za-z0-9.]+', '-', short)}.json"
-
-
-def _leading(some: dict[str, Entry]) -> dict[str, Entry]:
-    """Those of which one has the most at some radius."""
-    best = {max(some, key=lambda name: some[name].count(level) or 0) for level in GRID}
-    return {name: some[name] for name in sorted(best)}
-
-
-def _of_file(source: Released, clone: Path, commit: str, path: str, match: re.Match[str]) -> Entry:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "released.tsv"
-        file.write_bytes(git(clone, "show", f"HEAD:{path}"))
-        import_run(file, Path(folder) / "run", "pipeline", 2.0)
-        made = entry_of(Path(folder) / "run", levels=GRID)
-    name = NAMES[match["method"]] + (" with SmoothAdv" if "/consistency/salman" in path else "")
-    name += ", one-step" if path.endswith("_adv") else ""
-    claim = replace(made.claim, data=source.data, split="test", n=100_000, alpha=0.001, networks=1, extra_data=False)
-    return replace(
-        made,
-        name=f"{name}, σ = {float(match['sigma']):g}",
-        by=source.by,
-        about=f"{source.model}, isotropic Gaussian noise",
-        source=f"github.com/{source.repository}, {path}, commit {commit}",
-        claim=claim,
-        hashes=Hashes(results=made.hashes.results),
-    )
-
-
-def _of_tables(clones: Path) -> dict[str, Entry]:
-    repository = "Hadisalman/smoothing-adversarial"
-    clone = clone_of(clones, repository)
-    commit = git(clone, "rev-parse", "--short=7", "HEAD").decode().strip()
-    found = {}
-    for table, (name, by) in TABLES.items():
-        path = f"analysis/radii_to_best_models/{table}"
-        text = git(clone, "show", f"HEAD:{path}")
-        lines = [line.split() for line in text.decode().splitlines()[1:]]
-        shares = {float(line[0]): float(line[1]) for line in lines}
-        found[f"smoothing-adversarial-{table.replace('_', '-')}.json"] = Entry(
-            FORMAT, name, "imported", by, "ResNet-110; at each radius the best of its runs: not one classifier",
-            f"github.com/{repository}, {path}, commit {commit}",
-            claim=Claim("cifar10", "test", TEST_SET, 2.0, "pipeline", 100_000, 0.001, 1, False),
-            certified={level_key(r): round(shares[r] * TEST_SET) for r in GRID},
-            hashes=Hashes(results=hashlib.sha256(text).hexdigest()),
-        )  # fmt: skip
-    return found
 
 
 def board_page(folder: Path = BOARD) -> str:

@@ -31,7 +31,8 @@ def filled(folder: Path = RECORDED) -> dict[str, list[str]]:
     bench = json.loads(BENCH.read_text()) if BENCH.exists() else None
     return {
         "next goals": front.next_goals(folder), "standing": front.standing(folder),
-        "holds": front.holds(folder), "claims": front.claims(recorded),
+        "holds": front.holds(folder), "behind them": front.behind_them(folder),
+        "other norms": front.other_norms(folder), "claims": front.claims(recorded),
         "budgets": front.budgets(recorded), "leading": front.leading(folder), "targets": targets(recorded, bench),
         "tried": tried(recorded), "missing": missing(recorded), "formulas": formulas(recorded),
         "universality": universality(recorded), "beside alm": beside_alm(recorded),

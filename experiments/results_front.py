@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from entries import BOARD, GRID, TEST_SET, day, recorded_entries
+from entries import BOARD, day, recorded_entries
+from entries_released import BOXES, GRID, LENGTHS, TEST_SET
 from results_goals import TARGETS, best_of
 from results_records import MISSING, Recorded
 from shape_records import NAMES, attacked, mnist_rows, shown
+from suite import undecided
 
 from ucan.leaderboard.entry import Entry, read_entries
 from ucan.leaderboard.page import fair, leader
@@ -35,18 +40,18 @@ class Place:
         return 100 * ((ours or 0) - (theirs or 0)) / TEST_SET
 
 
-def places(folder: Path, data: str) -> list[Place]:
-    """The usual ℓ2 radii, with the best rows of scope pipeline on all of the test set, no extra data."""
+def places(folder: Path, data: str, norm: float = 2.0, levels: Sequence[float] = GRID) -> list[Place]:
+    """The radii of a norm, with the best rows of scope pipeline on all of the test set, no extra data."""
     ours = list(recorded_entries(folder).values())
     others = list(read_entries(BOARD / "imported").values())
-    known = [e for e in (*ours, *others) if e.claim.data == data and e.claim.norm == 2 and fair(e, TEST_SET)]
+    known = [e for e in (*ours, *others) if e.claim.data == data and e.claim.norm == norm and fair(e, TEST_SET)]
     kinds = (
         [e for e in known if e.origin != "imported" and e.claim.networks == 1],
         [e for e in known if e.origin != "imported" and (e.claim.networks or 0) > 1],
         [e for e in known if e.origin == "imported" and e.claim.networks == 1],
     )
     found = []
-    for level in GRID:
+    for level in levels:
         one, several, theirs = (leader(some, level) for some in kinds)
         if several is not None and level == 0:
             several = None  # at 0 every radius's own row has a share: the largest is that of the smallest σ asked
@@ -55,32 +60,80 @@ def places(folder: Path, data: str) -> list[Place]:
 
 
 def holds(folder: Path) -> list[str]:
-    """The table of what holds: a row for each radius, ours beside the others' best released file."""
-    head = ["data, ℓ2 radius", "**ours**", "scope", "attacked / broken", "run", "networks", "others' best, one network",
-            "ahead by", "pictures, n ≤", "made"]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|---|--:|---|--:|---|--:|---|--:|--:|---|"]
-    for data in TITLES:
-        for place in places(folder, data):
-            if data == "mnist" and place.one is None:
-                continue
-            lines.append(_line(place, place.one, place.ahead))
-            if place.several is not None:
-                lines.append(_line(place, place.several, None))
+    """The table of what holds: a line for each radius; of each data set one network of ours beside the others' best."""
+    head = [
+        "ℓ2 radius",
+        *(cell for title in TITLES.values() for cell in (f"**{title}**", "run", "others' best", "ahead by")),
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|--:|" + "--:|---|---|--:|" * len(TITLES)]
+    for beside in zip(*(places(folder, data) for data in TITLES), strict=True):
+        cells = [cell for place in beside for cell in _cells(place)]
+        lines.append(f"| {beside[0].level:g} | {' | '.join(cells)} |")
     return lines
 
 
-def _line(place: Place, ours: Entry | None, ahead: float | None) -> str:
-    where = f"{TITLES[place.data]}, {place.level:g}"
+def _cells(place: Place) -> list[str]:
     theirs = "–" if place.others is None else f"{place.others.share(place.level)} ({place.others.name})"
-    if ours is None:
-        return f"| {where} | {MISSING} | – | – | – | – | {theirs} | – | – | – |"
-    audit = "–" if ours.audit.certificates is None else f"{ours.audit.certificates} / {ours.audit.broken}"
-    cells = [
-        where, f"**{ours.share(place.level)}**", f"`{ours.claim.scope}`", audit, ours.name.removeprefix(f"{place.data}-"),
-        str(ours.claim.networks), theirs, "–" if ahead is None else f"{ahead:+.2f}".replace("-", "−"),
-        f"{ours.claim.inputs:,}, {ours.claim.n:,}", _made(ours.made.date, ours.made.hardware),
-    ]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    if place.one is None:
+        return [MISSING, "–", theirs, "–"]
+    return [f"**{place.one.share(place.level)}**", _run(place.one), theirs, _points(place.ahead)]
+
+
+def _run(one: Entry) -> str:
+    """A run's name without its data set."""
+    return (one.name or "").removeprefix(f"{one.claim.data}-").removesuffix("-linf")
+
+
+def _points(ahead: float | None) -> str:
+    return "–" if ahead is None else f"{ahead:+.2f}".replace("-", "−")
+
+
+def behind_them(folder: Path) -> list[str]:
+    """The runs that the table names, and those of several networks: what each row must say about itself."""
+    head = [
+        "run",
+        "certified at",
+        "networks",
+        "mirrored",
+        "scope",
+        "pictures, n ≤",
+        "undecided",
+        "attacked / broken",
+        "made",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|---|---|--:|---|---|--:|--:|--:|---|"]
+    shown: dict[str, tuple[Entry, list[str]]] = {}
+    for data in TITLES:
+        for kind in ("one", "several"):
+            for place in places(folder, data):
+                one: Entry | None = getattr(place, kind)
+                if one is not None:
+                    at = shown.setdefault(one.name or "", (one, []))[1]
+                    at.append(f"{place.level:g}: {one.share(place.level)}")
+    for name, (one, at) in shown.items():
+        record = json.loads((folder / str(one.source).removeprefix("experiments/recorded/")).read_text())
+        audit = "–" if one.audit.certificates is None else f"{one.audit.certificates} / {one.audit.broken}"
+        cells = [
+            name, ", ".join(at), str(one.claim.networks), "yes" if record.get("mirrored") else "no", f"`{one.claim.scope}`",
+            f"{one.claim.inputs:,}, {one.claim.n:,}", str(undecided(record)["inputs"]), audit,
+            _made(one.made.date, one.made.hardware),
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines if len(lines) > 2 else [MISSING]
+
+
+# Which norm, how its levels are called, and those that are shown.
+NORMS = ((math.inf, "ℓ∞", BOXES), (1.0, "ℓ1", LENGTHS[1:]))
+
+
+def other_norms(folder: Path) -> list[str]:
+    """CIFAR-10 against ℓ∞ and ℓ1: ours beside the others' best released file."""
+    lines = ["| CIFAR-10 | **ours** | run | others' best | ahead by |", "|---|--:|---|---|--:|"]
+    for norm, name, levels in NORMS:
+        for place in places(folder, "cifar10", norm, levels):
+            level = f"{place.level * 255:g}/255" if norm == math.inf else f"{place.level:g}"
+            lines.append(f"| {name}, {level} | {' | '.join(_cells(place))} |")
+    return lines
 
 
 def _made(when: str | None, hardware: str | None) -> str:
@@ -98,7 +151,7 @@ def standing(folder: Path) -> list[str]:
         behind = [p for p in known if p.ahead is not None and p.ahead < 0]
         unknown = [p for p in known if p.one is None]
         said = [
-            f"we {what} at {', '.join(f'{p.level:g} ({p.ahead:+.2f})'.replace('-', '−') for p in some)}"
+            f"we {what} at {', '.join(f'{p.level:g} ({_points(p.ahead)})' for p in some)}"
             for what, some in (("lead", lead), ("are level", level), ("are behind", behind))
             if some
         ]

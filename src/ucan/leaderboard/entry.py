@@ -33,7 +33,8 @@ ORIGINS = {
 class Claim:
     """What is claimed: the test set, whose guarantee it is, and at which cost. ``n`` is the most votes that an input used.
 
-    ``networks`` and ``extra_data`` are stated by the submitter: None means that they are not stated yet.
+    ``alpha`` is 0 where every draw of the noise was counted, so that nothing is left to chance. ``networks`` and ``extra_data``
+    are stated by the submitter: None means that they are not stated yet.
     """
 
     data: str | None = entry("claim.data")
@@ -128,7 +129,10 @@ def problems(one: Entry) -> list[str]:
     said += [f"{key} is not stated" for key, value in required.items() if value is None]
     if claim.scope not in (*SCOPES, "unknown"):
         said.append(f"claim.scope is {claim.scope!r}: it must be one of {', '.join((*SCOPES, 'unknown'))}")
-    said += [f"{key} is {value!r}: it must be above 0" for key, value in required.items() if _not_positive(value)]
+    above = {key: value for key, value in required.items() if key != "claim.alpha"}
+    said += [f"{key} is {value!r}: it must be above 0" for key, value in above.items() if _not_positive(value)]
+    if claim.alpha is not None and not 0 <= claim.alpha < 1:
+        said.append(f"claim.alpha is {claim.alpha!r}: it is a probability below 1, 0 where every draw was counted")
     if one.made.date is not None and not _is_date(one.made.date):
         said.append(f"made.date is {one.made.date!r}: write it as 2026-01-31")
     return [*said, *_wrong_counts(one)]
