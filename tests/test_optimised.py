@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 import ucan
 from ucan.audit import Budget, attack
 from ucan.errors import InvalidInput, ModelError, UnsupportedNorm
+from ucan.generators.found import SampleWise
 from ucan.generators.optimised import Ancer, DataDependent
 from ucan.generators.rotated import Rancer
 from ucan.report.rerun import commands
@@ -64,6 +67,22 @@ def test_sigma_climbs_its_own_radius() -> None:
     g, iso = (ucan.SmoothedClassifier(noise.model, ucan.Gaussian(0.3), m, num_classes=2) for m in (noise, None))
     mine, plain = (s.certify(x[:1], n=2000)[0] for s in (g, iso))
     assert mine.scope == "frozen" and mine.radius > 1.3 * plain.radius
+
+
+def test_the_best_sigma_of_a_list_is_chosen_by_its_exact_radius() -> None:
+    """At the centre of a ball in four dimensions p is a χ² probability: σ·Φ⁻¹(p) is known for every σ."""
+    tried = (0.5, 1.0, 2.0, 4.0, 8.0)
+    exact = [s * stats.norm.ppf(stats.chi2.cdf(4 / (0.3 * s) ** 2, 4).clip(1e-9, 1 - 1e-3)) for s in tried]
+    noise = SampleWise(curved(), LAW, tried, votes=2000)
+    x = torch.zeros(2, 1, 2, 2)
+    x[1, 0, 0, 0] = 1.9  # near the border: less noise
+    sigmas = noise(x)[1].sigma[:, 0, 0, 0]
+    assert float(sigmas[0]) == tried[max(range(len(tried)), key=exact.__getitem__)] and sigmas[1] < sigmas[0]
+    (claim,) = ucan.SmoothedClassifier(noise.model, LAW, noise, num_classes=2).certify(x[:1], n=2000)
+    assert claim.scope == "frozen"
+    for sigmas, votes in (((), 10), ((0.5, -1.0), 10), ((1.0,), 0)):
+        with pytest.raises(InvalidInput, match="must be"):
+            SampleWise(curved(), LAW, sigmas, votes)
 
 
 def test_ancer_never_below_its_start_and_larger_where_nothing_is_looked_at() -> None:
@@ -168,6 +187,22 @@ def test_larger_frozen_radii_than_the_isotropic_start(trained: Path, tmp_path: P
     assert any(f"--noise '{QUICK}'" in line for line in commands(own))
 
 
+def test_a_list_of_sigmas_by_its_name(trained: Path, tmp_path: Path) -> None:
+    """Larger radii than at the start, verified with the same list and refused with another one."""
+    noise = "sample-wise(sigmas=[0.5,1.0,1.5,2.0],votes=200)"
+    plain, own = (
+        certified(trained, tmp_path / str(i), noise=n, certificates=True) for i, n in enumerate((None, noise))
+    )
+    assert own.scope == "frozen" and means(own)[0] > 1.05 * means(plain)[0]
+    idx = int(own.columns["idx"][~own.columns["abstained"]][0])
+    path = own.folder / "certificates" / f"{idx}.json"
+    job = VerifyJob(certificate=path, model=str(trained), scale=0.15, input="digits", index=idx, noise=noise, n=500)
+    assert (
+        verify(job).verdict.confirms == "frozen"
+        and not verify(replace(job, noise="sample-wise(sigmas=[0.5],votes=200)")).stands
+    )
+
+
 def test_its_audit_breaks_nothing_where_it_is_frozen_and_says_that_live_is_not_covered(
     trained: Path, tmp_path: Path
 ) -> None:
@@ -215,10 +250,13 @@ def test_the_noise_of_a_trained_run_is_replaced_by_optimised_noise_alone(trained
         replace(read_settings("digits-isotropic"), generator={"kind": "ancer"}).build_generator((1, 8, 8), None)
 
 
-def test_votes_are_independent_of_the_draws_that_chose_sigma() -> None:
+@pytest.mark.parametrize(
+    "kind", [partial(DataDependent, draws=10, steps=4), partial(SampleWise, sigmas=(1.0, 1.5, 2.0), votes=40)]
+)
+def test_votes_are_independent_of_the_draws_that_chose_sigma(kind: Any) -> None:
     """For a linear classifier the true radius is the margin, whatever σ is: false claims stay below α."""
     net, alpha, tries = linear([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]]), 0.2, 150
-    noise = DataDependent(net, LAW, draws=10, steps=4)
+    noise = kind(net, LAW)
     g = ucan.SmoothedClassifier(net, LAW, noise, num_classes=2)
     x = torch.rand(tries, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     x[:, 0, 0, 0] = 0.3

@@ -287,6 +287,7 @@ GENERATORS = Catalogue(
         "splitting": "ucan.generators.splitting:Splitting",
         "budget": "ucan.generators.fitted:ForBudget",
         "budget-wise": "ucan.generators.learned:BudgetWise",
+        "sample-wise": "ucan.generators.found:SampleWise",
         "data-dependent": "ucan.generators.optimised:DataDependent",
         "ancer": "ucan.generators.optimised:Ancer",
         "rancer": "ucan.generators.rotated:Rancer",

@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from ucan.errors import InvalidInput
-from ucan.generators.optimised import Ancer, source_of
+from ucan.generators.found import source_of
+from ucan.generators.optimised import Ancer
 from ucan.laws import Law
 from ucan.scales import Scale, Spiked
 
