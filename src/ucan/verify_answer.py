@@ -19,7 +19,6 @@ from ucan.scales import as_scale
 from ucan.scales.base import same_map
 from ucan.verify import LEAST, Check, Verdict
 from ucan.verify.fresh import fresh_seed
-from ucan.verify.same import same_input
 
 # Σ may differ by this share from the one that was certified.
 TOLERANCE = 1e-5
@@ -65,7 +64,7 @@ def verify_answer(
 def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
     """Whether input, model, law, noise, Σ, scope and arithmetic are g's."""
     evidence = answer.evidence
-    right = same_input(evidence, x)
+    right = evidence.is_about(x)
     noise = evidence.noise.differences(g.M.record())
     if not noise:
         try:
