@@ -38,7 +38,7 @@ def same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor
 
 def _arithmetic_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
     """Whether g adds its noise in the certificate's arithmetic; no check if both are real."""
-    mine, claimed = REAL if g.grid is None else g.grid.arithmetic(x), certificate.evidence.arithmetic
+    mine, claimed = g.engine.arithmetic(x), certificate.evidence.arithmetic
     if mine == claimed == REAL:
         return ()
     return (Check.worded("arithmetic", f"the arithmetic {mine}", mine == claimed, IS, f"the claimed {claimed}"),)
