@@ -23,6 +23,7 @@ from ucan import (
     SmoothedClassifier,
 )
 from ucan.arithmetic import Grid
+from ucan.generators.rotated import Rancer
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar
 
 INF = math.inf
@@ -281,7 +282,12 @@ class Careful(Isotropic):
         return Region(whole.scale, whole.radius / 2, whole.norm, whole.shape)
 
 
-@pytest.mark.parametrize(("kind", "own"), [(Doubled, "place"), (Careful, "region")])
+class Own(Isotropic):
+    def perturb(self, x, law, n, rng, noise=None):
+        return x + 2 * law.sample(n, x.shape, rng)
+
+
+@pytest.mark.parametrize(("kind", "own"), [(Doubled, "place"), (Careful, "region"), (Own, "perturb")])
 def test_noise_of_its_own_making_is_not_held_as_plain_noise(kind, own):
     """Held as x + μ + Σε, other noise would be certified than it draws, or a larger region than it claims."""
     g = SmoothedClassifier(sign, Gaussian(scale=0.5), kind(), num_classes=2)
@@ -290,9 +296,8 @@ def test_noise_of_its_own_making_is_not_held_as_plain_noise(kind, own):
 
 
 def test_sigma_and_mu_do_not_tell_noise_that_makes_its_copies_itself():
-    class Own(Isotropic):
-        def perturb(self, x, law, n, rng, noise=None):
-            return x + 2 * law.sample(n, x.shape, rng)
+    class Turned(Rancer):
+        place = Doubled.place
 
-    assert Fixed.tells({}) and Isotropic.tells({}) and Pattern.tells({})
+    assert all(kind.tells({}) for kind in (Fixed, Isotropic, Pattern, Rancer)) and not Turned.tells({})
     assert not any(kind.tells({}) for kind in (Own, Doubled, Careful)) and not Fixed.tells({"estimate": True})
