@@ -23,6 +23,7 @@ from ucan import (
     SmoothedClassifier,
 )
 from ucan.arithmetic import Grid
+from ucan.generators import base
 from ucan.generators.rotated import Rancer
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar
 
@@ -269,6 +270,14 @@ def test_records_name_given_noise_as_they_always_did():
     assert Mine(1.0).record().module == __name__
     g = SmoothedClassifier(sign, Gaussian(scale=0.5), num_classes=2, model_id="sign")
     assert g.engine.derived_seed("data") == 168315737831126268051566497365639379821
+
+
+@pytest.mark.parametrize("noise", (Isotropic(), Fixed(torch.tensor([1.0, 2.0]))), ids=repr)
+def test_whole_pickles_from_before_given_noise_had_a_file_of_its_own_load(noise):
+    pickled = pickle.dumps(noise, protocol=0)  # which names classes as text
+    before = pickled.replace(b"cucan.generators.fixed\n", b"cucan.generators.base\n")
+    assert before != pickled and pickle.loads(before).record() == noise.record()
+    assert not hasattr(base, "Elsewhere")
 
 
 class Doubled(Isotropic):

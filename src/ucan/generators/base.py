@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,15 @@ from ucan.scales.base import all_finite
 # Our modules whose classes were elsewhere when records were first written. Records and derived seeds name a class by its
 # module, so they go on naming that one.
 RECORDED_AS = {"ucan.generators.fixed": "ucan.generators.base"}
+# Names that were here when whole generators were pickled, which names classes and functions by their module.
+MOVED = {name: "ucan.generators.fixed" for name in ("Fixed", "Isotropic", "_rebuild")}
+
+
+def __getattr__(name: str) -> Any:
+    """A name that moved, where it is now: pickles of whole generators go on loading."""
+    if name not in MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(MOVED[name]), name)
 
 
 class Generator(nn.Module):
