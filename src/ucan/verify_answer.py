@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from ucan.arithmetic import REAL
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput, UcanError
 from ucan.plan import CertifyPlan
@@ -75,7 +74,7 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
                 noise = ["its regions have another norm"]
         except UcanError as error:
             noise = [str(error)]
-    arithmetic = REAL if g.grid is None else g.grid.arithmetic(x)
+    arithmetic = g.engine.arithmetic(x)
     claimed, mine = evidence.identity, g.engine.identity()
     return [
         Check("input", right, "this is the input that was certified" if right else "this is another input"),
