@@ -21,7 +21,7 @@ from torch import nn
 import ucan
 from ucan.data import load
 from ucan.errors import MissingExtra, ModelError
-from ucan.fingerprint import weights_hash
+from ucan.fingerprint import identity, weights_hash
 from ucan.models import BUILT_IN, CNN, CifarResNet, Normalise, build_model, load_model, load_weights
 from ucan.models.names import NAMES
 
@@ -33,6 +33,18 @@ SHAPES = {
     "resnet50": (3, 64, 64),
     "mobilenet_v2": (3, 64, 64),
     "mobilenet_v2_rotated": (3, 64, 64),
+}
+# Stored certificates name their model by its identity: these may not change. All weights are 1 here.
+IDENTITIES = {
+    "cnn": "module:76680f6181cb9822b65f3e7c223ff8b8c7f5cce8c5a0e25dcb210f7cd5d78a08",
+    "cnn_hidden": "module:0727f6935c9f92ec96b1c8a105f65b0c23bc95f9c5a14869695b9982de476552",
+    "resnet20": "module:9b45d11d048d680637caa3ecdb1c1e85a6f32f70491732c7c77e2cfc3db887a2",
+    "resnet56": "module:792576ecdf12ecab4654782a445c193e586567a6114a1d3d27a2083a2d4e9bf7",
+    "resnet110": "module:95c1c143cb0de3358e00c5fc36dba1448aff5762c660cd95b6f2cf347add1dee",
+    "resnet18": "module:74110c65f6f952a05a0240b18d334609e6b100355503246758955e8b08c03df7",
+    "resnet50": "module:792673ccc032351f4ce2021c55d0d50496ceac072a08d2ce62af6ab28d280d7d",
+    "mobilenet_v2": "module:148f00ef9a1e1f78e72a559ddbbc13cb312b62d6c0b56ac24d37bba7c190b271",
+    "mobilenet_v2_rotated": "module:c04cdf6a955f2605ac39a28c8b2e766eba0cdb6ec503ecfbb1107c68f275be0d",
 }
 
 
@@ -82,6 +94,14 @@ def test_number_of_parameters(name: str, parameters: int) -> None:
 
 def test_help_texts_name_all_models():
     assert tuple(BUILT_IN) == NAMES
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_identities_of_built_in_models_do_not_change(name: str) -> None:
+    model = build_model(name).eval()
+    for weights in model.state_dict().values():
+        weights.fill_(1)
+    assert identity(model) == IDENTITIES[name]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

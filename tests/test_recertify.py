@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from scipy import stats
 from torch import nn
 
-from ucan import Abstention, Certificate, Gaussian, InvalidInput, Laplace, SmoothedClassifier
+from ucan import Abstention, Certificate, Gaussian, InvalidInput, Laplace, Routed, SmoothedClassifier, Threshold
 from ucan.backends import prepare
 from ucan.bounds import IN_PAIRS, bound_named, lower_bound, net_loss_bound, upper_bound
 from ucan.certificate import from_dict, save_json
@@ -298,3 +298,36 @@ def test_what_is_not_the_same_is_refused():
     (laplace,) = smoothed(law=Laplace(1.0)).certify(at(0.9), n=500, norm=1)
     with pytest.raises(InvalidInput, match="another law"):
         recertify(laplace, old, new, at(0.9), seed=5)
+
+
+class Unidentified:
+    """A classifier whose code and data cannot be read, so that it has no identity."""
+
+    def __init__(self, edge):
+        self.edge = edge
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("it cannot be taken apart")
+
+    def __call__(self, batch):
+        return (batch[:, 0] > self.edge).long()
+
+
+def test_a_classifier_without_an_identity_is_not_the_old_one():
+    sure, weak = (SmoothedClassifier(Unidentified(edge), LAW, num_classes=2) for edge in (-1.0, 0.0))
+    (c,) = sure.certify(at(0.9), n=500)
+    assert c.evidence.identity is None and sure.engine.identity() is None
+    for old in (sure, weak):
+        with pytest.raises(InvalidInput, match="give the old classifier a model_id"):
+            recertify(c, old, weak, at(0.9), seed=5)
+
+
+@pytest.mark.parametrize("kind", ("selector", "threshold"))
+def test_the_answer_of_a_router_is_refused_as_such(kind):
+    wide, narrow = smoothed(), smoothed(0.01)
+    router = Routed(wide if kind == "selector" else Threshold(wide, 0.5), [wide, narrow])
+    (c,) = router.certify(at(0.99), n=2000)
+    assert isinstance(c, Certificate)
+    old = router.experts[c.expert]
+    with pytest.raises(InvalidInput, match="a router's"):
+        recertify(c, old, old, at(0.99), m=500, seed=5)

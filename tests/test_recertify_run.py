@@ -45,6 +45,15 @@ def above_half(batch):
 
 def above_more(batch):
     return (batch.flatten(1)[:, 0] > 0.51).long()
+
+class Unidentified:
+    def __reduce_ex__(self, protocol):
+        raise TypeError("it cannot be taken apart")
+
+    def __call__(self, batch):
+        return above_half(batch)
+
+unidentified = Unidentified()
 """
 
 
@@ -153,3 +162,30 @@ def test_what_cannot_be_recertified_is_refused(place):
     with pytest.raises(InvalidInput):  # its data and its model were objects
         recertify(RecertifyJob(run=place / "objects", precision="bf16", device="cpu"), place / "new")
     assert math.isfinite(Run.open(place / "old").columns["radius"].max())
+
+
+def test_a_new_model_without_an_identity_is_not_gone_on_with(place):
+    job = RecertifyJob(run=place / "old", model="halves:unidentified", device="cpu")
+    recertify(job, place / "new")
+    assert Run.open(place / "new").config.model.identity is None
+    with pytest.raises(InvalidInput, match=r"cannot be identified.*new folder"):
+        recertify(job, place / "new")
+
+
+def test_an_old_model_without_an_identity_is_refused_before_a_folder_is_made(place):
+    certify(
+        CertifyJob(model="halves:unidentified", classes=2, data="x.npz", scale=0.25, n=2000, device="cpu"),
+        place / "nobody",
+    )
+    with pytest.raises(InvalidInput, match="give the old classifier a model_id"):
+        recertify(RecertifyJob(run=place / "nobody", model="halves:near", device="cpu"), place / "new")
+    assert not (place / "new").exists()
+
+
+def test_a_routers_run_is_refused_as_such(place):
+    parts = "".join(f'[[expert]]\nmodel = "halves:{name}"\nscale = 0.25\n' for name in ("old", "near"))
+    Path("router.toml").write_text(f'[selector]\nmodel = "halves:old"\nscale = 0.25\n{parts}')
+    certify(CertifyJob(model="router.toml", data="x.npz", n=2000, device="cpu"), place / "routed")
+    with pytest.raises(InvalidInput, match="a router's"):
+        recertify(RecertifyJob(run=place / "routed", model="halves:near", device="cpu"), place / "new")
+    assert not (place / "new").exists()

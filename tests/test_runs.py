@@ -305,6 +305,54 @@ def test_votes_of_another_stream_are_refused(pictures: InMemory) -> None:
         list(certify_more(g, [(x, fixed.evidence)], more))
 
 
+class Unidentified:
+    """A classifier whose code and data cannot be read, so that it has no identity."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("it cannot be taken apart")
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        return (batch.flatten(1).mean(1) > 0.5).long()
+
+
+def test_votes_of_a_model_without_an_identity_are_not_continued(pictures: InMemory) -> None:
+    g = ucan.SmoothedClassifier(Unidentified(), ucan.Gaussian(scale=0.5), num_classes=2)
+    x = pictures[0][0][None]
+    (outcome,) = g.certify(x, n0=40, n=300, bound="anytime")
+    assert outcome.evidence.model is None
+    with pytest.raises(InvalidInput, match="model without an identity"):
+        list(certify_more(g, [(x, outcome.evidence)], CertifyPlan(n0=40, n=600, bound="anytime")))
+
+
+def test_votes_at_an_input_that_only_float32_takes_for_this_one_are_not_continued() -> None:
+    x = torch.tensor([[2.0**30, 0.0]], dtype=torch.float64)
+    near = x - torch.tensor([[20.0, 0.0]])
+    assert torch.equal(x.float(), near.float())
+
+    def above(batch: torch.Tensor) -> torch.Tensor:
+        return (batch[:, 0] > 2.0**30 - 5).long()
+
+    g = ucan.SmoothedClassifier(above, ucan.Gaussian(scale=10.0), num_classes=2, model_id="above")
+    (outcome,) = g.certify(x, n0=40, n=300, bound="anytime")
+    more = CertifyPlan(n0=40, n=600, bound="anytime")
+    with pytest.raises(InvalidInput, match="another input"):
+        list(certify_more(g, [(near, outcome.evidence)], more))
+    from_before = replace(outcome.evidence, exact_hash=None)  # as version 0.1 stored it
+    ((_, grown),) = certify_more(g, [(x, from_before)], more)
+    assert grown.evidence.n == 600
+
+
+def test_votes_in_another_arithmetic_are_not_continued() -> None:
+    g = ucan.SmoothedClassifier(bright, ucan.Gaussian(scale=0.5), num_classes=2, model_id="bright")
+    x, more = torch.full((1, 1, 2, 2), 204 / 255), CertifyPlan(n0=40, n=600, bound="anytime")
+    for one, other in ((g, g.on_grid(1 / 255)), (g.on_grid(1 / 255), g)):
+        (outcome,) = one.certify(x, n0=40, n=300, bound="anytime")
+        with pytest.raises(InvalidInput, match="another arithmetic"):
+            list(certify_more(other, [(x, outcome.evidence)], more))
+        ((_, grown),) = certify_more(one, [(x, outcome.evidence)], more)
+        assert grown.evidence.n == 600 and grown.evidence.arithmetic == outcome.evidence.arithmetic
+
+
 # --- the library from Python ---
 
 

@@ -68,11 +68,13 @@ def _candidate(
         raise InvalidInput("only what was certified by the anytime bound, or with a stopping rule, can be continued.")
     stream, block = Stream(plan.seed, input_hash(x), "estimate"), setup.counter.block
     same = {
-        "another input or another seed": evidence.streams.get("estimate") == stream.key,
+        "another input or another seed": evidence.streams.get("estimate") == stream.key and evidence.is_about(x),
+        "a model without an identity (give it a model_id, and certify again)": evidence.model is not None,
         "another model": evidence.model == setup.model,
         "another law": evidence.law == g.law,
         "another noise": not evidence.noise.differences(setup.noise),
         "another α": evidence.alpha == plan.level,
+        "another arithmetic": evidence.arithmetic == g.engine.arithmetic(x),
         "another precision": evidence.precision == setup.backend.precision,
         "blocks of another size": evidence.block == block,
         "another device, which draws other noise": evidence.device == device_name(x.device),

@@ -127,6 +127,10 @@ class Engine:
         counter.on_votes = self.on_votes
         return Setup(counter, backend, weights, self.identity, self.M.record())
 
+    def arithmetic(self, x: torch.Tensor) -> str:
+        """The name of the arithmetic of votes at x (1, *event), as evidence has it."""
+        return REAL if self.grid is None else self.grid.arithmetic(x)
+
     def placed(self, engine: Engine) -> Engine:
         """The engine of another classifier, with its votes counted where this one's are."""
         return engine
@@ -318,7 +322,7 @@ class Engine:
             backend=setup.backend.name,
             weights_hash=setup.weights,
             input_hash=name,
-            arithmetic=REAL if self.grid is None else self.grid.arithmetic(x),
+            arithmetic=self.arithmetic(x),
             phase=phase,
             stop=plan.rule,
             cap=plan.n,

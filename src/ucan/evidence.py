@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import torch
+
 from ucan import laws
 from ucan.bounds import Ballot, uniform_of
 from ucan.catalogue import LAWS, Made, call
 from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.held import Held
 from ucan.laws import Law
+from ucan.sidecar import exact_hash, input_hash
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,10 @@ class Evidence:
             )
         if set(self.streams.values()) & set(before.streams.values()):
             raise InvalidInput("the paired votes are on noise of the earlier votes, and must not depend on them.")
+
+    def is_about(self, x: torch.Tensor) -> bool:
+        """Whether x (1, *event) is exactly this input; evidence of version 0.1 only has its float32 values."""
+        return input_hash(x) == self.input_hash and self.exact_hash in (None, exact_hash(x))
 
     @property
     def identity(self) -> str | None:

@@ -12,6 +12,7 @@ of both together bounds the difference at α (``ucan.bounds.Joint``). Otherwise 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +23,7 @@ from ucan.engine import Setup
 from ucan.errors import InvalidInput
 from ucan.evidence import Evidence, Pairs
 from ucan.plan import CertifyPlan, Seed, check_count, given_seed, random_seed
-from ucan.sidecar import exact_hash, input_hash
+from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Job, Stream, VoteCounter, Votes, blocks
 
@@ -86,6 +87,7 @@ def recertify(
     m = max(100, math.ceil(SHARE * evidence.n)) if m is None else m
     check_count("m", m)
     (x,) = new.check_inputs(x, certificate.norm)
+    check_replaceable(certificate)
     _check_same(certificate, old, new, x)
     _check_follows(certificate, old, x)
     if seed == "derived":
@@ -110,28 +112,45 @@ def recertify(
     return _paired(certificate, old, new, x, plan, way.bound)
 
 
+def check_replaceable(certificate: Certificate) -> None:
+    """Refuse a certificate that votes in pairs cannot go on from, whatever the classifiers are."""
+    evidence = certificate.evidence
+    _refuse(
+        {
+            "the certificate is a router's: certify the new router by itself": certificate.choice is not None,
+            "its scope is registry: certify in the registry itself": certificate.scope == "registry",
+            f"its bound, {evidence.bound}, is unknown": evidence.bound not in BY_NAME,
+            "the certificate is about a copy of the old classifier in another precision": evidence.copy,
+            # A model without an identity never matches another: the votes may be of any.
+            "the certificate does not identify its model: give the old classifier a model_id (--model-id), and certify it "
+            "again": evidence.identity is None,
+        }
+    )
+
+
 def _check_same(certificate: Certificate, old: SmoothedClassifier, new: SmoothedClassifier, x: torch.Tensor) -> None:
     """Refuse a certificate that is not the old classifier's at x, and classifiers that differ in more than the model."""
     evidence = certificate.evidence
-    differing = {
-        # input_hash is of float32 numbers, of which large ones in float64 may have the same
-        "the certificate is about another input": input_hash(x) != evidence.input_hash
-        or evidence.exact_hash not in (None, exact_hash(x)),
-        "the certificate is not of the old classifier": old.engine.identity() != evidence.identity,
-        "the certificate is about another law or another noise": old.law != evidence.law
-        or bool(evidence.noise.differences(old.M.record())),
-        "its scope is registry: certify in the registry itself": certificate.scope == "registry",
-        f"its bound, {evidence.bound}, is unknown": evidence.bound not in BY_NAME,
-        "the classifiers have different laws": old.law != new.law,
-        "the classifiers have different noise": bool(old.M.record().differences(new.M.record())),
-        "the classifiers have different numbers of classes": not (
-            old.f.num_classes == new.f.num_classes == len(evidence.counts)
-        ),
-        "the classifiers have different arithmetics": old.step is not new.step and old.step != new.step,
-        "the certificate is about a copy of the old classifier in another precision": evidence.copy,
-    }
-    for what, found in differing.items():
-        if found:
+    _refuse(
+        {
+            "the certificate is about another input": not evidence.is_about(x),
+            "the certificate is not of the old classifier": old.engine.identity() != evidence.identity,
+            "the certificate is about another law or another noise": old.law != evidence.law
+            or bool(evidence.noise.differences(old.M.record())),
+            "the classifiers have different laws": old.law != new.law,
+            "the classifiers have different noise": bool(old.M.record().differences(new.M.record())),
+            "the classifiers have different numbers of classes": not (
+                old.f.num_classes == new.f.num_classes == len(evidence.counts)
+            ),
+            "the classifiers have different arithmetics": old.step is not new.step and old.step != new.step,
+        }
+    )
+
+
+def _refuse(found: Mapping[str, bool]) -> None:
+    """Raise an error with the first of these sentences that is true."""
+    for what, wrong in found.items():
+        if wrong:
             raise InvalidInput(f"recertify: {what}.")
 
 

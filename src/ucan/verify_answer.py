@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from ucan.arithmetic import REAL
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput, UcanError
 from ucan.plan import CertifyPlan
@@ -19,7 +18,6 @@ from ucan.scales import as_scale
 from ucan.scales.base import same_map
 from ucan.verify import LEAST, Check, Verdict
 from ucan.verify.fresh import fresh_seed
-from ucan.verify.same import same_input
 
 # Σ may differ by this share from the one that was certified.
 TOLERANCE = 1e-5
@@ -65,7 +63,7 @@ def verify_answer(
 def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
     """Whether input, model, law, noise, Σ, scope and arithmetic are g's."""
     evidence = answer.evidence
-    right = same_input(evidence, x)
+    right = evidence.is_about(x)
     noise = evidence.noise.differences(g.M.record())
     if not noise:
         try:
@@ -76,7 +74,7 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
                 noise = ["its regions have another norm"]
         except UcanError as error:
             noise = [str(error)]
-    arithmetic = REAL if g.grid is None else g.grid.arithmetic(x)
+    arithmetic = g.engine.arithmetic(x)
     claimed, mine = evidence.identity, g.engine.identity()
     return [
         Check("input", right, "this is the input that was certified" if right else "this is another input"),

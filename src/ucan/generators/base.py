@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,15 @@ from ucan.scales.base import all_finite
 # Our modules whose classes were elsewhere when records were first written. Records and derived seeds name a class by its
 # module, so they go on naming that one.
 RECORDED_AS = {"ucan.generators.fixed": "ucan.generators.base"}
+# Names that were here when whole generators were pickled, which names classes and functions by their module.
+MOVED = {name: "ucan.generators.fixed" for name in ("Fixed", "Isotropic", "_rebuild")}
+
+
+def __getattr__(name: str) -> Any:
+    """A name that moved, where it is now: pickles of whole generators go on loading."""
+    if name not in MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(MOVED[name]), name)
 
 
 class Generator(nn.Module):
@@ -46,6 +56,9 @@ class Generator(nn.Module):
     redrawn: ClassVar[bool] = False  # whether every copy draws its own Σ, so that there is none to hold at an input
     shifts_as_law: ClassVar[bool] = False  # where it has regions of its own: whether ``law.shifted`` holds in them, too
     learns_size: ClassVar[bool] = False  # whether only a term of the loss keeps Σ from shrinking in training
+    one_at_a_time: ClassVar[bool] = (
+        False  # whether ``forward`` takes one input only, since each has a matrix of its own
+    )
     on_model: ClassVar[bool] = False  # whether it is computed from the classifier, at every input
     _issued: _Issued | None = None  # the last issued noise: constant noise is copied once, for all its certificates
 
@@ -82,8 +95,7 @@ class Generator(nn.Module):
     @classmethod
     def tells(cls, settings: Mapping[str, Any]) -> bool:
         """Whether a certificate's Σ and μ determine such noise; False if the classifier gets another view of it."""
-        plain_kind = cls.draw is Generator.draw and cls.place is Generator.place and cls.perturb is Generator.perturb
-        return plain_kind and cls.view is Generator.view and cls.region is Generator.region
+        return not own_ways(cls) and cls.view is Generator.view
 
     @property
     def own_norm(self) -> float | None:
@@ -114,6 +126,8 @@ class Generator(nn.Module):
 
         ``noise`` is the result of ``forward`` for x, if the caller already has it.
         """
+        if self.one_at_a_time and len(x) > 1:
+            return torch.cat([self.perturb(one, law, n, rng, noise) for one in x.split(1)], dim=1)
         if noise is None:
             noise = self(x)  # before anything is drawn: it may be random itself
         return self.place(x, self.draw(x, law, n, rng), law, noise)
@@ -164,9 +178,8 @@ class Generator(nn.Module):
 
     def _check_plain(self) -> None:
         """Refuse noise other than x + μ + Σε that does not implement the grid."""
-        own = type(self)
-        plain = own.perturb is Generator.perturb and own.place is Generator.place and own.draw is Generator.draw
-        if not plain and own.perturb_on_grid is Generator.perturb_on_grid:
+        copies = set(own_ways(type(self))) - {"region"}
+        if copies and type(self).perturb_on_grid is Generator.perturb_on_grid:
             raise InvalidInput(
                 f"{self.describe()} does not draw x + μ + Σε: implement perturb_on_grid and grid_error for it "
                 "(documentation page “Sound arithmetic”), or leave step= out (on the command line --arithmetic real)."
@@ -268,6 +281,12 @@ class Generator(nn.Module):
     def describe(self) -> str:
         """One line for certificates and tables."""
         return type(self).__name__
+
+
+def own_ways(kind: type[Generator]) -> tuple[str, ...]:
+    """The methods by which a kind of noise makes copies or regions in its own way; none of plain noise, x + μ + Σε."""
+    ways = ("draw", "place", "perturb", "region")
+    return tuple(name for name in ways if getattr(kind, name) is not getattr(Generator, name))
 
 
 class Held(Generator):
@@ -396,7 +415,7 @@ def issued(
 
 def _check_plain_kind(source: Generator) -> None:
     """Refuse to hold noise as x + μ + Σε that draws its copies, or makes its regions, in its own way."""
-    own = [name for name in ("draw", "place", "region") if getattr(type(source), name) is not getattr(Generator, name)]
+    own = own_ways(type(source))
     if own:
         raise InvalidInput(
             f"{type(source).__name__} has {' and '.join(own)} of its own, which noise held as x + μ + Σε does not use: "

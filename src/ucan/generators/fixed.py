@@ -9,7 +9,7 @@ import torch
 
 from ucan.budget import Budget
 from ucan.errors import InvalidInput
-from ucan.generators.base import Generator, issued
+from ucan.generators.base import Generator, issued, own_ways
 from ucan.generators.context import Context
 from ucan.generators.sampled import as_sampled, same
 from ucan.generators.shape import FLOOR, Estimate, fitted_scales
@@ -54,8 +54,8 @@ class Fixed(Generator):
     @classmethod
     def tells(cls, settings: Mapping[str, Any]) -> bool:
         """Yes, unless an estimate is shown, or a subclass makes its copies or regions itself."""
-        drawn = all(getattr(cls, name) is getattr(Generator, name) for name in ("draw", "place", "perturb", "region"))
-        return drawn and cls.forward is Fixed.forward and cls.view is Fixed.view and "estimate" not in settings
+        given = cls.forward is Fixed.forward and cls.view is Fixed.view and "estimate" not in settings
+        return given and not own_ways(cls)
 
     @staticmethod
     def for_budget(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,6 +29,8 @@ class Rancer(Ancer):
     rounds: rounds of the power iteration; each takes ``rank`` products with the Hessian.
     """
 
+    one_at_a_time = True
+
     def __init__(
         self, model: Any, law: Law, draws: int = 100, steps: int = 900, rate: float = 0.04, smallest: float = 0.01,
         shape_steps: int = 100, shape_rate: float = 0.04, weight: float = 2.0, rank: int = 8, rounds: int = 8,
@@ -39,11 +40,6 @@ class Rancer(Ancer):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
         self.rank, self.rounds = rank, rounds
-
-    @classmethod
-    def tells(cls, settings: Mapping[str, Any]) -> bool:
-        """Yes: at one input it is x + Σε."""
-        return True
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """μ = 0 and Σ of one input (1, *event)."""
@@ -60,13 +56,6 @@ class Rancer(Ancer):
             found = self._climbed(copies, start.expand(1 + self.rank), functools.partial(self._sized, dim=dim),
                                   self.shape_steps, self.shape_rate)  # fmt: skip
         return x.new_zeros(()), Spiked(found[:1], v, found[1:] - found[0])
-
-    def perturb(
-        self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator, noise: tuple[torch.Tensor, Scale] | None = None
-    ) -> torch.Tensor:
-        """Input by input, since each has a matrix of its own."""
-        draw = functools.partial(super().perturb, law=law, n=n, rng=rng, noise=noise)
-        return torch.cat([draw(one) for one in x.split(1)], dim=1)
 
     def _turned(
         self, x: torch.Tensor, v: torch.Tensor, rng: torch.Generator, scales: torch.Tensor, count: int

@@ -16,6 +16,8 @@ class CNN(nn.Module):
     which can afford them. With ``hidden`` a linear layer of so many units, with ReLU, comes before the last one.
     """
 
+    hidden: nn.Linear | None
+
     def __init__(
         self, in_channels: int = 1, size: int = 28, num_classes: int = 10, width: int | None = None, hidden: int = 0
     ) -> None:
@@ -26,7 +28,8 @@ class CNN(nn.Module):
         self.conv1 = nn.Conv2d(in_channels, width, 4, stride=2, padding=1)
         self.conv2 = nn.Conv2d(width, 2 * width, 4, stride=2, padding=1)
         features = 2 * width * (size // 4) ** 2
-        self.hidden = nn.Linear(features, hidden) if hidden else None
+        # Registered even where there is none: a plain attribute would belong to the model's identity.
+        self.register_module("hidden", nn.Linear(features, hidden) if hidden else None)
         self.linear = nn.Linear(hidden or features, num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

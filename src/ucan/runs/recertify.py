@@ -18,7 +18,7 @@ from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.places import respelled, started_in
 from ucan.plan import CertifyPlan, random_seed
-from ucan.recertify import SHARE, Way, selecting
+from ucan.recertify import SHARE, Way, check_replaceable, selecting
 from ucan.recertify import recertify as certified_again
 from ucan.results.formats import write
 from ucan.results.store import Store
@@ -98,6 +98,10 @@ def recertify(job: RecertifyJob, out: str | Path | None = None, progress: Progre
     old = pipeline_of(run.config.model, first, where, dataset=dataset, trust=job.trust, base=run.base)
     new = _successor(job, run, first, where, dataset)
     known = read_run_config(folder, ("recertify",))
+    if known is not None and new.engine.identity() is None:
+        raise InvalidInput(
+            f"{folder} holds a run, and the new model cannot be identified, so resuming could mix two: give a new folder."
+        )
     config = _config(job, run, folder, new, random_seed() if known is None else known.sampling.number)
     _check_enough(config.sampling.n or LEAST, first)
     with Store.create(folder, config.to_table(), _compared) as store:
@@ -112,7 +116,7 @@ def recertify(job: RecertifyJob, out: str | Path | None = None, progress: Progre
 
 
 def _first(run: Run) -> Certificate:
-    """A certificate of the run, which says what its noise is; runs without one are refused."""
+    """A certificate of the run, which says what its noise is; a run without one that can be replaced is refused."""
     if run.config.is_imported:
         raise InvalidInput(f"{run.folder} was imported: there is no classifier to draw votes from.")
     if run.scope == "registry":
@@ -120,6 +124,7 @@ def _first(run: Run) -> Certificate:
     for idx in run.rows(("idx",))["idx"].tolist():
         outcome = run.outcome(idx)
         if isinstance(outcome, Certificate):
+            check_replaceable(outcome)
             return outcome
     raise InvalidInput(f"{run.folder} has no certificate: certify the new classifier with `ucan certify` instead.")
 

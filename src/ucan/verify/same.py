@@ -7,12 +7,10 @@ import torch
 from ucan.arithmetic import REAL
 from ucan.backends import precision_name
 from ucan.certificate import Certificate, Level
-from ucan.evidence import Evidence
 from ucan.fingerprint import weights_hash
 from ucan.held import Held, held_of
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
-from ucan.sidecar import exact_hash, input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.verify.verdict import IS, Check
 
@@ -23,7 +21,7 @@ def same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor
     noise = _noise_differences(certificate, g, x)
     law = evidence.law == g.law
     return (
-        Check.worded("input", "this", same_input(evidence, x), IS, "the input that was certified"),
+        Check.worded("input", "this", evidence.is_about(x), IS, "the input that was certified"),
         _model_check(
             evidence.model or evidence.weights_hash, mine if evidence.model else weights_hash(g.f.model) or mine
         ),
@@ -40,15 +38,10 @@ def same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor
 
 def _arithmetic_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
     """Whether g adds its noise in the certificate's arithmetic; no check if both are real."""
-    mine, claimed = REAL if g.grid is None else g.grid.arithmetic(x), certificate.evidence.arithmetic
+    mine, claimed = g.engine.arithmetic(x), certificate.evidence.arithmetic
     if mine == claimed == REAL:
         return ()
     return (Check.worded("arithmetic", f"the arithmetic {mine}", mine == claimed, IS, f"the claimed {claimed}"),)
-
-
-def same_input(evidence: Evidence, x: torch.Tensor) -> bool:
-    """Whether x (1, *event) is exactly the certified input; evidence of version 0.1 only has its float32 values."""
-    return input_hash(x) == evidence.input_hash and evidence.exact_hash in (None, exact_hash(x))
 
 
 def of_a_copy(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> bool:
