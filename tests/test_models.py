@@ -30,6 +30,7 @@ needs_real_data = pytest.mark.skipif(not REAL, reason="UCAN_DATA_DIR does not na
 SHAPES = {
     "cnn": (1, 28, 28),
     "cnn_hidden": (1, 28, 28),
+    "lenet": (1, 28, 28),
     "resnet50": (3, 64, 64),
     "mobilenet_v2": (3, 64, 64),
     "mobilenet_v2_rotated": (3, 64, 64),
@@ -68,6 +69,7 @@ def _counts(model: Callable[[torch.Tensor], Any], x: torch.Tensor) -> list[list[
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
+        ("lenet", 431_080),
         ("resnet20", 269_722),
         ("resnet56", 853_018),
         ("resnet110", 1_727_962),
@@ -169,10 +171,12 @@ def test_normalisation_of_built_in_models() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "message"),
     [
-        ("resnet21", None, None, "choose one of cnn, cnn_hidden, resnet20"),
+        ("resnet21", None, None, "choose one of cnn, cnn_hidden, lenet, resnet20"),
         ("cnn", (28, 28), None, r"\(channels, height, width\)"),
         ("cnn", (1, 8, 9), None, "square"),
         ("cnn", (1, 3, 3), None, "at least 4"),
+        ("lenet", (1, 28, 30), None, "square"),
+        ("lenet", (1, 15, 15), None, "at least 16"),
         ("cnn", None, 1, "at least 2"),
     ],
 )
@@ -339,7 +343,7 @@ def test_models_by_name(probe: Path) -> None:
         ("probe_broken:net", "ZeroDivisionError"),
         ("probe_exits:net", "SystemExit"),
         ("probe_needs:net", "surely_not_installed.*Install what it needs"),
-        ("resnet", "package.module:attribute.*cnn, cnn_hidden, resnet20"),
+        ("resnet", "package.module:attribute.*cnn, cnn_hidden, lenet, resnet20"),
         ("nowhere.pt2", "no model file"),
         ("nowhere.onnx", "no model file"),
     ],
