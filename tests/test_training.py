@@ -178,6 +178,58 @@ def test_schedules_at_their_ends():
         assert min(shares) >= 0 and max(shares) <= 1 and np.abs(np.diff(shares)).max() < 0.02
 
 
+@pytest.mark.parametrize("drops", [[2, 4, 6], [1, 5], [9]])
+def test_the_learning_rate_falls_in_steps_as_torchs_own_schedule_does(tmp_path, drops):
+    one = trainer(tmp_path / "run", epochs=7, schedule="steps", lr_drops=drops, optimiser="momentum", lr=0.05)
+    seen, train_step = [], one._train_step
+
+    def watched(batch):
+        found = train_step(batch)
+        seen.append([optimiser.param_groups[0]["lr"] for optimiser in one.optimisers])
+        return found
+
+    one._train_step = watched
+    one.run()
+    theirs = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.05)
+    steps = torch.optim.lr_scheduler.MultiStepLR(theirs, drops, gamma=0.1)
+    for epoch in range(7):
+        rate = 0.05 * 10.0 ** -sum(epoch >= drop for drop in drops)
+        assert theirs.param_groups[0]["lr"] == pytest.approx(rate, rel=1e-12)
+        assert seen[3 * epoch : 3 * epoch + 3] == [[pytest.approx(rate, rel=1e-12)] * 2] * 3
+        theirs.step()
+        steps.step()
+
+
+def test_momentum_is_torchs_own_without_nesterov(tmp_path):
+    made = {
+        name: trainer(tmp_path / name, optimiser=name, weight_decay=0.1).optimisers[0] for name in ("momentum", "sgd")
+    }
+    for name, optimiser in made.items():
+        (group,) = optimiser.param_groups
+        assert (group["momentum"], group["nesterov"], group["weight_decay"]) == (0.9, name == "sgd", 0.1)
+
+
+def test_a_drop_within_a_stopped_run_comes_when_it_would_have_come(tmp_path):
+    chosen = {"schedule": "steps", "lr_drops": [1, 3], "optimiser": "momentum", "lr": 0.05}
+    trainer(tmp_path / "whole", **chosen).run()
+    for last in (2, 3, 5):  # of three steps an epoch: before the first drop, right before it, after it
+        one = trainer(tmp_path / f"run-{last}", **chosen)
+        steps, train_step = [], one._train_step
+
+        def interrupted(batch, one=one, steps=steps, train_step=train_step, last=last):
+            steps.append(1)
+            one._stop = len(steps) == last
+            return train_step(batch)
+
+        one._train_step = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            one.run()
+        trainer(tmp_path / f"run-{last}", **chosen).run()
+        assert same(weights(tmp_path / f"run-{last}"), weights(tmp_path / "whole"))
+    trainer(tmp_path / "other", **{**chosen, "lr_drops": [1, 2]}).run()
+    assert not same(weights(tmp_path / "other"), weights(tmp_path / "whole"))
+
+
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (2, 5, 9)])
 def test_flip_and_crop_is_a_crop_of_the_padded_perhaps_flipped_image(shape):
     x, pad = torch.rand(40, *shape, generator=rng()) + 0.1, 4
@@ -352,6 +404,13 @@ BAD = {
     "unknown recipe": ({"recipe": {"kind": "mace"}}, "recipe.kind"),
     "unknown optimiser": ({"optimiser": "lion"}, "optimiser"),
     "unknown schedule": ({"schedule": "step"}, "schedule"),
+    "steps without drops": ({"schedule": "steps"}, "lr_drops = "),
+    "drops without steps": ({"lr_drops": [3]}, "lr_drops = "),
+    "drops that are no list": ({"schedule": "steps", "lr_drops": 30}, "lr_drops must be a list"),
+    "drops that fall": ({"schedule": "steps", "lr_drops": [60, 30]}, "rising"),
+    "a drop before the start": ({"schedule": "steps", "lr_drops": [0, 30]}, "rising"),
+    "a drop within an epoch": ({"schedule": "steps", "lr_drops": [1.5]}, "whole numbers"),
+    "a drop that is text": ({"schedule": "steps", "lr_drops": ["soon"]}, "whole numbers"),
     "no epochs": ({"epochs": 0}, "epochs"),
     "no batch": ({"batch": 0}, "batch"),
     "an ensemble of one": ({"networks": 1}, "networks"),
