@@ -22,7 +22,7 @@ import ucan
 from ucan.data import load
 from ucan.errors import MissingExtra, ModelError
 from ucan.fingerprint import weights_hash
-from ucan.models import BUILT_IN, CNN, CifarResNet, Normalise, build_model, load_model, load_weights
+from ucan.models import BUILT_IN, CNN, CifarResNet, LeNet, Normalise, build_model, load_model, load_weights
 from ucan.models.names import NAMES
 
 REAL = os.environ.get("UCAN_DATA_DIR")
@@ -102,6 +102,19 @@ def test_every_model_answers_in_evaluation_mode_and_trains(name: str) -> None:
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (2, 9, 9)])
 def test_cnn_fits_any_square_picture(shape: tuple[int, int, int]) -> None:
     assert build_model("cnn", shape, 4)(_rand(3, *shape)).shape == (3, 4)
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (1, 16, 16), (3, 32, 32), (2, 29, 29)])
+def test_lenet_is_two_convolutions_with_pooling_and_two_linear_layers(shape: tuple[int, int, int]) -> None:
+    net, x = build_model("lenet", shape, 4, normalise="none").network, _rand(3, *shape)
+    conv1, conv2, hidden, linear = net.conv1, net.conv2, net.hidden, net.linear
+    assert (
+        isinstance(net, LeNet) and conv1.weight.shape == (20, shape[0], 5, 5) and conv2.weight.shape == (50, 20, 5, 5)
+    )
+    plain = nn.Sequential(
+        conv1, nn.ReLU(), nn.MaxPool2d(2), conv2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), hidden, nn.ReLU(), linear
+    )
+    torch.testing.assert_close(net(x), plain(x))
 
 
 def test_initial_weights_depend_on_the_seed_alone() -> None:
