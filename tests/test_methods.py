@@ -177,8 +177,9 @@ def test_catrs_takes_the_smallest_and_restores_mean_and_spread():
     torch.testing.assert_close(flat.mean(2), own.mean(2), atol=1e-5, rtol=1e-4)
 
 
-def test_catrs_against_a_loop():
-    recipe, net = CatRs(draws=3, steps=2, size=0.8, weight=1.3, start=0.0), network()
+@pytest.mark.parametrize("mask", (0, 1))
+def test_catrs_against_a_loop(mask):
+    recipe, net = CatRs(draws=3, steps=2, size=0.8, weight=1.3, start=0.0, mask=mask), network()
     recipe.prepare(Task(BATCH, SHAPE, CLASSES, Gaussian(0.5), Isotropic(), torch.device("cpu")))
     answers = torch.rand(BATCH, CLASSES, generator=rng(5))
     answers[:, 0] = 0
@@ -188,7 +189,7 @@ def test_catrs_against_a_loop():
     step = step_of(net)
     eps = step.noise.draw(3)
     logits = torch.stack([net(copy) for copy in step.noise.place(eps)])
-    right = (logits.argmax(-1) == LABELS).float().mean(0)
+    right = answers[range(BATCH), LABELS] if mask else (logits.argmax(-1) == LABELS).float().mean(0)
     coins = step.uniform(3)
     hard = torch.stack([net(copy) for copy in step.noise.place(recipe.attacked(step, eps, answers))])
     expected = 0.0
@@ -200,6 +201,18 @@ def test_catrs_against_a_loop():
             far = [float(F.kl_div(hard[k, i].log_softmax(-1), answers[i], reduction="sum")) for k in range(3)]
             expected += 1.3 * max(far) / BATCH
     assert float(outcome.loss) == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_size_of_catrs_doubles_from_its_epoch_on():
+    wanted = F.one_hot(LABELS, CLASSES).float()
+
+    def moved(epoch, **parameters):
+        step = step_of(progress=Progress(epoch, 10, epoch / 10))
+        return CatRs(draws=3, steps=2, **parameters).attacked(step, step.noise.draw(3), wanted)
+
+    for epoch, size in ((4, 0.4), (5, 0.8), (9, 0.8)):
+        assert torch.equal(moved(epoch, size=0.4, double=5), moved(epoch, size=size))
+    assert not torch.equal(moved(9, size=0.4), moved(9, size=0.8))
 
 
 @pytest.mark.parametrize(
@@ -461,7 +474,10 @@ def test_each_is_resumed_bit_for_bit(tmp_path, kind):
         ("acr", {"votes": 0}),
         ("sphere", {"length": -1.0}),
         ("sphere", {"drop": 1.0}),
+        ("acr", {"every": -1}),
         ("catrs", {"every": 0}),
+        ("catrs", {"mask": 2}),
+        ("catrs", {"double": -1}),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(kind, wrong):
@@ -485,6 +501,31 @@ def test_acr_drops_the_hopeless_and_draws_the_rest_by_weight(tmp_path):
     drawn = recipe.sampling()
     assert (drawn > 0).tolist() == [False, True, False, True, False, False]  # 3 of 4 votes bound p by less than a half
     assert recipe.state().keys() == {"kept", "weights"}
+
+
+def test_acr_may_draw_all_that_is_left_alike():
+    recipe = Acr(start=0.5, drop=0.5, every=0)
+    recipe.prepare(Task(3, SHAPE, CLASSES, Gaussian(0.5), Isotropic(), torch.device("cpu")))
+
+    class Told:
+        def __init__(self, epoch):
+            self.progress, self.asked = Progress(epoch, 4, epoch / 4), 0
+
+        def each(self, answer):
+            self.asked += 1
+            return torch.tensor([0.1, 0.5, 1.0])
+
+    told = [Told(epoch) for epoch in range(4)]
+    for each in told:
+        recipe.before_epoch(each)
+        assert (recipe.sampling() is None) == (each.progress.epoch < 2)
+    assert recipe.sampling().tolist() == [0, 1, 1] and [each.asked for each in told] == [0, 0, 1, 0]
+    costs = [recipe.cost(each.progress) for each in told]
+    assert costs == pytest.approx([4, 4, 16 + 100 / 3, 16])
+    keeping = Acr(start=0.0, drop=0.0, every=0)
+    keeping.prepare(Task(3, SHAPE, CLASSES, Gaussian(0.5), Isotropic(), torch.device("cpu")))
+    keeping.before_epoch(told[0])
+    assert keeping.sampling().tolist() == [1, 1, 1] and told[0].asked == 0
 
 
 def test_sphere_leaves_out_the_hopeless_from_its_start_on():

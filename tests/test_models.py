@@ -22,7 +22,7 @@ import ucan
 from ucan.data import load
 from ucan.errors import MissingExtra, ModelError
 from ucan.fingerprint import identity, weights_hash
-from ucan.models import BUILT_IN, CNN, CifarResNet, Normalise, build_model, load_model, load_weights
+from ucan.models import BUILT_IN, CNN, CifarResNet, LeNet, Normalise, build_model, load_model, load_weights
 from ucan.models.names import NAMES
 
 REAL = os.environ.get("UCAN_DATA_DIR")
@@ -30,6 +30,7 @@ needs_real_data = pytest.mark.skipif(not REAL, reason="UCAN_DATA_DIR does not na
 SHAPES = {
     "cnn": (1, 28, 28),
     "cnn_hidden": (1, 28, 28),
+    "lenet": (1, 28, 28),
     "resnet50": (3, 64, 64),
     "mobilenet_v2": (3, 64, 64),
     "mobilenet_v2_rotated": (3, 64, 64),
@@ -38,6 +39,7 @@ SHAPES = {
 IDENTITIES = {
     "cnn": "module:76680f6181cb9822b65f3e7c223ff8b8c7f5cce8c5a0e25dcb210f7cd5d78a08",
     "cnn_hidden": "module:0727f6935c9f92ec96b1c8a105f65b0c23bc95f9c5a14869695b9982de476552",
+    "lenet": "module:294f0c20e9ac3b3209994e8f31af06993c1bb564cf4a66215155b2f7a6f09645",
     "resnet20": "module:9b45d11d048d680637caa3ecdb1c1e85a6f32f70491732c7c77e2cfc3db887a2",
     "resnet56": "module:792576ecdf12ecab4654782a445c193e586567a6114a1d3d27a2083a2d4e9bf7",
     "resnet110": "module:95c1c143cb0de3358e00c5fc36dba1448aff5762c660cd95b6f2cf347add1dee",
@@ -80,6 +82,7 @@ def _counts(model: Callable[[torch.Tensor], Any], x: torch.Tensor) -> list[list[
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
+        ("lenet", 431_080),
         ("resnet20", 269_722),
         ("resnet56", 853_018),
         ("resnet110", 1_727_962),
@@ -120,6 +123,19 @@ def test_every_model_answers_in_evaluation_mode_and_trains(name: str) -> None:
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (2, 9, 9)])
 def test_cnn_fits_any_square_picture(shape: tuple[int, int, int]) -> None:
     assert build_model("cnn", shape, 4)(_rand(3, *shape)).shape == (3, 4)
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (1, 16, 16), (3, 32, 32), (2, 29, 29)])
+def test_lenet_is_two_convolutions_with_pooling_and_two_linear_layers(shape: tuple[int, int, int]) -> None:
+    net, x = build_model("lenet", shape, 4, normalise="none").network, _rand(3, *shape)
+    conv1, conv2, hidden, linear = net.conv1, net.conv2, net.hidden, net.linear
+    assert (
+        isinstance(net, LeNet) and conv1.weight.shape == (20, shape[0], 5, 5) and conv2.weight.shape == (50, 20, 5, 5)
+    )
+    plain = nn.Sequential(
+        conv1, nn.ReLU(), nn.MaxPool2d(2), conv2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), hidden, nn.ReLU(), linear
+    )
+    torch.testing.assert_close(net(x), plain(x))
 
 
 def test_initial_weights_depend_on_the_seed_alone() -> None:
@@ -189,10 +205,12 @@ def test_normalisation_of_built_in_models() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "message"),
     [
-        ("resnet21", None, None, "choose one of cnn, cnn_hidden, resnet20"),
+        ("resnet21", None, None, "choose one of cnn, cnn_hidden, lenet, resnet20"),
         ("cnn", (28, 28), None, r"\(channels, height, width\)"),
         ("cnn", (1, 8, 9), None, "square"),
         ("cnn", (1, 3, 3), None, "at least 4"),
+        ("lenet", (1, 28, 30), None, "square"),
+        ("lenet", (1, 15, 15), None, "at least 16"),
         ("cnn", None, 1, "at least 2"),
     ],
 )
@@ -359,7 +377,7 @@ def test_models_by_name(probe: Path) -> None:
         ("probe_broken:net", "ZeroDivisionError"),
         ("probe_exits:net", "SystemExit"),
         ("probe_needs:net", "surely_not_installed.*Install what it needs"),
-        ("resnet", "package.module:attribute.*cnn, cnn_hidden, resnet20"),
+        ("resnet", "package.module:attribute.*cnn, cnn_hidden, lenet, resnet20"),
         ("nowhere.pt2", "no model file"),
         ("nowhere.onnx", "no model file"),
     ],

@@ -39,9 +39,17 @@ from ucan.generators import (
     Splitting,
 )
 from ucan.laws import Laplace
-from ucan.runs.train import changed
+from ucan.runs.train import TrainJob, changed, trainer_of
 from ucan.scales import DCT, Basis, Dense, Diagonal, Scalar
-from ucan.training import TrainSettings, build_classifier, is_trained_run, load_run, preset_names, read_settings
+from ucan.training import (
+    TrainSettings,
+    build_classifier,
+    is_trained_run,
+    load_run,
+    preset_names,
+    preset_text,
+    read_settings,
+)
 from ucan.training.average import Average
 from ucan.training.batches import Batches, epoch_seed, flip_and_crop
 from ucan.training.checkpoint import keep_settings, write_checkpoint
@@ -178,6 +186,58 @@ def test_schedules_at_their_ends():
         assert min(shares) >= 0 and max(shares) <= 1 and np.abs(np.diff(shares)).max() < 0.02
 
 
+@pytest.mark.parametrize("drops", [[2, 4, 6], [1, 5], [9]])
+def test_the_learning_rate_falls_in_steps_as_torchs_own_schedule_does(tmp_path, drops):
+    one = trainer(tmp_path / "run", epochs=7, schedule="steps", lr_drops=drops, optimiser="momentum", lr=0.05)
+    seen, train_step = [], one._train_step
+
+    def watched(batch):
+        found = train_step(batch)
+        seen.append([optimiser.param_groups[0]["lr"] for optimiser in one.optimisers])
+        return found
+
+    one._train_step = watched
+    one.run()
+    theirs = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.05)
+    steps = torch.optim.lr_scheduler.MultiStepLR(theirs, drops, gamma=0.1)
+    for epoch in range(7):
+        rate = 0.05 * 10.0 ** -sum(epoch >= drop for drop in drops)
+        assert theirs.param_groups[0]["lr"] == pytest.approx(rate, rel=1e-12)
+        assert seen[3 * epoch : 3 * epoch + 3] == [[pytest.approx(rate, rel=1e-12)] * 2] * 3
+        theirs.step()
+        steps.step()
+
+
+def test_momentum_is_torchs_own_without_nesterov(tmp_path):
+    made = {
+        name: trainer(tmp_path / name, optimiser=name, weight_decay=0.1).optimisers[0] for name in ("momentum", "sgd")
+    }
+    for name, optimiser in made.items():
+        (group,) = optimiser.param_groups
+        assert (group["momentum"], group["nesterov"], group["weight_decay"]) == (0.9, name == "sgd", 0.1)
+
+
+def test_a_drop_within_a_stopped_run_comes_when_it_would_have_come(tmp_path):
+    chosen = {"schedule": "steps", "lr_drops": [1, 3], "optimiser": "momentum", "lr": 0.05}
+    trainer(tmp_path / "whole", **chosen).run()
+    for last in (2, 3, 5):  # of three steps an epoch: before the first drop, right before it, after it
+        one = trainer(tmp_path / f"run-{last}", **chosen)
+        steps, train_step = [], one._train_step
+
+        def interrupted(batch, one=one, steps=steps, train_step=train_step, last=last):
+            steps.append(1)
+            one._stop = len(steps) == last
+            return train_step(batch)
+
+        one._train_step = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            one.run()
+        trainer(tmp_path / f"run-{last}", **chosen).run()
+        assert same(weights(tmp_path / f"run-{last}"), weights(tmp_path / "whole"))
+    trainer(tmp_path / "other", **{**chosen, "lr_drops": [1, 2]}).run()
+    assert not same(weights(tmp_path / "other"), weights(tmp_path / "whole"))
+
+
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (2, 5, 9)])
 def test_flip_and_crop_is_a_crop_of_the_padded_perhaps_flipped_image(shape):
     x, pad = torch.rand(40, *shape, generator=rng()) + 0.1, 4
@@ -268,6 +328,7 @@ KINDS = {
     "splitting": Splitting,
     "best": Isotropic,
     "ensemble": Isotropic,
+    "gaussian": Isotropic,
 }
 METHODS = (
     "stability",
@@ -336,6 +397,63 @@ def test_methods_have_their_authors_settings(name, batch, recipe):
     assert settings.batch * settings.recipe["draws"] in (256, 1024)  # copies in a step; MACER's authors take more
 
 
+AUTHORS = [name for name in preset_names() if name.endswith("-authors")]
+# batch, lr, epochs, lr_drops, weight decay and loss, as the programs that the presets name have them
+PUBLISHED = {
+    "cifar10-gaussian": (400, 0.1, 90, [30, 60], 1e-4, {}),
+    "cifar10-stability": (256, 0.1, 150, [50, 100], 1e-4, {"weight": 2.0}),
+    "cifar10-smoothadv": (32, 0.1, 150, [50, 100], 1e-4, {"draws": 8, "steps": 2, "size": 512 / 256, "warm": 10}),
+    "cifar10-macer": (64, 0.01, 440, [200, 400], 5e-4, {"draws": 16, "weight": 4.0, "margin": 8.0, "sharpness": 16.0}),
+    "cifar10-consistency": (128, 0.1, 150, [50, 100], 1e-4, {"draws": 2, "weight": 10.0, "entropy": 0.5}),
+    "cifar10-smoothmix": (128, 0.1, 150, [50, 100], 1e-4, {"draws": 2, "steps": 4, "length": 1.0, "weight": 5.0}),
+    "cifar10-catrs": (64, 0.1, 150, [50, 100], 1e-4, {"draws": 4, "steps": 4, "size": 1.0, "weight": 1.0}),
+    "cifar10-acr": (64, 0.1, 150, [50, 100], 1e-4, {"draws": 4, "drop": 0.4, "steps": 6, "length": 0.25, "every": 10}),
+    "mnist-gaussian": (256, 0.01, 90, [30, 60], 1e-4, {}),
+    "mnist-stability": (256, 0.01, 90, [30, 60], 1e-4, {"weight": 2.0}),
+    "mnist-smoothadv": (64, 0.01, 90, [30, 60], 1e-4, {"draws": 4, "steps": 10, "size": 255 / 256, "warm": 10}),
+    "mnist-macer": (256, 0.01, 90, [30, 60], 1e-4, {"draws": 16, "weight": 16.0, "warm": 30}),
+    "mnist-consistency": (128, 0.01, 90, [30, 60], 1e-4, {"draws": 2, "weight": 5.0, "entropy": 0.5}),
+    "mnist-smoothmix": (64, 0.01, 90, [30, 60], 1e-4, {"draws": 4, "steps": 4, "length": 1.0, "weight": 5.0}),
+    "mnist-catrs": (64, 0.01, 150, [50, 100], 1e-4, {"draws": 4, "steps": 4, "size": 1.0, "weight": 1.0}),
+    "imagenet-gaussian": (400, 0.1, 90, [30, 60], 1e-4, {}),
+    "imagenet-smoothadv": (256, 0.1, 90, [30, 60], 1e-4, {"draws": 1, "steps": 1, "size": 255 / 256}),
+    "imagenet-consistency": (128, 0.1, 90, [30, 60], 1e-4, {"draws": 2, "weight": 5.0, "entropy": 0.5}),
+    "imagenet-catrs": (128, 0.1, 90, [30, 60, 85], 1e-4, {"draws": 2, "steps": 1, "mask": 1, "double": 80}),
+    "imagenet-acr": (256, 0.1, 90, [50], 1e-4, {"draws": 1, "steps": 2, "length": 1.0, "every": 0}),
+}
+
+
+def test_the_authors_settings_are_those_of_their_programs():
+    assert [name.removesuffix("-authors") for name in AUTHORS] == sorted(PUBLISHED)
+    models = {"cifar10": "resnet110", "mnist": "lenet", "imagenet": "resnet50"}
+    for name in AUTHORS:
+        s = read_settings(name)
+        batch, lr, epochs, drops, decay, recipe = PUBLISHED[name.removesuffix("-authors")]
+        assert (s.batch, s.lr, s.epochs, s.lr_drops, s.weight_decay) == (batch, lr, epochs, drops, decay), name
+        assert recipe.items() <= s.recipe.items(), name
+        assert (s.optimiser, s.schedule, s.model, s.ema) == ("momentum", "steps", models[s.data], 0.0), name
+        assert s.augment == (s.data != "mnist") and s.law["kind"] == "gaussian", name
+        assert re.search(r"# Source: github\.com/[\w.-]+/[\w.-]+, commit [0-9a-f]{7}\b", preset_text(name)), name
+    starts = {"cifar10-catrs": 50, "cifar10-acr": 70, "mnist-catrs": 50, "imagenet-catrs": 30, "imagenet-acr": 0}
+    for name, first in starts.items():
+        s = read_settings(f"{name}-authors")
+        assert round(s.recipe["start"] * s.epochs) == first
+
+
+@pytest.mark.parametrize("name", [name for name in AUTHORS if not name.startswith("imagenet")])
+def test_the_authors_presets_train(tmp_path, name):
+    """Two steps of each, for methods with a start one before it and one after it."""
+    few = ["recipe.votes=4"] if "votes" in read_settings(name).recipe else []
+    settings = changed(read_settings(name), ["epochs=2", "batch=2", "lr_drops=[1]", *few])
+    shape = SHAPES[settings.data]
+    pixels = torch.rand(2, *shape, generator=rng())
+    tiny = InMemory(pixels, torch.tensor([0, 9]), [str(digit) for digit in range(10)])
+    trainer_of(TrainJob(settings=settings, data=tiny, device="cpu"), tmp_path / "run").run()
+    assert [line["epoch"] for line in metrics(tmp_path / "run")] == [0, 1]
+    assert all(math.isfinite(line["loss"]) for line in metrics(tmp_path / "run"))
+    assert load_run(tmp_path / "run").classifier(pixels).shape == (2, 10)
+
+
 def test_the_page_on_training_has_every_setting_with_its_default():
     page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.MULTILINE))
@@ -352,6 +470,13 @@ BAD = {
     "unknown recipe": ({"recipe": {"kind": "mace"}}, "recipe.kind"),
     "unknown optimiser": ({"optimiser": "lion"}, "optimiser"),
     "unknown schedule": ({"schedule": "step"}, "schedule"),
+    "steps without drops": ({"schedule": "steps"}, "lr_drops = "),
+    "drops without steps": ({"lr_drops": [3]}, "lr_drops = "),
+    "drops that are no list": ({"schedule": "steps", "lr_drops": 30}, "lr_drops must be a list"),
+    "drops that fall": ({"schedule": "steps", "lr_drops": [60, 30]}, "rising"),
+    "a drop before the start": ({"schedule": "steps", "lr_drops": [0, 30]}, "rising"),
+    "a drop within an epoch": ({"schedule": "steps", "lr_drops": [1.5]}, "whole numbers"),
+    "a drop that is text": ({"schedule": "steps", "lr_drops": ["soon"]}, "whole numbers"),
     "no epochs": ({"epochs": 0}, "epochs"),
     "no batch": ({"batch": 0}, "batch"),
     "an ensemble of one": ({"networks": 1}, "networks"),

@@ -94,7 +94,7 @@ def train(
 
     if settings == "list" and preset is None and shown is None:
         for name in preset_names():
-            typer.echo(name if quiet else f"{name:28}{_about(name)}")
+            typer.echo(name if quiet else f"{name:29}{_about(name)}")
         if not quiet:
             for table, catalogue in (("law", LAWS), ("generator", GENERATORS)):
                 print(f"Kinds for [{table}]: {', '.join(catalogue.names())}.", file=sys.stderr)

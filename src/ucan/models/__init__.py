@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ucan.models.denoised import Denoised, DiffusionStep, DnCNN
     from ucan.models.embedded import Embedded
     from ucan.models.ensemble import Ensemble
+    from ucan.models.lenet import LeNet
     from ucan.models.load import load_model
     from ucan.models.mobilenet import MobileNetV2
     from ucan.models.normalise import CIFAR10, IMAGENET, Normalise
@@ -27,6 +28,7 @@ __all__ = [
     "DnCNN",
     "Embedded",
     "Ensemble",
+    "LeNet",
     "MobileNetV2",
     "Normalise",
     "ResNet",
@@ -46,6 +48,7 @@ __getattr__, __dir__ = lazy_names(
         "denoised": "Denoised DiffusionStep DnCNN",
         "embedded": "Embedded",
         "ensemble": "Ensemble",
+        "lenet": "LeNet",
         "load": "load_model",
         "mobilenet": "MobileNetV2",
         "normalise": "CIFAR10 IMAGENET Normalise",

@@ -11,6 +11,7 @@ from torch import nn
 
 from ucan.errors import ModelError
 from ucan.models.cnn import CNN
+from ucan.models.lenet import LeNet
 from ucan.models.mobilenet import MobileNetV2, Rotate
 from ucan.models.normalise import CIFAR10, HALF, IMAGENET, Normalise, Statistics
 from ucan.models.resnet import CifarResNet, resnet18_small, resnet50
@@ -36,6 +37,7 @@ def _cifar(depth: int) -> _BuiltIn:
 BUILT_IN: dict[str, _BuiltIn] = {
     "cnn": _BuiltIn(lambda channels, size, classes: CNN(channels, size, classes), (1, 28, 28), 10),
     "cnn_hidden": _BuiltIn(lambda channels, size, classes: CNN(channels, size, classes, hidden=256), (1, 28, 28), 10),
+    "lenet": _BuiltIn(lambda channels, size, classes: LeNet(channels, size, classes), (1, 28, 28), 10),
     "resnet20": _cifar(20),
     "resnet56": _cifar(56),
     "resnet110": _cifar(110),
@@ -73,7 +75,7 @@ def build_model(
     classes = kind.num_classes if num_classes is None else num_classes
     if len(shape) != 3 or min(shape) < 1:
         raise ModelError(f"{name} takes pictures of shape (channels, height, width), got {shape}.")
-    if name.startswith("cnn") and shape[1] != shape[2]:
+    if name in ("cnn", "cnn_hidden", "lenet") and shape[1] != shape[2]:
         raise ModelError(f"the {name} takes square pictures, got {shape}: crop them, or use resnet20.")
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
         raise ModelError(f"num_classes must be a whole number of at least 2, got {classes!r}.")

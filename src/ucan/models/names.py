@@ -3,6 +3,7 @@
 NAMES = (
     "cnn",
     "cnn_hidden",
+    "lenet",
     "resnet20",
     "resnet56",
     "resnet110",

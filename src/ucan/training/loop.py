@@ -218,9 +218,10 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> dict[str, torch.Tensor]:
         settings, now = self.settings, self._progress()
+        share = schedule(settings.schedule, now.done, sum(now.epoch >= drop for drop in settings.lr_drops or ()))
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
-                group["lr"] = group["peak"] * schedule(settings.schedule, now.done)
+                group["lr"] = group["peak"] * share
         x = flip_and_crop(batch.x, self.rng, share=self.share) if settings.augment else batch.x
         given = Exact(x) if settings.precision.endswith("-mixed") else x
         metrics = self.wrapped(given, batch.labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
@@ -367,10 +368,12 @@ class Trainer:
                 signal.signal(number, handler)
 
 
-def schedule(name: str, done: float) -> float:
-    """The share of the peak learning rate after the given share of all steps."""
+def schedule(name: str, done: float, drops: int = 0) -> float:
+    """The share of the peak learning rate after the given share of all steps; with "steps", after so many drops."""
     if name == "constant":
         return 1.0
+    if name == "steps":
+        return 0.1**drops
     if name == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done))
     warm = 0.2  # one-cycle: a straight line up, then a cosine down
@@ -385,8 +388,8 @@ def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optim
         optimisers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, weight_decay=settings.weight_decay)]
     else:
         one_kernel = all(p.is_cuda for p in weights)
-        decay = settings.weight_decay
-        optimisers = [torch.optim.SGD(groups, momentum=0.9, nesterov=True, weight_decay=decay, fused=one_kernel)]
+        decay, ahead = settings.weight_decay, settings.optimiser == "sgd"
+        optimisers = [torch.optim.SGD(groups, momentum=0.9, nesterov=ahead, weight_decay=decay, fused=one_kernel)]
     learned = [p for p in joint.generator.parameters() if p.requires_grad]
     if learned:
         # No weight decay: it would pull the scales towards the middle of their range.

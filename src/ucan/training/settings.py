@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from ucan.training.recipes import Recipe
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 PARTS: dict[str, Catalogue] = {"law": LAWS, "generator": GENERATORS, "recipe": RECIPES}
-OPTIMISERS, SCHEDULES = ("adam", "sgd"), ("constant", "cosine", "one-cycle")
+OPTIMISERS, SCHEDULES = ("adam", "sgd", "momentum"), ("constant", "cosine", "one-cycle", "steps")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class TrainSettings:
     generator_lr: float | None = None
     weight_decay: float = 0.0
     schedule: str = "cosine"
+    lr_drops: list[int] | None = None  # schedule "steps": after so many epochs the learning rate falls to a tenth
     precision: str = "32-true"
     compile: bool = False
     ema: float = 0.0
@@ -74,11 +76,25 @@ class TrainSettings:
         for name, catalogue in PARTS.items():
             catalogue.check(getattr(self, name).get("kind"), f"{name}.kind")
         check_budget(self.budget)
+        self._check_drops()
         if (self.denoiser is not None) != (self.recipe.get("kind") == "denoise"):
             raise InvalidInput(
                 'a [denoiser] is trained by [recipe] kind = "denoise", and that recipe trains nothing else.'
             )
         self._check_numbers()
+
+    def _check_drops(self) -> None:
+        drops = self.lr_drops
+        if (self.schedule == "steps") != (drops is not None):
+            raise InvalidInput(
+                'schedule = "steps" and lr_drops belong together: after how many epochs the learning rate falls to a tenth, '
+                "such as lr_drops = [50, 100]."
+            )
+        if drops is None:
+            return
+        whole = all(isinstance(each, int) and not isinstance(each, bool) for each in drops)
+        if not whole or any(after <= before for before, after in pairwise([0, *drops])):
+            raise InvalidInput(f"lr_drops must be rising whole numbers of epochs, from 1 on, got {drops!r}.")
 
     def _check_numbers(self) -> None:
         if self.networks is not None and self.networks < 2:
@@ -203,7 +219,7 @@ def _check_type(name: str, value: Any, wanted: str) -> None:
     if value is None and "None" in wanted:
         return
     kind = wanted.split(" | ")[0].split("[")[0]
-    accepted = {"str": str, "int": int, "float": int | float, "bool": bool, "dict": dict}[kind]
+    accepted = {"str": str, "int": int, "float": int | float, "bool": bool, "dict": dict, "list": list}[kind]
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind != "bool"):
         words = {
             "str": "text",
@@ -211,6 +227,7 @@ def _check_type(name: str, value: Any, wanted: str) -> None:
             "float": "a number",
             "bool": "true or false",
             "dict": "a table",
+            "list": "a list",
         }
         raise InvalidInput(f"{name} must be {words[kind]}, got {value!r}.")
 

@@ -23,13 +23,14 @@ class Acr(Recipe):
     """Cross-entropy on noisy copies; after a start three things more.
 
     1. Inputs that fewer than ``drop`` of 100 votes get right are left out from then on.
-    2. The others are drawn with weight Φ⁻¹(lower bound of p), from ``votes`` votes each, renewed every ``every`` epochs.
+    2. The others are drawn with weight Φ⁻¹(lower bound of p), from ``votes`` votes each, renewed every ``every`` epochs, or
+       with equal weights.
     3. The noise is moved on its own sphere up the loss, and kept where the answer first changes.
 
     draws: m, noisy copies of every input.
     start: the share of the training before; 60, 70 and 60 of 150 epochs at σ = 0.25 / 0.5 / 1.
     drop: t; 0.5 / 0.4 / 0.4.
-    votes, every: for the weights.
+    votes, every: for the weights; ``every`` is 0 for equal ones, as on ImageNet.
     steps: T of the attack; 3 / 6 / 4.
     length: e of a step; 0.25 / 0.25 / 0.5.
     """
@@ -45,8 +46,10 @@ class Acr(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.start <= 1 or not 0 <= self.drop <= 1 or min(self.votes, self.every, self.steps) < 1:
-            raise InvalidInput("[recipe] start and drop are shares from 0 to 1; votes, every and steps 1 or more.")
+        if not 0 <= self.start <= 1 or not 0 <= self.drop <= 1 or min(self.votes, self.steps) < 1 or self.every < 0:
+            raise InvalidInput(
+                "[recipe] start and drop are shares from 0 to 1; votes and steps 1 or more, every 0 or more."
+            )
 
     def prepare(self, task: Task) -> None:
         """Every input once, to begin with."""
@@ -59,9 +62,11 @@ class Acr(Recipe):
         since = survey.progress.epoch - first
         if since < 0:
             return
-        if since == 0:
+        if since == 0 and self.drop > 0:
             self.memory["kept"].copy_(survey.each(lambda step: right_share(step, VOTES)) >= self.drop)
-        if since % self.every == 0:
+        if self.every == 0:
+            self.memory["weights"].copy_(self.memory["kept"])
+        elif since % self.every == 0:
             shares = survey.each(lambda step: right_share(step, self.votes))
             self.memory["weights"].copy_(weights_of(shares, self.votes) * self.memory["kept"])
 
@@ -83,7 +88,8 @@ class Acr(Recipe):
         since = progress.epoch - self._first(progress)
         if since < 0:
             return self.draws
-        surveyed = VOTES * (since == 0) + self.votes * (since % self.every == 0)
+        weighed = self.every > 0 and since % self.every == 0
+        surveyed = VOTES * (since == 0 and self.drop > 0) + self.votes * weighed
         return self.draws * (1 + self.steps) + surveyed / 3
 
     def state(self) -> dict[str, torch.Tensor]:

@@ -25,7 +25,7 @@ class Macer(Recipe):
     weight: λ of the paper; 12 at σ = 0.25 and 1, 4 at 0.5.
     margin: γ, above which a radius is large enough.
     sharpness: β, by which logits are multiplied, so that softmax comes near to a vote.
-    warm: epochs without the second term; 50 of 440 at σ = 1.
+    warm: epochs without the second term; Jeong and Shin take 50 of 150 at σ = 1.
     """
 
     draws: int = 16
