@@ -119,6 +119,7 @@ class Trainer:
         generator = settings.build_generator(shape, images)
         budget = settings.build_budget(shape, images)
         self.law = settings.build_law(math.prod(shape))
+        generator.check_claim(self.law)  # before any training: nothing could be certified afterwards
         self.recipe = settings.build_recipe()
         term, weight = settings.variance_term, settings.variance_weight
         if world > 1:
