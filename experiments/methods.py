@@ -101,8 +101,10 @@ METHODS = {
         Method("gaussian", "augmentation", {"draws": 1}),
         Method("stability", "stability", {"draws": 1, "weight": 2.0}),
         Method("drt", "drt", {"draws": 1, "diversity": 0.5, "margins": 2.0}, members=3,
-               differs="written from the paper, not compared with the authors' code; trained from the start, not fine-tuned; "
-                       "three networks share the budget"),
+               differs="written from the paper; the public program that we take to be the authors' squares the norm, takes "
+                       "margins between each network's own first two classes, counts them where that network is right "
+                       "(gradients where both of a pair are), and divides by what counts; trained from the start, "
+                       "not fine-tuned; three networks share the budget"),
     )
 }  # fmt: skip
 

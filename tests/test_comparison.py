@@ -14,6 +14,7 @@ from ucan import Ensemble, data
 from ucan.catalogue import RECIPES
 from ucan.choices import METHODS
 from ucan.cli.train import train
+from ucan.models import Denoised
 from ucan.training import Trainer, TrainSettings
 from ucan.training.recipes import Augmentation
 from ucan.training.step import Outcome, Step
@@ -207,15 +208,24 @@ def test_mixed_precision_leaves_inputs_and_noise_in_float32(tmp_path: Path) -> N
     assert set(seen) == {(torch.float32, torch.float32)}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in RECIPES.own if kind != "denoise"])  # which trains no classifier
+@pytest.mark.parametrize("kind", RECIPES.own)
 def test_every_recipe_trains_in_mixed_precision(kind: str, tmp_path: Path) -> None:
     recipe = {"kind": kind, **({"steps": 1} if kind in ("smoothadv", "smoothmix", "catrs", "acr", "sphere") else {})}
-    settings = TrainSettings(epochs=2, batch=64, precision="bf16-mixed", recipe=recipe)
-    one = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    classifier = Ensemble([one, nn.Sequential(nn.Flatten(), nn.Linear(64, 10))]) if kind == "drt" else one
+    denoiser = {"width": 4, "depth": 3} if kind == "denoise" else None
+    settings = TrainSettings(
+        model="given:here", epochs=2, batch=64, precision="bf16-mixed", recipe=recipe, denoiser=denoiser
+    )
+    classifier: nn.Module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    if kind == "drt":
+        classifier = Ensemble([classifier, nn.Sequential(nn.Flatten(), nn.Linear(64, 10))])
+    if kind == "denoise":
+        classifier = Denoised.training_for(classifier, 1, 4, 3)
+    before = {name: value.clone() for name, value in classifier.state_dict().items()}
     trainer = Trainer(settings, data.load("digits", "train").subset(range(128)), classifier, tmp_path / "run", "cpu")
     trainer.run()
-    assert all(bool(value.isfinite().all()) for value in trainer.final_state().values())
+    after = trainer.final_state()
+    assert all(bool(value.isfinite().all()) for value in after.values())
+    assert any(not torch.equal(value, after[f"classifier.{name}"]) for name, value in before.items())
 
 
 @pytest.mark.slow

@@ -284,6 +284,19 @@ def test_the_noise_of_catrs_keeps_its_mean_and_spreads_no_further_and_the_diverg
     assert after > before
 
 
+@pytest.mark.parametrize("size", [0.1, 0.8, 1.5, 5.0])
+def test_the_noise_of_catrs_ends_where_its_docstring_says(size):
+    """Beyond ``size``, since it is re-scaled after the projection."""
+    step = step_of()
+    eps = step.noise.draw(40)
+    moved = CatRs(steps=4, size=size).attacked(step, eps, torch.eye(CLASSES)[LABELS])
+    own, far = eps.flatten(2).norm(dim=2), (moved - eps).flatten(2).norm(dim=2)
+    most = torch.where(own > size, size / torch.cos(torch.asin((size / own).clamp_max(1)) / 2), 2 * own)
+    assert bool((far <= most * 1.0001).all()) and bool((far <= 2 * own).all())
+    assert bool((far[own > size] < math.sqrt(2) * size).all())
+    assert float(far.max()) > size or size > float(own.max())
+
+
 def test_sphere_is_consistency_before_its_start():
     early = Progress(1, 10, 0.15)
     ours = Sphere(weight=4.0).step(step_of(progress=early)).loss

@@ -18,6 +18,7 @@ from ucan import Gaussian, InvalidInput, Laplace, Uniform, data
 from ucan.catalogue import RECIPES
 from ucan.errors import TrainingError
 from ucan.generators import CertificationWise, Composed, Fixed, Isotropic, Pattern
+from ucan.models import Denoised
 from ucan.scales import Dense
 from ucan.training import TrainSettings, build_classifier
 from ucan.training.batches import Batches
@@ -37,6 +38,9 @@ METHODS = {
     "drt": {},
     "acr": {"draws": 2, "start": 0.3, "drop": 0.1, "votes": 8, "every": 1, "steps": 2},
     "sphere": {"start": 0.3},
+    "stability": {},
+    "macer": {"draws": 4, "weight": 1.0},
+    "denoise": {"stability": 0.5},
     "distilled": {},
 }
 
@@ -89,14 +93,16 @@ def train(folder, kind, changes=None, count=150, stop_at=None):
     """Train a pair of small networks on some digits by a recipe of this name, in as many processes as were launched."""
     RECIPES.own["distilled"] = f"{__name__}:Distilled"
     recipe = {"kind": kind, **METHODS.get(kind, {})}
-    settings = TrainSettings.from_dict({"epochs": 3, "batch": 31, "recipe": recipe, **(changes or {})})
+    given = {"model": "given:here", "denoiser": {"width": 4, "depth": 3}} if kind == "denoise" else {}
+    settings = TrainSettings.from_dict({"epochs": 3, "batch": 31, "recipe": recipe, **given, **(changes or {})})
     dataset = data.load("digits", "train").subset(torch.arange(count))
 
     def told(epoch, step, steps, means):
         if stop_at is not None and (epoch, step) >= stop_at:
             one._stop = True
 
-    one = Trainer(settings, dataset, Pair(), folder, "cpu", told)
+    model = Denoised.training_for(Pair(), 1, 4, 3) if kind == "denoise" else Pair()
+    one = Trainer(settings, dataset, model, folder, "cpu", told)
     try:
         one.run()
     except KeyboardInterrupt:
@@ -461,20 +467,25 @@ for kind in sys.argv[2:]:
 """
 
 
-def test_two_processes_train_any_method_as_one_does(tmp_path):
-    """An odd batch, so that shares differ."""
-    (tmp_path / "program.py").write_text(SEVERAL)
-    kinds = list(METHODS)
+def torchrun(folder, program, *words):
+    """The program in two processes."""
+    (folder / "program.py").write_text(program)
     path = os.pathsep.join([str(Path(ucan.__file__).parents[1]), str(Path(__file__).parent)])
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py", "two", *kinds]
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=tmp_path,
+    given = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py", *words]
+    return subprocess.run(
+        [sys.executable, *given],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=600,
     )
+
+
+def test_two_processes_train_any_method_as_one_does(tmp_path):
+    """An odd batch, so that shares differ."""
+    kinds = list(METHODS)
+    done = torchrun(tmp_path, SEVERAL, "two", *kinds)
     assert done.returncode == 0, done.stderr[-4000:]
     for kind in kinds:
         train(tmp_path / "one" / kind, kind, {"optimiser": "sgd", "lr": 0.05})
@@ -484,6 +495,38 @@ def test_two_processes_train_any_method_as_one_does(tmp_path):
             torch.load(tmp_path / n / kind / "checkpoint.pt", weights_only=True)["recipe"] for n in ("one", "two")
         )
         assert one.keys() == two.keys() and all(torch.allclose(one[k], two[k], atol=1e-5) for k in one)
+
+
+LEAVING = """
+import atexit, os, sys, time
+sys.modules["torch.utils.tensorboard"] = None
+import torch
+from test_recipes import train
+
+class Slow:
+    def __del__(self):
+        time.sleep(1)  # while the thread that gives it back needs Python
+
+def left():  # registered first, so called last
+    tasks = os.listdir("/proc/self/task")
+    names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks]
+    print([name for name in names if "gloo" in name], flush=True)
+
+atexit.register(left)
+kept = [train(sys.argv[1] + str(i), "augmentation", {"epochs": 1}, count=31) for i in range(2)]
+tensor = torch.zeros(1000)
+tensor.slow = Slow()
+torch.distributed.all_reduce(tensor, async_op=True)
+del tensor
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads by name")
+def test_processes_end_the_threads_between_them_before_python_exits(tmp_path):
+    """Also while Trainers are still there; a thread that gives back a tensor after that would abort its process."""
+    done = torchrun(tmp_path, LEAVING, "run")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("[]") == 2, done.stdout
 
 
 def test_recipes_check_their_parameters():

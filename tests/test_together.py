@@ -65,6 +65,23 @@ def told(*words):
     return done.output
 
 
+def test_a_run_by_consensus_is_verified_and_is_another_classifier(runs, tmp_path):
+    plain = ",".join(str(runs / name) for name in "abc")
+    model, folder = f"{plain},consensus=2", tmp_path / "run"
+    common = ("--data", "digits", "--n", 500, "--max", 4, "--quiet", "-o", folder)
+    told("certify", "--model", model, *common, "--certificates")
+    asked = ("--input", "digits", "--index", 0)
+    certificate = next(path for path in sorted((folder / "certificates").glob("*.json")) if path.stem == "0")
+    told("verify", certificate, "--model", model, *asked)
+    assert json.loads(told("certify", "--model", model, *common, "--json"))["inputs"] == 4
+    for other in (plain, f"{model},mirrored"):
+        refused = CliRunner().invoke(app, [str(word) for word in ("certify", "--model", other, *common)])
+        assert isinstance(refused.exception, InvalidInput)
+        assert all(f"{name!r}" in str(refused.exception) for name in (model, other)), refused.exception
+        false = CliRunner().invoke(app, [str(word) for word in ("verify", certificate, "--model", other, *asked)])
+        assert false.exit_code == 1 and "model" in false.output
+
+
 def test_from_certify_to_the_report(runs, tmp_path):
     model = ",".join(str(runs / name) for name in "abc")
     common = ("--data", "digits", "--n", 500, "--max", 6, "--quiet")

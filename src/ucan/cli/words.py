@@ -62,7 +62,8 @@ ModelOption = Annotated[
         "`package.module:make(depth=20)`, a `.pt2` file of torch.export, an `.onnx` file, TorchScript, an estimator's "
         "file "
         f"(`.skops`, `.json`, `.ubj`, `.txt`, `.cbm`; `.joblib` and `.pkl` with --trust), the folder of a trained run "
-        f"(several with commas form an ensemble: `run1,run2`), or with --weights one of {', '.join(MODEL_NAMES)}."
+        f"(several with commas form an ensemble: `run1,run2`; also with `mirrored` and `consensus=K`), or with --weights "
+        f"one of {', '.join(MODEL_NAMES)}."
     ),
 ]
 WeightsOption = Annotated[

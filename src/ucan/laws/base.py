@@ -172,6 +172,11 @@ class Law(ABC):
         self._check_dim(dim)
         return self.scale * self._unit_std(dim)
 
+    @property
+    def spherical(self) -> bool:
+        """Whether the density depends on the ℓ2 norm alone, so that a draw moved on its own sphere is as probable as it was."""
+        return False
+
     def region_norm(self, norm: float) -> float:
         """The norm of the region that carries a guarantee against ``norm``: itself, unless a larger one is known."""
         return norm

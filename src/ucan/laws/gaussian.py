@@ -26,6 +26,11 @@ class Gaussian(Law):
     norms: ClassVar[tuple[float, ...]] = (1, 2, math.inf)
     fusible: ClassVar[bool] = True
 
+    @property
+    def spherical(self) -> bool:
+        """Yes."""
+        return True
+
     def region_norm(self, norm: float) -> float:
         """ℓ2, whatever the norm asked for: the ℓ1 and ℓ∞ balls of the table are inscribed in it."""
         return 2

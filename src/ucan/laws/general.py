@@ -36,6 +36,11 @@ class GeneralNormal(Law):
         if not (number and math.isfinite(self.beta) and self.beta >= 1):
             raise InvalidInput(f"GeneralNormal: beta must be a finite number of at least 1, got {self.beta!r}.")
 
+    @property
+    def spherical(self) -> bool:
+        """At β = 2, where it is Gaussian."""
+        return self.beta == 2
+
     def _draw(self, n: int, dim: int, rng: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
         size = standard_gamma(1 / self.beta, n * dim, rng) ** (1 / self.beta)
         negative = torch.randint(0, 2, (n * dim,), generator=rng, device=rng.device, dtype=torch.bool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import math
 import signal
@@ -38,7 +37,7 @@ from ucan.training.classifier import count_outputs, load_start
 from ucan.training.joint import Exact, Joint
 from ucan.training.recipes import Task
 from ucan.training.settings import TrainSettings
-from ucan.training.share import launched, leave_in_order, share_statistics
+from ucan.training.share import LEAVING, launched, share_statistics
 from ucan.training.step import Progress, Step, Twins
 from ucan.training.survey import Survey
 from ucan.training.watch import Checked, Watch
@@ -91,7 +90,7 @@ class Trainer:
         self.fabric = _fabric(accelerator, settings.precision)
         self.fabric.launch()
         if self.fabric.world_size > 1:
-            atexit.register(leave_in_order)
+            LEAVING.expect(self)
         if not isinstance(dataset, Labelled):
             dataset = as_dataset(dataset)
         if len(dataset) < 1:
@@ -119,6 +118,7 @@ class Trainer:
         generator = settings.build_generator(shape, images)
         budget = settings.build_budget(shape, images)
         self.law = settings.build_law(math.prod(shape))
+        generator.check_claim(self.law)  # before any training: nothing could be certified afterwards
         self.recipe = settings.build_recipe()
         term, weight = settings.variance_term, settings.variance_weight
         if world > 1:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -72,10 +75,36 @@ def launched() -> tuple[int, int]:
     return 1, 1
 
 
-def leave_in_order() -> None:
-    """Close the connection of the processes before Python exits; its threads sometimes abort the process otherwise."""
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
+class Leaving:
+    """Closes the connection of the processes before Python exits, and ends its threads.
+
+    gloo's threads hold the tensors of the last operations. One that gives a tensor back while Python exits is killed, and
+    takes the process with it ("terminate called without an active exception"). They end when nothing holds the connection
+    any more, and the module that averages gradients (``Trainer.wrapped``) does: while there is a Trainer, or garbage in a
+    cycle with one, destroying the group alone does not end them.
+
+    There is no barrier here: where one process failed, the others would wait for it. ``Trainer.run`` ends with one.
+    """
+
+    def __init__(self) -> None:
+        self._trainers: WeakSet[Any] = WeakSet()
+
+    def expect(self, trainer: Any) -> None:
+        """Leave in order, also if this Trainer is still there then."""
+        if not self._trainers:
+            atexit.register(self.leave)
+        self._trainers.add(trainer)
+
+    def leave(self) -> None:
+        """Once, at the end. The group goes last: only it waits for its threads without keeping Python from them."""
+        for trainer in self._trainers:
+            trainer.wrapped = None
+        gc.collect()
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+LEAVING = Leaving()
 
 
 def share_statistics(model: nn.Module, device: torch.device) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from ucan.training.recipes.acr import Acr
 from ucan.training.recipes.augmentation import Augmentation
-from ucan.training.recipes.base import OfLogits, Recipe, Task, cross_entropy, mean_cost
+from ucan.training.recipes.base import OfLogits, Recipe, Task, check_spherical, cross_entropy, mean_cost
 from ucan.training.recipes.catrs import CatRs
 from ucan.training.recipes.consistency import Consistency
 from ucan.training.recipes.denoise import Denoise
@@ -28,6 +28,7 @@ __all__ = [
     "Sphere",
     "Stability",
     "Task",
+    "check_spherical",
     "cross_entropy",
     "mean_cost",
 ]

@@ -9,7 +9,7 @@ import torch
 
 from ucan.bounds import lower_bound
 from ucan.errors import InvalidInput
-from ucan.training.recipes.base import Recipe, Task, cross_entropy
+from ucan.training.recipes.base import Recipe, Task, check_spherical, cross_entropy
 from ucan.training.recipes.sphere import VOTES, climbed
 from ucan.training.step import Outcome, Progress, Step
 from ucan.training.survey import Survey, right_share
@@ -26,6 +26,8 @@ class Acr(Recipe):
     2. The others are drawn with weight Φ⁻¹(lower bound of p), from ``votes`` votes each, renewed every ``every`` epochs, or
        with equal weights.
     3. The noise is moved on its own sphere up the loss, and kept where the answer first changes.
+
+    For noise whose density depends on its ℓ2 norm alone (``Law.spherical``: Gaussian), under any Σ; other laws are refused.
 
     draws: m, noisy copies of every input.
     start: the share of the training before; 60, 70 and 60 of 150 epochs at σ = 0.25 / 0.5 / 1.
@@ -52,7 +54,8 @@ class Acr(Recipe):
             )
 
     def prepare(self, task: Task) -> None:
-        """Every input once, to begin with."""
+        """Noise that has a sphere; every input once, to begin with."""
+        check_spherical(task, "acr")
         self.memory["kept"] = torch.ones(task.inputs, dtype=torch.bool, device=task.device)
         self.memory["weights"] = torch.zeros(task.inputs, device=task.device)
 

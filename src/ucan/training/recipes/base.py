@@ -96,6 +96,18 @@ class OfLogits(Recipe):
         return self.draws
 
 
+def check_spherical(task: Task, recipe: str) -> None:
+    """Refuse noise whose draws become other noise when they are moved with their ℓ2 norm kept, as this recipe does.
+
+    Uniform draws leave the support; draws of the other laws that are not spherical become more or less probable.
+    """
+    if not task.law.spherical:
+        raise InvalidInput(
+            f"{recipe} moves noise on its own sphere, on which {type(task.law).__name__} noise is not the same everywhere: "
+            "use Gaussian noise (law.kind gaussian), or a recipe for any noise, such as consistency or smoothadv."
+        )
+
+
 def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ucan.errors import InvalidInput
 from ucan.training.recipes.ascent import cross_entropies, divergences, lengths, within
-from ucan.training.recipes.base import Recipe, Task, cross_entropy
+from ucan.training.recipes.base import Recipe, Task, check_spherical, cross_entropy
 from ucan.training.step import Outcome, Progress, Step
 from ucan.training.survey import Survey
 
@@ -21,15 +21,19 @@ class CatRs(Recipe):
 
     L_low is the sum of the K smallest cross-entropies of the m copies, over m; K ~ Bin(m, share of the copies that are right),
     at least 1; with ``mask`` K ~ Bin(m, the label's share of p). L_high is the largest KL(p ‖ answer) over copies whose noise
-    was moved up that divergence, at most ``size`` far, and brought back to its own mean and spread. p is the smoothed answer
-    of the input.
+    was moved up that divergence. After each step it is projected to within ``size`` of the draw ε that it began as, and then
+    brought back to the mean and the size of ε (``like``), which may take it out of that ball again: it ends at most
+    size/cos(½ arcsin(size/‖ε‖)) from ε in ℓ2, which is less than √2·size, or 2‖ε‖ where ``size`` exceeds ‖ε‖, about σ√d. The
+    authors' order is the same. p is the smoothed answer of the input.
+
+    For noise whose density depends on its ℓ2 norm alone (``Law.spherical``: Gaussian), under any Σ; other laws are refused.
 
     The authors take p from 10,000 votes of another network, trained beforehand with Gaussian noise. Here p comes from
     ``votes`` votes of this network itself, after a start with plain cross-entropy; so no second network is needed.
 
     draws: m.
     steps: T of the attack; the network is in evaluation mode there.
-    size: how far, in ℓ2, noise is moved; a step is 2·size/T long.
+    size: of the ball, in ℓ2, that moved noise is projected to; a step is 2·size/T long.
     weight: λ; 0.5 / 1 / 2 at σ = 0.25 / 0.5 / 1.
     start: the share of the training with plain cross-entropy.
     mask: 1 for the authors' confidence mask, which they use on ImageNet.
@@ -58,7 +62,8 @@ class CatRs(Recipe):
             raise InvalidInput("[recipe] mask is 0 or 1, and double a number of epochs, or 0.")
 
     def prepare(self, task: Task) -> None:
-        """Room for the smoothed answers of all inputs."""
+        """Noise that has a sphere; room for the smoothed answers of all inputs."""
+        check_spherical(task, "catrs")
         self.memory["answers"] = torch.zeros(task.inputs, task.num_classes, device=task.device)
 
     def before_epoch(self, survey: Survey) -> None:
@@ -121,7 +126,9 @@ def smallest(losses: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
 
 
 def like(moved: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
-    """Each draw's mean and root mean square made those of the draw it began as, as the authors do it."""
+    """Each draw with the mean of the draw it began as, and divided by the ratio of their root mean squares, as the authors do
+    it.
+    """
     dims = tuple(range(2, eps.ndim))
     (mean, root), (mean_0, root_0) = (
         (t.mean(dims, keepdim=True), t.square().mean(dims, keepdim=True).sqrt()) for t in (moved, eps)

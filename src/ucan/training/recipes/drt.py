@@ -19,7 +19,18 @@ class Drt(Recipe):
 
     A network's margin is the probability that it gives the label, less the one for the ensemble's first other class; the last
     two terms count where the ensemble is right. It needs an ensemble: ``networks = 3`` in the settings, or a model with its
-    networks in ``members`` (``ucan.Ensemble``). Written from the paper's description, not compared with its authors' code.
+    networks in ``members`` (``ucan.Ensemble``). It goes with any noise.
+
+    Written from the paper's description. A public program of the method, taken to be its authors', differs in four points:
+
+    - it takes the square of the norm;
+    - a margin is that between the two largest probabilities of the network itself, whatever the ensemble's next class is;
+    - a network's margin counts where this network is right, and a pair's gradients count where both are, not where the
+      ensemble is;
+    - each term is the mean over what counts, of all networks or pairs and all noisy inputs; here it is the sum over networks or
+      pairs, and the mean over all noisy inputs, of which those that do not count add 0.
+
+    So its weights ρ₁ and ρ₂ are not those of this recipe.
 
     draws: noisy copies of every input.
     diversity: ρ₁.

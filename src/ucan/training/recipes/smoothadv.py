@@ -16,6 +16,8 @@ from ucan.training.step import Outcome, Progress, Step
 class SmoothAdv(Recipe):
     """Cross-entropy at inputs that PGD moved up the loss of the smoothed classifier, through the same noise.
 
+    It goes with any noise. The attack is in ℓ2, also where the law certifies against another norm.
+
     draws: m, noisy copies of every input, drawn once for attack and loss.
     steps: T, steps of the attack, each 2·size/T long; the network is in evaluation mode there.
     size: the largest ℓ2 norm of a change of the input, in pixel units; the authors take 64/256 to 512/256.

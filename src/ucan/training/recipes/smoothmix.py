@@ -18,6 +18,8 @@ class SmoothMix(Recipe):
     The adversarial input is ``steps`` steps up the smoothed loss, of any distance; mixed with a share u of at most a half, the
     wanted answer is (1 − u)·(the smoothed answer) + u·(all classes alike).
 
+    It goes with any noise. The attack is in ℓ2, also where the law certifies against another norm.
+
     draws: m, noisy copies, the same for all passes.
     steps: T, steps of the attack; the network is in evaluation mode there.
     length: of a step in ℓ2, in pixel units: 0.5 / 1 / 2 at σ = 0.25 / 0.5 / 1.

@@ -9,7 +9,7 @@ import torch
 
 from ucan.errors import InvalidInput
 from ucan.training.recipes.ascent import cross_entropies, lengths
-from ucan.training.recipes.base import Recipe, Task, cross_entropy
+from ucan.training.recipes.base import Recipe, Task, check_spherical, cross_entropy
 from ucan.training.recipes.consistency import disagreement
 from ucan.training.step import Outcome, Progress, Step
 from ucan.training.survey import Survey, right_share
@@ -21,7 +21,7 @@ VOTES = 100
 def climbed(step: Step, eps: torch.Tensor, steps: int, length: float, first_flip: bool = False) -> torch.Tensor:
     """Draws moved up their own cross-entropy, each step put back to the draw's own ℓ2 norm; before Σ.
 
-    For Gaussian noise the moved draw is as likely as the one it began as. With ``first_flip`` a draw stays where the network
+    Under a spherical law the moved draw is as likely as the one it began as. With ``first_flip`` a draw stays where the network
     first answered wrongly.
     """
     own, moved = lengths(eps, 2), eps.detach()
@@ -43,6 +43,7 @@ def climbed(step: Step, eps: torch.Tensor, steps: int, length: float, first_flip
 class Sphere(Recipe):
     """Consistency regularisation; after a start its noise is first moved up the loss, on the sphere of its own norm.
 
+    For noise whose density depends on its ℓ2 norm alone (``Law.spherical``: Gaussian), under any Σ; other laws are refused.
     With ``drop``, inputs that fewer than this share of 100 votes get right at the start are left out from then on.
 
     draws: noisy copies of every input.
@@ -68,7 +69,8 @@ class Sphere(Recipe):
             raise InvalidInput("[recipe] start and drop are shares from 0 to 1, length 0 or more, steps 1 or more.")
 
     def prepare(self, task: Task) -> None:
-        """Every input, to begin with."""
+        """Noise that has a sphere; every input, to begin with."""
+        check_spherical(task, "sphere")
         if self.drop:
             self.memory["kept"] = torch.ones(task.inputs, dtype=torch.bool, device=task.device)
 
