@@ -33,6 +33,7 @@ from methods_rows import (
 )
 from rows import GRID
 from scipy import stats
+from suite import undecided
 
 from ucan.choices import METHODS as TEXTS
 from ucan.rounding import floor_percent
@@ -78,6 +79,7 @@ ABOUT: Says = {
     "scope": lambda row: f"`{row.record['scope']}`",
     "attacked / broken": lambda row: row.audit,
     "votes, at most": lambda row: f"{row.votes:,}",
+    "open": lambda row: "–" if row.others else f"{undecided(row.record)['inputs']:,}",  # kept for the last pass alone
 }
 PICTURES: Says = {
     "method": lambda row: NAMES[row.method.name.partition("-")[0]],

@@ -84,7 +84,7 @@ def test_shares_are_counted_from_the_levels_that_inputs_reached() -> None:
     assert [row.share(level) for level in (0.0, 0.25, 0.5, 0.75)] == [0.75, 0.5, 0.25, 0.0]
     assert methods_rows.Ours(row.method, record("33.3")).share(0.5) == 1.0  # what lies behind a gap does not count
     lines = methods_records.ours_table({"consistency": row})
-    assert lines[2].endswith("| 10,000 | **75.0** | **50.0** | **25.0** | 0.0 | 0.0 | 0.0 | 0.0 | – |")
+    assert lines[2].endswith("| 10,000 | 0 | **75.0** | **50.0** | **25.0** | 0.0 | 0.0 | 0.0 | 0.0 | – |")
     assert lines[4].startswith("Not measured: Gaussian, Stability, SmoothAdv") and "40 passes" in lines[-1]
 
 
