@@ -17,7 +17,7 @@ import ucan
 from ucan import Gaussian, InvalidInput, Laplace, Uniform, data
 from ucan.catalogue import RECIPES
 from ucan.errors import TrainingError
-from ucan.generators import CertificationWise, Composed, Fixed, Isotropic, Pattern
+from ucan.generators import CertificationWise, Composed, Fixed, InputDependent, Isotropic, Pattern
 from ucan.models import Denoised
 from ucan.scales import Dense
 from ucan.training import TrainSettings, build_classifier
@@ -333,6 +333,19 @@ def test_a_share_draws_the_random_numbers_of_its_places():
     for rank in range(2):
         part = step_of(share=Share(6, rank, 2), x=torch.zeros(3, 1, 4, 4)).uniform(3)
         assert torch.equal(part, whole[:, rank::2])
+
+
+@pytest.mark.parametrize("noise", [*NOISES, "input-dependent"])
+def test_a_share_has_the_noise_of_its_places(noise):
+    torch.manual_seed(0)
+    x, law = torch.rand(6, 1, 4, 4, generator=rng()), Gaussian(0.5)
+    own = {"input-dependent": lambda: InputDependent(torch.rand(9, 1, 4, 4, generator=rng(2)), k=2)}
+    generator = (NOISES | own)[noise]()
+    with torch.no_grad():
+        whole = generator.perturb(x, law, 3, rng(1))
+        for rank in range(2):
+            part = generator.perturb(x[rank::2], Share(6, rank, 2).law(law), 3, rng(1))
+            assert torch.allclose(part, whole[:, rank::2], atol=1e-5)
 
 
 def test_a_warm_up_is_a_straight_line():

@@ -157,8 +157,7 @@ class InputDependent(Generator):
     def place(
         self, x: torch.Tensor, eps: torch.Tensor, law: Law, noise: tuple[torch.Tensor, Scale] | None = None
     ) -> torch.Tensor:
-        """x + σ(x)ε: every input has the σ of where it is."""
-        self.check_claim(law)
+        """x + σ(x)ε: every input has the σ of where it is. Of which law ε is, ``check_claim`` asks before any work."""
         return x + self.sigma(x).reshape(-1, *[1] * (x.ndim - 1)) * eps
 
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
