@@ -832,7 +832,8 @@ class Claim:
         prediction, selection = whole(self.record, "prediction"), evidence.get("selection")
         if prediction >= len(self.counts):
             raise Wrong(f"class {prediction} is none of the {len(self.counts)}")
-        if selection is None and self.kind == "certificate" and field(evidence, "bound") != "exact":
+        chosen = selection is not None and any(votes_of(evidence, "selection"))
+        if not chosen and self.kind == "certificate" and field(evidence, "bound") != "exact":
             if self.old:
                 return f"class {prediction}; version 0.1 kept no votes that chose it"
             raise NotChecked("the votes that chose the class are missing")
@@ -908,10 +909,10 @@ class Claim:
         before, lost = field(pairs, "before"), whole(pairs, "lost")
         if lost > n - votes_of(evidence, "counts")[answer]:
             raise Wrong(f"{lost} votes in pairs are said to be lost, and fewer went to other classes")
-        if field(before, "input_hash") != field(evidence, "input_hash") or field(before, "law") != field(
-            evidence, "law"
-        ):
-            raise Wrong("the votes before are about another input or another law")
+        exact = {each.get("exact_hash") for each in (before, evidence)} - {None}  # version 0.1 had none
+        told = [(field(each, "input_hash"), field(each, "law"), each.get("held")) for each in (before, evidence)]
+        if told[0] != told[1] or len(exact) > 1:
+            raise Wrong("the votes before are about another input, other held columns or another law")
         if len(votes_of(before, "counts")) != len(votes_of(evidence, "counts")):
             raise Wrong("the votes before are on another number of classes")
         if sum(votes_of(before, "counts")) + whole(before, "invalid") != whole(before, "n", 1):

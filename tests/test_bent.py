@@ -13,6 +13,7 @@ from torch import nn
 
 from ucan import Gaussian, InvalidInput, Routed, SmoothedClassifier, Splitting, Threshold, Uniform
 from ucan.bounds import bound_named, uniform_of
+from ucan.certificate import from_dict
 from ucan.plan import CertifyPlan
 from ucan.recertify import recertify
 from ucan.sizes import alm_of
@@ -131,6 +132,72 @@ def test_the_votes_before_those_in_pairs_are_checked_as_well():
     streams = {**pairs.before.streams, "estimate": min((f"{i:064x}" for i in range(5000)), key=uniform_of)}
     chosen = replace(found.evidence, pairs=replace(pairs, before=replace(pairs.before, streams=streams)))
     assert failed(verify(forged(found, new, chosen), new, X, seed=77)) == {"uniform"}
+
+
+@pytest.mark.parametrize(("counts", "lost", "gained"), [((20, 780), 0, 60), ((800, 0), 5, 30)])
+def test_votes_in_pairs_that_cannot_be_are_found(counts, lost, gained):
+    """More votes gained than the class has, or more lost than the other classes have."""
+    old, new = smoothed(), smoothed(0.001)
+    (c,) = old.certify(X, n=5000)
+    found = recertify(c, old, new, X, m=800, seed=5)
+    assert "pairs" in {check.name for check in verify(found, new, X, seed=77).checks}
+    pairs = replace(found.evidence.pairs, lost=lost, gained=gained)
+    better = forged(found, new, replace(found.evidence, counts=counts, pairs=pairs))
+    assert better.radius > found.radius
+    assert "pairs" in failed(verify(better, new, X, n=300, seed=77))
+    lines = CHECKER.check(json.loads(json.dumps(better.to_dict())), Path())
+    assert [name for verdict, name, _ in lines if verdict == "FAIL"] == ["bound"]
+
+
+def test_the_votes_before_are_about_the_same_exact_input_and_held_columns():
+    old, new = smoothed(), smoothed(0.01)
+    (c,) = old.certify(X, n=2000, seed=3)
+    found = recertify(c, old, new, X, m=300, seed=9)
+    pairs = found.evidence.pairs
+    for other in ({"exact_hash": "0" * 64}, {"held": {"age": 40}}):
+        record = json.loads(json.dumps(found.to_dict()))
+        record["evidence"]["pairs"]["before"] |= other
+        with pytest.raises(InvalidInput, match="another input"):
+            from_dict(record)
+        assert [name for verdict, name, _ in CHECKER.check(record, Path()) if verdict == "FAIL"] == ["bound"]
+    # What version 0.1 wrote does not have the first of them.
+    before = replace(pairs.before, exact_hash=None)
+    old_file = replace(found, evidence=replace(found.evidence, pairs=replace(pairs, before=before)))
+    assert not failed(verify(old_file, new, X, seed=77))
+    lines = CHECKER.check(json.loads(json.dumps(old_file.to_dict())), Path())
+    assert {verdict for verdict, _, _ in lines} == {"ok"}
+
+
+def test_the_thresholds_of_the_votes_before_follow_from_their_rule():
+    old, new = smoothed(), smoothed(0.01)
+    (c,) = old.certify(X, n=2000, seed=3, stop="0.3")
+    found = recertify(c, old, new, X, m=300, seed=9)
+    assert not failed(verify(found, new, X, seed=77))
+    pairs = found.evidence.pairs
+    moved = replace(pairs, before=replace(pairs.before, thresholds=(0.7,)))
+    other = forged(found, new, replace(found.evidence, pairs=moved))
+    assert failed(verify(other, new, X, n=300, seed=77)) == {"thresholds"}
+
+
+def test_the_class_is_the_one_that_other_votes_chose():
+    """Of votes in pairs those of the first classifier chose it."""
+    old, new = smoothed(), smoothed(0.01)
+    (c,) = old.certify(X, n=2000, seed=3)
+    found = recertify(c, old, new, X, m=300, seed=9)
+    pairs = found.evidence.pairs
+    for claim, g, within in (
+        (c, old, lambda evidence: evidence),
+        (found, new, lambda before: replace(found.evidence, pairs=replace(pairs, before=before))),
+    ):
+        assert "class" in {check.name for check in verify(claim, g, X, seed=77).checks}
+        for selection, mark in (((40, 60), "FAIL"), (None, "not checked"), ((0, 0), "not checked")):
+            told = replace(claim, evidence=within(replace(c.evidence, selection=selection)))
+            seen = verify(told, g, X, seed=77)
+            (chosen,) = (check for check in seen.checks if check.name == "class")
+            assert failed(seen) == ({"class"} if mark == "FAIL" else set())
+            assert chosen.confirmed == (mark == "FAIL")
+            lines = CHECKER.check(json.loads(json.dumps(told.to_dict())), Path())
+            assert [verdict for verdict, name, _ in lines if name == "class"] == [mark]
 
 
 def test_recertify_knows_inputs_apart_that_are_one_in_float32():
