@@ -93,8 +93,8 @@ def _class_check(evidence: Evidence, answer: int) -> Check:
     votes = evidence.counts if evidence.bound == EXACT else evidence.selection
     if votes is None or not any(votes):
         return Check("class", True, f"the votes that chose class {answer} are missing", False)
-    most = votes[answer] == max(votes)
-    return Check.worded("class", f"class {answer}", most, IS, f"what the votes {list(votes)} chose")
+    told = f"class {answer}, with {votes[answer]:,} of the {sum(votes):,} votes that chose it,"
+    return Check.worded("class", told, votes[answer] == max(votes), IS, "the one with most of them")
 
 
 def _thresholds_check(
