@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ucan import Gaussian, InvalidInput, Routed, SmoothedClassifier, Splitting, Threshold, Uniform
-from ucan.bounds import bound_named, uniform_of
+from ucan.bounds import bound_named, majority_p_value, uniform_of
 from ucan.certificate import from_dict
 from ucan.plan import CertifyPlan
 from ucan.recertify import recertify
@@ -222,6 +222,34 @@ def test_a_family_of_a_router_has_room_for_all_inputs():
     g = smoothed()
     with pytest.raises(InvalidInput, match="family is 2"):
         Routed(g, [g, smoothed(0.01)]).certify(X.repeat(3, 1), n=100, family=2)
+
+
+@pytest.mark.parametrize(("threshold", "veto"), [(0.5, 0.0), (0.5, 0.3), (0.7, 0.0)])
+def test_a_threshold_leaves_half_of_its_level_to_the_answer(threshold, veto):
+    """The evidence names the level of two bounds on an expert; the answer is one of them."""
+    g = smoothed()
+    router = Routed(Threshold(g, threshold, veto), [g, smoothed(0.01)])
+    (c,) = router.certify(X, n=5000)
+    assert not failed(verify(c, router, X, seed=77))
+    record = json.loads(json.dumps(c.to_dict()))
+    assert {verdict for verdict, _, _ in CHECKER.check(record, Path())} == {"ok"}
+    twice = replace(forged(c.answer, router.experts[c.expert], c.evidence), choice=c.choice)
+    assert twice.p_lower > c.p_lower
+    assert failed(verify(twice, router, X, seed=77)) == {"answer bound"}
+    lines = CHECKER.check(json.loads(json.dumps(twice.to_dict())), Path())
+    assert [name for verdict, name, _ in lines if verdict == "FAIL"] == ["bound"]
+
+
+def test_a_prediction_by_a_threshold_has_half_of_its_level():
+    g = smoothed()
+    (answer,) = Routed(Threshold(g, 0.7), [g, smoothed(0.01)]).predict(X, n=100, alpha=0.2)
+    record = json.loads(json.dumps(answer.to_dict()))
+    assert {verdict for verdict, _, _ in CHECKER.check(record, Path())} == {"ok"}
+    p_value = majority_p_value(57, 100)
+    assert answer.prediction == 0 and answer.evidence.alpha / 2 < p_value < answer.evidence.alpha
+    record["evidence"]["counts"], record["p_value"] = [57, 43], p_value
+    lines = CHECKER.check(record, Path())
+    assert [name for verdict, name, _ in lines if verdict == "FAIL"] == ["test"]
 
 
 @pytest.mark.parametrize("changed", [{"cap": 100_000}, {"stop": "0.5"}, {"bound": "exact"}])

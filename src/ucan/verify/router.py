@@ -33,6 +33,8 @@ def verify_router(
             f"the certificate's choice is by {by}, and that of the router is not: give the router that it was issued for."
         )
     answer = certificate.answer
+    if isinstance(choice, Level):  # two bounds on each expert share its level, and the answer is one of them
+        answer = replace(answer, evidence=replace(answer.evidence, alpha=answer.evidence.alpha / 2))
     parts = {
         "choice": verify_level(choice, rule, g.experts[choice.of], x, n, alpha / 2, seed)
         if isinstance(rule, Threshold)
