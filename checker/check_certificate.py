@@ -689,6 +689,9 @@ class Claim:
         old = self.evidence.get("generator")
         self.told = field(self.evidence, "noise") if old is None else {"line": old}
         self.old = self.told.get("kind") is None
+        for holder, key in ((self.evidence, "streams"), (self.told, "settings")):
+            if not isinstance(holder.get(key, {}), dict):
+                raise Unreadable(f"{key} must be an object")
         self.asked = norm_of(record)
         if self.kind in ("certificate", "level"):
             self.place()

@@ -33,6 +33,10 @@ class Noise:
     constant: bool | None = None
     made: Made | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.settings, Mapping):
+            raise InvalidInput(f"the settings of a noise are values by name, got {self.settings!r}.")
+
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Noise:
         """From JSON's values."""
@@ -134,6 +138,10 @@ class Evidence:
             set(self.thresholds)
         ):
             raise InvalidInput(f"thresholds are rising probabilities, got {self.thresholds!r}.")
+        for name in ("streams", "versions"):
+            told = getattr(self, name)
+            if not isinstance(told, Mapping) or any(not isinstance(text, str) for text in told.values()):
+                raise InvalidInput(f"{name} of evidence are texts by name, got {told!r}.")
         votes = (*self.counts, self.invalid)
         if any(type(vote) is not int or vote < 0 for vote in votes) or sum(votes) != self.n:
             raise DoesNotFollow(
