@@ -343,6 +343,7 @@ TAMPERED = {
     "other format": edit("format", value=3),
     "no format": edit("format", remove=True),
     "no kind": edit("kind", remove=True),
+    "unknown kind": edit("kind", value="something else"),
     "no region": edit("region", remove=True),
     "no evidence": edit("evidence", remove=True),
     "evidence of another version": edit("evidence", "surprise", value=1),
@@ -371,6 +372,10 @@ TAMPERED = {
     "fewer votes than were counted": edit("evidence", "n", value=10),
     "more votes than were counted": edit("evidence", "invalid", value=10**6),
     "votes taken away": edit("evidence", "invalid", value=-1),
+    "no streams": edit("evidence", "streams", value=None),
+    "a stream without a key": edit("evidence", "streams", "estimate", value=None),
+    "versions a list": edit("evidence", "versions", value=["torch"]),
+    "no settings of the noise": edit("evidence", "noise", "settings", value=None),
 }
 
 
@@ -413,7 +418,8 @@ def test_votes_that_cannot_have_chosen_the_class_are_refused(votes):
 
 def test_a_record_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     c = outcome()
-    unwritable = dataclasses.replace(c.evidence, versions={"torch": math.nan})
+    noise = dataclasses.replace(c.evidence.noise, settings={"share": math.nan})
+    unwritable = dataclasses.replace(c.evidence, noise=noise)
     with pytest.raises(ValueError):
         save_json(dataclasses.replace(c, evidence=unwritable), tmp_path / "c.json")
     assert list(tmp_path.iterdir()) == []

@@ -453,6 +453,14 @@ def test_what_is_unknown_is_not_checked(honest) -> None:
         assert verdicts(changed)[name] == "not checked" and not failed(changed)
 
 
+@pytest.mark.parametrize("where", [("evidence", "streams"), ("evidence", "noise", "settings")], ids="-".join)
+def test_what_is_no_object_is_not_read(where, honest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(tampered(honest, where, None)))
+    assert checker.main([str(path)]) == 2
+    assert f"{where[-1]} must be an object" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "text",
     [

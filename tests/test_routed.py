@@ -349,6 +349,13 @@ def test_a_level_to_json_and_back_and_verified(tmp_path, veto: float) -> None:
         from_dict({**record, "choice": {**record["choice"], "above": True}}, tmp_path)
 
 
+def test_too_few_fresh_votes_confirm_no_router() -> None:
+    system, x = cascade(), torch.tensor([[0.9, 0.4, 0.0]])
+    (made,) = system.certify(x, n=2000)
+    verdict = verify(made, system, x, n=1)
+    assert verdict.stands and not verdict.tested and verdict.confirms is None
+
+
 def test_a_claim_about_a_threshold_alone_does_not_stand_where_there_is_a_veto() -> None:
     """That expert 0 is sure says nothing of what expert 1 forbids: an honest certificate of another rule is refused."""
     x = torch.tensor([[0.9, 0.4, 0.0]])

@@ -19,19 +19,14 @@ from ucan.storage import storage, write_whole
 
 WHERE = "Give one of the files RUN/certificates/*.json, which `ucan certify --certificates` writes."
 READABLE = (1, 2, 3)  # 1: version 0.1, with less evidence
+KINDS = ("certificate", "abstention", "prediction", "level")
 
 
 def from_dict(
     record: dict[str, Any], folder: str | Path | None = None
 ) -> Certificate | Abstention | Prediction | Level:
     """Rebuild a result from its ``to_dict``, without loss; ``folder`` holds the file of a large Σ."""
-    if record.get("format") not in READABLE:
-        known = ", ".join(map(str, READABLE))
-        raise InvalidInput(f"this record has format {record.get('format')!r}; this version reads formats {known}.")
-    if record.get("kind") != "level" and (record["format"] == ROUTED) != (record.get("choice") is not None):
-        raise InvalidInput(
-            f"this record has format {record['format']}, but format {ROUTED} is that of a router, with a choice."
-        )
+    _check_readable(record)
     where = Path(folder) if folder is not None else None
     try:
         shared = {
@@ -74,6 +69,19 @@ def from_dict(
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise InvalidInput(f"this is not a complete certificate record: {error}.") from error
+
+
+def _check_readable(record: dict[str, Any]) -> None:
+    """Refuse a record of a format or of a kind that this version does not read."""
+    if record.get("format") not in READABLE:
+        known = ", ".join(map(str, READABLE))
+        raise InvalidInput(f"this record has format {record.get('format')!r}; this version reads formats {known}.")
+    if record.get("kind") not in KINDS:
+        raise InvalidInput(f"this record is of the kind {record.get('kind')!r}; this version reads {', '.join(KINDS)}.")
+    if record["kind"] != "level" and (record["format"] == ROUTED) != (record.get("choice") is not None):
+        raise InvalidInput(
+            f"this record has format {record['format']}, but format {ROUTED} is that of a router, with a choice."
+        )
 
 
 def save_json(outcome: Outcome, path: str | Path) -> None:

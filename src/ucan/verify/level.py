@@ -57,8 +57,9 @@ def _region_check(level: Level, g: SmoothedClassifier, x: torch.Tensor) -> Check
     """Whether g's noise keeps a probability of p on its side of the threshold in a region that is at least as large."""
     region, norm = level.region, 2 if level.norm is None else level.norm
     most = level_region(g, g.M.at(x), x, level.p, level.above, level.threshold, norm)
-    fits = most is not None and region.radius <= most.radius * SLACK and region.norm == most.norm
-    if fits and most is not None:  # Σ is compared with some tolerance, which must not make a radius larger
+    fits = False
+    if most is not None and region.radius <= most.radius * SLACK and region.norm == most.norm:
+        # Σ is compared with some tolerance, which must not make a radius larger.
         own = Region.sharing(most.scale, region.radius, most.norm, region.shape)
         fits = level.radius <= own.inscribed_radius(level.norm) * SLACK
     shown = f"the region's radius {floor_significant(region.radius)}"
