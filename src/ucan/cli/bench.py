@@ -69,7 +69,8 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="A checkout of an earlier version: its own `ucan bench` measures the first model, before and after this one.",
+            help="A checkout of an earlier version: its own `ucan bench` measures the first model with the first backend, "
+            "before and after this one.",
         ),
     ] = None,
     serve: Annotated[

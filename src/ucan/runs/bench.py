@@ -40,7 +40,8 @@ class BenchJob:
 
     ``models``: built-in names, `package.module:name` or folders of trained runs; ``weights`` and ``shape`` are for one alone.
     ``backends``: all that are usual on the device if empty. ``data``: inputs for the last model, which is to be trained, and
-    ``most`` of them. ``before``: a checkout of an earlier version, by which the first model is measured as well.
+    ``most`` of them. ``before``: a checkout of an earlier version, by which the first model is measured, too,
+    with the first backend and precision.
     """
 
     models: tuple[str, ...] = ("resnet20",)
@@ -233,7 +234,7 @@ def _inputs(source: str, network: Network) -> Labelled:
 
 
 def _speed(found: Benched, network: Network, choices: list[Choice], part: Doing, earlier: Earlier | None) -> None:
-    """The rows of one network; generator, laws and shapes, and the earlier version, with the last backend and precision."""
+    """The rows of one network: the earlier version with the first backend; generator, laws and shapes with the last."""
     inputs = None if earlier is None else 2  # as many as an earlier version takes
     job, bench = found.job, Bench(network.model, network.shape, network.classes, found.job.n, inputs=inputs)
     found.measured.append((network, bench))
@@ -242,7 +243,7 @@ def _speed(found: Benched, network: Network, choices: list[Choice], part: Doing,
     def measured_before(earlier: Earlier, when: str) -> None:
         with part(f"{network.title} by {earlier.folder}, {when}"):
             shape = None if is_trained_run(network.name) else network.shape
-            rates.append(earlier.rate(network.name, shape, job.weights, job.n, choices[-1]))
+            rates.append(earlier.rate(network.name, shape, job.weights, job.n, choices[0]))
 
     if earlier is not None:
         measured_before(earlier, "first")
@@ -252,7 +253,7 @@ def _speed(found: Benched, network: Network, choices: list[Choice], part: Doing,
             bench.ours(backend, precision)
     if earlier is not None:
         measured_before(earlier, "again")
-        bench.rows += _over(bench.rows, rates, choices[-1])
+        bench.rows += _over(bench.rows, rates, choices[0])
     _beside(found, network, bench, choices[-1], part)
 
 
