@@ -4,7 +4,7 @@
 
 For each n and m, each α and 20 values of p_new it goes through a grid of 32 × 32 values of P(lost) and P(gained), adds up the
 probability of every outcome that claims more than p_new, and prints the largest over α. Without arguments: the numbers of
-the page, which takes hours of one core; N,M such as 30,20 takes minutes.
+the page. On a busy core 3,2 and 50,7 took about three minutes together; 9,40 had not finished its first α after two more.
 """
 
 from __future__ import annotations
