@@ -37,7 +37,6 @@ def speed(name: str, shape: tuple[int, ...], n: int, backend: str, inputs: int) 
         bench.laws_and_shapes(backend, "bf16", {"gaussian, isotropic", "gaussian, diagonal Σ", "gaussian, DCT Σ"})
 
     for part in (
-        bench.textbook,
         lambda: bench.ours(backend, "bf16"),
         lambda: bench.generator(backend, "bf16"),
         shapes,

@@ -1289,7 +1289,7 @@ def test_bench_measures_ones_own_model(place: Path) -> None:
     ]
     assert "own:make at 16" in ok(*words, "-o", "bench.json")
     made = json.loads((place / "bench.json").read_text())
-    assert made["machine"]["shape"] == "16" and made["rows"] and all(row["rate"] > 0 for row in made["rows"])
+    assert made["networks"][0]["shape"] == [16] and made["rows"] and all(row["rate"] > 0 for row in made["rows"])
 
 
 @pytest.mark.parametrize("quiet", (False, True))
@@ -1320,17 +1320,15 @@ def test_bench_shows_what_it_has_when_interrupted(tmp_path: Path, monkeypatch: p
     def interrupted(self: Bench, *_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Bench, "ours", interrupted)
-    words = ["bench", "--model", "cnn", "--shape", "1,8,8", "--n", "1000", "--no-art"]
+    monkeypatch.setattr(Bench, "generator", interrupted)
+    words = ["bench", "--model", "cnn", "--shape", "1,8,8", "--n", "1000", "--backend", "eager", "--no-art"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 130 and "interrupted" in result.stdout and "textbook loop" in result.stdout
     assert "samples for a decision" not in result.stdout  # not measured
     result = CliRunner().invoke(app, [*words, "--json"])
     told = json.loads(result.stdout)
-    assert result.exit_code == 130 and told["interrupted"] and len(told["rows"]) == 1 and told["stopping"] == []
-    monkeypatch.setattr(
-        Bench, "textbook", interrupted
-    )  # before anything was measured: nothing to tell, or to write over
+    assert result.exit_code == 130 and told["interrupted"] and told["rows"] and told["stopping"] == []
+    monkeypatch.setattr(Bench, "ours", interrupted)  # before anything was measured: nothing to tell, or to write over
     result = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "bench.json")])
     assert result.exit_code == 130 and not result.stdout and not (tmp_path / "bench.json").exists()
 

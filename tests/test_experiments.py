@@ -32,7 +32,9 @@ sys.path.insert(0, str(ROOT / "experiments"))
 import audit_power  # noqa: E402
 import audits  # noqa: E402
 import entries  # noqa: E402
+import gpu_bench  # noqa: E402
 import keep  # noqa: E402
+import recertify_level  # noqa: E402
 import results  # noqa: E402
 import results_front  # noqa: E402
 import results_goals  # noqa: E402
@@ -905,3 +907,29 @@ def test_shaped_noise_beats_isotropic_noise_on_digits(tmp_path: Path) -> None:
     found = {method: [j["certified"][5] for j in jobs if j["method"] == method] for method in shape.METHODS}
     at = {method: np.mean(shares) for method, shares in found.items() if shares}
     assert at["shaped-0.75"] > at["isotropic"] + 0.12 and at["learned"] > at["shaped-0.75"] - 0.01
+
+
+# --- speed ---
+
+
+def test_the_gpu_bench_makes_its_folder_and_keeps_what_was_measured_before_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def speed(name: str, *_: object) -> object:
+        yield {"rows": [f"first of {name}"]}
+        if name == "resnet110":
+            raise RuntimeError("out of memory")
+        yield {"rows": [f"first of {name}", "second"]}
+
+    out = tmp_path / "not" / "there"
+    monkeypatch.setattr(gpu_bench, "speed", speed)
+    monkeypatch.setattr(sys, "argv", ["gpu_bench.py", str(out), "resnet50", "resnet110"])
+    with pytest.raises(RuntimeError, match="out of memory"):
+        gpu_bench.main()
+    record = json.loads((out / "gpu.json").read_text())
+    assert record["resnet50 at 224 px"]["rows"] == ["first of resnet50", "second"]
+    assert record["resnet110 at 32 px"]["rows"] == ["first of resnet110"]
+
+
+def test_the_exact_level_of_the_joint_test_is_below_alpha() -> None:
+    assert 0.1 * 0.05 < recertify_level.worst(3, 2, 0.05) <= 0.05

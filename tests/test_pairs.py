@@ -195,7 +195,7 @@ def test_the_checker_computes_the_same(votes):
 
 
 @pytest.mark.parametrize(("radius", "lost"), ROWS)
-def test_98_percent_of_the_radius_are_kept_at_what_bf16_was_seen_to_change(radius, lost):
+def test_98_percent_of_the_radius_are_kept_at_what_bf16_was_seen_to_lose_if_as_much_is_gained(radius, lost):
     n, m, alpha, ppf = 100_000, 10_000, 0.001, stats.norm.ppf
     hits = next(k for k in range(int(n * stats.norm.cdf(radius)), n) if ppf(lower_bound(k, n, alpha)) >= radius)
     kept = ppf(joint(hits, n, lost, lost, m, alpha)) / ppf(lower_bound(hits, n, alpha))

@@ -133,6 +133,33 @@ def test_another_precision(place):
     assert outcome.radius <= 0.36
 
 
+def test_the_config_names_the_backend_that_ran(place, monkeypatch):
+    """What "auto" came to, and without a word what the run had; the same when it goes on."""
+
+    def at(folder):
+        run = Run.open(place / folder)
+        return run.config.sampling.backend, run.outcome(1).evidence.backend
+
+    auto = RecertifyJob(run=place / "old", backend="auto", precision="bf16", device="cpu")
+    recertify(auto, place / "auto")
+    assert at("auto") == ("eager", "eager")  # too few votes for a compiler
+    recertify(auto, place / "auto")
+    assert "--backend eager" in commands(Run.open(place / "auto"))[0]
+    monkeypatch.setattr("ucan.backends._compiled", lambda vote, options: vote)  # without the compiler's minute
+    certify(
+        CertifyJob(model="halves:old", data="x.npz", scale=0.25, n=20_000, device="cpu", backend="compile"),
+        place / "compiled",
+    )
+    again = RecertifyJob(run=place / "compiled", model="halves:near", device="cpu")
+    recertify(again, place / "kept")
+    assert at("compiled") == at("kept") == ("compile", "compile")
+    recertify(again, place / "kept")
+    with pytest.raises(InvalidInput, match="backend"):  # it was begun in another way
+        recertify(
+            RecertifyJob(run=place / "compiled", model="halves:near", backend="eager", device="cpu"), place / "kept"
+        )
+
+
 def test_the_name_that_was_given_to_the_old_model_is_not_the_new_ones(place):
     job = CertifyJob(
         model="halves:above_half", classes=2, model_id="v1", data="x.npz", scale=0.25, n=2000, device="cpu"

@@ -7,30 +7,25 @@ noise, forward, argmax, copy to host, count); and the Adversarial Robustness Too
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import gc
+import math
 import platform
-import re
-import statistics
-import sys
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from scipy.special import ndtr, ndtri
 from torch import nn
 
 from ucan import laws, scales
+from ucan.allocator import keep_memory, usual_memory
 from ucan.betting import votes_at_least
 from ucan.engine import Setup
 from ucan.generators import CertificationWise, Fixed, Generator
 from ucan.laws import Law
 from ucan.plan import CertifyPlan
 from ucan.smoothed import SmoothedClassifier
+from ucan.timing import Case, Row, Timed, in_turns, set_beside
 from ucan.votes import forward_size
 
 # Of inputs certified on a grid: 8-bit pictures.
@@ -38,17 +33,7 @@ STEP = 1 / 255
 # Of decisions that stop early.
 ALPHA = 0.001
 TEXTBOOK = "textbook loop, fp32"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measurement: what, samples per second, the ratio to a yardstick, and peak memory in MiB above what was there."""
-
-    what: str
-    rate: float
-    ratio: float | None = None
-    against: str = ""
-    memory: float | None = None
+TEXTBOOK_KEPT = f"{TEXTBOOK}, memory kept"
 
 
 @dataclass(frozen=True)
@@ -66,16 +51,6 @@ class Stopped:
     limit: float | None = None
 
 
-@dataclass(frozen=True)
-class Case:
-    """Something to be timed: what it is called, the work, its samples, and the row that it is set beside."""
-
-    what: str
-    work: Callable[[], Any]
-    samples: int
-    against: str = ""
-
-
 class Bench:
     """Measures one network on one device; every rate is the median of ``repeats`` timings after a warm-up.
 
@@ -83,7 +58,13 @@ class Bench:
     """
 
     def __init__(
-        self, model: nn.Module, shape: tuple[int, ...], classes: int, n: int, repeats: int = 3, inputs: int = 2
+        self,
+        model: nn.Module,
+        shape: tuple[int, ...],
+        classes: int,
+        n: int,
+        repeats: int = 3,
+        inputs: int | None = None,
     ) -> None:
         self.model = model.eval()
         self.device = next(model.parameters()).device
@@ -91,11 +72,14 @@ class Bench:
         self.classes = classes
         self.n = n
         self.repeats = repeats
+        self.keeps_memory = False
+        self.size = forward_size(math.prod(shape), self.device)
+        if inputs is None:  # what is done once in a call weighs more where a GPU takes thousands of inputs in a pass
+            inputs = 8 if self.device.type == "cuda" and self.size > 1024 else 2
         # Bytes, so that they can be certified in whole steps as well.
         rng = torch.Generator().manual_seed(0)
         self.inputs = (torch.randint(0, 256, (inputs, *shape), generator=rng).float() / 255).to(self.device)
         self.x = self.inputs[:1]
-        self.size = forward_size(self.x.numel(), self.device)
         self.rows: list[Row] = []
 
     def smoothed(
@@ -108,36 +92,59 @@ class Bench:
         """Our classifier under the given noise."""
         return SmoothedClassifier(self.model, law or laws.Gaussian(0.25), generator, self.classes, backend, step=step)
 
-    def measure(self, *cases: Case) -> list[Row]:
-        """Time the cases in turns, set each beside an earlier row, and keep them."""
-        for case in cases:
-            case.work()
-        seconds: dict[str, list[float]] = {case.what: [] for case in cases}
-        peaks: dict[str, float | None] = {}
-        for turn in range(self.repeats):
-            for case in cases:
-                # Once: what a process freed is given back to the system first, and taking it again costs time.
-                memory = None if turn else _DeviceMemory() if self.device.type == "cuda" else _ProcessMemory()
-                self._wait()
-                start = time.perf_counter()
-                case.work()
-                self._wait()
-                seconds[case.what].append(time.perf_counter() - start)
-                if memory is not None:
-                    peaks[case.what] = memory.peak()
-        for case in cases:
-            rate = case.samples / statistics.median(seconds[case.what])
-            row = Row(case.what, rate, memory=peaks[case.what])
-            known = case.against != case.what and any(row.what == case.against for row in self.rows)
-            self.rows.append(_against(row, self.rows, case.against) if known else row)
+    def measure(self, *cases: Case, repeats: int | None = None) -> list[Row]:
+        """Time the cases in turns, set each beside another of them or an earlier row, and keep them."""
+        timed = in_turns(cases, repeats or self.repeats, self.device)
+        for one in timed.values():
+            self.rows.append(self._compared(one, timed))
         return self.rows[-len(cases) :]
+
+    def _compared(self, one: Timed, timed: dict[str, Timed]) -> Row:
+        """Its row beside the yardstick that it names, where that was timed."""
+        against = one.case.against
+        if against == one.case.what:
+            return one.row
+        if against in timed:
+            return one.beside(timed[against])
+        known = next((row for row in reversed(self.rows) if row.what == against), None)
+        return one.row if known is None else set_beside(one.row, known)
 
     # --- the cases ---
 
-    def textbook(self) -> Row:
-        """The loop that papers print, in fp32, with a batch of the same size."""
+    def keep_memory(self) -> None:
+        """On a CPU, let the process keep memory as `ucan certify` does; a loop of one's own is timed without it and with it."""
+        if self.device.type == "cpu":
+            keep_memory()
+            self.keeps_memory = True
+
+    def textbook(self) -> list[Case]:
+        """The loop that papers print, in fp32, with a batch of the same size: as it is, and where memory is kept, with it."""
         passes = max(1, min(self.n, 4 * self.size) // self.size)
-        return self.measure(Case(TEXTBOOK, lambda: self._textbook(passes), passes * self.size))[0]
+        loop, samples = functools.partial(self._textbook, passes), passes * self.size
+        if not self.keeps_memory:
+            return [Case(TEXTBOOK, loop, samples)]
+        largest = self._largest()
+
+        def as_it_is() -> None:
+            with usual_memory(largest):
+                loop()
+
+        return [Case(TEXTBOOK, as_it_is, samples), Case(TEXTBOOK_KEPT, loop, samples, TEXTBOOK)]
+
+    @torch.no_grad()
+    def _largest(self) -> int:
+        """Bytes of the largest tensor in a pass of the textbook loop."""
+        batch = self.x.repeat(self.size, *(1 for _ in self.shape))
+        sizes = [batch.nbytes]
+
+        def note(_: nn.Module, __: object, made: object) -> None:
+            sizes.append(made.nbytes if isinstance(made, torch.Tensor) else 0)
+
+        hooks = [part.register_forward_hook(note) for part in self.model.modules()]
+        self.model(batch)
+        for hook in hooks:
+            hook.remove()
+        return max(sizes)
 
     @torch.no_grad()
     def _textbook(self, passes: int) -> None:
@@ -149,7 +156,7 @@ class Bench:
                 counts += torch.bincount(votes, minlength=self.classes)
 
     def ours(self, backend: str, precision: str | None) -> None:
-        """The bare network and our certificates, with this backend and precision.
+        """The textbook loop, the bare network and our certificates with this backend and precision, in turns.
 
         The network is the one that gives the votes. Its inputs are noisy pictures that were made before: in its own precision
         and layout, on a GPU also in float32, from which they are brought to that.
@@ -165,14 +172,14 @@ class Bench:
         certify, grid = (
             functools.partial(each.certify, self.inputs, n=self.n, precision=precision) for each in (g, on_grid)
         )
-        self.measure(
+        loops = self.textbook()
+        timed = self.measure(
+            *loops,
             *self._bare(setup, bare),
             Case(f"certify, {name}", certify, samples, bare),
             Case(f"certify on the grid, {name}", grid, samples, bare),
         )
-        certified = next(row for row in reversed(self.rows) if row.what == f"certify, {name}")
-        if any(row.what == TEXTBOOK for row in self.rows):
-            self.rows.append(_against(certified, self.rows, TEXTBOOK))
+        self.rows += [set_beside(timed[-2], loop) for loop in timed[: len(loops)]]
 
     def _bare(self, setup: Setup, name: str) -> list[Case]:
         """The network alone on as many samples as certificates ask for, or a few seconds' worth of them."""
@@ -235,7 +242,7 @@ class Bench:
         for name, g in (("isotropic", plain), ("certification-wise", per_input)):
             work = functools.partial(g.certify, x, n=1000, precision=precision)
             cases.append(Case(f"n = 1,000, {name}", work, 1000 * len(x), "n = 1,000, isotropic"))
-        self.measure(*cases)
+        self.measure(*cases, repeats=9 if inputs > 2 else None)  # a third of a second each, and a spread of percents
 
     def stopping(self) -> list[Stopped]:
         """Samples used where the true probability is known: a threshold under one-dimensional Gaussian noise."""
@@ -272,47 +279,8 @@ class Bench:
         (row,) = self.measure(Case("ART certify, fp32", work, len(x) * self.n))
         ours = max((r for r in self.rows if r.what.startswith("certify, ")), key=lambda r: r.rate, default=None)
         if ours is not None:
-            self.rows.append(_against(ours, self.rows, row.what))
+            self.rows.append(set_beside(ours, row))
         return row
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-
-class _DeviceMemory:
-    """Peak memory of a GPU from here on."""
-
-    def __init__(self) -> None:
-        torch.cuda.synchronize()
-        self._before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-
-    def peak(self) -> float | None:
-        """In MiB, above what was there."""
-        return (torch.cuda.max_memory_allocated() - self._before) / 2**20
-
-
-class _ProcessMemory:
-    """Peak memory of this process from here on, as Linux counts it; elsewhere nobody tells."""
-
-    def __init__(self) -> None:
-        gc.collect()
-        if sys.platform == "linux":
-            ctypes.CDLL(None).malloc_trim(0)  # what was freed before is not to be used again uncounted
-            Path("/proc/self/clear_refs").write_text("5")
-        self._before = self._read("VmRSS")
-
-    def peak(self) -> float | None:
-        """In MiB, above what was there."""
-        now = self._read("VmHWM")
-        return None if now is None or self._before is None else (now - self._before) / 2**10
-
-    @staticmethod
-    def _read(field: str) -> int | None:
-        status = Path("/proc/self/status")
-        found = re.search(rf"^{field}:\s+(\d+) kB", status.read_text(), re.MULTILINE) if status.exists() else None
-        return int(found[1]) if found else None
 
 
 def machine(device: torch.device) -> dict[str, str]:
@@ -328,11 +296,6 @@ def machine(device: torch.device) -> dict[str, str]:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-
-
-def _against(row: Row, rows: list[Row], other: str) -> Row:
-    yardstick = next(r.rate for r in rows if r.what == other)
-    return Row(row.what, row.rate, row.rate / yardstick, other, row.memory)
 
 
 class _true_fp32:

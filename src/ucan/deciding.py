@@ -26,6 +26,8 @@ from ucan.stopping import AtRadii, Case, Radius
 from ucan.votes import Stream
 
 ALPHA, N0, BLOCK, PIECE = 0.001, 100, 128, 1280
+# The most votes of a simulated decision.
+CAP = 100_000
 # An input whose limit is below this should take hardly more votes than that.
 FEW = 1000
 # Where votes in pairs are to pay: from and to which R/λ.
@@ -59,7 +61,8 @@ class Decided:
 @dataclass(frozen=True)
 class Simulated:
     """Decisions "is the radius at least r?" on inputs that reach it: means of limit and votes (those that choose the class
-    included), votes above the limit where that is below 1,000 (selection apart), and certified shares.
+    included), votes above the limit where that is below 1,000 (selection apart, ± the standard error ``above_error``), and
+    certified shares.
     """
 
     radius: float  # in multiples of λ
@@ -72,6 +75,7 @@ class Simulated:
     certified: float
     fixed: float
     share: float  # of all inputs, those that reach the radius
+    above_error: float = 0.0
 
     @property
     def over(self) -> float:
@@ -122,18 +126,19 @@ def simulated(r: float, count: int, cap: int) -> Simulated:
     def mean(values: Iterable[float]) -> float:
         return float(np.mean([*values] or [0.0]))
 
-    selection = mean(d.selection for d in found)
+    selection, above = mean(d.selection for d in found), [d.votes - d.limit for d in found if d.limit < FEW]
     return Simulated(
         r,
         len(found),
         cap,
         mean(d.limit for d in found),
         mean(d.votes for d in found) + selection,
-        mean(d.votes - d.limit for d in found if d.limit < FEW),
+        mean(above),
         selection,
         mean(d.certified for d in found),
         mean(d.fixed for d in found),
         float(reaching.mean()),
+        float(np.std(above) / max(1, len(above)) ** 0.5) if above else 0.0,
     )
 
 

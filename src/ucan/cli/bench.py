@@ -3,57 +3,49 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ucan.allocator import keep_memory
 from ucan.cli import words
 from ucan.errors import InvalidInput
 from ucan.models.names import NAMES
 from ucan.storage import storage, write_whole
-from ucan.version import __version__
 
 if TYPE_CHECKING:
-    import torch
     from rich.table import Table
-    from torch import nn
 
-    from ucan.bench import Bench, Row, Stopped
-    from ucan.data import Labelled
+    from ucan.bench import Stopped
     from ucan.deciding import Kept, OnData, Simulated
-    from ucan.laws import Law
+    from ucan.runs.bench import Benched
+    from ucan.targets import Judged
+    from ucan.timing import Row
 
 MODEL_HELP = (
-    "The classifier to measure: `package.module:name` (a module or a function that returns one), the folder of a "
-    "trained run, or one of "
-    f"{', '.join(NAMES)}."
+    "The classifier to measure, several by several `--model`: `package.module:name` (a module or a function that returns "
+    f"one), the folder of a trained run, or one of {', '.join(NAMES)}."
 )
 
 
-@dataclass
-class Found:
-    """What was measured of decisions so far: where the truth is known, over a simulated data set, and on inputs given."""
-
-    stopping: list[Stopped] = field(default_factory=list)
-    simulated: list[Simulated] = field(default_factory=list)
-    data: list[OnData] = field(default_factory=list)
-    recertified: list[Kept] = field(default_factory=list)
-
-
 def bench(
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "resnet20",
+    model: Annotated[list[str], typer.Option(help=MODEL_HELP)] = ["resnet20"],  # noqa: B006
     weights: words.WeightsOption = None,
     shape: Annotated[
-        str | None, typer.Option(help="The input's shape. Default: that of the trained run, else 3,32,32.")
+        str | None,
+        typer.Option(
+            help="The input's shape, with one model. Default: that of the trained run or the built-in model, else 3,32,32."
+        ),
     ] = None,
     n: Annotated[int, typer.Option(min=1000, help="Samples per certificate.")] = 10_000,
     precision: Annotated[str, typer.Option(help="Precisions to measure, from fp32, tf32, bf16.")] = "fp32",
     backend: Annotated[
-        str, typer.Option(help="Backends to measure, from eager, compile, tuned, onnxruntime, openvino.")
-    ] = "eager,compile",
+        str | None,
+        typer.Option(
+            help="Backends to measure, from eager, compile, tuned, onnxruntime, openvino. Default: eager, compile, and on "
+            "a CPU the other runtimes that are installed."
+        ),
+    ] = None,
     shapes: Annotated[bool, typer.Option(help="Also measure every law and every Σ.")] = True,
     art: Annotated[
         bool, typer.Option(help="Also measure the Adversarial Robustness Toolbox, if it is installed.")
@@ -68,11 +60,19 @@ def bench(
         str | None,
         typer.Option(
             "--data",
-            help="Also decide ten radii for each of these inputs in one pass, and certify some of them again in bf16 from "
-            "votes in pairs: for a model that is trained.",
+            help="Also decide ten radii for each of these inputs in one pass by the last model, which should be trained, and "
+            "certify some of them again in bf16 from votes in pairs.",
         ),
     ] = None,
     most: words.MaxOption = None,
+    before: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A checkout of an earlier version: its own `ucan bench` measures the first model with the first backend, "
+            "before and after this one.",
+        ),
+    ] = None,
     serve: Annotated[
         str | None,
         typer.Option(
@@ -90,51 +90,60 @@ def bench(
 ) -> None:
     """Measure the speed of certification, relative to the bare forward pass, the textbook loop and other libraries.
 
-    Example: `ucan bench --model resnet50 --shape 3,224,224 --n 100000 --precision bf16 --backend compile`
-    """
-    from ucan.bench import Bench, machine
-    from ucan.choices import BACKENDS
-    from ucan.runs.jobs import device_of
+    The last table says what docs/speed.md wants of the rows that were measured, and what was found. With `-o`, the file
+    holds what there is after every part, also if a later one fails.
 
+    Examples:
+    `ucan bench --model resnet50 --n 100000 --precision bf16 --backend compile`
+
+    `ucan bench --model resnet50 --model runs/mine --data cifar10 --n 100000 --precision bf16`
+    """
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out takes a file in an existing folder, got {out}.")
     if serve is not None:
         _bench_service(serve, clients, seconds, device, out, as_json)
         return
-    known = [name for name in BACKENDS if name != "auto"]
-    unknown = sorted({name.strip() for name in backend.split(",")} - set(known))
-    if unknown:
-        raise InvalidInput(f"--backend takes {', '.join(known)}, got {', '.join(unknown)}.")
-    where = device_of(device)
-    network, event, classes, law = _network(model, weights, shape, where)
-    inputs = None if source is None else _inputs(source, event)
-    measured = Bench(network, event, classes, n)
-    precisions = [None if name.strip() == "fp32" else name.strip() for name in precision.split(",")]  # None: its own
-    choices = [(name.strip(), kind) for kind in precisions for name in backend.split(",")]
-    about = machine(where)
-    title = f"{model} at {_joined(event)} on {about['device']}"
-    interrupted = False
-    found = Found()
-    try:
-        _measure(measured, choices, shapes, art, quiet)
-        _decide(measured, found, choices[-1], decisions, inputs, most, law, quiet)
-    except KeyboardInterrupt:  # what was measured so far is still printed
-        if not measured.rows:
-            raise
-        interrupted, title = True, f"{title}, interrupted"
-    asked = {"ucan": __version__, "model": model, "shape": _joined(event), "n": str(n), "batch": str(measured.size)}
-    rows = [asdict(row) for row in measured.rows]
-    state = {"interrupted": True} if interrupted else {}
-    record = json.dumps({"machine": {**about, **asked}, **state, "rows": rows, **asdict(found)}, indent=1) + "\n"
+    from rich.console import Console
+
+    from ucan.runs.bench import BenchJob
+    from ucan.runs.bench import bench as measured
+
+    job = BenchJob(
+        models=tuple(model), weights=weights, shape=_shape(shape), n=n, precisions=_listed(precision),
+        backends=_listed(backend or ""), shapes=shapes, art=art, decisions=decisions, data=source, most=most,
+        before=before, device=device,
+    )  # fmt: skip
+
+    def keep(found: Benched) -> None:
+        if out is not None and not found.is_empty:
+            with storage(out):
+                write_whole(out, _record(found).encode())
+
+    console = Console(stderr=True, quiet=quiet)
+    found = measured(job, console.status, keep)
+    for line in found.left_out:
+        console.print(f"Left out: {line}")
     if as_json:
-        typer.echo(record, nl=False)
+        typer.echo(_record(found), nl=False)
     else:
-        _show(measured.rows, found, title)
-    if out is not None:
-        with storage(out):
-            write_whole(out, record.encode())
-    if interrupted:
-        raise KeyboardInterrupt
+        _show(found)
+    if found.ended is not None:
+        raise found.ended
+
+
+def _listed(words: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in words.split(",") if word.strip())
+
+
+def _shape(given: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if given is None else tuple(int(part) for part in given.split(","))
+    except ValueError as error:
+        raise InvalidInput(f"--shape takes numbers such as 3,32,32, got {given!r}.") from error
+
+
+def _record(found: Benched) -> str:
+    return json.dumps(found.to_dict(), indent=1) + "\n"
 
 
 def _bench_service(target: str, clients: int, seconds: float, device: str, out: Path | None, as_json: bool) -> None:
@@ -168,109 +177,27 @@ def _bench_service(target: str, clients: int, seconds: float, device: str, out: 
         )
 
 
-def _network(
-    model: str, weights: Path | None, shape: str | None, where: torch.device
-) -> tuple[nn.Module, tuple[int, ...], int, Law]:
-    """Return the network to measure, on its device, with its input shape, its number of classes and the law of noise."""
-    import torch
-    from torch import nn
-
-    from ucan.laws import Gaussian
-    from ucan.models import build_model, load_model
-    from ucan.models.foreign import ExportedModel
-    from ucan.runs.build import classes_of
-    from ucan.training import is_trained_run, load_run
-
-    if is_trained_run(model):
-        if shape is not None or weights is not None:
-            raise InvalidInput(f"{model} is a trained run: leave out --shape and --weights.")
-        run = load_run(model)
-        return run.classifier.to(where), run.shape, run.num_classes, run.law
-    try:
-        event = tuple(int(part) for part in (shape or "3,32,32").split(","))
-    except ValueError as error:
-        raise InvalidInput(f"--shape takes numbers such as 3,32,32, got {shape!r}.") from error
-    if model in NAMES and weights is None:  # the speed does not depend on the weights
-        return build_model(model, event, 10).to(where), event, 10, Gaussian(0.25)
-    network = load_model(model, weights, None, where, event)
-    if isinstance(network, ExportedModel):
-        network = network.as_module()
-    if not isinstance(network, nn.Module) or next(network.parameters(), None) is None:
-        raise InvalidInput(
-            f"{model} has no PyTorch weights, so its bare forward pass cannot be measured. Give a PyTorch module."
-        )
-    return network, event, classes_of(network, None, torch.zeros(1, *event, device=where)), Gaussian(0.25)
+# --- tables ---
 
 
-def _inputs(source: str, event: tuple[int, ...]) -> Labelled:
-    from ucan import data
-
-    found = data.load(source)
-    if tuple(found.event_shape) != event:
-        raise InvalidInput(
-            f"{source} has inputs of shape {_joined(found.event_shape)}, but the model takes {_joined(event)}."
-        )
-    return found
-
-
-def _joined(event: tuple[int, ...]) -> str:
-    return ",".join(map(str, event))
-
-
-def _measure(bench: Bench, choices: list[tuple[str, str | None]], shapes: bool, art: bool, quiet: bool) -> None:
-    """Fill the bench's rows, laws and shapes with the last backend and precision."""
+def _show(found: Benched) -> None:
     from rich.console import Console
 
-    console = Console(stderr=True, quiet=quiet)
-    with console.status("textbook loop"):
-        bench.textbook()
-    if bench.device.type == "cpu":  # as `ucan certify` does; a loop of one's own, above, has what the system gives it
-        keep_memory()
-    for backend, precision in choices:
-        with console.status(f"{backend}, {precision or 'fp32'} (compiling takes a while)"):
-            bench.ours(backend, precision)
-    with console.status("generator, laws, shapes"):
-        bench.generator(*choices[-1])
-        if shapes:
-            bench.laws_and_shapes(*choices[-1])
-    if art:
-        with console.status("Adversarial Robustness Toolbox"):
-            if bench.art(bench.size) is None:
-                console.print("Left out: pip install adversarial-robustness-toolbox statsmodels")
+    screen = Console(width=110)
+    ended = {type(None): "", KeyboardInterrupt: ", interrupted"}.get(type(found.ended), ", failed")
+    for network, bench in found.measured:
+        screen.print(_rates(bench.rows, f"{network.title} on {found.machine['device']}{ended}"))
+    if found.stopping:
+        screen.print(_stopping(found.stopping))
+    if found.simulated:
+        screen.print(_simulated(found.simulated))
+    for line in (*map(_on_data, found.data), *_recertified(found.recertified)):
+        screen.print(line)
+    if judged := found.judged():
+        screen.print(_targets(judged))
 
 
-def _decide(
-    bench: Bench,
-    found: Found,
-    choice: tuple[str, str | None],
-    decisions: int,
-    inputs: Labelled | None,
-    most: int | None,
-    law: Law,
-    quiet: bool,
-) -> None:
-    """Fill in what decisions cost, on the inputs with this backend and precision."""
-    from rich.console import Console
-
-    from ucan import deciding
-
-    console = Console(stderr=True, quiet=quiet)
-    with console.status("samples used"):
-        found.stopping = bench.stopping()
-    for radius in (0.5, 1.0, 2.0) if decisions else ():
-        with console.status(f"votes over the limit, r = {radius:g} λ"):
-            found.simulated.append(deciding.simulated(radius, decisions, bench.n))
-    if inputs is not None:
-        count = min(len(inputs), most or len(inputs))
-        with console.status(f"ten radii for {count:,} inputs"):
-            outcomes, row = deciding.on_data(bench.model, bench.classes, law, inputs, count, bench.n, choice)
-            found.data.append(row)
-        with console.status("from fp32 to bf16"):
-            found.recertified = deciding.in_bf16(bench.model, bench.classes, law, inputs, outcomes, bench.n, choice[0])
-
-
-def _show(rows: list[Row], found: Found, title: str) -> None:
-    from rich.console import Console
+def _rates(rows: list[Row], title: str) -> Table:
     from rich.table import Table
 
     table = Table("what", "samples/s", "ratio", "to", "MiB", title=title)
@@ -282,20 +209,29 @@ def _show(rows: list[Row], found: Found, title: str) -> None:
             row.against,
             "" if row.memory is None else f"{row.memory:,.0f}",
         )
+    return table
+
+
+def _stopping(rows: list[Stopped]) -> Table:
+    from rich.table import Table
+
     columns = ("true p", "is the radius ≥", "fixed n", "mean with --stop", "fewer", "limit", "over it")
-    samples = Table(*columns, title="samples for a decision, those that choose the class included")
-    for one in found.stopping:
+    table = Table(*columns, title="samples for a decision, those that choose the class included")
+    for one in rows:
         limit = ("", "") if one.limit is None else (f"{one.limit:,.0f}", f"{one.mean / one.limit:.2f} ×")
         mean, fewer = f"{one.mean:,.0f}", f"{one.fixed / one.mean:.1f} ×"
-        samples.add_row(f"{one.probability:g}", f"{one.radius:g} λ", f"{one.fixed:,}", mean, fewer, *limit)
-    screen = Console(width=110)
-    screen.print(table)
-    if found.stopping:
-        screen.print(samples)
-    if found.simulated:
-        screen.print(_simulated(found.simulated))
-    for line in (*map(_on_data, found.data), *_recertified(found.recertified)):
-        screen.print(line)
+        table.add_row(f"{one.probability:g}", f"{one.radius:g} λ", f"{one.fixed:,}", mean, fewer, *limit)
+    return table
+
+
+def _targets(rows: list[Judged]) -> Table:
+    from rich.table import Table
+
+    table = Table("what", "on", "wanted", "found", "reached", title="what docs/speed.md wants")
+    for row in rows:
+        reached = {True: "yes", False: "no", None: "other terms"}[row.reached]
+        table.add_row(row.what, row.terms, row.wanted, row.found, reached)
+    return table
 
 
 def _simulated(rows: list[Simulated]) -> Table:
@@ -306,7 +242,12 @@ def _simulated(rows: list[Simulated]) -> Table:
         "radius", "limit", "votes", "over it", "above it (limit < 1,000)", "fixed n certifies more", title=title
     )
     for row in rows:
-        counts = (f"{row.limit:,.0f}", f"{row.votes:,.0f}", f"{row.over:.2f} ×", f"{row.above:.0f}")
+        counts = (
+            f"{row.limit:,.0f}",
+            f"{row.votes:,.0f}",
+            f"{row.over:.2f} ×",
+            f"{row.above:.0f} ± {row.above_error:.0f}",
+        )
         table.add_row(f"{row.radius:g} λ", *counts, f"{row.lost:.2f} points")
     return table
 

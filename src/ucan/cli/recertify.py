@@ -21,7 +21,9 @@ def recertify(
     model: Annotated[str | None, typer.Option(help="The new classifier. Default: the run's own.")] = None,
     weights: words.WeightsOption = None,
     precision: words.PrecisionOption = None,
-    backend: Annotated[words.BackendName | None, typer.Option(help="How the new classifier is run.")] = None,
+    backend: Annotated[
+        words.BackendName | None, typer.Option(help="How the new classifier is run. Default: as the run's own was.")
+    ] = None,
     n: Annotated[
         int | None, typer.Option(min=1, help="Votes in pairs per input. Default: a tenth of the run's n.")
     ] = None,

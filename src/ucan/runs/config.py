@@ -120,7 +120,9 @@ class Sampling:
     precision: str | None = entry("precision", certify=Option("--precision"), recertify=Option("--precision"))
     arithmetic: str = entry("arithmetic", REAL, certify=Option("--arithmetic"))
     backend: str | None = entry(
-        "backend", certify="settled when the run began; the votes are the same", recertify=Option("--backend", "eager")
+        "backend",
+        certify="settled when the run began; the votes are the same",
+        recertify=Option("--backend", "function"),
     )
 
     @classmethod

@@ -22,6 +22,7 @@ from ucan.recertify import SHARE, Way, check_replaceable, selecting
 from ucan.recertify import recertify as certified_again
 from ucan.results.formats import write
 from ucan.results.store import Store
+from ucan.runs.build import settle_one
 from ucan.runs.certify import write_certificates
 from ucan.runs.config import RunConfig, changes, kept_seed, read_run_config
 from ucan.runs.jobs import device_of
@@ -38,7 +39,8 @@ LEAST = 100  # votes in pairs, unless a number is given
 class RecertifyJob:
     """The settings of a recertification: a run, and what takes the place of its classifier.
 
-    ``model`` (with ``weights``) is the new classifier, the run's own if None; ``precision`` and ``backend`` are how it is run.
+    ``model`` (with ``weights``) is the new classifier, the run's own if None; ``precision`` and ``backend`` are how it is run,
+    as in the run if None ("auto": the fastest, which the new run's config then names).
     ``n`` is the number of votes in pairs for each input, a tenth of the run's if None. ``certificates``: each is also written
     as a file. ``data`` is where the inputs are if they have moved.
     """
@@ -102,8 +104,11 @@ def recertify(job: RecertifyJob, out: str | Path | None = None, progress: Progre
         raise InvalidInput(
             f"{folder} holds a run, and the new model cannot be identified, so resuming could mix two: give a new folder."
         )
-    config = _config(job, run, folder, new, random_seed() if known is None else known.sampling.number)
-    _check_enough(config.sampling.n or LEAST, first)
+    n = job.n if job.n is not None else max(LEAST, math.ceil(SHARE * (run.config.sampling.n or 0)))
+    _check_enough(n, first)
+    backend = _settled(job, run, new, dataset, n, None if known is None else known.sampling.backend)
+    seed = random_seed() if known is None else known.sampling.number
+    config = _config(job, run, folder, new, CertifyPlan(n=n, seed=seed), backend)
     with Store.create(folder, config.to_table(), _compared) as store:
         try:
             _all(run, dataset, old, new, config, store, progress)
@@ -152,7 +157,7 @@ def _successor(
     if job.model is None and job.precision is None and job.backend is None:
         raise InvalidInput("say what replaces the run's classifier: --model, --precision or --backend.")
     g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust, run.base)
-    g = SmoothedClassifier(
+    return SmoothedClassifier(
         g.f.model,
         g.law,
         g.M,
@@ -161,15 +166,25 @@ def _successor(
         model_id=None if job.model is not None else g.engine.model_id,  # the old one's name is not the new one's
         step=g.step,
     )
-    g.engine.backend = job.backend or "eager"
-    return g
 
 
-def _config(job: RecertifyJob, run: Run, folder: Path, new: SmoothedClassifier, seed: int) -> RunConfig:
+def _settled(job: RecertifyJob, run: Run, new: SmoothedClassifier, dataset: Labelled, n: int, known: str | None) -> str:
+    """Set how the new classifier is run, and return its name: as asked for, else as before.
+
+    ``known`` is how a new run that goes on began.
+    """
+    choice = job.backend or known or run.config.sampling.backend or "eager"
+    rows = run.rows(("idx",))["idx"].tolist()
+    (x,) = new.check_inputs(dataset[int(rows[0])][0][None], run.config.claim.norm or 2)
+    return settle_one(new, "eager" if choice == "function" else choice, CertifyPlan(n=n), x, len(rows), known)
+
+
+def _config(
+    job: RecertifyJob, run: Run, folder: Path, new: SmoothedClassifier, plan: CertifyPlan, backend: str
+) -> RunConfig:
     """The config of the new run. Its votes come from a seed that nobody knew beforehand."""
     old = run.config
-    n = job.n if job.n is not None else max(LEAST, math.ceil(SHARE * (old.sampling.n or 0)))
-    kept, source = kept_seed(CertifyPlan(n=n, seed=seed))
+    kept, source = kept_seed(plan)
     moved = job.model is not None
     model = replace(
         old.model,
@@ -182,8 +197,8 @@ def _config(job: RecertifyJob, run: Run, folder: Path, new: SmoothedClassifier, 
         model_id=None if moved else old.model.model_id,
     )
     sampling = replace(
-        old.sampling, n=n, bound=None, stop=None, stop_package=None, seed=kept, seed_source=source,
-        precision=new.engine.precision, backend=new.engine.backend,
+        old.sampling, n=plan.n, bound=None, stop=None, stop_package=None, seed=kept, seed_source=source,
+        precision=new.engine.precision, backend=backend,
     )  # fmt: skip
     data = old.data if job.data is None else replace(old.data, source=respelled(job.data, run.base))
     return replace(

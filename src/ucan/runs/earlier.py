@@ -1,0 +1,65 @@
+"""An earlier version of UCAN, measured by its own `ucan bench` in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ucan.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A checkout of an earlier version, run by this interpreter with its packages."""
+
+    folder: Path
+    device: str | torch.device = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse, before anything is measured, a folder that this interpreter does not take the package from."""
+        source = self.folder.resolve() / "src"
+        if not (source / "ucan" / "__main__.py").is_file():
+            raise InvalidInput(
+                f"{self.folder} is no checkout of UCAN: make one by `git worktree add {self.folder} COMMIT`."
+            )
+        place = Path(self._run("-c", "import ucan; print(ucan.__file__)").strip()).resolve()
+        if not place.is_relative_to(source):
+            raise InvalidInput(f"Python takes ucan from {place} instead of {source}: uninstall the package there.")
+
+    def rate(
+        self,
+        model: str,
+        shape: tuple[int, ...] | None,
+        weights: str | Path | None,
+        n: int,
+        choice: tuple[str, str | None],
+    ) -> float:
+        """Samples per second of its certificates."""
+        backend, precision = choice[0], choice[1] or "fp32"
+        words = ["--model", model, "--n", str(n), "--precision", precision, "--backend", backend]
+        words += ["--device", str(self.device), "--no-shapes", "--no-art", "--json", "--quiet"]
+        words += [] if shape is None else ["--shape", ",".join(map(str, shape))]
+        words += [] if weights is None else ["--weights", str(weights)]
+        if "--decisions" in self._run("-m", "ucan", "bench", "--help"):
+            words += ["--decisions", "0"]
+        told = json.loads(self._run("-m", "ucan", "bench", *words))
+        rates = [row["rate"] for row in told["rows"] if row["what"] == f"certify, {backend}, {precision}"]
+        if not rates:
+            raise InvalidInput(f"{self.folder} has measured no certificate with {backend} in {precision}.")
+        return float(rates[0])
+
+    def _run(self, *words: str) -> str:
+        """What its interpreter prints; what went wrong is an error with its last line."""
+        path = os.pathsep.join([str(self.folder.resolve() / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise InvalidInput(f"{self.folder} cannot be measured: {last}")
+        return done.stdout

@@ -1,0 +1,286 @@
+"""`ucan bench`: one run shows every target, loses nothing that was measured, and compares like with like."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from ucan import allocator, deciding, targets
+from ucan.bench import TEXTBOOK, TEXTBOOK_KEPT, Bench
+from ucan.cli import app
+from ucan.data import load
+from ucan.deciding import Kept, OnData, Simulated
+from ucan.errors import InvalidInput
+from ucan.models import build_model
+from ucan.runs import bench as job_of
+from ucan.runs.bench import BenchJob, _choices, _on_inputs, bench
+from ucan.runs.earlier import Earlier
+from ucan.timing import Case, Row, Timed, in_turns
+
+ROOT = Path(__file__).parents[1]
+CPU, H200 = {"device": "x86_64 CPU"}, {"device": "NVIDIA H200"}
+FAST = ["bench", "--model", "cnn", "--shape", "1,8,8", "--n", "1000", "--backend", "eager", "--no-art", "--no-shapes"]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bench without the work: one row for every backend."""
+
+    def ours(self: Bench, backend: str, precision: str | None) -> None:
+        self.rows.append(Row(f"certify, {backend}, {precision or 'fp32'}", 200.0, 3.6, TEXTBOOK))
+
+    monkeypatch.setattr(Bench, "ours", ours)
+    monkeypatch.setattr(Bench, "generator", lambda self, *_: None)
+    monkeypatch.setattr(Bench, "stopping", lambda self: [])
+
+
+# --- nothing is lost ---
+
+
+def test_what_was_measured_is_kept_when_a_later_part_fails(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise InvalidInput("computes in fp32, not in bf16")
+
+    monkeypatch.setattr(deciding, "simulated", fails)
+    result = CliRunner().invoke(app, [*FAST, "-o", str(tmp_path / "b.json")])
+    assert result.exception is not None and "not in bf16" in str(result.exception)
+    told = json.loads((tmp_path / "b.json").read_text())
+    assert told["rows"][0]["what"] == "certify, eager, fp32" and "not in bf16" in told["failed"]
+    assert "certify, eager, fp32" in result.stdout and "failed" in result.stdout
+    result = CliRunner().invoke(app, [*FAST, "--json"])
+    assert json.loads(result.stdout)["failed"] == told["failed"] and result.exit_code != 0
+
+
+def test_an_error_before_the_first_measurement_is_raised(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise InvalidInput("no")
+
+    monkeypatch.setattr(Bench, "ours", fails)
+    with pytest.raises(InvalidInput, match="no"):
+        bench(BenchJob(models=("cnn",), backends=("eager",)))
+
+
+def test_the_file_holds_what_there_is_after_every_part(quick: None) -> None:
+    seen: list[int] = []
+    job = BenchJob(
+        models=("cnn",), shape=(1, 8, 8), backends=("eager", "compile"), art=False, shapes=False, decisions=0
+    )
+    bench(job, keep=lambda found: seen.append(len(found.to_dict()["rows"])))
+    assert seen[:2] == [1, 2] and len(seen) == 4
+
+
+@pytest.mark.parametrize(("backend", "by"), [("onnxruntime", None), ("eager", "eager")])
+def test_bf16_is_left_out_where_the_backend_has_none(
+    quick: None, monkeypatch: pytest.MonkeyPatch, backend: str, by: str | None
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(deciding, "on_data", lambda *_: ([], OnData(10, 1.0, 10, None)))
+    monkeypatch.setattr(deciding, "in_bf16", lambda *given: asked.append(given[-1]) or [])
+    job = BenchJob(models=("cnn",), shape=(1, 8, 8), art=False, shapes=False, decisions=0, backends=("eager",))
+    found = bench(job)
+    _on_inputs(found, load("digits"), [(backend, None)], job_of.nullcontext)
+    assert asked == ([] if by is None else [by]) and bool(found.left_out) == (by is None)
+
+
+# --- which backends ---
+
+
+def test_the_usual_backends_of_a_cpu_include_other_runtimes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_of, "installed", lambda precision: ("onnxruntime",))
+    monkeypatch.setattr(job_of, "check_usable", lambda *_: None)
+    cpu = torch.device("cpu")
+    assert _choices(BenchJob(), cpu) == [("eager", None), ("onnxruntime", None), ("compile", None)]
+    assert _choices(BenchJob(), torch.device("cuda")) == [("eager", None), ("compile", None)]
+    both = _choices(BenchJob(precisions=("fp32", "bf16")), cpu)
+    assert ("compile", "bf16") in both and ("onnxruntime", "bf16") not in both
+
+
+def test_a_runtime_that_cannot_do_what_is_asked_for_is_refused_before_any_work() -> None:
+    pytest.importorskip("onnxruntime")
+    job = BenchJob(precisions=("bf16",), backends=("onnxruntime",))
+    with pytest.raises(InvalidInput, match="not in bf16"):
+        _choices(job, torch.device("cpu"))
+    with pytest.raises(InvalidInput, match="for CPUs"):
+        _choices(BenchJob(backends=("onnxruntime",)), torch.device("cuda"))
+
+
+# --- several models, and an earlier version ---
+
+
+def test_several_models_in_one_run_each_with_its_own_shape(quick: None, tmp_path: Path) -> None:
+    words = ["--backend", "eager", "--no-art", "--decisions", "0", "-o", str(tmp_path / "b.json"), "--no-shapes"]
+    result = CliRunner().invoke(app, ["bench", "--model", "cnn", "--model", "resnet20", *words])
+    assert result.exit_code == 0, result.output
+    told = json.loads((tmp_path / "b.json").read_text())
+    assert [(one["model"], one["shape"]) for one in told["networks"]] == [
+        ("cnn", [1, 28, 28]),
+        ("resnet20", [3, 32, 32]),
+    ]
+    assert [row["model"] for row in told["rows"]] == ["cnn", "resnet20"]
+    assert [row["reached"] for row in told["targets"]] == [True] and "what docs/speed.md wants" in result.stdout
+    result = CliRunner().invoke(app, ["bench", "--model", "cnn", "--model", "resnet20", "--shape", "3,32,32"])
+    assert isinstance(result.exception, InvalidInput) and "for one model" in str(result.exception)
+
+
+EARLIER = """
+import json, sys
+if "--help" in sys.argv:
+    print("--n --json --decisions")
+else:
+    assert sys.argv[1] == "bench" and sys.argv[sys.argv.index("--shape") + 1] == "1,8,8" and "--decisions" in sys.argv
+    print(json.dumps({"rows": [{"what": "certify, eager, fp32", "rate": 100.0}]}))
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Iterator[Path]:
+    """An earlier version that measures 100 samples a second, whatever it is asked."""
+    package = tmp_path / "before" / "src" / "ucan"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(EARLIER)
+    yield tmp_path / "before"
+
+
+def test_an_earlier_version_is_measured_before_and_after(quick: None, checkout: Path) -> None:
+    parts: list[str] = []
+
+    def doing(what: str) -> object:
+        parts.append(what)
+        return job_of.nullcontext()
+
+    job = BenchJob(
+        models=("cnn",), shape=(1, 8, 8), backends=("eager",), art=False, decisions=0, shapes=False, before=checkout
+    )
+    rows = bench(job, doing).measured[0][1].rows
+    assert rows[-1].ratio == 2.0 and rows[-1].against == "certify, eager, fp32, the version before"
+    assert [row.rate for row in rows] == [200.0, 100.0, 100.0, 200.0]
+    assert [part.endswith(("first", "again")) for part in parts[:3]] == [True, False, True]
+
+
+def test_a_folder_that_is_no_earlier_version_is_refused(tmp_path: Path, checkout: Path) -> None:
+    with pytest.raises(InvalidInput, match="git worktree add"):
+        Earlier(tmp_path)
+    (checkout / "src" / "ucan" / "__main__.py").write_text("import sys; sys.exit('it broke')")
+    with pytest.raises(InvalidInput, match="it broke"):
+        Earlier(checkout).rate("cnn", (1, 8, 8), None, 1000, ("eager", None))
+
+
+# --- what is set beside each other is timed in turns ---
+
+
+def test_the_textbook_loop_is_timed_in_turns_with_ours() -> None:
+    order: list[str] = []
+    cases = [Case(name, lambda name=name: order.append(name), 10, "a") for name in ("a", "b")]
+    timed = in_turns(cases, 2, torch.device("cpu"))
+    assert order == ["a", "b"] * 3 and len(timed["a"].seconds) == 2
+    made = Bench(build_model("cnn", (1, 8, 8), 10), (1, 8, 8), 10, n=1000, repeats=2)
+    made.ours("eager", None)
+    names = [row.what for row in made.rows]
+    assert names[0] == TEXTBOOK and made.rows[1].against == TEXTBOOK and len(made.rows[1].turns) == 2
+    assert names[-1] == "certify, eager, fp32" and made.rows[-1].against == TEXTBOOK
+
+
+def test_ratios_are_of_medians_and_of_every_turn() -> None:
+    ours, loop = Case("ours", print, 10), Case("loop", print, 10)
+    row = Timed(ours, [1.0, 2.0, 4.0], [None]).beside(Timed(loop, [2.0, 2.0, 2.0], [None]))
+    assert row.ratio == 1.0 and row.turns == (2.0, 1.0, 0.5)
+
+
+def test_where_memory_is_kept_the_textbook_loop_is_timed_without_it_and_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(allocator, "_set_thresholds", lambda trim, block: told.append((trim, block)))
+    made = Bench(build_model("cnn", (1, 8, 8), 10), (1, 8, 8), 10, n=1000, repeats=1)
+    made.keep_memory()
+    without, kept = made.textbook()
+    assert (without.what, kept.what) == (TEXTBOOK, TEXTBOOK_KEPT)
+    kept.work()
+    assert told == [(2**30, 2**25)]
+    without.work()
+    block = 4 * 16 * 8 * 8 * made.size  # the largest tensor: 16 channels of a pass
+    assert told[1:] == [(2 * block, block), (2**30, 2**25)]
+
+
+# --- targets ---
+
+
+def simulated(
+    radius: float, over: float = 1.0, above: float = 20.0, fixed: float = 0.9, cap: int = 100_000
+) -> Simulated:
+    return Simulated(radius, 1000, cap, 1000.0, 1000.0 * over, above, 10.0, 0.9, fixed, 0.5)
+
+
+def test_votes_are_judged_at_their_worst_radius_and_on_their_own_terms() -> None:
+    good = [simulated(r) for r in (0.5, 1, 2)]
+    assert [one.reached for one in targets.of_votes(good)] == [True] * 3
+    bad = [*good[:2], simulated(2, over=1.2, above=65, fixed=0.905)]
+    assert [one.reached for one in targets.of_votes(bad)] == [False] * 3
+    assert [one.reached for one in targets.of_votes([simulated(r, cap=1000) for r in (0.5, 1, 2)])] == [None] * 3
+    assert [*targets.of_votes([])] == []
+
+
+ON_GPU = [
+    Row("bare forward, tuned, bf16", 100.0),
+    Row("certify, tuned, bf16", 96.0, 0.96, "bare forward, tuned, bf16"),
+    Row("certify on the grid, tuned, bf16", 91.0, 0.91, "bare forward, tuned, bf16"),
+    Row("certify, compile, bf16", 50.0, 0.99, "bare forward, compile, bf16"),
+    Row("certify, compile, bf16", 96.0, 1.2, "certify, compile, bf16, the version before"),
+    Row("n = 1,000, certification-wise", 96.0, 0.9, "n = 1,000, isotropic", turns=(0.99, 0.98, 0.5)),
+]
+
+
+def test_a_gpu_is_judged_by_its_fastest_certificates() -> None:
+    fifty = [(one.wanted, one.reached) for one in targets.of_speed("resnet50", ON_GPU, H200, 100_000)]
+    assert fifty == [("at least 0.95", True), ("at least 0.92", False), ("at least 1.15 ×", True)]
+    ten = [*targets.of_speed("resnet110", ON_GPU, H200, 100_000)]
+    assert [(one.wanted, one.reached) for one in ten] == [
+        ("at least 0.95", True),
+        ("at least 0.9", True),
+        ("at most 3 %", True),
+    ]
+    assert ten[-1].found == "2.0 (1.0 to 100.0 in 3 turns; of the medians 11.1)"
+    assert {one.reached for one in targets.of_speed("resnet50", ON_GPU, H200, 1000)} == {None}
+    assert {one.reached for one in targets.of_speed("resnet50", ON_GPU, {"device": "A100"}, 100_000)} == {None}
+    assert [*targets.of_speed("resnet50", ON_GPU, CPU, 100_000)] == []
+    assert [*targets.of_speed("own:net", ON_GPU, H200, 100_000)] == []
+
+
+def test_a_cpu_is_judged_over_the_textbook_loop_as_it_is() -> None:
+    rows = [
+        Row("certify, onnxruntime, fp32", 40.0, 4.0, TEXTBOOK),
+        Row("certify, onnxruntime, fp32", 40.0, 2.5, TEXTBOOK_KEPT),
+        Row("certify, compile, bf16", 90.0, 9.0, TEXTBOOK),
+    ]
+    (found,) = targets.of_speed("resnet20", rows, CPU, 10_000)
+    assert found.reached and found.found == "4.00 × (onnxruntime, fp32); 2.50 × if that loop keeps its memory, too"
+
+
+def test_minutes_for_all_pictures_and_radii_by_pairs() -> None:
+    whole, part = OnData(10_000, 500.0, 1, None), OnData(100, 7.0, 1, None)
+    assert targets.of_inputs("resnet18", "cifar10", whole, H200, 100_000).reached
+    judged = targets.of_inputs("resnet18", "cifar10", part, H200, 100_000)
+    assert not judged.reached and judged.found == "11.7, from 100"
+    assert targets.of_inputs("resnet18", "digits", whole, H200, 100_000).reached is None
+
+    def pair(radius: float, kept: float) -> Kept:
+        return Kept(radius, kept, radius, None, 100_000, 1, 10_000, True, 0, 0, (1.0, 0.1))
+
+    (one,) = targets.of_pairs([pair(1, 1.01), pair(2, 0.97), pair(2.6, 0.5)])
+    assert one.reached is False and one.found == "97.0 at least, 99.0 on average, less than 98 at 1 of 2"
+    assert [*targets.of_pairs([pair(2.6, 0.5)])] == []
+
+
+def test_the_page_states_the_targets_that_bench_shows() -> None:
+    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| (at (?:least|most) [^|]+) \|", page, re.MULTILINE)
+    assert rows == [(one.what, one.terms, one.wanted) for one in targets.TARGETS]
