@@ -12,7 +12,7 @@ from ucan.rounding import floor_significant
 from ucan.routed import Routed
 from ucan.threshold import Threshold
 from ucan.verify.classifier import verify_classifier
-from ucan.verify.level import verify_level
+from ucan.verify.level import floor_check, verify_level
 from ucan.verify.verdict import DEPLOYED, IS, SLACK, STATED, Check, Verdict
 
 
@@ -41,6 +41,8 @@ def verify_router(
     checks = tuple(
         replace(check, name=f"{part} {check.name}") for part, verdict in parts.items() for check in verdict.checks
     )
+    if isinstance(choice, Level):
+        checks = (*checks, *floor_check(certificate, choice, g.experts[0], x))
     smaller = min(choice.radius, certificate.answer.radius)
     size = Check.worded(
         "radius",
@@ -49,7 +51,9 @@ def verify_router(
         IS,
         f"at most the smaller of the two ({floor_significant(smaller)})",
     )
-    confirmed = all(verdict.confirms is not None for verdict in parts.values()) and size.passed
+    confirmed = all(verdict.confirms is not None for verdict in parts.values()) and all(
+        c.passed for c in (*checks, size)
+    )
     votes = sum(verdict.n for verdict in parts.values())
     about = STATED if any(verdict.about == STATED for verdict in parts.values()) else DEPLOYED
     return Verdict((*checks, size), votes, alpha, about, certificate.scope if confirmed else None)
