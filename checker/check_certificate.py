@@ -732,7 +732,9 @@ class Claim:
         if choice.kind == "level" and answer is not None and whole(choice.record, "top") != answer:
             raise Wrong("what is claimed of a threshold is about another class than the answer")
         mine, other = (field(claim.evidence, "exact_hash") for claim in (self, choice))
-        if mine is None or mine != other or norm_of(self.record) != norm_of(choice.record):
+        # A prediction is about no norm, although a level that it has for its choice has a region.
+        asked = choice.asked if self.kind == "certificate" else norm_of(choice.record)
+        if mine is None or mine != other or self.asked != asked:
             raise Wrong("the choice is about another input or another norm")
         if field(self.record, "scope") == "pipeline" and field(choice.record, "scope") != "pipeline":
             raise Wrong("the scope is pipeline, and that of the choice is not")
@@ -848,7 +850,8 @@ class Claim:
         prediction, selection = whole(self.record, "prediction"), evidence.get("selection")
         if prediction >= len(self.counts):
             raise Wrong(f"class {prediction} is none of the {len(self.counts)}")
-        if selection is None and self.kind == "certificate" and field(evidence, "bound") != "exact":
+        chosen = selection is not None and any(votes_of(evidence, "selection"))
+        if not chosen and self.kind == "certificate" and field(evidence, "bound") != "exact":
             if self.old:
                 return f"class {prediction}; version 0.1 kept no votes that chose it"
             raise NotChecked("the votes that chose the class are missing")
@@ -859,9 +862,19 @@ class Claim:
             raise Wrong("more votes chose the class than were drawn for that")
         return f"class {prediction} has most of the votes that chose it"
 
+    @property
+    def level(self) -> float:
+        """The level of the claim: α, or beside a level half of it, since two bounds on the same expert share α.
+
+        The two-class bound is both of them, and shares α itself.
+        """
+        choice = self.record.get("choice")
+        beside = choice is not None and field(choice, "kind") == "level" and self.bound != "two-class"
+        return self.alpha / 2 if beside else self.alpha
+
     def allowed(self, answer: int) -> float:
         """The bound on the probability of a class that the votes allow."""
-        return self.allowed_by(self.evidence, answer, self.alpha)
+        return self.allowed_by(self.evidence, answer, self.level)
 
     def allowed_by(self, evidence: Any, answer: int, alpha: float) -> float:
         """The same of any evidence, at any level."""
@@ -924,10 +937,10 @@ class Claim:
         before, lost = field(pairs, "before"), whole(pairs, "lost")
         if lost > n - votes_of(evidence, "counts")[answer]:
             raise Wrong(f"{lost} votes in pairs are said to be lost, and fewer went to other classes")
-        if field(before, "input_hash") != field(evidence, "input_hash") or field(before, "law") != field(
-            evidence, "law"
-        ):
-            raise Wrong("the votes before are about another input or another law")
+        exact = {each.get("exact_hash") for each in (before, evidence)} - {None}  # version 0.1 had none
+        told = [(field(each, "input_hash"), field(each, "law"), each.get("held")) for each in (before, evidence)]
+        if told[0] != told[1] or len(exact) > 1:
+            raise Wrong("the votes before are about another input, other held columns or another law")
         if len(votes_of(before, "counts")) != len(votes_of(evidence, "counts")):
             raise Wrong("the votes before are on another number of classes")
         if sum(votes_of(before, "counts")) + whole(before, "invalid") != whole(before, "n", 1):
@@ -981,7 +994,7 @@ class Claim:
         if self.p_b is None:
             return said
         most = max((c for i, c in enumerate(self.counts) if i != prediction), default=0)
-        least = 1 - at_least(self.n - most, self.n, self.alpha / 2) if self.bound == "two-class" else most / self.n
+        least = 1 - at_least(self.n - most, self.n, self.level / 2) if self.bound == "two-class" else most / self.n
         if not self.p_b * (1 + SLACK) >= least:
             raise Wrong(f"p of {self.p_b:.12g} at most is claimed for the other classes, and {least:.12g} follows")
         return f"{said}; {self.p_b:.12g} for the others is not below {least:.12g}"
@@ -994,7 +1007,7 @@ class Claim:
         return follows("p", p, self.allowed(answer)) if p else "nothing is claimed"
 
     def test(self) -> str:
-        """The p-value of a prediction follows, and is at most α."""
+        """The p-value of a prediction follows, and is at most its level."""
         hits = self.counts[whole(self.record, "prediction")]
         if self.bound == "anytime":
             least = min(1.0, math.exp(-log_wealth(hits, self.n, 0.5)))
@@ -1005,7 +1018,7 @@ class Claim:
             self.counted(self.n)
             least = 0.0 if hits > sorted(self.counts)[-2] else 1.0
         elif self.bound in ("sequential", "paired", "joint"):  # of an answer that a registry took from a certificate
-            least = self.alpha if self.allowed(whole(self.record, "prediction")) > 0.5 else 1.0
+            least = self.level if self.allowed(whole(self.record, "prediction")) > 0.5 else 1.0
         elif self.bound in FIXED:
             least = float(stats.binom.sf(hits - 1, self.n, 0.5))
         else:
@@ -1013,8 +1026,8 @@ class Claim:
         claimed = number(self.record, "p_value", 0, 1)
         if not claimed >= least * (1 - SLACK):
             raise Wrong(f"the p-value {claimed:.12g} is claimed, and {least:.12g} follows")
-        if claimed > self.alpha and field(self.record, "scope") != "registry":  # a registry keeps to an earlier answer
-            raise Wrong(f"the p-value {claimed:.12g} is above alpha, {self.alpha:g}")
+        if claimed > self.level and field(self.record, "scope") != "registry":  # a registry keeps to an earlier answer
+            raise Wrong(f"the p-value {claimed:.12g} is above its level, {self.level:g}")
         return f"the p-value {claimed:.6g} is not below {least:.6g}"
 
     def regions(self) -> str:

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from ucan import Gaussian, InvalidInput, Routed, SmoothedClassifier, Splitting, Threshold, Uniform
-from ucan.bounds import bound_named, uniform_of
+from ucan.bounds import bound_named, majority_p_value, uniform_of
+from ucan.certificate import from_dict
 from ucan.plan import CertifyPlan
 from ucan.recertify import recertify
 from ucan.sizes import alm_of
@@ -133,6 +134,72 @@ def test_the_votes_before_those_in_pairs_are_checked_as_well():
     assert failed(verify(forged(found, new, chosen), new, X, seed=77)) == {"uniform"}
 
 
+@pytest.mark.parametrize(("counts", "lost", "gained"), [((20, 780), 0, 60), ((800, 0), 5, 30)])
+def test_votes_in_pairs_that_cannot_be_are_found(counts, lost, gained):
+    """More votes gained than the class has, or more lost than the other classes have."""
+    old, new = smoothed(), smoothed(0.001)
+    (c,) = old.certify(X, n=5000)
+    found = recertify(c, old, new, X, m=800, seed=5)
+    assert "pairs" in {check.name for check in verify(found, new, X, seed=77).checks}
+    pairs = replace(found.evidence.pairs, lost=lost, gained=gained)
+    better = forged(found, new, replace(found.evidence, counts=counts, pairs=pairs))
+    assert better.radius > found.radius
+    assert "pairs" in failed(verify(better, new, X, n=300, seed=77))
+    lines = CHECKER.check(json.loads(json.dumps(better.to_dict())), Path())
+    assert [name for verdict, name, _ in lines if verdict == "FAIL"] == ["bound"]
+
+
+def test_the_votes_before_are_about_the_same_exact_input_and_held_columns():
+    old, new = smoothed(), smoothed(0.01)
+    (c,) = old.certify(X, n=2000, seed=3)
+    found = recertify(c, old, new, X, m=300, seed=9)
+    pairs = found.evidence.pairs
+    for other in ({"exact_hash": "0" * 64}, {"held": {"age": 40}}):
+        record = json.loads(json.dumps(found.to_dict()))
+        record["evidence"]["pairs"]["before"] |= other
+        with pytest.raises(InvalidInput, match="another input"):
+            from_dict(record)
+        assert [name for verdict, name, _ in CHECKER.check(record, Path()) if verdict == "FAIL"] == ["bound"]
+    # What version 0.1 wrote does not have the first of them.
+    before = replace(pairs.before, exact_hash=None)
+    old_file = replace(found, evidence=replace(found.evidence, pairs=replace(pairs, before=before)))
+    assert not failed(verify(old_file, new, X, seed=77))
+    lines = CHECKER.check(json.loads(json.dumps(old_file.to_dict())), Path())
+    assert {verdict for verdict, _, _ in lines} == {"ok"}
+
+
+def test_the_thresholds_of_the_votes_before_follow_from_their_rule():
+    old, new = smoothed(), smoothed(0.01)
+    (c,) = old.certify(X, n=2000, seed=3, stop="0.3")
+    found = recertify(c, old, new, X, m=300, seed=9)
+    assert not failed(verify(found, new, X, seed=77))
+    pairs = found.evidence.pairs
+    moved = replace(pairs, before=replace(pairs.before, thresholds=(0.7,)))
+    other = forged(found, new, replace(found.evidence, pairs=moved))
+    assert failed(verify(other, new, X, n=300, seed=77)) == {"thresholds"}
+
+
+def test_the_class_is_the_one_that_other_votes_chose():
+    """Of votes in pairs those of the first classifier chose it."""
+    old, new = smoothed(), smoothed(0.01)
+    (c,) = old.certify(X, n=2000, seed=3)
+    found = recertify(c, old, new, X, m=300, seed=9)
+    pairs = found.evidence.pairs
+    for claim, g, within in (
+        (c, old, lambda evidence: evidence),
+        (found, new, lambda before: replace(found.evidence, pairs=replace(pairs, before=before))),
+    ):
+        assert "class" in {check.name for check in verify(claim, g, X, seed=77).checks}
+        for selection, mark in (((40, 60), "FAIL"), (None, "not checked"), ((0, 0), "not checked")):
+            told = replace(claim, evidence=within(replace(c.evidence, selection=selection)))
+            seen = verify(told, g, X, seed=77)
+            (chosen,) = (check for check in seen.checks if check.name == "class")
+            assert failed(seen) == ({"class"} if mark == "FAIL" else set())
+            assert chosen.confirmed == (mark == "FAIL")
+            lines = CHECKER.check(json.loads(json.dumps(told.to_dict())), Path())
+            assert [verdict for verdict, name, _ in lines if name == "class"] == [mark]
+
+
 def test_recertify_knows_inputs_apart_that_are_one_in_float32():
     old, new = smoothed(), smoothed(0.01)
     (c,) = old.certify(X, n=2000, seed=3)
@@ -155,6 +222,34 @@ def test_a_family_of_a_router_has_room_for_all_inputs():
     g = smoothed()
     with pytest.raises(InvalidInput, match="family is 2"):
         Routed(g, [g, smoothed(0.01)]).certify(X.repeat(3, 1), n=100, family=2)
+
+
+@pytest.mark.parametrize(("threshold", "veto"), [(0.5, 0.0), (0.5, 0.3), (0.7, 0.0)])
+def test_a_threshold_leaves_half_of_its_level_to_the_answer(threshold, veto):
+    """The evidence names the level of two bounds on an expert; the answer is one of them."""
+    g = smoothed()
+    router = Routed(Threshold(g, threshold, veto), [g, smoothed(0.01)])
+    (c,) = router.certify(X, n=5000)
+    assert not failed(verify(c, router, X, seed=77))
+    record = json.loads(json.dumps(c.to_dict()))
+    assert {verdict for verdict, _, _ in CHECKER.check(record, Path())} == {"ok"}
+    twice = replace(forged(c.answer, router.experts[c.expert], c.evidence), choice=c.choice)
+    assert twice.p_lower > c.p_lower
+    assert failed(verify(twice, router, X, seed=77)) == {"answer bound"}
+    lines = CHECKER.check(json.loads(json.dumps(twice.to_dict())), Path())
+    assert [name for verdict, name, _ in lines if verdict == "FAIL"] == ["bound"]
+
+
+def test_a_prediction_by_a_threshold_has_half_of_its_level():
+    g = smoothed()
+    (answer,) = Routed(Threshold(g, 0.7), [g, smoothed(0.01)]).predict(X, n=100, alpha=0.2)
+    record = json.loads(json.dumps(answer.to_dict()))
+    assert {verdict for verdict, _, _ in CHECKER.check(record, Path())} == {"ok"}
+    p_value = majority_p_value(57, 100)
+    assert answer.prediction == 0 and answer.evidence.alpha / 2 < p_value < answer.evidence.alpha
+    record["evidence"]["counts"], record["p_value"] = [57, 43], p_value
+    lines = CHECKER.check(record, Path())
+    assert [name for verdict, name, _ in lines if verdict == "FAIL"] == ["test"]
 
 
 @pytest.mark.parametrize("changed", [{"cap": 100_000}, {"stop": "0.5"}, {"bound": "exact"}])

@@ -26,7 +26,7 @@ from ucan import (
 from ucan.app.session import Session
 from ucan.arithmetic import Grid
 from ucan.audit.trials import case_of
-from ucan.bounds import lower_bound, majority_p_value
+from ucan.bounds import bound_named, lower_bound, majority_p_value
 from ucan.certificate import from_dict, save_json
 from ucan.cli import app
 from ucan.fingerprint import identity
@@ -201,7 +201,27 @@ def test_a_replay_compares_the_votes_that_chose_the_class():
     g = smoothed()
     (c,) = g.certify(X, n=500, n0=50, alpha=0.01)
     found = replay(replace(c, evidence=replace(c.evidence, selection=(50, 0, 0))), g, X)
-    assert found.outcome != "same"
+    assert found.outcome == "bears" and "some of the votes that chose the class differ" in found.detail
+    assert replay(replace(c, evidence=replace(c.evidence, selection=None)), g, X).outcome == "same"  # version 0.1
+
+
+def test_a_replay_recomputes_a_bound_that_depends_on_the_votes_that_chose_the_class():
+    """Bettors of a rule about radii bet by the selection: another one makes the radius larger, with the same counts."""
+    net = nn.Linear(DIM, 2).eval()
+    nn.init.zeros_(net.weight), nn.init.zeros_(net.bias)
+    net.weight.data[1, 0] = 1.0
+    g, x = SmoothedClassifier(net, LAW, Fixed(1.0), 2), torch.zeros(1, DIM)
+    x[0, 0] = 0.5
+    (c,) = g.certify(x, n=20_000, seed=5, stop="0.25,0.45")
+    evidence, bound = c.evidence, bound_named("sequential")
+    n0 = evidence.n0
+    tries = {
+        k: bound.probabilities(replace(evidence, selection=(n0 - k, k)).ballot(1))[0] for k in range(n0 // 2 + 1, n0)
+    }
+    k = max(tries, key=tries.__getitem__)
+    better = claiming(c, tries[k], selection=(n0 - k, k))
+    assert replay(c, g, x).outcome == "same" and better.radius > c.radius and verify(better, g, x).stands
+    assert replay(better, g, x).outcome == "differs"
 
 
 # --- which model ---

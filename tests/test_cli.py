@@ -726,6 +726,26 @@ def test_a_claim_about_a_copy_says_what_to_do(place: Path) -> None:
     assert "precision:" not in stated and "since the noise of the pipeline was not given" in stated
 
 
+def test_too_few_fresh_votes_confirm_no_scope(place: Path) -> None:
+    certify("run", "--certificates")
+    words = (
+        "verify",
+        place / "run" / "certificates" / "0.json",
+        "--model",
+        "tiny:net",
+        "--input",
+        "data.npz",
+        "--index",
+        0,
+    )
+    said = ok(*words, "--scale", 0.25, "--n", 1)
+    assert (
+        "Scope pipeline is not confirmed, since so few fresh votes could not have rejected it: give a larger --n."
+        in said
+    )
+    assert "not confirmed votes:" in said
+
+
 def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
     assert "Certificates" not in certify("run")
     assert "Certificates, one file an input: run/certificates" in certify("run", "--certificates")  # from its votes

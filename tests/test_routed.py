@@ -372,6 +372,12 @@ def test_four_bounds_share_alpha() -> None:
     assert (vetoed.p_lower, vetoed.p_upper, vetoed.choice.p) == (low(vetoed, 0), high(vetoed, 0), high(vetoed, 0))
     assert {c.alpha for c in (above, beside, vetoed)} == {alpha}
     assert [c.evidence.bound for c in (above, beside)] == ["binary", "two-class"]
+    for i, c in enumerate((above, beside)):  # a bound at twice its share of α is refused
+        assert verify(c, system, x[i : i + 1], n=500).stands
+        bolder = replace(c, p_lower=lower_bound(c.evidence.counts[1], n, alpha / 2))
+        failed = [check.name for check in verify(bolder, system, x[i : i + 1], n=500).checks if not check.passed]
+        told = json.loads(json.dumps(bolder.to_dict()))
+        assert failed == ["answer bound"] and "FAIL" in {verdict for verdict, *_ in checker.check(told, Path())}
 
 
 RULES = [{"tau": 0.5}, {"tau": 0.7}, {"tau": 0.5, "veto": 0.2}, {"tau": 0.7, "veto": 0.2}, {"tau": 0.6, "veto": 0.4}]
@@ -447,6 +453,13 @@ def test_a_level_to_json_and_back_and_verified(tmp_path, tau: float, veto: float
     assert "no class but 0 above 0." in str(c.choice)
     with pytest.raises(InvalidInput, match="side of the threshold"):
         from_dict({**record, "choice": {**record["choice"], "above": True}}, tmp_path)
+
+
+def test_too_few_fresh_votes_confirm_no_router() -> None:
+    system, x = cascade(), torch.tensor([[0.9, 0.4, 0.0]])
+    (made,) = system.certify(x, n=2000)
+    verdict = verify(made, system, x, n=1)
+    assert verdict.stands and not verdict.tested and verdict.confirms is None
 
 
 def test_a_claim_about_a_threshold_alone_does_not_stand_where_there_is_a_veto() -> None:

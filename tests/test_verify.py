@@ -62,6 +62,7 @@ def test_a_check_that_no_votes_could_fail_confirms_nothing():
         (votes,) = (check for check in verdict.checks if check.name == "votes")
         assert votes.passed and votes.confirmed is decides
         assert ("give a larger n" in votes.detail) is not decides
+        assert verdict.tested is decides and verdict.confirms == ("pipeline" if decides else None)
     two = certificate(bound="two-class")
     assert two.p_upper is not None
     checks = {check.name: check.confirmed for check in verify(two, g, X, n=2).checks}
@@ -225,6 +226,17 @@ def test_a_claim_is_tested_in_its_own_precision():
         verdict = verify(c, fresh, X)
         assert verdict.stands and dtype in SEEN and (torch.bfloat16 in SEEN) == (precision == "bf16")
         assert any(f"in {precision or 'fp32'}" in check.detail for check in verdict.checks)
+
+
+def test_a_copy_is_tested_in_its_precision_where_the_deployed_classifier_has_one_of_its_own():
+    net = Watched(DIM, 3).eval()
+    net.load_state_dict(model().state_dict())
+    g = SmoothedClassifier(net, LAW, Fixed(SIGMA), 3, precision="bf16")
+    (c,) = g.certify(X, n=2000, alpha=0.01, precision="fp32")
+    assert c.evidence.copy and c.evidence.precision == "fp32"
+    SEEN.clear()
+    assert verify(c, g, X).stands
+    assert torch.float32 in SEEN and torch.bfloat16 not in SEEN
 
 
 def test_a_precision_that_cannot_be_had_gives_no_verdict():

@@ -165,12 +165,12 @@ class Evidence:
             raise InvalidInput(f"{pairs.lost!r} of {self.n} paired votes cannot be lost.")
         if pairs.gained is not None and (type(pairs.gained) is not int or not 0 <= pairs.gained <= self.n - pairs.lost):
             raise InvalidInput(f"{pairs.gained!r} of {self.n} paired votes cannot be gained beside {pairs.lost} lost.")
-        alike = (before.input_hash, before.law, before.arithmetic, len(before.counts))
-        if alike != (self.input_hash, self.law, self.arithmetic, len(self.counts)) or before.noise.differences(
-            self.noise
-        ):
+        mine, other = ((e.input_hash, e.held, e.law, e.arithmetic, len(e.counts)) for e in (self, before))
+        # input_hash is of float32 numbers; version 0.1 had no hash of the exact ones.
+        exact = None in (before.exact_hash, self.exact_hash) or before.exact_hash == self.exact_hash
+        if mine != other or not exact or before.noise.differences(self.noise):
             raise InvalidInput(
-                "the earlier votes have another input, law, noise or number of classes than the paired votes."
+                "the earlier votes have another input, held columns, law, noise or number of classes than the paired votes."
             )
         if set(self.streams.values()) & set(before.streams.values()):
             raise InvalidInput("the paired votes are on noise of the earlier votes, and must not depend on them.")

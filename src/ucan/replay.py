@@ -11,6 +11,7 @@ from ucan.certificate import Certificate
 from ucan.choices import BACKENDS
 from ucan.engine import device_name
 from ucan.errors import UcanError
+from ucan.evidence import Evidence
 from ucan.plan import CertifyPlan
 from ucan.sidecar import batch_hash
 from ucan.smoothed import EXACT, SmoothedClassifier
@@ -29,7 +30,7 @@ class Replay:
     """The result of drawing a certificate's votes again; ``detail`` explains it.
 
     ``same``: the counts are equal. ``bears``: some votes differ, as another backend or rounding may change borderline votes,
-    and the counts drawn here support the claim as well. ``differs``: they do not, although the network ran as it did then. A
+    and the votes drawn here support the claim as well. ``differs``: they do not, although the network ran as it did then. A
     replay proves that the counts belong to their stream; ``not replayable here`` proves nothing, and whoever wrote the
     certificate could see to it. It does not prove that seed and n were chosen in advance: see ``derived``, which is True if
     the seed follows from model, noise and data, and None if it is not stated to be derived or the data are not available.
@@ -90,10 +91,7 @@ def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, dat
         detail = f"of the {evidence.n0} votes that choose the class, most are for another one: {list(selected)}"
         return Replay("differs", detail, selected, derived)
     again = votes(evidence.phase, evidence.n)
-    found = replace(_compared(certificate, again, setup.backend.name), derived=derived)
-    if found.outcome == "same" and evidence.selection not in (None, selected):
-        return replace(found, outcome="bears", detail=f"{found.detail}; some of the votes that chose the class differ")
-    return found
+    return replace(_compared(certificate, again, setup.backend.name, selected), derived=derived)
 
 
 def _counted(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> Replay:
@@ -122,27 +120,43 @@ def _misstated(certificate: Certificate, keys: dict[str, str]) -> Replay | None:
     return None
 
 
-def _compared(certificate: Certificate, again: Votes, backend: str) -> Replay:
-    """Compare the counts drawn here with the certificate's."""
+def _compared(certificate: Certificate, again: Votes, backend: str, selected: tuple[int, ...] | None = None) -> Replay:
+    """Compare the counts drawn here with the certificate's, and the votes that chose the class, if others did."""
     evidence, counts = certificate.evidence, tuple(again.counts.tolist())
-    moved = sum(abs(a - b) for a, b in zip(counts, evidence.counts, strict=True)) // 2
-    if not moved and again.invalid == evidence.invalid:
-        return Replay("same", f"all {evidence.n:,} votes are as the certificate states", counts)
-    found = replace(certificate, evidence=replace(evidence, counts=counts, invalid=again.invalid))
-    p_a, p_b = claimable(found)
-    enough = certificate.p_lower <= p_a * SLACK and (
-        certificate.p_upper is None or (p_b is not None and certificate.p_upper * SLACK >= p_b)
-    )
+    moved, turned = _moved(counts, evidence.counts), _moved(selected, evidence.selection)
+    # A bound may depend on the votes that chose the class; version 0.1 did not keep them, and had no such bound.
+    drawn = replace(evidence, counts=counts, invalid=again.invalid, selection=selected)
+    enough = _supports(certificate, drawn)
+    unmoved = not moved and again.invalid == evidence.invalid
+    fell = f"{moved:,} of {evidence.n:,} votes differ"
+    if unmoved:
+        fell = f"all {evidence.n:,} votes are as the certificate states"
+        if selected == evidence.selection or (enough and evidence.selection is None):
+            return Replay("same", fell, counts)
+    if evidence.selection not in (None, selected):
+        fell += "; some of the votes that chose the class differ"
     # Of a name that no backend has, nobody could say how much it rounds: it excuses nothing.
     otherwise = evidence.backend != backend and evidence.backend in WAYS
     ways = f"the network ran {evidence.backend} then and {backend} here" if otherwise else "rounding"
-    fell = f"{moved:,} of {evidence.n:,} votes differ"
     if enough:
         return Replay("bears", f"{fell} ({ways}); the votes drawn here support the claim as well", counts)
     # Votes are counted until they just suffice, so that one that is rounded otherwise can be one too few.
-    if otherwise and moved <= ROUNDED * evidence.n:
+    if otherwise and moved <= ROUNDED * evidence.n and turned <= max(1, ROUNDED * evidence.n0):
         return Replay("not replayable here", f"{fell}, as {ways}", counts)
     return Replay("differs", f"{fell}; the votes drawn here do not support the claim", counts)
+
+
+def _moved(here: tuple[int, ...] | None, then: tuple[int, ...] | None) -> int:
+    """How many votes went to another class; 0 where there are none to compare."""
+    return 0 if here is None or then is None else sum(abs(a - b) for a, b in zip(here, then, strict=True)) // 2
+
+
+def _supports(certificate: Certificate, drawn: Evidence) -> bool:
+    """Whether these votes allow what the certificate claims."""
+    p_a, p_b = claimable(replace(certificate, evidence=drawn))
+    return certificate.p_lower <= p_a * SLACK and (
+        certificate.p_upper is None or (p_b is not None and certificate.p_upper * SLACK >= p_b)
+    )
 
 
 def _keys(certificate: Certificate) -> dict[str, str]:

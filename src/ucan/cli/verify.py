@@ -223,6 +223,8 @@ def _why_not(done: Verified) -> str:
             "the noise of the pipeline was not given: give the trained run as --model, or --law, --scale and --noise (for "
             "a table --train or --sigma)."
         )
+    if not done.verdict.tested:
+        return "so few fresh votes could not have rejected it: give a larger --n."
     precision = done.certificate.evidence.precision
     return f"it is about a copy in {precision}: give --precision {precision} if that is what is deployed."
 

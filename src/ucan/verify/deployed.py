@@ -1,4 +1,4 @@
-"""Verify a certificate from someone else: compare it with what is deployed, and test it with fresh samples."""
+"""The function that everybody calls: whether a certificate stands for a deployed classifier or router."""
 
 from __future__ import annotations
 

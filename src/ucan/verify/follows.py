@@ -18,13 +18,14 @@ from ucan.rounding import ceil_digits, floor_digits, floor_significant
 from ucan.sizes import alm_of
 from ucan.smoothed import EXACT, SmoothedClassifier
 from ucan.stopping import parse_stop
-from ucan.verify.verdict import FOLLOWS, SLACK, Check
+from ucan.verify.verdict import FOLLOWS, IS, SLACK, Check
 from ucan.votes import Stream
 
 
 def follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
     """Whether the region follows from the claimed probabilities by g's own rule, and those from the counts."""
     evidence, p_a, p_b = certificate.evidence, certificate.p_lower, certificate.p_upper
+    behind = votes_behind(evidence)
     most, rival = claimable(certificate)
     tau = 0.0 if evidence.bound == EXACT else g.arithmetic_error(g.M.at(x), x)
     most, rival = most - tau, None if rival is None else rival + tau
@@ -32,9 +33,11 @@ def follow_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tens
     return (
         _region_check(certificate, g, x, shown),
         *_budget_check(certificate, g, x, shown),
-        *_thresholds_check(certificate, g, x),
-        *(check for each in votes_behind(evidence) for check in _uniform_check(each)),
-        *(_counted_before(each, g) for each in votes_behind(evidence)[1:] if each.bound == EXACT),
+        *(check for each in behind for check in _thresholds_check(certificate, each, g, x)),
+        *(check for each in behind for check in _uniform_check(each)),
+        *(check for each in behind for check in _pairs_check(each, certificate.prediction)),
+        *(_counted_before(each, g) for each in behind[1:] if each.bound == EXACT),
+        _class_check(behind[-1], certificate.prediction),
         Check.worded(
             "bound",
             shown,
@@ -70,9 +73,34 @@ def _counted_before(evidence: Evidence, g: SmoothedClassifier) -> Check:
     )
 
 
-def _thresholds_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
+def _pairs_check(evidence: Evidence, answer: int) -> tuple[Check, ...]:
+    """Whether lost votes went to other classes and gained ones to the class, which has them; no check without pairs."""
+    pairs = evidence.pairs
+    if pairs is None:
+        return ()
+    hits, gained = evidence.counts[answer], 0 if pairs.gained is None else pairs.gained
+    told = f"{pairs.lost:,} votes in pairs lost and {gained:,} gained"
+    fits = pairs.lost <= evidence.n - hits and gained <= hits
+    among = f"among {evidence.n:,}, of which {hits:,} are for class {answer}"
+    return (Check.worded("pairs", told, fits, ("can be", "cannot be"), among),)
+
+
+def _class_check(evidence: Evidence, answer: int) -> Check:
+    """Whether the class is the one that other votes chose, or all draws of the noise; version 0.1 did not keep them.
+
+    The votes in pairs choose none: the evidence is that of the first of several classifiers.
+    """
+    votes = evidence.counts if evidence.bound == EXACT else evidence.selection
+    if votes is None or not any(votes):
+        return Check("class", True, f"the votes that chose class {answer} are missing", False)
+    told = f"class {answer}, with {votes[answer]:,} of the {sum(votes):,} votes that chose it,"
+    return Check.worded("class", told, votes[answer] == max(votes), IS, "the one with most of them")
+
+
+def _thresholds_check(
+    certificate: Certificate, evidence: Evidence, g: SmoothedClassifier, x: torch.Tensor
+) -> tuple[Check, ...]:
     """Whether the thresholds of a rule about radii follow from g's noise; no check if there are none."""
-    evidence = certificate.evidence
     if not evidence.thresholds:
         return ()
     norm = certificate.region.norm if certificate.norm is None else certificate.norm

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ucan.backends import precision_name
 from ucan.bounds import at_most_p_value
 from ucan.certificate import Certificate
 from ucan.choices import PRECISIONS
@@ -14,11 +13,14 @@ from ucan.evidence import Evidence
 from ucan.plan import random_seed
 from ucan.rounding import ceil_digits, floor_digits
 from ucan.smoothed import SmoothedClassifier, largest_other
+from ucan.verify.same import own_precision
 from ucan.verify.verdict import SLACK, Check
 from ucan.votes import Votes
 
 # The least number of fresh votes, unless one is given: with few votes even a claim that is far too large is not rejected.
 LEAST = 100
+# The names of the checks that fresh votes make.
+FRESH = ("votes", "runner-up")
 
 
 def fresh_checks(certificate: Certificate, votes: Votes, n: int, alpha: float, tau: float = 0.0) -> tuple[Check, ...]:
@@ -91,7 +93,7 @@ def counted_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Ten
 
 def claimed_precision(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> str | None:
     """The precision in which g's classifier is the one of the certificate; None: its own."""
-    claimed, own = certificate.evidence.precision, precision_name(g.f.dtype or x.dtype)
+    claimed, own = certificate.evidence.precision, own_precision(g, x)
     if claimed == own:
         return None
     if claimed not in PRECISIONS or not isinstance(g.f.model, nn.Module):

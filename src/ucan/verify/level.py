@@ -44,14 +44,14 @@ def verify_level(
     return concluded(checks, like, g, x, n, alpha)
 
 
-def floor_check(certificate: Certificate, level: Level, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
+def floor_check(answer: Certificate, level: Level, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
     """Whether expert 0's class keeps more than the level's floor where it answers; no check where a level says that itself.
 
     That its class leads is too little: the rule asks for more than τ, which is at least 1/2.
     """
     if not level.allows:
         return ()
-    answer, x = certificate.answer, x.to(g.f.device or x.device)
+    x = x.to(g.f.device or x.device)
     norm = 2 if answer.norm is None else answer.norm
     most = level_region(g, g.M.at(x), x, answer.p_lower, True, level.floor, norm)
     fits = most is not None and answer.region.radius <= most.radius * SLACK and answer.region.norm == most.norm
@@ -73,8 +73,9 @@ def _region_check(level: Level, g: SmoothedClassifier, x: torch.Tensor) -> Check
     """Whether g's noise keeps a probability of p on its side of the threshold in a region that is at least as large."""
     region, norm = level.region, 2 if level.norm is None else level.norm
     most = level_region(g, g.M.at(x), x, level.p, level.above, level.threshold, norm)
-    fits = most is not None and region.radius <= most.radius * SLACK and region.norm == most.norm
-    if fits and most is not None:  # Σ is compared with some tolerance, which must not make a radius larger
+    fits = False
+    if most is not None and region.radius <= most.radius * SLACK and region.norm == most.norm:
+        # Σ is compared with some tolerance, which must not make a radius larger.
         own = Region.sharing(most.scale, region.radius, most.norm, region.shape)
         fits = level.radius <= own.inscribed_radius(level.norm) * SLACK
     shown = f"the region's radius {floor_significant(region.radius)}"

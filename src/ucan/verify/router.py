@@ -32,18 +32,22 @@ def verify_router(
         raise InvalidInput(
             f"the certificate's choice is by {by}, and that of the router is not: give the router that it was issued for."
         )
+    answer = certificate.answer
+    # Two bounds on each expert share its level, and the answer is one of them; by the two-class bound it is both.
+    if isinstance(choice, Level) and answer.evidence.bound != "two-class":
+        answer = replace(answer, evidence=replace(answer.evidence, alpha=answer.evidence.alpha / 2))
     parts = {
         "choice": verify_level(choice, rule, g.experts[choice.of], x, n, alpha / 2, seed)
         if isinstance(rule, Threshold)
         else verify_classifier(choice, rule, x, n, alpha / 2, seed),
-        "answer": verify_classifier(certificate.answer, g.experts[expert], x, n, alpha / 2, seed),
+        "answer": verify_classifier(answer, g.experts[expert], x, n, alpha / 2, seed),
     }
     checks = tuple(
         replace(check, name=f"{part} {check.name}") for part, verdict in parts.items() for check in verdict.checks
     )
     if isinstance(choice, Level):
-        checks = (*checks, *floor_check(certificate, choice, g.experts[0], x))
-    smaller = min(choice.radius, certificate.answer.radius)
+        checks = (*checks, *floor_check(answer, choice, g.experts[0], x))
+    smaller = min(choice.radius, answer.radius)
     size = Check.worded(
         "radius",
         f"the radius {floor_significant(certificate.radius)}",
@@ -56,4 +60,5 @@ def verify_router(
     )
     votes = sum(verdict.n for verdict in parts.values())
     about = STATED if any(verdict.about == STATED for verdict in parts.values()) else DEPLOYED
-    return Verdict((*checks, size), votes, alpha, about, certificate.scope if confirmed else None)
+    tested = all(verdict.tested for verdict in parts.values())
+    return Verdict((*checks, size), votes, alpha, about, certificate.scope if confirmed else None, tested)

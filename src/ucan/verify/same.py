@@ -53,7 +53,12 @@ def same_input(evidence: Evidence, x: torch.Tensor) -> bool:
 
 def of_a_copy(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> bool:
     """Whether the certificate is about the classifier in another precision than the deployed one."""
-    return certificate.evidence.precision != (g.engine.precision or precision_name(g.f.dtype or x.dtype))
+    return certificate.evidence.precision != own_precision(g, x)
+
+
+def own_precision(g: SmoothedClassifier, x: torch.Tensor) -> str:
+    """The precision of the deployed classifier: the one that it was given, else that of its model or of its inputs."""
+    return g.engine.precision or precision_name(g.f.dtype or x.dtype)
 
 
 def _held_check(claimed: Held | None, mine: Held | None) -> tuple[Check, ...]:

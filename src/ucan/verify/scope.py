@@ -11,6 +11,7 @@ from ucan.choices import SCOPES
 from ucan.errors import InvalidInput
 from ucan.registry import Registry
 from ucan.smoothed import SmoothedClassifier
+from ucan.verify.fresh import FRESH
 from ucan.verify.same import of_a_copy
 from ucan.verify.stated import Stated, constant_line
 from ucan.verify.verdict import DEPLOYED, STATED, Check, Verdict
@@ -47,8 +48,9 @@ def concluded(
 ) -> Verdict:
     """The verdict of these checks: which noise it is about, and which scope it confirms."""
     stated = isinstance(g.M, Stated)
-    verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED)
+    tested = all(check.confirmed for check in checks if check.name in FRESH)
+    verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED, tested=tested)
     unknown = stated and certificate.scope == "pipeline"
-    if not verdict.stands or unknown or of_a_copy(certificate, g, x):
+    if not (verdict.stands and tested) or unknown or of_a_copy(certificate, g, x):
         return verdict
     return replace(verdict, confirms=certificate.scope)

@@ -34,8 +34,9 @@ class Verdict:
     """All checks, with n fresh votes at level α. A claim stands if no check failed; this is not a proof.
 
     ``about`` is what the certificate was compared with: the given classifier and noise, or, if the deployed noise was not
-    given, the noise as the certificate states it. ``confirms`` is the scope in which the claim stands: None if a check
-    failed, and if the claim is about the pipeline but the pipeline's noise was not given.
+    given, the noise as the certificate states it. ``tested``: the fresh votes were enough to reject a false claim. ``confirms``
+    is the scope in which the claim stands: None if a check failed, if nothing was tested, if the claim is about a copy in
+    another precision than the deployed one, and if it is about the pipeline but the pipeline's noise was not given.
     """
 
     checks: tuple[Check, ...]
@@ -43,6 +44,7 @@ class Verdict:
     alpha: float
     about: str = DEPLOYED
     confirms: Scope | None = None
+    tested: bool = True
 
     @property
     def stands(self) -> bool:
