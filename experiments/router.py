@@ -10,8 +10,8 @@ The runs are certified ones (fixed n, binary bound, isotropic Gaussian noise); w
 have, so that one which was stopped early still counts. Their votes say what a router
 certifies (docs/router.md): the wide noise answers with a class that has more than τ, where the narrow one gives that class more
 than ν (a veto); else the narrow one answers. τ and ν are chosen on every second input, and the table is about the others. With
-two runs it is what `ucan certify --model level.toml` certifies, up to chance; three are a sketch. Distances are from the best single
-noise at each radius, by the binary bound or the two-class one, whichever gives more.
+two runs it is what `ucan certify --model level.toml` certifies, up to chance; three are a sketch. Distances are from the best
+single noise at each radius, by the binary bound or the two-class one, whichever gives more.
 """
 
 from __future__ import annotations

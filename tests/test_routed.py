@@ -351,6 +351,22 @@ def test_a_level_with_a_veto_against_the_closed_form() -> None:
     assert system.predict(open_level, n=2000)[0].abstained and system.certify(open_level, n=2000)[0].abstained
 
 
+@pytest.mark.parametrize(
+    "rule", [{"tau": 0.5, "veto": 0.2}, {"tau": 0.7, "veto": 0.2}, {"tau": 0.6, "veto": 0.4}], ids=str
+)
+def test_with_two_classes_the_largest_way_is_all_that_can_be_shown(rule: dict[str, float]) -> None:
+    """Both experts look in one direction: along it the answer changes where the table's largest radius ends."""
+    t0, t1 = 0.5 * normal.ppf(rule["tau"]), -0.2 * normal.ppf(rule["veto"])
+    for u, v in np.random.default_rng(1).uniform(-0.2, 1.0, (50, 2)):
+        ways = (min(u - t0, v + t1), min(v, u + t0), v - t1)
+        if max(ways) <= 0:
+            continue
+        moves = torch.linspace(0.0, 2.0, 4001, dtype=torch.float64)
+        line = torch.stack([u - moves, v - moves], 1)
+        first = float(moves[answer_at(line, **rule) != 1].min())
+        assert int(answer_at(line[:1], **rule)[0]) == 1 and max(ways) - 1e-9 <= first <= max(ways) + 6e-4
+
+
 def test_four_bounds_share_alpha() -> None:
     """Each at α/4, whichever way is taken; of the answer of expert 1 both of its bounds are used."""
     system, n, alpha = cascade(tau=0.7, veto=0.1), 2000, 0.01
