@@ -741,6 +741,8 @@ class Claim:
             raise Wrong("the choice is about another input or another norm")
         if field(self.record, "scope") == "pipeline" and field(choice.record, "scope") != "pipeline":
             raise Wrong("the scope is pipeline, and that of the choice is not")
+        if choice.kind == "level":
+            self.above_floor(choice.record)
         if self.kind != "certificate":
             return "the choice is about the same input"
         entries = [claim.record.get("budget") for claim in (self, choice)]
@@ -751,6 +753,20 @@ class Claim:
             if name in self.record:
                 follows(name, number(self.record, name, 0), number(choice.record, name, 0))
         return "the choice is about the same input, and no more is claimed than it covers"
+
+    def above_floor(self, level: dict[str, Any]) -> None:
+        """Where expert 0 answers, allowed by a veto, its class keeps more than the floor, and not only the lead."""
+        floor = number(level, "floor", 0.5, 1 - 2.0**-53) if "floor" in level else 0.5
+        allows = field(level, "above") is True and whole(level, "of") == 1
+        if floor > 0.5 and not allows:
+            raise Wrong("a floor is claimed of an answer that no veto allows")
+        if self.kind == "prediction" and allows:
+            least = float(stats.binom.sf(self.counts[whole(self.record, "prediction")] - 1, self.n, floor))
+            if number(self.record, "p_value", 0, 1) < least * (1 - SLACK):
+                raise Wrong(f"the p-value against {floor:g} is {least:.12g}, and less is claimed")
+        if self.kind == "certificate" and allows and (floor > 0.5 or self.p_b is not None):
+            limit = crossing_of(field(self.evidence, "law"), self.norm, self.dim, self.p_a, floor) - self.rounding()
+            follows(f"a region with more than {floor:g} of radius", self.R, limit)
 
     def side(self) -> str:
         """The bound on p follows from the votes at α/2, and p is on its side of the threshold."""
@@ -851,9 +867,13 @@ class Claim:
 
     @property
     def level(self) -> float:
-        """The level of the claim: α, or beside a level half of it, since two bounds on the same expert share α."""
+        """The level of the claim: α, or beside a level half of it, since two bounds on the same expert share α.
+
+        The two-class bound is both of them, and shares α itself.
+        """
         choice = self.record.get("choice")
-        return self.alpha / 2 if choice is not None and field(choice, "kind") == "level" else self.alpha
+        beside = choice is not None and field(choice, "kind") == "level" and self.bound != "two-class"
+        return self.alpha / 2 if beside else self.alpha
 
     def allowed(self, answer: int) -> float:
         """The bound on the probability of a class that the votes allow."""

@@ -10,7 +10,8 @@ The runs are certified ones (fixed n, binary bound, isotropic Gaussian noise); w
 have, so that one which was stopped early still counts. Their votes say what a router
 certifies (docs/router.md): the wide noise answers with a class that has more than τ, where the narrow one gives that class more
 than ν (a veto); else the narrow one answers. τ and ν are chosen on every second input, and the table is about the others. With
-two runs it is what `ucan certify --model level.toml` certifies, up to chance; three are a sketch.
+two runs it is what `ucan certify --model level.toml` certifies, up to chance; three are a sketch. Distances are from the best
+single noise at each radius, by the binary bound or the two-class one, whichever gives more.
 """
 
 from __future__ import annotations
@@ -97,16 +98,24 @@ def shares(one: Counted, classes: np.ndarray, alpha: float | None) -> tuple[np.n
     return ndtri(lower_bounds(own, n, alpha)), -ndtri(lower_bounds(n - most, n, alpha))
 
 
+def leads(own: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """How far a class stays the most probable one, in units of σ: by its own bound, or beside that on every other class."""
+    return np.maximum(own, (own - others) / 2)
+
+
 def radii(system: list[Counted], rule: Rule, classes: np.ndarray, alpha: float | None) -> np.ndarray:
     """The radius in which every input's class is answered; bounds at α each, estimates if None.
 
-    Noise k answers the class within ``fires``, and no wider noise answers another one within ``quiet``.
+    Noise k answers the class within ``fires``, and no wider noise answers another one within ``quiet``. The last noise answers
+    the most probable class; its bound on the others counts for that, too, except where it is alone, by the binary bound.
     """
     found, quiet = np.full(len(classes), -np.inf), np.full(len(classes), np.inf)
     bounds = [shares(one, classes, alpha) for one in system]
     for k, (one, (own, others)) in enumerate(zip(system, bounds, strict=True)):
         level = ndtri(rule.levels[k]) if k < len(rule.levels) else 0.0
         fires, silent = one.sigma * (own - level), one.sigma * (level - others)
+        if k == len(rule.levels) > 0:
+            fires = one.sigma * leads(own, others)
         if rule.veto and k + 1 < len(system):
             after, beside = bounds[k + 1]
             fires = np.minimum(fires, system[k + 1].sigma * (after - ndtri(rule.veto)))
@@ -128,6 +137,20 @@ def certified(system: list[Counted], rule: Rule, labels: np.ndarray) -> np.ndarr
     return np.where(chosen == labels, radii(system, rule, chosen, ALPHA / bounds), 0.0)
 
 
+def by_two_classes(one: Counted, labels: np.ndarray) -> np.ndarray:
+    """The radius of every input under one noise by the two-class bound, 0 if the answer is wrong."""
+    chosen = one.selection.argmax(1)
+    found = one.sigma * leads(*shares(one, chosen, ALPHA / 2))
+    return np.where(chosen == labels, np.maximum(found, 0.0), 0.0)
+
+
+def singles(system: list[Counted], labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Certified accuracy of every noise alone, by either bound."""
+    rows = {f"sigma {one.sigma:g} alone": accuracy(certified([one], Rule(()), labels)) for one in system}
+    two = {f"sigma {one.sigma:g} alone, two-class bound": accuracy(by_two_classes(one, labels)) for one in system}
+    return {**rows, **two}
+
+
 def accuracy(found: np.ndarray) -> np.ndarray:
     """Certified accuracy in % at the radii."""
     return np.array([100 * np.mean((found >= r) & (found > 0)) for r in RADII])
@@ -147,10 +170,9 @@ def compared(system: list[Counted], labels: np.ndarray) -> dict[str, object]:
     """Single noises and routers on the second half of the inputs (every second one), chosen on the first."""
     held, shown = np.arange(len(labels)) % 2 == 1, np.arange(len(labels)) % 2 == 0
     first, second = ([one.of(rows) for one in system] for rows in (held, shown))
-    singles = [accuracy(certified([one], Rule(()), labels[held])) for one in first]
-    rows = {f"sigma {one.sigma:g} alone": accuracy(certified([one], Rule(()), labels[shown])) for one in second}
-    best = np.max(list(rows.values()), 0)
-    most, free = np.max(singles, 0), len(system) - 1
+    rows = singles(second, labels[shown])
+    best, most = (np.max(list(found.values()), 0) for found in (rows, singles(first, labels[held])))
+    free = len(system) - 1
     made = {"a half for every level": Rule((0.5,) * free)}
     levels = [Rule(each) for each in itertools.product(LEVELS, repeat=free)]
     made["levels chosen"] = chosen_rule(first, labels[held], most, levels)
@@ -189,7 +211,7 @@ def main() -> None:
     for name, row in record["rows"].items():
         cells = " ".join(f"{value:6.1f}" for value in row["accuracy"])
         beside = " ".join(f"{value:+5.1f}" for value in row.get("distance", ()))
-        print(f"{name:24} {cells}   {beside}   {row.get('levels', '')} {row.get('veto', '')}")
+        print(f"{name:36} {cells}   {beside}   {row.get('levels', '')} {row.get('veto', '')}")
     if given.out:
         write_whole(given.out, json.dumps(record, indent=1).encode())
 

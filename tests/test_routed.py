@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from scipy.stats import norm as normal
 from torch import nn
 
 import ucan
+from test_checker import checker
 from ucan.audit import Budget, Ledger, audit_all, summarise
+from ucan.audit.claims import of_the_answer
+from ucan.bounds import lower_bound, upper_bound
 from ucan.certificate import from_dict, load_json, save_json
 from ucan.errors import InvalidInput
 from ucan.region import Intersection
@@ -238,6 +242,60 @@ def true_radius(x: torch.Tensor, **rule: float) -> float:
     return min(around[~same].norm(dim=1).tolist(), default=math.inf)
 
 
+class Stripes(nn.Module):
+    """Classes 0, 1, 2 in thirds of one coordinate: below −width, between, above width."""
+
+    def __init__(self, which: int, width: float) -> None:
+        super().__init__()
+        self.which, self.width = which, width
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one = x[:, self.which]
+        return torch.stack([-one - self.width, torch.zeros_like(one), one - self.width], 1)
+
+
+def shares_at(x: torch.Tensor, sigma: float, width: float) -> np.ndarray:
+    """The exact probabilities of the three stripes around numbers x: (…, 3)."""
+    below, above = normal.cdf((-width - x) / sigma), normal.sf((width - x) / sigma)
+    return np.stack([below, 1 - below - above, above], -1)
+
+
+WIDE, NARROW, WIDTHS = 0.5, 0.25, (0.5, 0.1)
+
+
+def striped(tau: float, veto: float) -> Routed:
+    """The wide noise looks at the first coordinate, the narrow one at the second; three classes, often none with half."""
+    wide, narrow = (
+        ucan.SmoothedClassifier(Stripes(k, WIDTHS[k]).eval(), ucan.Gaussian(sigma), num_classes=3)
+        for k, sigma in enumerate((WIDE, NARROW))
+    )
+    return Routed(ucan.Threshold(wide, tau, veto), [wide, narrow])
+
+
+def striped_answers(x: torch.Tensor, tau: float, veto: float) -> np.ndarray:
+    """The router's true answers at points (…, 2)."""
+    p, q = (shares_at(x[..., k].double().numpy(), sigma, WIDTHS[k]) for k, sigma in enumerate((WIDE, NARROW)))
+    fires = (p > tau) & (q > veto)
+    return np.where(fires.any(-1), fires.argmax(-1), q.argmax(-1))
+
+
+@pytest.mark.parametrize(("tau", "veto"), [(0.5, 0.0), (0.6, 0.0), (0.5, 0.15), (0.6, 0.15), (0.55, 0.3)])
+def test_three_classes_never_above_the_truth(tau: float, veto: float) -> None:
+    """The truth is the distance to the nearest point of a fine grid with another answer, which is never too small."""
+    x = torch.tensor([0.7, 0.25]) * torch.randn(60, 2, generator=torch.Generator().manual_seed(5))
+    steps = torch.linspace(-1.5, 1.5, 601, dtype=torch.float64)
+    around = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), -1)
+    made = [(one, c) for one, c in zip(x, striped(tau, veto).certify(x, n=20_000), strict=True) if not c.abstained]
+    for one, c in made:
+        assert c.prediction == int(striped_answers(one, tau, veto))
+        other = torch.from_numpy(striped_answers(around + one.double(), tau, veto) != c.prediction)
+        truth = float(around[other].norm(dim=-1).min())
+        assert c.radius <= truth
+    assert len(made) > 40 and {c.expert for _, c in made} == {0, 1}
+    without = [c for _, c in made if c.expert == 1 and c.p_lower <= 0.5]
+    assert without and all(c.p_upper < c.p_lower for c in without)  # expert 1 leads without a majority
+
+
 def test_a_threshold_against_the_closed_form() -> None:
     """Half-spaces: the wide noise answers where |x₁| > σΦ⁻¹(τ)."""
     border = 0.5 * normal.ppf(TAU)
@@ -276,7 +334,72 @@ def test_a_veto_keeps_a_sure_narrow_answer() -> None:
     assert wide.expert == 0 and (wide.choice.of, wide.choice.above) == (1, True) and 0.5 < wide.radius <= 0.3 + loss
 
 
-@pytest.mark.parametrize("rule", [{"tau": 0.5}, {"tau": 0.7}, {"tau": 0.5, "veto": 0.2}], ids=str)
+def test_a_level_with_a_veto_against_the_closed_form() -> None:
+    """Expert 0 answers within the smaller of what τ and what ν leave; both limits are met, each at its own input."""
+    system, border, loss = cascade(tau=0.7, veto=0.1), 0.5 * normal.ppf(0.7), -0.2 * normal.ppf(0.1)
+    x = torch.tensor([[0.6, 0.3, 0.0], [1.0, 0.1, 0.0], [0.2, 0.5, 0.0], [0.6, -0.5, 0.0]])
+    by_level, by_veto, beside, vetoed = system.certify(x, n=50_000)
+    for made, truth in ((by_level, 0.6 - border), (by_veto, 0.1 + loss), (beside, 0.2 + border), (vetoed, 0.5 - loss)):
+        assert 0.9 * truth < made.radius <= truth
+    assert [c.expert for c in (by_level, by_veto, beside, vetoed)] == [0, 0, 1, 1]
+    assert [c.prediction for c in (by_level, by_veto, beside, vetoed)] == [1, 1, 1, 0]
+    assert [c.choice.floor for c in (by_level, by_veto, beside, vetoed)] == [0.7, 0.7, 0.5, 0.5]
+    assert by_level.radius == by_level.answer.radius < by_level.choice.radius
+    assert "above 0.1 for expert 1 and above 0.7 for expert 0" in str(by_level.choice)
+    assert [a.prediction for a in system.predict(x, n=2000)] == [1, 1, 1, 0]
+    open_level = torch.tensor([[border + 0.01, 0.01, 0.0]])  # sure of a majority, not of τ; and expert 1 is not sure
+    assert system.predict(open_level, n=2000)[0].abstained and system.certify(open_level, n=2000)[0].abstained
+
+
+@pytest.mark.parametrize(
+    "rule", [{"tau": 0.5, "veto": 0.2}, {"tau": 0.7, "veto": 0.2}, {"tau": 0.6, "veto": 0.4}], ids=str
+)
+def test_with_two_classes_the_largest_way_is_all_that_can_be_shown(rule: dict[str, float]) -> None:
+    """Both experts look in one direction: along it the answer changes where the table's largest radius ends."""
+    t0, t1 = 0.5 * normal.ppf(rule["tau"]), -0.2 * normal.ppf(rule["veto"])
+    for u, v in np.random.default_rng(1).uniform(-0.2, 1.0, (50, 2)):
+        ways = (min(u - t0, v + t1), min(v, u + t0), v - t1)
+        if max(ways) <= 0:
+            continue
+        moves = torch.linspace(0.0, 2.0, 4001, dtype=torch.float64)
+        line = torch.stack([u - moves, v - moves], 1)
+        first = float(moves[answer_at(line, **rule) != 1].min())
+        assert int(answer_at(line[:1], **rule)[0]) == 1 and max(ways) - 1e-9 <= first <= max(ways) + 6e-4
+
+
+def test_four_bounds_share_alpha() -> None:
+    """Each at α/4, whichever way is taken; of the answer of expert 1 both of its bounds are used."""
+    system, n, alpha = cascade(tau=0.7, veto=0.1), 2000, 0.01
+    x = torch.tensor([[0.6, 0.3, 0.0], [0.2, 0.5, 0.0], [0.6, -0.5, 0.0]])
+    above, beside, vetoed = system.certify(x, n=n, alpha=alpha)
+
+    def low(outcome, c):
+        return lower_bound(outcome.evidence.counts[c], n, alpha / 4)
+
+    def high(outcome, c):
+        return upper_bound(outcome.evidence.counts[1 - c], n, alpha / 4)
+
+    assert (above.p_lower, above.p_upper, above.choice.p) == (low(above, 1), None, low(above.choice, 1))
+    assert (beside.p_lower, beside.p_upper, beside.choice.p) == (
+        low(beside, 1),
+        high(beside, 1),
+        high(beside.choice, 1),
+    )
+    assert (vetoed.p_lower, vetoed.p_upper, vetoed.choice.p) == (low(vetoed, 0), high(vetoed, 0), high(vetoed, 0))
+    assert {c.alpha for c in (above, beside, vetoed)} == {alpha}
+    assert [c.evidence.bound for c in (above, beside)] == ["binary", "two-class"]
+    for i, c in enumerate((above, beside)):  # a bound at twice its share of α is refused
+        assert verify(c, system, x[i : i + 1], n=500).stands
+        bolder = replace(c, p_lower=lower_bound(c.evidence.counts[1], n, alpha / 2))
+        failed = [check.name for check in verify(bolder, system, x[i : i + 1], n=500).checks if not check.passed]
+        told = json.loads(json.dumps(bolder.to_dict()))
+        assert failed == ["answer bound"] and "FAIL" in {verdict for verdict, *_ in checker.check(told, Path())}
+
+
+RULES = [{"tau": 0.5}, {"tau": 0.7}, {"tau": 0.5, "veto": 0.2}, {"tau": 0.7, "veto": 0.2}, {"tau": 0.6, "veto": 0.4}]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
 def test_no_radius_is_larger_than_the_truth(rule: dict[str, float]) -> None:
     x = 0.6 * torch.randn(40, 3, generator=torch.Generator().manual_seed(3))
     outcomes = cascade(**rule).certify(x, n=20_000)
@@ -325,9 +448,8 @@ def test_false_claims_of_a_threshold_stay_below_alpha(x1: float) -> None:
     assert sum(not c.abstained for c in made) > tries / 4
 
 
-@pytest.mark.parametrize("veto", [0.0, 0.2])
-def test_a_level_to_json_and_back_and_verified(tmp_path, veto: float) -> None:
-    tau = 0.5 if veto else TAU
+@pytest.mark.parametrize(("tau", "veto"), [(TAU, 0.0), (0.5, 0.2), (0.7, 0.2)])
+def test_a_level_to_json_and_back_and_verified(tmp_path, tau: float, veto: float) -> None:
     system, x = cascade(tau=tau, veto=veto), torch.tensor([[0.9, 0.4, 0.0], [0.1, -0.7, 0.0]])
     for i, c in enumerate(system.certify(x, n=2000)):
         record = json.loads(json.dumps(c.to_dict(tmp_path)))
@@ -336,7 +458,7 @@ def test_a_level_to_json_and_back_and_verified(tmp_path, veto: float) -> None:
         one = x[i : i + 1]
         verdict = verify(again, system, one, n=2000)
         assert verdict.stands and verdict.confirms == "pipeline"
-        other = cascade(tau=0.5, veto=0.3) if veto else cascade(tau=0.7)
+        other = cascade(tau=tau, veto=0.3) if veto else cascade(tau=0.7)
         failed = [check.name for check in verify(again, other, one, n=2000).checks if not check.passed]
         assert "choice threshold" in failed or (veto and c.choice.of == 0)
         larger = replace(again, choice=replace(c.choice, p=(c.choice.p + c.choice.above) / 2))
@@ -363,6 +485,64 @@ def test_a_claim_about_a_threshold_alone_does_not_stand_where_there_is_a_veto() 
     assert made.choice.above and made.choice.of == 0
     failed = [c.name for c in verify(made, cascade(tau=0.5, veto=0.2), x, n=2000).checks if not c.passed]
     assert failed == ["choice threshold"]
+
+
+def test_where_a_veto_allows_it_expert_0_must_keep_more_than_the_level() -> None:
+    """An answer that only leads, or has half, within its radius is no claim about τ; nor is one for another τ."""
+    x = torch.tensor([[0.6, 0.3, 0.0]])
+    system = cascade(tau=0.7, veto=0.1)
+    (made,), (half,) = (cascade(tau=tau, veto=0.1).certify(x, n=2000) for tau in (0.7, 0.5))
+    assert half.answer.radius > 1.5 * made.answer.radius and half.choice.floor == 0.5 and made.choice.floor == 0.7
+
+    def failed(certificate, router) -> list[str]:
+        return [check.name for check in verify(certificate, router, x, n=2000).checks if not check.passed]
+
+    assert failed(made, system) == failed(half, cascade(tau=0.5, veto=0.1)) == []
+    assert failed(half, system) == ["choice threshold"]  # an honest certificate of another rule
+    assert "choice threshold" in failed(made, cascade(tau=0.6, veto=0.1))
+    assert "choice threshold" in failed(made, cascade(tau=0.5, veto=0.1))
+    forged = replace(half, choice=replace(half.choice, floor=0.7))
+    assert failed(forged, system) == ["answer floor"] and verify(forged, system, x, n=2000).confirms is None
+    record = json.loads(json.dumps(forged.to_dict()))
+    assert "FAIL" in {verdict for verdict, *_ in checker.check(record, Path())}
+    assert {verdict for verdict, *_ in checker.check(json.loads(json.dumps(made.to_dict())), Path())} == {"ok"}
+    with pytest.raises(InvalidInput, match=r"has more than 0\.95"):
+        replace(made, choice=replace(made.choice, floor=0.95))
+    for changed in ({"floor": 0.4}, {"floor": 1.0}, {"floor": 0.7, "of": 0}):
+        with pytest.raises(InvalidInput, match="floor"):
+            replace(made.choice, **changed)
+        other = {**record, "choice": {**record["choice"], **changed}}
+        assert {verdict for verdict, *_ in checker.check(other, Path())} - {"ok"}
+    (answer,) = system.predict(x, n=2000)
+    told = json.loads(json.dumps(answer.to_dict()))
+    assert {verdict for verdict, *_ in checker.check(told, Path())} == {"ok"}
+    assert "FAIL" in {verdict for verdict, *_ in checker.check({**told, "p_value": told["p_value"] / 2}, Path())}
+
+
+def test_a_lead_is_no_majority_of_expert_0() -> None:
+    """Three classes: with the bound on the runner-up the region of expert 0 would be larger than where its class has half."""
+    system, x = striped(0.5, 0.1), torch.tensor([[0.0, 0.0]])
+    (made,) = system.certify(x, n=5000)
+    assert made.expert == 0 and made.choice.allows and made.p_upper is None
+    p, rival = made.p_lower, upper_bound(sorted(made.evidence.counts)[-2], 5000, made.evidence.alpha / 2)
+    wide = ucan.Region.sharing(made.answer.region.scale, float(system.experts[0].law.radius(p, 2, 2, rival)), 2, (2,))
+    assert wide.radius > 1.05 * made.answer.region.radius
+    leads = replace(made.answer, p_upper=rival, region=wide, evidence=replace(made.evidence, bound="two-class"))
+    forged = replace(leads, choice=made.choice)
+    failed = [check.name for check in verify(forged, system, x, n=2000).checks if not check.passed]
+    assert failed == ["answer floor"]
+    assert "FAIL" in {verdict for verdict, *_ in checker.check(json.loads(json.dumps(forged.to_dict())), Path())}
+
+
+def test_a_record_without_a_floor_is_read_as_before() -> None:
+    """As it was written before there was τ above 1/2 with a veto; such records are written without one now, too."""
+    x = torch.tensor([[0.6, 0.3, 0.0]])
+    (made,), (new,) = (cascade(tau=tau, veto=0.1).certify(x, n=2000) for tau in (0.5, 0.6))
+    record = json.loads(json.dumps(made.to_dict()))
+    assert "floor" not in record["choice"] and from_dict(record).choice.floor == 0.5
+    told = json.loads(json.dumps(new.to_dict()))
+    assert told["choice"]["floor"] == 0.6 and from_dict(told).choice.floor == 0.6
+    assert from_dict(told).radius == new.radius == told["radius"]
 
 
 def test_verify_refuses_what_a_level_cannot_be_compared_with() -> None:
@@ -415,6 +595,23 @@ def test_a_level_of_stated_noise_confirms_no_pipeline() -> None:
     assert verdict.stands and verdict.confirms is None and verdict.about == STATED
 
 
+def test_the_auditor_attacks_a_floor_and_not_only_a_majority(tmp_path) -> None:
+    """Half-spaces: the answer's class falls to τ at the border of an honest region, and to 1/2 only far outside."""
+    system, x = cascade(tau=0.7, veto=0.2), torch.tensor([[0.6, 0.1, 0.0]])
+    (made,) = system.certify(x, n=20_000)
+    claim, region = of_the_answer(made), made.answer.region
+    assert made.expert == 0 and (claim.of, claim.above, claim.threshold, claim.p) == (0, True, 0.7, made.p_lower)
+    wrong = replace(claim, region=ucan.Region.sharing(region.scale, 1.4 * region.radius, region.norm, region.shape))
+    assert wrong.radius < 0.6  # the class keeps its majority there
+    hard = Budget(steps=15, draws=8, restarts=1, check=1000)
+    for number, (each, broken) in enumerate(((claim, 0), (wrong, 1))):
+        ledger = Ledger(tmp_path / str(number), {})
+        found = audit_all(system.experts[0], [(0, x, each)], ledger, factors=(0.999,), budget=hard)
+        assert summarise(found).covered_breaks == broken
+    (plain,) = cascade(tau=0.5, veto=0.2).certify(x, n=500)
+    assert of_the_answer(plain).prediction == plain.prediction  # a certificate
+
+
 @pytest.mark.parametrize("attack", ["gradient", "black-box"])
 @pytest.mark.parametrize("veto", [0.0, 0.2])
 def test_the_auditor_finds_false_claims_about_a_threshold(tmp_path, attack: str, veto: float) -> None:
@@ -443,7 +640,6 @@ def test_what_a_threshold_refuses() -> None:
     for make, words in (
         (lambda: ucan.Threshold(wide, 0.4), "at least 0.5"),
         (lambda: ucan.Threshold(wide, 0.5, 0.5), "veto must be"),
-        (lambda: ucan.Threshold(wide, 0.6, 0.1), "with a veto the threshold is 1/2"),
         (lambda: Routed(ucan.Threshold(narrow, 0.6), [wide, narrow]), "the first one is"),
         (lambda: Routed(ucan.Threshold(wide, 0.6), [wide, narrow, narrow]), "two experts"),
         (lambda: system.certify(x, n=200, bound="two-class"), "leave them out"),

@@ -174,7 +174,11 @@ def test_predict_follows_the_choice(here: Path) -> None:
     assert done.accuracy is not None and done.accuracy > 0.5 and len(done.answers) == 20
 
 
-RULES = {"level.toml": "threshold = 0.5\n", "veto.toml": "threshold = 0.5\nveto = 0.2\n"}
+RULES = {
+    "level.toml": "threshold = 0.5\n",
+    "veto.toml": "threshold = 0.5\nveto = 0.2\n",
+    "both.toml": "threshold = 0.55\nveto = 0.2\n",
+}
 
 
 def ruled(here: Path, name: str) -> str:
@@ -202,8 +206,9 @@ def test_a_threshold_in_the_file(here: Path, tmp_path: Path, name: str) -> None:
     assert predict(PredictJob(model=name, data="digits", skip=40, most=8, n=500)).abstained < 8
 
 
-def test_the_checker_finds_changed_claims_about_a_threshold(here: Path, tmp_path: Path) -> None:
-    certify(job(model=ruled(here, "veto.toml"), most=16, n=400), tmp_path / "run")
+@pytest.mark.parametrize("name", ["veto.toml", "both.toml"])
+def test_the_checker_finds_changed_claims_about_a_threshold(here: Path, tmp_path: Path, name: str) -> None:
+    certify(job(model=ruled(here, name), most=16, n=400), tmp_path / "run")
     seen = set()
     for path in sorted((tmp_path / "run" / "certificates").glob("*.json")):
         record = json.loads(path.read_text())

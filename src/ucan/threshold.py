@@ -33,7 +33,7 @@ class Threshold:
 
     g: expert 0 itself, with the wide noise.
     threshold: τ, at least 1/2 and below 1, so that one class at most has more.
-    veto: ν, 0 or more and below 1/2; 0: expert 1 has none. With a veto τ is 1/2.
+    veto: ν, 0 or more and below 1/2; 0: expert 1 has none.
 
     What is certified is the router's answer, not which expert gives it (docs/router.md): class c is answered where expert 0
     surely answers it, and where expert 1 surely answers it and expert 0 surely answers no *other* class.
@@ -48,8 +48,6 @@ class Threshold:
             value = getattr(self, name)
             if isinstance(value, bool) or not (isinstance(value, int | float) and low <= value < high):
                 raise InvalidInput(f"{name} must be a number of at least {low:g} and below {high:g}, got {value!r}.")
-        if self.veto and self.threshold != HALF:
-            raise InvalidInput(f"with a veto the threshold is 1/2, got {self.threshold!r}: leave one of them out.")
 
     def check(self, experts: Sequence[SmoothedClassifier]) -> None:
         """Refuse experts that this rule says nothing about."""
@@ -62,6 +60,10 @@ class Threshold:
     def level_of(self, number: int) -> float:
         """The threshold that the probabilities of this expert are held against."""
         return (self.threshold, self.veto)[number]
+
+    def floor_of(self, level: Level) -> float:
+        """What the class must have under expert 0's noise beside such a level: τ where the level is about the veto."""
+        return self.threshold if level.allows else HALF
 
     def certify_each(
         self, experts: Sequence[SmoothedClassifier], inputs: Sequence[torch.Tensor], plans: Sequence[CertifyPlan]
@@ -76,7 +78,7 @@ class Threshold:
             ways = [
                 made
                 for number, level in self._ways(sides)
-                if isinstance(answer := sides[number].certified(), Certificate)
+                if (answer := sides[number].certified(level.floor)) is not None
                 and (made := replace(answer, choice=level, scope=_scope(sides))).radius > 0
             ]
             yield i, max(ways, key=lambda made: made.radius) if ways else _unsure(sides, plan.norm)
@@ -91,7 +93,7 @@ class Threshold:
             found = (
                 replace(answer, choice=level, scope=_scope(sides))
                 for number, level in self._ways(sides)
-                if (answer := sides[number].predicted()) is not None
+                if (answer := sides[number].predicted(level.floor)) is not None
             )
             yield i, next(found, _unsure(sides, None))
 
@@ -154,19 +156,34 @@ class _Side:
         made = level_at(
             self.g, self.M, self.x, self.evidence("binary"), rule.level_of(self.number), above, c, self.norm
         )
-        return None if made is None else replace(made, of=self.number)
+        if made is None:
+            return None
+        made = replace(made, of=self.number)
+        return replace(made, floor=rule.floor_of(made))
 
-    def certified(self) -> Certificate | Abstention:
-        """The certificate of the class that it names, at half of the level: its level has the other half."""
+    def certified(self, floor: float) -> Certificate | None:
+        """The certificate of the class that it names, by its two bounds; None if nothing is certified.
+
+        Expert 0 answers a class that has more than ``floor``, so its region is where the class keeps that. Expert 1 answers
+        the most probable class: the bound on every other one, which is paid for, makes its region larger.
+        """
         assert isinstance(self.plan, CertifyPlan), "there is a norm to certify in"
-        tau = self.g.arithmetic_error(self.M, self.x)
-        p = level_bound(self.votes.counts, self.top, True, self.plan.n, self.plan.level, tau)
-        return self.g.conclude(self.M, self.x, self.top, p, None, self.evidence("binary"), self.plan)
+        first, tau = self.number == 0, self.g.arithmetic_error(self.M, self.x)
+        p, rival = (
+            level_bound(self.votes.counts, self.top, above, self.plan.n, self.plan.level, tau)
+            for above in (True, False)
+        )
+        evidence = self.evidence("binary" if first else "two-class")
+        made = self.g.conclude(self.M, self.x, self.top, p, None if first else rival, evidence, self.plan)
+        if not isinstance(made, Certificate) or (first and not p > floor):
+            return None
+        region = level_region(self.g, self.M, self.x, p, True, floor, self.plan.norm) if floor > HALF else made.region
+        return None if region is None else replace(made, region=min(made.region, region, key=lambda each: each.radius))
 
-    def predicted(self) -> Prediction | None:
-        """Its class, if that surely has a majority; None if not."""
+    def predicted(self, floor: float) -> Prediction | None:
+        """Its class, if that surely has a majority, and more than ``floor``; None if not."""
         tau = self.g.arithmetic_error(self.M, self.x)
-        p_value = majority_p_value(int(self.votes.counts[self.top]), self.plan.n, 0.5 + tau)
+        p_value = majority_p_value(int(self.votes.counts[self.top]), self.plan.n, floor + tau)
         if p_value > self.plan.level / 2:
             return None
         return Prediction(None, self.M.scope, self.evidence("majority"), prediction=self.top, p_value=p_value)

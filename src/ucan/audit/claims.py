@@ -7,9 +7,19 @@ from typing import Protocol
 import torch
 
 from ucan.certificate import Certificate, Level
+from ucan.certificate.level import HALF
 
 # A certificate, or what a router claims of a probability.
 Claim = Certificate | Level
+
+
+def of_the_answer(certificate: Certificate) -> Claim:
+    """What the answer of a router's certificate must keep: the lead, or more than the floor that the choice states."""
+    answer, choice = certificate.answer, certificate.choice
+    if not isinstance(choice, Level) or choice.floor == HALF:
+        return answer
+    own = (answer.norm, answer.scope, answer.evidence, choice.floor, True, answer.prediction, answer.p_lower)
+    return Level(*own, answer.region)
 
 
 class Sized(Protocol):

@@ -70,6 +70,10 @@ class Certificate(Outcome):
         """Cut the region to where the choice holds, too; both must be about one budget, or about none."""
         if getattr(choice, "region", None) is None:
             raise InvalidInput("the choice of a certificate must be certified as well: a prediction has no region.")
+        if getattr(choice, "allows", False) and not self.p_lower > choice.floor:
+            raise InvalidInput(
+                f"the choice says that the answer has more than {choice.floor:g}, and p is {self.p_lower}."
+            )
         mine, other = self.budget, choice.budget
         if mine is not other and (mine is None or other is None or mine.key != other.key):
             raise InvalidInput("a choice and its answer are certified for the same budget, or both without one.")

@@ -47,6 +47,7 @@ def from_dict(
         region = region_from_json(record["region"], where)
         if record["kind"] == "level":
             told = {name: record[name] for name in ("threshold", "above", "top", "p", "of")}
+            told |= {"floor": record["floor"]} if "floor" in record else {}  # not before there was τ with a veto
             level = Level(**shared, **told, region=region)
             _check_sizes(level, record, ("radius",))
             return level

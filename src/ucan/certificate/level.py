@@ -12,6 +12,8 @@ from ucan.choices import norm_to_json
 from ucan.errors import InvalidInput
 from ucan.region import Region
 
+HALF = 0.5
+
 
 @dataclass(frozen=True, eq=False)
 class Level(Outcome):
@@ -20,6 +22,9 @@ class Level(Outcome):
     ``above``: it has more, and ``p`` is a lower bound on its probability at the input. Otherwise no *other* class has more, and
     ``p`` is an upper bound on all of them. The probabilities are those of expert ``of`` of a router (``ucan.Threshold``). Both
     sides are bounded, each at α/2, and one of them is claimed.
+
+    ``floor``: where expert 0 answers by a claim about expert 1's veto (``allows``), its class has more than this under its own
+    noise, τ of the rule, on the whole region of the answer. 1/2 otherwise.
     """
 
     threshold: float
@@ -28,6 +33,7 @@ class Level(Outcome):
     p: float
     region: Region
     of: int = 0
+    floor: float = HALF
     budget: ClassVar[None] = None
     budget_factor: ClassVar[None] = None
 
@@ -38,6 +44,14 @@ class Level(Outcome):
             raise InvalidInput("a level's p must be on its side of the threshold, which is above 0 and below 1.")
         if type(self.top) is not int or not 0 <= self.top < len(self.evidence.counts) or self.of not in (0, 1):
             raise InvalidInput("a level is about one of the classes, and about the first expert or the second.")
+        check_number("a level's floor", self.floor, 1.0)
+        if not HALF <= self.floor < 1 or (self.floor > HALF and not self.allows):
+            raise InvalidInput("a level's floor is 1/2, or where a veto is not used at least that and below 1.")
+
+    @property
+    def allows(self) -> bool:
+        """Whether the claim is that expert 1 does not use its veto, so that expert 0 answers."""
+        return self.above and self.of == 1
 
     @property
     def chosen(self) -> int:
@@ -57,7 +71,8 @@ class Level(Outcome):
     def __str__(self) -> str:
         """The claim in one line."""
         side = f"class {self.top} above" if self.above else f"no class but {self.top} above"
-        return f"{side} {self.threshold:g} for expert {self.of} ({self._claim})"
+        also = f" and above {self.floor:g} for expert 0" if self.floor > HALF else ""
+        return f"{side} {self.threshold:g} for expert {self.of}{also} ({self._claim})"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values."""
@@ -68,6 +83,7 @@ class Level(Outcome):
             "above": self.above,
             "top": self.top,
             "of": self.of,
+            **({"floor": self.floor} if self.floor > HALF else {}),
             "p": self.p,
             "radius": self.radius,
             "norm": norm_to_json(self.norm),

@@ -12,7 +12,7 @@ import torch
 
 from ucan.arithmetic import step_of
 from ucan.audit import FACTORS, Attempt, Budget, Ledger, Summary, audit_all, modes_of, summarise
-from ucan.audit.claims import Claim
+from ucan.audit.claims import Claim, of_the_answer
 from ucan.audit.images import save_images
 from ucan.certificate import Certificate
 from ucan.data import Labelled
@@ -161,7 +161,7 @@ def _targets(g: Deployed, run: Run, dataset: Labelled, chosen: list[int]) -> Ite
         for k, expert in enumerate(g.experts):
             yield _Target(expert, [(idx, c.choice) for idx, c in whole if c.choice.of == k], PARTS[0], alpha)
     for k, expert in enumerate(g.experts):
-        yield _Target(expert, [(idx, c.answer) for idx, c in whole if c.expert == k], PARTS[1], alpha)
+        yield _Target(expert, [(idx, of_the_answer(c)) for idx, c in whole if c.expert == k], PARTS[1], alpha)
 
 
 def _kinds(g: Deployed) -> tuple[str, ...]:

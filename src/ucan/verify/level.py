@@ -28,8 +28,9 @@ def verify_level(
     tau = g.arithmetic_error(held, x)
     scope, _ = scope_check(like, g, x, None)
     mine = rule.level_of(level.of)
-    # Where expert 1 has a veto, that expert 0 is above its threshold says too little.
+    # Where expert 1 has a veto, that expert 0 is above its threshold says too little; and beside the veto there is τ.
     asked = mine == level.threshold and (not level.above or level.of == (1 if rule.veto else 0))
+    asked = asked and level.floor == rule.floor_of(level)
     checks: tuple[Check, ...] = (
         scope,
         *same_checks(like, g, x),
@@ -41,6 +42,21 @@ def verify_level(
         votes = g.votes(x, n, seed, "verify", claimed_precision(like, g, x))
         checks = (*checks, _votes_check(level, votes, n, alpha, tau))
     return concluded(checks, like, g, x, n, alpha)
+
+
+def floor_check(answer: Certificate, level: Level, g: SmoothedClassifier, x: torch.Tensor) -> tuple[Check, ...]:
+    """Whether expert 0's class keeps more than the level's floor where it answers; no check where a level says that itself.
+
+    That its class leads is too little: the rule asks for more than τ, which is at least 1/2.
+    """
+    if not level.allows:
+        return ()
+    x = x.to(g.f.device or x.device)
+    norm = 2 if answer.norm is None else answer.norm
+    most = level_region(g, g.M.at(x), x, answer.p_lower, True, level.floor, norm)
+    fits = most is not None and answer.region.radius <= most.radius * SLACK and answer.region.norm == most.norm
+    shown = f"that class {level.top} has more than {level.floor:g} within {floor_significant(answer.region.radius)}"
+    return (Check.worded("answer floor", shown, fits, FOLLOWS, f"from p = {floor_digits(answer.p_lower, 6)}"),)
 
 
 def _bound_check(level: Level, tau: float) -> Check:

@@ -12,7 +12,7 @@ from ucan.rounding import floor_significant
 from ucan.routed import Routed
 from ucan.threshold import Threshold
 from ucan.verify.classifier import verify_classifier
-from ucan.verify.level import verify_level
+from ucan.verify.level import floor_check, verify_level
 from ucan.verify.verdict import DEPLOYED, IS, SLACK, STATED, Check, Verdict
 
 
@@ -33,7 +33,8 @@ def verify_router(
             f"the certificate's choice is by {by}, and that of the router is not: give the router that it was issued for."
         )
     answer = certificate.answer
-    if isinstance(choice, Level):  # two bounds on each expert share its level, and the answer is one of them
+    # Two bounds on each expert share its level, and the answer is one of them; by the two-class bound it is both.
+    if isinstance(choice, Level) and answer.evidence.bound != "two-class":
         answer = replace(answer, evidence=replace(answer.evidence, alpha=answer.evidence.alpha / 2))
     parts = {
         "choice": verify_level(choice, rule, g.experts[choice.of], x, n, alpha / 2, seed)
@@ -44,6 +45,8 @@ def verify_router(
     checks = tuple(
         replace(check, name=f"{part} {check.name}") for part, verdict in parts.items() for check in verdict.checks
     )
+    if isinstance(choice, Level):
+        checks = (*checks, *floor_check(answer, choice, g.experts[0], x))
     smaller = min(choice.radius, answer.radius)
     size = Check.worded(
         "radius",
@@ -52,7 +55,9 @@ def verify_router(
         IS,
         f"at most the smaller of the two ({floor_significant(smaller)})",
     )
-    confirmed = all(verdict.confirms is not None for verdict in parts.values()) and size.passed
+    confirmed = all(verdict.confirms is not None for verdict in parts.values()) and all(
+        c.passed for c in (*checks, size)
+    )
     votes = sum(verdict.n for verdict in parts.values())
     about = STATED if any(verdict.about == STATED for verdict in parts.values()) else DEPLOYED
     tested = all(verdict.tested for verdict in parts.values())
