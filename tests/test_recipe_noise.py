@@ -33,7 +33,7 @@ SMALL = {
 }
 MORE = {"powerlaw": {"a": 90.0}, "general-normal": {"beta": 3.0}}
 ANY_LAW = {"augmentation", "consistency", "stability", "smoothadv", "smoothmix", "drt", "denoise"}
-NOT_TRAINED = {"data-dependent", "ancer", "rancer"}  # they are computed from a classifier that is there
+NOT_TRAINED = {"sample-wise", "data-dependent", "ancer", "rancer"}  # they are computed from a classifier that is there
 ONE_LAW = {"composed": "gaussian", "input-dependent": "gaussian", "splitting": "uniform"}
 DIGITS = data.load("digits", "train").subset(torch.arange(16))
 

@@ -456,7 +456,8 @@ def test_the_authors_presets_train(tmp_path, name):
 
 def test_the_page_on_training_has_every_setting_with_its_default():
     page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.MULTILINE))
+    (table,) = (part for part in page.split("\n\n") if "| `epochs` |" in part)
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.MULTILINE))
     shown = {
         name: None if text == "none" else tomllib.loads(f"v = {text.strip('`')}")["v"] for name, text in rows.items()
     }
