@@ -61,22 +61,19 @@ def places(folder: Path, data: str, norm: float = 2.0, levels: Sequence[float] =
 
 def holds(folder: Path) -> list[str]:
     """The table of what holds: a line for each radius; of each data set one network of ours beside the others' best."""
-    head = [
-        "ℓ2 radius",
-        *(cell for title in TITLES.values() for cell in (f"**{title}**", "run", "others' best", "ahead by")),
-    ]
-    lines = ["| " + " | ".join(head) + " |", "|--:|" + "--:|---|---|--:|" * len(TITLES)]
+    head = ["ℓ2 radius", *(cell for title in TITLES.values() for cell in (f"**{title}, ours**", "others", "ahead by"))]
+    lines = ["| " + " | ".join(head) + " |", "|--:|" + "--:|--:|--:|" * len(TITLES)]
     for beside in zip(*(places(folder, data) for data in TITLES), strict=True):
-        cells = [cell for place in beside for cell in _cells(place)]
+        cells = [cell for place in beside for cell in _numbers(place)]
         lines.append(f"| {beside[0].level:g} | {' | '.join(cells)} |")
     return lines
 
 
-def _cells(place: Place) -> list[str]:
-    theirs = "–" if place.others is None else f"{place.others.share(place.level)} ({place.others.name})"
-    if place.one is None:
-        return [MISSING, "–", theirs, "–"]
-    return [f"**{place.one.share(place.level)}**", _run(place.one), theirs, _points(place.ahead)]
+def _numbers(place: Place) -> list[str]:
+    """Ours, theirs and the difference."""
+    ours = MISSING if place.one is None else f"**{place.one.share(place.level)}**"
+    theirs = None if place.others is None else place.others.share(place.level)
+    return [ours, theirs or "–", _points(place.ahead)]
 
 
 def _run(one: Entry) -> str:
@@ -90,18 +87,8 @@ def _points(ahead: float | None) -> str:
 
 def behind_them(folder: Path) -> list[str]:
     """The runs that the table names, and those of several networks: what each row must say about itself."""
-    head = [
-        "run",
-        "certified at",
-        "networks",
-        "mirrored",
-        "scope",
-        "pictures, n ≤",
-        "undecided",
-        "attacked / broken",
-        "made",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "|---|---|--:|---|---|--:|--:|--:|---|"]
+    head = ["run", "networks", "certified at", "scope", "pictures, n ≤", "undecided", "attacked / broken", "made"]
+    lines = ["| " + " | ".join(head) + " |", "|---|--:|---|---|--:|--:|--:|---|"]
     shown: dict[str, tuple[Entry, list[str]]] = {}
     for data in TITLES:
         for kind in ("one", "several"):
@@ -114,8 +101,8 @@ def behind_them(folder: Path) -> list[str]:
         record = json.loads((folder / str(one.source).removeprefix("experiments/recorded/")).read_text())
         audit = "–" if one.audit.certificates is None else f"{one.audit.certificates} / {one.audit.broken}"
         cells = [
-            name, ", ".join(at), str(one.claim.networks), "yes" if record.get("mirrored") else "no", f"`{one.claim.scope}`",
-            f"{one.claim.inputs:,}, {one.claim.n:,}", str(undecided(record)["inputs"]), audit,
+            f"{name}{', mirrored' if record.get('mirrored') else ''}", str(one.claim.networks), ", ".join(at),
+            f"`{one.claim.scope}`", f"{one.claim.inputs:,}, {one.claim.n:,}", str(undecided(record)["inputs"]), audit,
             _made(one.made.date, one.made.hardware),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
@@ -128,11 +115,14 @@ NORMS = ((math.inf, "ℓ∞", BOXES), (1.0, "ℓ1", LENGTHS[1:]))
 
 def other_norms(folder: Path) -> list[str]:
     """CIFAR-10 against ℓ∞ and ℓ1: ours beside the others' best released file."""
-    lines = ["| CIFAR-10 | **ours** | run | others' best | ahead by |", "|---|--:|---|---|--:|"]
+    lines = ["| CIFAR-10 | **ours** | run | others' best | ahead by | their file |", "|---|--:|---|--:|--:|---|"]
     for norm, name, levels in NORMS:
         for place in places(folder, "cifar10", norm, levels):
             level = f"{place.level * 255:g}/255" if norm == math.inf else f"{place.level:g}"
-            lines.append(f"| {name}, {level} | {' | '.join(_cells(place))} |")
+            theirs = "–" if place.others is None else place.others.name
+            ours, *beside = _numbers(place)
+            run = "–" if place.one is None else _run(place.one)
+            lines.append(f"| {name}, {level} | {ours} | {run} | {' | '.join(beside)} | {theirs} |")
     return lines
 
 

@@ -486,8 +486,8 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     assert lines["| 1"].startswith("| 1 | **1.0** | behind | ")  # of one network: four are not shown here
     assert lines["| 0.5"].startswith("| 0.5 | not measured yet | – | ")
     runs = {line.split(" | ")[0]: line for line in results_front.behind_them(tmp_path)}
-    told = "| ahead | 0: 100.0, 0.25: 90.0 | 1 | no | `pipeline` | 10,000, 100,000 | 0 | – | 2026-01-31, H |"
-    assert runs["| ahead"] == told and runs["| several"].startswith("| several | 1: 99.9 | 4 | no |")
+    told = "| ahead | 1 | 0: 100.0, 0.25: 90.0 | `pipeline` | 10,000, 100,000 | 0 | – | 2026-01-31, H |"
+    assert runs["| ahead"] == told and runs["| several"].startswith("| several | 4 | 1: 99.9 |")
     assert len(runs) == 2 + 3  # that of a part of the test set is not there
 
 
