@@ -156,6 +156,8 @@ def tried(recorded: Recorded) -> list[str]:
 def unattacked(recorded: Recorded) -> list[str]:
     """The rows of scope pipeline that no audit has attacked."""
     held = [name for name, row in recorded.rows.items() if row.scope == "pipeline"]
+    counted = (json.loads(path.read_text()) for path in sorted(recorded.folder.glob("splitting-*.json")))
+    held += [found["row"] for found in counted if found["inputs"] == TEST_SET]
     return [name for name in held if not recorded.json(f"audits/{name}.json")]
 
 

@@ -123,7 +123,7 @@ def imagenet(recorded: Recorded, paper: dict[str, Any], bench: Any) -> list[str]
     lines += [
         "| seconds a certificate, ResNet-50, n = 100,000, certification-wise "
         f"| {times['certify_seconds']} (four V100) | {own} ({where}) |",
-        f"| … isotropic | {times['certify_isotropic_seconds']} | {plain} |",
+        f"| … isotropic | {times['certify_isotropic_seconds']} | {plain} (on 15 November; faster since, [speed](speed.md)) |",
         "| training a certification-wise generator, 200 epochs "
         f"| {times['train_generator_minutes']} min (one H100; data set not stated) | {generator_minutes(recorded)} |",
         f"| … at 224 px | – | {trained} |",

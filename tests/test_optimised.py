@@ -80,9 +80,12 @@ def test_the_best_sigma_of_a_list_is_chosen_by_its_exact_radius() -> None:
     assert float(sigmas[0]) == tried[max(range(len(tried)), key=exact.__getitem__)] and sigmas[1] < sigmas[0]
     (claim,) = ucan.SmoothedClassifier(noise.model, LAW, noise, num_classes=2).certify(x[:1], n=2000)
     assert claim.scope == "frozen"
-    for sigmas, votes in (((), 10), ((0.5, -1.0), 10), ((1.0,), 0)):
+    wrong: list[tuple[Any, int]] = [((), 10), ((0.5, -1.0), 10), ((1.0,), 0), (0.5, 10), (["a"], 10), ([True], 10)]
+    for sigmas, votes in wrong:
         with pytest.raises(InvalidInput, match="must be"):
             SampleWise(curved(), LAW, sigmas, votes)
+    with pytest.raises(ModelError, match="logits"):
+        SampleWise(nn.Sequential(nn.Flatten(0)), LAW)(x)
 
 
 def test_ancer_never_below_its_start_and_larger_where_nothing_is_looked_at() -> None:

@@ -472,6 +472,7 @@ BAD = {
     "unknown optimiser": ({"optimiser": "lion"}, "optimiser"),
     "unknown schedule": ({"schedule": "step"}, "schedule"),
     "steps without drops": ({"schedule": "steps"}, "lr_drops = "),
+    "steps with no drop": ({"schedule": "steps", "lr_drops": []}, "lr_drops = "),
     "drops without steps": ({"lr_drops": [3]}, "lr_drops = "),
     "drops that are no list": ({"schedule": "steps", "lr_drops": 30}, "lr_drops must be a list"),
     "drops that fall": ({"schedule": "steps", "lr_drops": [60, 30]}, "rising"),

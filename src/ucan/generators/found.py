@@ -85,10 +85,19 @@ class Found(Generator, abc.ABC):
         """
         worth = []
         for sigma in way:
-            answers = self.model(copies(sigma, votes)).argmax(-1)
+            answers = self._answers(copies(sigma, votes))
             hits = int(answers.bincount().max() if label is None else (answers == label).sum())
             worth.append(float(size(sigma)) * float(special.ndtri(lower_bound(hits, votes, COMPARED))))
         return way[max(range(len(way)), key=worth.__getitem__)].detach()
+
+    def _answers(self, copies: torch.Tensor) -> torch.Tensor:
+        """The class that the network answers with at each copy."""
+        logits: torch.Tensor = self.model(copies)
+        if logits.ndim != 2:
+            raise ModelError(
+                f"optimised noise needs logits (n, classes) of the network, and it answers {tuple(logits.shape)}."
+            )
+        return logits.argmax(-1)
 
     def _copies(self, x: torch.Tensor, rng: torch.Generator, sigma: torch.Tensor, count: int) -> torch.Tensor:
         """Noisy copies (count, *event) of one input (1, *event) with these scales."""
@@ -113,7 +122,7 @@ class SampleWise(Found):
         self, model: Any, law: Law, sigmas: Sequence[float] = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0), votes: int = 1000
     ) -> None:
         super().__init__(model, law)
-        if not sigmas or not all(math.isfinite(s) and s > 0 for s in sigmas):
+        if not isinstance(sigmas, list | tuple) or not sigmas or not all(_positive(s) for s in sigmas):
             raise InvalidInput(f"sigmas must be a list of numbers above 0, got {sigmas!r}.")
         if isinstance(votes, bool) or not isinstance(votes, int) or votes < 1:
             raise InvalidInput(f"votes must be a whole number of at least 1, got {votes!r}.")
@@ -125,8 +134,12 @@ class SampleWise(Found):
         copies = functools.partial(self._copies, inner, source_of(x))
         own, *tried = (torch.full((1,) * x.ndim, sigma, device=x.device) for sigma in (1.0, *self.sigmas))
         with torch.no_grad():
-            label = int(self.model(copies(own, self.votes)).argmax(-1).bincount().argmax())
+            label = int(self._answers(copies(own, self.votes)).bincount().argmax())
         return self._best(copies, tried, torch.amin, self.votes, label)
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def check_gaussian(law: Law) -> None:

@@ -85,12 +85,12 @@ class TrainSettings:
 
     def _check_drops(self) -> None:
         drops = self.lr_drops
-        if (self.schedule == "steps") != (drops is not None):
+        if (self.schedule == "steps") != bool(drops):
             raise InvalidInput(
                 'schedule = "steps" and lr_drops belong together: after how many epochs the learning rate falls to a tenth, '
-                "such as lr_drops = [50, 100]."
+                "such as lr_drops = [50, 100]; with another schedule lr_drops = []."
             )
-        if drops is None:
+        if not drops:
             return
         whole = all(isinstance(each, int) and not isinstance(each, bool) for each in drops)
         if not whole or any(after <= before for before, after in pairwise([0, *drops])):

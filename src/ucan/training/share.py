@@ -88,11 +88,13 @@ class Leaving:
 
     def __init__(self) -> None:
         self._trainers: WeakSet[Any] = WeakSet()
+        self._expected = False
 
     def expect(self, trainer: Any) -> None:
         """Leave in order, also if this Trainer is still there then."""
-        if not self._trainers:
+        if not self._expected:
             atexit.register(self.leave)
+        self._expected = True
         self._trainers.add(trainer)
 
     def leave(self) -> None:
