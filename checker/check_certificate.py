@@ -159,6 +159,20 @@ def at_least(k: int, n: int, alpha: float) -> float:
     return 0.0 if k == 0 else turning_point(lambda p: bool(stats.binom.sf(k - 1, n, p) <= alpha), 0.0, 1.0)
 
 
+def parted(k: int, other: int, n: int) -> float:
+    """The smallest α at which a lower bound from k of n votes is above an upper one from fewer, each at α/2.
+
+    A level at which they part is found where one tail, which rises with p, meets the other, which falls: at any p the
+    smaller of the two is not above it.
+    """
+
+    def tails(p: float) -> tuple[float, float]:
+        return float(stats.binom.sf(k - 1, n, p)), float(stats.binom.cdf(other, n, p))
+
+    met = turning_point(lambda p: tails(p)[0] <= tails(p)[1], 0.0, 1.0)
+    return min(1.0, 2 * min(tails(met)))
+
+
 def at_most_net(lost: int, gained: int, n: int, alpha: float) -> float:
     """The mean, at least 0, from which on every value is rejected by one who bets that less is lost, net of gains.
 
@@ -1022,6 +1036,11 @@ class Claim:
             least = 0.0 if hits > sorted(self.counts)[-2] else 1.0
         elif self.bound in ("sequential", "paired", "joint"):  # of an answer that a registry took from a certificate
             least = self.level if self.allowed(whole(self.record, "prediction")) > 0.5 else 1.0
+        elif self.bound == "two-class" and (choice := self.record.get("choice")) is not None:
+            if field(choice, "kind") == "level" and field(choice, "above") is not False:
+                raise Wrong("an answer of expert 0 has more than its floor, and two bounds show a lead alone")
+            most = max((c for i, c in enumerate(self.counts) if i != self.record["prediction"]), default=0)
+            least = parted(hits, most, self.n)
         elif self.bound in FIXED:
             least = float(stats.binom.sf(hits - 1, self.n, 0.5))
         else:

@@ -14,16 +14,18 @@ from scipy.stats import norm as normal
 from torch import nn
 
 import ucan
+import ucan.threshold as threshold
 from test_checker import checker
 from ucan.audit import Budget, Ledger, audit_all, summarise
 from ucan.audit.claims import of_the_answer
-from ucan.bounds import lower_bound, upper_bound
+from ucan.bounds import lower_bound, two_bounds_p_value, upper_bound
 from ucan.certificate import from_dict, load_json, save_json
 from ucan.errors import InvalidInput
 from ucan.region import Intersection
 from ucan.routed import Routed
 from ucan.threshold import crossing, level_bound
 from ucan.verify import STATED, Stated, noise_of, verify
+from ucan.verify.level import verify_level
 
 
 def halfspace(direction: list[float], offset: float = 0.0) -> nn.Module:
@@ -294,6 +296,102 @@ def test_three_classes_never_above_the_truth(tau: float, veto: float) -> None:
     assert len(made) > 40 and {c.expert for _, c in made} == {0, 1}
     without = [c for _, c in made if c.expert == 1 and c.p_lower <= 0.5]
     assert without and all(c.p_upper < c.p_lower for c in without)  # expert 1 leads without a majority
+
+
+@pytest.mark.parametrize(("tau", "veto"), [(0.5, 0.0), (0.5, 0.15), (0.6, 0.0), (0.6, 0.15), (0.55, 0.3)])
+def test_predict_answers_where_the_same_votes_certify(monkeypatch, tau: float, veto: float) -> None:
+    """Expert 1 needs no majority: its class is above every other by two bounds, and the record can be checked."""
+    x = torch.tensor([0.7, 0.25]) * torch.randn(60, 2, generator=torch.Generator().manual_seed(5))
+    system, counted = striped(tau, veto), threshold._counted
+    made = system.certify(x, n0=100, n=20_000)
+    monkeypatch.setattr(
+        threshold, "_counted", lambda *given: counted(*given[:3], {"select": 100, "estimate": given[2][0].n})
+    )
+    answers = system.predict(x, n=20_000)
+    assert [a.prediction for a in answers] == [c.prediction for c in made]
+    for one, a in zip(x, answers, strict=True):
+        assert a.abstained or a.prediction == int(striped_answers(one, tau, veto))
+        told = json.loads(json.dumps(a.to_dict()))
+        assert {verdict for verdict, *_ in checker.check(told, Path())} == {"ok"}
+        assert from_dict(told).to_dict() == a.to_dict()
+    narrow = [a for a in answers if a.expert == 1]
+    without = [a for a in narrow if lower_bound(a.evidence.counts[a.prediction], 20_000, 0.001 / 4) <= 0.5]
+    assert {a.evidence.bound for a in narrow} <= {"two-class"} and (without or tau == 0.5)
+    assert all(a.p_value <= a.evidence.alpha == 0.0005 and a.alpha == 0.001 for a in narrow)
+
+
+def test_a_prediction_by_two_bounds_claims_no_more_than_they_show() -> None:
+    system, x = striped(0.6, 0.15), torch.tensor([[0.0, 0.0], [0.45, 0.08]])
+    first, second = system.predict(x, n=20_000)
+    assert (first.expert, second.expert) == (0, 1) and first.evidence.bound == "majority"
+    told = json.loads(json.dumps(second.to_dict()))
+    assert second.prediction == 2 and second.evidence.counts[2] < 10_000  # no majority
+
+    def verdicts(record) -> set[str]:
+        return {verdict for verdict, *_ in checker.check(record, Path())}
+
+    assert verdicts(told) == {"ok"}
+    assert "FAIL" in verdicts({**told, "p_value": told["p_value"] / 2})
+    assert "FAIL" in verdicts({**told, "p_value": 2 * second.evidence.alpha})
+    assert "FAIL" in verdicts({**told, "evidence": {**told["evidence"], "bound": "majority"}})
+    other = json.loads(json.dumps(first.to_dict()))  # expert 0 must have more than τ: a lead is too little
+    assert verdicts(other) == {"ok"}
+    assert "FAIL" in verdicts({**other, "evidence": {**other["evidence"], "bound": "two-class"}, "p_value": 1e-4})
+
+
+@pytest.mark.parametrize("p", [(0.4, 0.4, 0.2), (1 / 3,) * 3, (0.5, 0.5), (0.05, 0.05, 0.9), (0.3, 0.35, 0.35)])
+def test_a_class_that_does_not_lead_is_rarely_above_the_others_by_two_bounds(p: tuple[float, ...]) -> None:
+    n, tries = 80, 4000
+    counts = np.random.default_rng(0).multinomial(n, p, size=tries)
+    values = np.array([two_bounds_p_value(int(row[0]), int(max(row[1:])), n) for row in counts])
+    for alpha in (0.01, 0.05, 0.2):
+        assert (values <= alpha).sum() <= tries * alpha + 3 * math.sqrt(tries * alpha)
+
+
+def test_false_answers_of_a_threshold_stay_below_alpha() -> None:
+    """Classes 0 and 2 are almost equally likely for expert 1, and expert 0 is not sure: about half of all guesses are wrong."""
+    alpha, tries, system, x = 0.2, 200, striped(0.8, 0.0), torch.tensor([[0.0, 0.004]])
+    right = int(striped_answers(x[0], 0.8, 0.0))
+    answers = [system.predict(x, n=100, alpha=alpha, seed=seed)[0].prediction for seed in range(tries)]
+    assert right == 2 and sum(a not in (None, right) for a in answers) <= tries * alpha
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.01])
+def test_the_p_value_of_two_bounds_is_the_level_at_which_they_part(tau: float) -> None:
+    for n, hits, others in ((100, 60, 20), (1000, 420, 300), (50, 50, 0), (20_000, 8000, 6000), (30, 12, 1)):
+        p = two_bounds_p_value(hits, others, n, tau)
+        part = [
+            lower_bound(hits, n, level / 2) - tau > upper_bound(others, n, level / 2) + tau
+            for level in (p * (1 - 1e-6), p * (1 + 1e-6))
+        ]
+        assert part == [False, True]
+    assert two_bounds_p_value(10, 30, 100) == two_bounds_p_value(30, 30, 100) == two_bounds_p_value(0, 0, 5) == 1.0
+    assert two_bounds_p_value(10_000_000, 0, 10_000_000) < 1e-300
+
+
+@pytest.mark.parametrize("law", [ucan.Laplace, ucan.Uniform], ids=lambda law: law.__name__)
+@pytest.mark.parametrize(("tau", "veto"), [(0.7, 0.0), (0.7, 0.2)])
+def test_a_threshold_under_a_law_without_an_l2_radius(law: type[ucan.Law], tau: float, veto: float) -> None:
+    """Where no norm is asked for, a level is in the noise's own."""
+    wide, narrow = (
+        ucan.SmoothedClassifier(halfspace(way), law(scale), num_classes=2)
+        for way, scale in (([1.0, 0, 0], 0.5), ([0, 1.0, 0], 0.2))
+    )
+    system = Routed(ucan.Threshold(wide, tau, veto), [wide, narrow])
+    x = torch.tensor([[0.45, 0.15, 0.0], [0.05, 0.15, 0.0], [0.05, -0.15, 0.0]])
+    made, answers = system.certify(x, n=2000, norm=1), system.predict(x, n=2000)
+    assert [c.prediction for c in made] == [a.prediction for a in answers] == [1, 1, 0]
+    assert [c.expert for c in made] == [0, 1, 1]
+    for i, (c, a) in enumerate(zip(made, answers, strict=True)):
+        verdict = verify(c, system, x[i : i + 1], n=2000)
+        assert verdict.stands and verdict.confirms == "pipeline" and c.norm == 1 and a.norm is None
+        assert a.choice.norm is None and a.choice.region.norm == 1
+        for each in (c, a):
+            told = json.loads(json.dumps(each.to_dict()))
+            assert {verdict for verdict, *_ in checker.check(told, Path())} == {"ok"}
+            assert from_dict(told).to_dict() == each.to_dict()
+        stands = verify_level(a.choice, system.selector, system.experts[a.choice.of], x[i : i + 1], 2000, 0.001, None)
+        assert stands.stands
 
 
 def test_a_threshold_against_the_closed_form() -> None:
@@ -642,7 +740,7 @@ def test_what_a_threshold_refuses() -> None:
         (lambda: ucan.Threshold(wide, 0.5, 0.5), "veto must be"),
         (lambda: Routed(ucan.Threshold(narrow, 0.6), [wide, narrow]), "the first one is"),
         (lambda: Routed(ucan.Threshold(wide, 0.6), [wide, narrow, narrow]), "two experts"),
-        (lambda: system.certify(x, n=200, bound="two-class"), "leave them out"),
+        (lambda: system.certify(x, n=200, bound="two-class"), "bounds of its own"),
         (lambda: system.predict(x, n=200, test="top-two"), "leave stop="),
     ):
         with pytest.raises(InvalidInput, match=words):

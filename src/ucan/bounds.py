@@ -138,6 +138,25 @@ def at_most_p_value(k: int, n: int, p: float) -> float:
     return float(special.betaincc(k + 1, n - k, p)) if k < n else 1.0
 
 
+def two_bounds_p_value(n_a: int, n_b: int, n: int, tau: float = 0.0) -> float:
+    """The smallest α at which a lower bound on a class at α/2 is above an upper bound on another at α/2, τ taken from each.
+
+    That is twice the least, over all p, of the larger of P(Bin(n, p + τ) ≥ n_a), which rises with p, and of
+    P(Bin(n, p − τ) ≤ n_b), which falls; what halving finds is not below it. If the class is not the more probable of the two,
+    this is ≤ α with probability at most α. n_b may be the count of the most voted of all other classes, whose bound is one on
+    each of them.
+    """
+
+    def tails(p: float) -> tuple[float, float]:
+        return majority_p_value(n_a, n, min(1.0, p + tau)), at_most_p_value(n_b, n, max(0.0, p - tau))
+
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        rare, few = tails(middle)
+        low, high = (middle, high) if rare <= few else (low, middle)
+    return min(1.0, 2 * min(max(tails(low)), max(tails(high))))
+
+
 # --- many counts at once ---
 
 

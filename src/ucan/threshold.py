@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from ucan.bounds import lower_bound, majority_p_value, upper_bound
+from ucan.bounds import lower_bound, majority_p_value, two_bounds_p_value, upper_bound
 from ucan.certificate import Abstention, Certificate, Level, Prediction, Scope
+from ucan.certificate.level import HALF
 from ucan.engine import Setup
 from ucan.errors import InvalidInput
 from ucan.evidence import Evidence
@@ -20,8 +21,6 @@ from ucan.region import Region
 from ucan.rounding import floor_digits
 from ucan.smoothed import NAMING, SmoothedClassifier, largest_other
 from ucan.votes import Votes
-
-HALF = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +71,7 @@ class Threshold:
         plan = plans[0]
         if plan.stop is not None or plan.bound != "binary" or plan.budget is not None:
             raise InvalidInput(
-                "a threshold is certified by the binary bound, without stop= and budget=: leave them out."
+                "a router by a threshold has bounds of its own, for all of its votes: leave bound=, stop= and budget= out."
             )
         for i, sides in _counted(experts, inputs, plans, {"select": plan.n0, "estimate": plan.n}):
             ways = [
@@ -88,7 +87,9 @@ class Threshold:
     ) -> Iterator[tuple[int, Prediction | Abstention]]:
         """Yield (number, outcome) for inputs (1, *event)."""
         if plans[0].stop or plans[0].test != "majority":
-            raise InvalidInput("a threshold takes all of its votes, by the majority test: leave stop= and test= out.")
+            raise InvalidInput(
+                "a router by a threshold has tests of its own, of all of its votes: leave stop= and test= out."
+            )
         for i, sides in _counted(experts, inputs, plans, {"select": NAMING, "predict": plans[0].n}):
             found = (
                 replace(answer, choice=level, scope=_scope(sides))
@@ -168,25 +169,36 @@ class _Side:
         the most probable class: the bound on every other one, which is paid for, makes its region larger.
         """
         assert isinstance(self.plan, CertifyPlan), "there is a norm to certify in"
-        first, tau = self.number == 0, self.g.arithmetic_error(self.M, self.x)
-        p, rival = (
-            level_bound(self.votes.counts, self.top, above, self.plan.n, self.plan.level, tau)
-            for above in (True, False)
-        )
+        first, p = self.number == 0, self.bounded(True)
         evidence = self.evidence("binary" if first else "two-class")
-        made = self.g.conclude(self.M, self.x, self.top, p, None if first else rival, evidence, self.plan)
+        rival = None if first else self.bounded(False)
+        made = self.g.conclude(self.M, self.x, self.top, p, rival, evidence, self.plan)
         if not isinstance(made, Certificate) or (first and not p > floor):
             return None
         region = level_region(self.g, self.M, self.x, p, True, floor, self.plan.norm) if floor > HALF else made.region
         return None if region is None else replace(made, region=min(made.region, region, key=lambda each: each.radius))
 
     def predicted(self, floor: float) -> Prediction | None:
-        """Its class, if that surely has a majority, and more than ``floor``; None if not."""
-        tau = self.g.arithmetic_error(self.M, self.x)
-        p_value = majority_p_value(int(self.votes.counts[self.top]), self.plan.n, floor + tau)
-        if p_value > self.plan.level / 2:
+        """The class that it names, if it surely answers that; None if not.
+
+        Expert 0's has more than ``floor``. Expert 1's is above every other one by the two bounds of its certificates, and the
+        p-value is the smallest level at which it is.
+        """
+        tau, hits, n = self.g.arithmetic_error(self.M, self.x), int(self.votes.counts[self.top]), self.plan.n
+        if self.number == 0:
+            test, p_value = "majority", majority_p_value(hits, n, floor + tau)
+            sure = p_value <= self.plan.level / 2
+        else:
+            test, p_value = "two-class", two_bounds_p_value(hits, largest_other(self.votes.counts, self.top), n, tau)
+            sure, p_value = self.bounded(True) > self.bounded(False), min(p_value, self.plan.level)
+        if not sure:
             return None
-        return Prediction(None, self.M.scope, self.evidence("majority"), prediction=self.top, p_value=p_value)
+        return Prediction(None, self.M.scope, self.evidence(test), prediction=self.top, p_value=p_value)
+
+    def bounded(self, above: bool) -> float:
+        """A lower bound on its class, or an upper one on every other, at half of the plan's level."""
+        tau = self.g.arithmetic_error(self.M, self.x)
+        return level_bound(self.votes.counts, self.top, above, self.plan.n, self.plan.level, tau)
 
 
 def _counted(
@@ -232,7 +244,7 @@ def level_at(
     p = level_bound(evidence.counts, c, above, evidence.n, evidence.alpha, g.arithmetic_error(M, x))
     if (p > threshold) != above:
         return None
-    region = level_region(g, M, x, p, above, threshold, 2 if norm is None else norm)
+    region = level_region(g, M, x, p, above, threshold, norm)
     return None if region is None else Level(norm, M.scope, evidence, threshold, above, c, p, region)
 
 
@@ -248,10 +260,14 @@ def level_bound(counts: Any, c: int, above: bool, n: int, alpha: float, tau: flo
 
 
 def level_region(
-    g: SmoothedClassifier, M: Generator, x: torch.Tensor, p: float, above: bool, threshold: float, norm: float
+    g: SmoothedClassifier, M: Generator, x: torch.Tensor, p: float, above: bool, threshold: float, norm: float | None
 ) -> Region | None:
-    """Where a probability that is bounded by p stays on its side of a threshold, rounding paid; None if nothing is left."""
-    sample = M.region(g.law, 0.75, norm, x)
+    """Where a probability that is bounded by p stays on its side of a threshold, rounding paid; None if nothing is left.
+
+    Without a norm asked for: in ℓ2, or in the law's first norm where it has no ℓ2 radius.
+    """
+    norms = M.norms(g.law)
+    sample = M.region(g.law, 0.75, (2 if 2 in norms else norms[0]) if norm is None else norm, x)
     have, floor = (p, threshold) if above else (1 - p, 1 - threshold)
     radius = crossing(g.law, have, floor, sample.norm, x.numel())
     region = Region.sharing(sample.scale, radius, sample.norm, sample.shape)

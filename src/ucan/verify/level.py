@@ -52,8 +52,7 @@ def floor_check(answer: Certificate, level: Level, g: SmoothedClassifier, x: tor
     if not level.allows:
         return ()
     x = x.to(g.f.device or x.device)
-    norm = 2 if answer.norm is None else answer.norm
-    most = level_region(g, g.M.at(x), x, answer.p_lower, True, level.floor, norm)
+    most = level_region(g, g.M.at(x), x, answer.p_lower, True, level.floor, answer.norm)
     fits = most is not None and answer.region.radius <= most.radius * SLACK and answer.region.norm == most.norm
     shown = f"that class {level.top} has more than {level.floor:g} within {floor_significant(answer.region.radius)}"
     return (Check.worded("answer floor", shown, fits, FOLLOWS, f"from p = {floor_digits(answer.p_lower, 6)}"),)
@@ -71,8 +70,8 @@ def _bound_check(level: Level, tau: float) -> Check:
 
 def _region_check(level: Level, g: SmoothedClassifier, x: torch.Tensor) -> Check:
     """Whether g's noise keeps a probability of p on its side of the threshold in a region that is at least as large."""
-    region, norm = level.region, 2 if level.norm is None else level.norm
-    most = level_region(g, g.M.at(x), x, level.p, level.above, level.threshold, norm)
+    region = level.region
+    most = level_region(g, g.M.at(x), x, level.p, level.above, level.threshold, level.norm)
     fits = False
     if most is not None and region.radius <= most.radius * SLACK and region.norm == most.norm:
         # Σ is compared with some tolerance, which must not make a radius larger.
