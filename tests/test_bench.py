@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 from ucan import allocator, deciding, targets
@@ -17,9 +18,11 @@ from ucan.cli import app
 from ucan.data import load
 from ucan.deciding import Kept, OnData, Simulated
 from ucan.errors import InvalidInput
+from ucan.generators import Fixed, Isotropic
+from ucan.laws import Gaussian, Uniform
 from ucan.models import build_model
 from ucan.runs import bench as job_of
-from ucan.runs.bench import BenchJob, _choices, _on_inputs, bench
+from ucan.runs.bench import BenchJob, Network, _choices, _on_inputs, bench
 from ucan.runs.earlier import Earlier
 from ucan.timing import Case, Row, Timed, in_turns
 
@@ -110,6 +113,65 @@ def test_a_runtime_that_cannot_do_what_is_asked_for_is_refused_before_any_work()
         _choices(job, torch.device("cpu"))
     with pytest.raises(InvalidInput, match="for CPUs"):
         _choices(BenchJob(backends=("onnxruntime",)), torch.device("cuda"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--precision", ","], "one or more of fp32, tf32, bf16, got none"),
+        (["--precision", "fp32,int8"], "takes fp32, tf32, bf16, got int8"),
+        (["--backend", ","], "names no backend"),
+        (["--backend", "eager,fast"], "got fast"),
+    ],
+)
+def test_names_are_checked_before_any_work(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Bench, "ours", lambda *_: pytest.fail("measured"))
+    result = CliRunner().invoke(app, ["bench", "--model", "cnn", *words, "-o", str(tmp_path / "b.json")])
+    assert isinstance(result.exception, InvalidInput) and said in str(result.exception)
+    assert not [*tmp_path.iterdir()]
+
+
+# --- inputs of one's own, under a run's own noise ---
+
+
+def test_a_run_decides_radii_under_its_own_noise() -> None:
+    torch.manual_seed(0)
+    model, law, noise = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), Gaussian(0.1), Fixed(0.25)
+    digits = load("digits")
+    found, row = deciding.on_data(model, 10, law, noise, digits, 8, 1000, ("eager", None))
+    narrow, same = deciding.on_data(model, 10, Gaussian(0.025), None, digits, 8, 1000, ("eager", None))
+    assert row.noise == noise.describe() and same.noise is None and row.radii[-1] == pytest.approx(0.45)
+    inside = [one for one in found if one.radius > 0]
+    assert inside and all(one.own == pytest.approx(4 * one.radius) for one in inside)  # Σ = 1/4
+    # The same noise as Gaussian(0.025): the limit of the same radius is the same.
+    for one in inside:
+        alone = deciding.Outcome(one.index, one.prediction, one.radius, one.n, one.n0, one.hits)
+        limits = (one.limit([0.0, 0.01], law, 0.001), alone.limit([0.0, 0.01], Gaussian(0.025), 0.001))
+        assert limits[0] == pytest.approx(limits[1])
+    assert narrow
+
+
+def test_the_noise_of_a_run_is_handed_on(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    row = OnData(10, 1.0, 10, None)
+    monkeypatch.setattr(deciding, "on_data", lambda *given: asked.append(given[3]) or ([], row))
+    monkeypatch.setattr(deciding, "in_bf16", lambda *given: asked.append(given[3]) or [])
+    noise, model = Fixed(0.5), build_model("cnn", (1, 8, 8), 10)
+    network = Network("run", "cnn", model, (1, 8, 8), 10, Gaussian(0.25), noise)
+    monkeypatch.setattr(job_of, "_networks", lambda *_: [network])
+    bench(BenchJob(models=("run",), art=False, shapes=False, decisions=0, backends=("eager",), data="digits", most=3))
+    assert asked == [noise, noise]
+
+
+def test_noise_without_l2_radii_is_refused_before_any_work(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bench, "ours", lambda *_: pytest.fail("measured"))
+    model = build_model("cnn", (1, 8, 8), 10)
+    network = Network("run", "cnn", model, (1, 8, 8), 10, Uniform(0.25), Isotropic())
+    monkeypatch.setattr(job_of, "_networks", lambda *_: [network])
+    with pytest.raises(InvalidInput, match="ℓ2 radii, which the noise of run, Uniform"):
+        bench(BenchJob(models=("run",), backends=("eager",), data="digits"))
 
 
 # --- several models, and an earlier version ---

@@ -110,7 +110,7 @@ def bench(
 
     job = BenchJob(
         models=tuple(model), weights=weights, shape=_shape(shape), n=n, precisions=_listed(precision),
-        backends=_listed(backend or ""), shapes=shapes, art=art, decisions=decisions, data=source, most=most,
+        backends=_backends(backend), shapes=shapes, art=art, decisions=decisions, data=source, most=most,
         before=before, device=device,
     )  # fmt: skip
 
@@ -133,6 +133,14 @@ def bench(
 
 def _listed(words: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in words.split(",") if word.strip())
+
+
+def _backends(given: str | None) -> tuple[str, ...]:
+    """Those named; none, for the usual ones, if the option is not given."""
+    found = _listed(given or "")
+    if given is not None and not found:
+        raise InvalidInput("--backend names no backend: leave it out for the usual ones.")
+    return found
 
 
 def _shape(given: str | None) -> tuple[int, ...] | None:
@@ -254,9 +262,10 @@ def _simulated(rows: list[Simulated]) -> Table:
 
 def _on_data(row: OnData) -> str:
     over = "" if row.over is None else f", {row.over:.2f} × the limit where a radius is reached"
+    radii = f" ℓ2 radii {row.radii[0]:g} to {row.radii[-1]:g}, {row.law}, {row.noise or 'isotropic'}." if row.radii else ""
     return (
         f"Ten radii in one pass: {row.inputs:,} inputs in {row.seconds:,.1f} s, {row.votes:,} votes{over}; 10,000 inputs "
-        f"would take {row.seconds * 10_000 / row.inputs / 60:.1f} minutes."
+        f"would take {row.seconds * 10_000 / row.inputs / 60:.1f} minutes.{radii}"
     )
 
 

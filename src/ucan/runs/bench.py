@@ -14,10 +14,11 @@ from torch import nn
 
 from ucan import data, deciding, targets
 from ucan.bench import Bench, Stopped, machine
-from ucan.choices import BACKENDS
+from ucan.choices import BACKENDS, PRECISIONS
 from ucan.data import Labelled
 from ucan.deciding import Kept, OnData, Simulated
 from ucan.errors import InvalidInput
+from ucan.generators import Generator
 from ucan.laws import Gaussian, Law
 from ucan.models import build_model, load_model
 from ucan.models.build import BUILT_IN
@@ -61,7 +62,10 @@ class BenchJob:
 
 @dataclass(frozen=True)
 class Network:
-    """A network to be measured: as it was named, its architecture, and the law of its noise."""
+    """A network to be measured: as it was named, its architecture, and its noise (isotropic if there is no generator).
+
+    Speed is measured under isotropic noise; the noise is for inputs of one's own.
+    """
 
     name: str
     kind: str
@@ -69,6 +73,7 @@ class Network:
     shape: tuple[int, ...]
     classes: int
     law: Law
+    generator: Generator | None = None
 
     @property
     def title(self) -> str:
@@ -174,9 +179,10 @@ def bench(
 
 def _choices(job: BenchJob, where: torch.device) -> list[Choice]:
     """Every backend in every precision that it computes in; refused before any work if none does."""
-    known = [name for name in BACKENDS if name != "auto"]
-    if unknown := sorted(set(job.backends) - set(known)):
-        raise InvalidInput(f"--backend takes {', '.join(known)}, got {', '.join(unknown)}.")
+    _check_names("--backend", job.backends, [name for name in BACKENDS if name != "auto"])
+    _check_names("--precision", job.precisions, list(PRECISIONS))
+    if not job.precisions:
+        raise InvalidInput(f"--precision takes one or more of {', '.join(PRECISIONS)}, got none.")
     others = installed("fp32") if where.type == "cpu" else ()
     # The compiler last: laws, shapes and inputs are measured by the last one, and it computes in every precision.
     names = job.backends or ("eager", *others, "compile")
@@ -186,6 +192,11 @@ def _choices(job: BenchJob, where: torch.device) -> list[Choice]:
         if name in RUNTIMES:
             check_usable(name, where, kind)
     return [(name, None if kind == "fp32" else kind) for name, kind in able]
+
+
+def _check_names(option: str, given: tuple[str, ...], known: list[str]) -> None:
+    if unknown := sorted(set(given) - set(known)):
+        raise InvalidInput(f"{option} takes {', '.join(known)}, got {', '.join(unknown)}.")
 
 
 # --- what is measured, and on what ---
@@ -206,7 +217,7 @@ def _network(name: str, job: BenchJob, where: torch.device) -> Network:
             raise InvalidInput(f"{name} is a trained run: leave out --shape and --weights.")
         run = load_run(name)
         kind = str(run.settings.model)
-        return Network(name, kind, run.classifier.to(where), run.shape, run.num_classes, run.law)
+        return Network(name, kind, run.classifier.to(where), run.shape, run.num_classes, run.law, run.generator)
     own = BUILT_IN[name].event_shape if name in BUILT_IN else (3, 32, 32)
     event = job.shape or own
     if name in BUILT_IN and job.weights is None:  # the speed does not depend on the weights
@@ -223,6 +234,15 @@ def _network(name: str, job: BenchJob, where: torch.device) -> Network:
 
 
 def _inputs(source: str, network: Network) -> Labelled:
+    """Inputs for a network whose noise has ℓ2 radii; anything else is refused before any work."""
+    law, generator = network.law, network.generator
+    if 2 not in (law.norms if generator is None else generator.norms(law)):
+        noise = "" if generator is None else f" ({generator.describe()})"
+        raise InvalidInput(
+            f"--data decides ℓ2 radii, which the noise of {network.name}, {law!r}{noise}, has none of: leave out --data."
+        )
+    if generator is not None:
+        generator.check_claim(law, 2)
     found = data.load(source)
     if tuple(found.event_shape) != network.shape:
         shape = ",".join(map(str, found.event_shape))
@@ -297,7 +317,7 @@ def _on_inputs(found: Benched, inputs: Labelled, choices: list[Choice], part: Do
     count = min(len(inputs), found.job.most or len(inputs))
     with part(f"ten radii for {count:,} inputs"):
         outcomes, row = deciding.on_data(
-            network.model, network.classes, network.law, inputs, count, bench.n, choices[-1]
+            network.model, network.classes, network.law, network.generator, inputs, count, bench.n, choices[-1]
         )
         found.data.append(row)
     able = [backend for backend, _ in choices if "bf16" in RUNTIMES.get(backend, ("bf16",))]
@@ -306,5 +326,5 @@ def _on_inputs(found: Benched, inputs: Labelled, choices: list[Choice], part: Do
         return
     with part("from fp32 to bf16"):
         found.recertified = deciding.in_bf16(
-            network.model, network.classes, network.law, inputs, outcomes, bench.n, able[-1]
+            network.model, network.classes, network.law, network.generator, inputs, outcomes, bench.n, able[-1]
         )
