@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -288,6 +289,10 @@ def test_votes_are_judged_at_their_worst_radius_and_on_their_own_terms() -> None
     bad = [*good[:2], simulated(2, over=1.2, above=65, fixed=0.905)]
     assert [one.reached for one in targets.of_votes(bad)] == [False] * 3
     assert [one.reached for one in targets.of_votes([simulated(r, cap=1000) for r in (0.5, 1, 2)])] == [None] * 3
+    few = [replace(one, inputs=999) for one in good]
+    assert {(one.reached, one.found.endswith("with 999 inputs")) for one in targets.of_votes(few)} == {(None, True)}
+    many = [replace(one, inputs=30_000) for one in good]
+    assert {(one.reached, one.found.endswith("with 30,000 inputs")) for one in targets.of_votes(many)} == {(True, True)}
     assert [*targets.of_votes([])] == []
 
 
@@ -328,10 +333,13 @@ def test_a_cpu_is_judged_over_the_textbook_loop_as_it_is() -> None:
 
 
 def test_minutes_for_all_pictures_and_radii_by_pairs() -> None:
-    whole, part = OnData(10_000, 500.0, 1, None), OnData(100, 7.0, 1, None)
-    assert targets.of_inputs("resnet18", "cifar10", whole, H200, 100_000).reached
-    judged = targets.of_inputs("resnet18", "cifar10", part, H200, 100_000)
-    assert not judged.reached and judged.found == "11.7, from 100"
+    whole, slow, part = (OnData(n, s, 1, None) for n, s in ((10_000, 500.0), (10_000, 700.0), (3, 0.1)))
+    assert targets.of_inputs("resnet18", "cifar10", whole, H200, 100_000).reached is True
+    assert targets.of_inputs("resnet18", "cifar10", slow, H200, 100_000).reached is False
+    judged = targets.of_inputs("resnet18", "cifar10", part, H200, 100_000)  # not all pictures were measured
+    assert judged.reached is None and judged.found == "5.6, from 3"
+    other = targets.of_inputs("resnet18", "cifar10", replace(whole, noise="BasisWise"), H200, 100_000)
+    assert other.reached is None and "BasisWise" in other.found
     assert targets.of_inputs("resnet18", "digits", whole, H200, 100_000).reached is None
 
     def pair(radius: float, kept: float) -> Kept:
