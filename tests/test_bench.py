@@ -56,11 +56,46 @@ def test_what_was_measured_is_kept_when_a_later_part_fails(
     monkeypatch.setattr(deciding, "simulated", fails)
     result = CliRunner().invoke(app, [*FAST, "-o", str(tmp_path / "b.json")])
     assert result.exception is not None and "not in bf16" in str(result.exception)
-    told = json.loads((tmp_path / "b.json").read_text())
+    assert [one.name for one in tmp_path.iterdir()] == ["b.json.part"] and "b.json.part" in "".join(
+        result.stderr.split()
+    )
+    told = json.loads((tmp_path / "b.json.part").read_text())
     assert told["rows"][0]["what"] == "certify, eager, fp32" and "not in bf16" in told["failed"]
+    assert told["complete"] is False
     assert "certify, eager, fp32" in result.stdout and "failed" in result.stdout
     result = CliRunner().invoke(app, [*FAST, "--json"])
     assert json.loads(result.stdout)["failed"] == told["failed"] and result.exit_code != 0
+
+
+def test_a_complete_file_is_replaced_by_a_complete_one_only(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, out, part = [*FAST, "--decisions", "0", "-o", str(tmp_path / "b.json")], tmp_path / "b.json", []
+    assert CliRunner().invoke(app, words).exit_code == 0
+    whole = out.read_text()
+    told = json.loads(whole)
+    assert told["complete"] is True and re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\+00:00", told["date"])
+    asked = {
+        "models": ["cnn"],
+        "shape": [1, 8, 8],
+        "n": 1000,
+        "precisions": ["fp32"],
+        "backends": ["eager"],
+        "data": None,
+    }
+    assert asked.items() <= told["job"].items()
+
+    def interrupted(self: Bench) -> None:
+        part.append(json.loads((tmp_path / "b.json.part").read_text())["complete"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bench, "stopping", interrupted)
+    assert CliRunner().invoke(app, words).exit_code == 130
+    left = json.loads((tmp_path / "b.json.part").read_text())
+    assert part == [False] and left["interrupted"] and not left["complete"] and out.read_text() == whole
+    monkeypatch.setattr(Bench, "stopping", lambda self: [])
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert [one.name for one in tmp_path.iterdir()] == ["b.json"] and json.loads(out.read_text())["complete"]
 
 
 def test_an_error_before_the_first_measurement_is_raised(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,10 +258,23 @@ def test_an_earlier_version_is_measured_before_and_after(quick: None, checkout: 
     job = BenchJob(
         models=("cnn",), shape=(1, 8, 8), backends=("eager",), art=False, decisions=0, shapes=False, before=checkout
     )
-    rows = bench(job, doing).measured[0][1].rows
+    found = bench(job, doing)
+    rows = found.measured[0][1].rows
+    assert found.to_dict()["job"]["before"] == str(checkout.resolve())
+    assert len(found.measured[0][1].inputs) == 2  # a version that does not say how many
     assert rows[-1].ratio == 2.0 and rows[-1].against == "certify, eager, fp32, the version before"
     assert [row.rate for row in rows] == [200.0, 100.0, 100.0, 200.0]
     assert [part.endswith(("first", "again")) for part in parts[:3]] == [True, False, True]
+
+
+def test_both_versions_take_as_many_inputs_as_the_earlier_one_says(quick: None, checkout: Path) -> None:
+    main = checkout / "src" / "ucan" / "__main__.py"
+    main.write_text(EARLIER.replace('{"rows":', '{"networks": [{"inputs": 8}], "rows":'))
+    job = BenchJob(
+        models=("cnn",), shape=(1, 8, 8), backends=("eager",), art=False, decisions=0, shapes=False, before=checkout
+    )
+    found = bench(job)
+    assert len(found.measured[0][1].inputs) == 8 and found.to_dict()["networks"][0]["inputs"] == 8
 
 
 def test_a_folder_that_is_no_earlier_version_is_refused(tmp_path: Path, checkout: Path) -> None:
@@ -234,7 +282,7 @@ def test_a_folder_that_is_no_earlier_version_is_refused(tmp_path: Path, checkout
         Earlier(tmp_path)
     (checkout / "src" / "ucan" / "__main__.py").write_text("import sys; sys.exit('it broke')")
     with pytest.raises(InvalidInput, match="it broke"):
-        Earlier(checkout).rate("cnn", (1, 8, 8), None, 1000, ("eager", None))
+        Earlier(checkout).measured("cnn", (1, 8, 8), None, 1000, ("eager", None))
 
 
 # --- what is set beside each other is timed in turns ---

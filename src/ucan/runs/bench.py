@@ -5,7 +5,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ucan.models import build_model, load_model
 from ucan.models.build import BUILT_IN
 from ucan.models.foreign import ExportedModel
 from ucan.runs.build import classes_of
-from ucan.runs.earlier import Earlier
+from ucan.runs.earlier import Before, Earlier
 from ucan.runs.jobs import device_of
 from ucan.runtimes import RUNTIMES, check_usable, installed
 from ucan.timing import Row, set_beside
@@ -59,6 +60,16 @@ class BenchJob:
     before: str | Path | None = None
     device: str | torch.device = "auto"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; the earlier version by its whole path."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.before is not None:
+            given["before"] = Path(self.before).resolve()
+        return {
+            name: list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path | torch.device) else value
+            for name, value in given.items()
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Network:
@@ -83,7 +94,10 @@ class Network:
 
 @dataclass
 class Benched:
-    """What was measured, so far or in all. ``ended`` is what ended it early: an error or an interruption."""
+    """What was measured, so far or, if ``complete``, in all, and when that began.
+
+    ``ended`` is what ended it early: an error or an interruption.
+    """
 
     job: BenchJob
     machine: dict[str, str]
@@ -94,6 +108,8 @@ class Benched:
     recertified: list[Kept] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     ended: BaseException | None = None
+    complete: bool = False
+    date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
     def is_empty(self) -> bool:
@@ -117,6 +133,9 @@ class Benched:
         elif self.ended is not None:
             state = {"failed": "".join(traceback.format_exception_only(self.ended)).strip()}
         return {
+            "complete": self.complete,
+            "date": self.date,
+            "job": self.job.to_dict(),
             "machine": {**self.machine, "ucan": __version__, "n": str(self.job.n)},
             "networks": [
                 {"model": one.name, "kind": one.kind, "shape": list(one.shape), "batch": b.size, "inputs": len(b.inputs)}
@@ -169,6 +188,7 @@ def bench(
         _decisions(found, part)
         if inputs is not None:
             _on_inputs(found, inputs, choices, part)
+        found.complete = True
     except (Exception, KeyboardInterrupt) as error:
         if found.is_empty:
             raise
@@ -255,25 +275,26 @@ def _inputs(source: str, network: Network) -> Labelled:
 
 def _speed(found: Benched, network: Network, choices: list[Choice], part: Doing, earlier: Earlier | None) -> None:
     """The rows of one network: the earlier version with the first backend; generator, laws and shapes with the last."""
-    inputs = None if earlier is None else 2  # as many as an earlier version takes
-    job, bench = found.job, Bench(network.model, network.shape, network.classes, found.job.n, inputs=inputs)
-    found.measured.append((network, bench))
-    rates = []
+    job, before = found.job, list[Before]()
 
     def measured_before(earlier: Earlier, when: str) -> None:
         with part(f"{network.title} by {earlier.folder}, {when}"):
             shape = None if is_trained_run(network.name) else network.shape
-            rates.append(earlier.rate(network.name, shape, job.weights, job.n, choices[0]))
+            before.append(earlier.measured(network.name, shape, job.weights, job.n, choices[0]))
 
     if earlier is not None:
         measured_before(earlier, "first")
+    # What is done once in a call weighs less with more inputs: as many as the earlier version has taken.
+    inputs = before[0].inputs if before else None
+    bench = Bench(network.model, network.shape, network.classes, job.n, inputs=inputs)
+    found.measured.append((network, bench))
     bench.keep_memory()
     for backend, precision in choices:
         with part(f"{network.title}: {backend}, {precision or 'fp32'} (compiling takes a while)"):
             bench.ours(backend, precision)
     if earlier is not None:
         measured_before(earlier, "again")
-        bench.rows += _over(bench.rows, rates, choices[0])
+        bench.rows += _over(bench.rows, [one.rate for one in before], choices[0])
     _beside(found, network, bench, choices[-1], part)
 
 
