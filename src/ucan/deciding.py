@@ -215,8 +215,8 @@ def decided(
 @dataclass(frozen=True)
 class Kept:
     """A certificate of another precision from votes in pairs: R/λ before, R being the region's before Σ, and the share of it
-    that is kept; R/λ by as many fresh votes as before, and how much of that the pairs give (None where these choose another class or none); votes and
-    hits before, votes now, whether they were in pairs, and how many were lost and gained in these.
+    that is kept; R/λ by as many fresh votes as before, and how much of that the pairs give (None where these choose another
+    class or none); votes and hits before, votes now, whether they were in pairs, and how many were lost and gained in these.
 
     What is kept can be above 1: in another precision the network is another one, which may be surer or less sure.
     """
