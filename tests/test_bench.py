@@ -21,9 +21,9 @@ from ucan.deciding import Kept, OnData, Simulated
 from ucan.errors import InvalidInput
 from ucan.generators import Fixed, Isotropic
 from ucan.laws import Gaussian, Uniform
-from ucan.models import build_model
+from ucan.models import Ensemble, build_model
 from ucan.runs import bench as job_of
-from ucan.runs.bench import BenchJob, Network, _choices, _on_inputs, bench
+from ucan.runs.bench import BenchJob, Network, _choices, _kind, _on_inputs, bench
 from ucan.runs.earlier import Earlier
 from ucan.timing import Case, Row, Timed, in_turns
 
@@ -368,6 +368,13 @@ def test_a_gpu_is_judged_by_its_fastest_certificates() -> None:
     assert {one.reached for one in targets.of_speed("resnet50", ON_GPU, {"device": "A100"}, 100_000)} == {None}
     assert [*targets.of_speed("resnet50", ON_GPU, CPU, 100_000)] == []
     assert [*targets.of_speed("own:net", ON_GPU, H200, 100_000)] == []
+
+
+def test_an_ensemble_is_not_judged_as_its_network() -> None:
+    network = build_model("cnn", (1, 8, 8), 10)
+    assert _kind("resnet50", network) == "resnet50"
+    kind = _kind("resnet50", Ensemble([network, network]))
+    assert kind == "Ensemble of resnet50" and [*targets.of_speed(kind, ON_GPU, H200, 100_000)] == []
 
 
 def test_a_cpu_is_judged_over_the_textbook_loop_as_it_is() -> None:

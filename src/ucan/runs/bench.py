@@ -21,7 +21,7 @@ from ucan.deciding import Kept, OnData, Simulated
 from ucan.errors import InvalidInput
 from ucan.generators import Generator
 from ucan.laws import Gaussian, Law
-from ucan.models import build_model, load_model
+from ucan.models import Denoised, Ensemble, build_model, load_model
 from ucan.models.build import BUILT_IN
 from ucan.models.foreign import ExportedModel
 from ucan.runs.build import classes_of
@@ -236,7 +236,7 @@ def _network(name: str, job: BenchJob, where: torch.device) -> Network:
         if job.shape is not None or job.weights is not None:
             raise InvalidInput(f"{name} is a trained run: leave out --shape and --weights.")
         run = load_run(name)
-        kind = str(run.settings.model)
+        kind = _kind(str(run.settings.model), run.classifier)
         return Network(name, kind, run.classifier.to(where), run.shape, run.num_classes, run.law, run.generator)
     own = BUILT_IN[name].event_shape if name in BUILT_IN else (3, 32, 32)
     event = job.shape or own
@@ -251,6 +251,12 @@ def _network(name: str, job: BenchJob, where: torch.device) -> Network:
         )
     classes = classes_of(network, None, torch.zeros(1, *event, device=where))
     return Network(name, name, network, event, classes, Gaussian(0.25))
+
+
+def _kind(name: str, classifier: nn.Module) -> str:
+    """The architecture; an ensemble of it, or one behind a denoiser, is another one."""
+    outer = type(classifier).__name__
+    return f"{outer} of {name}" if isinstance(classifier, Ensemble | Denoised) else name
 
 
 def _inputs(source: str, network: Network) -> Labelled:
