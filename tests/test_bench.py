@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 from ucan import allocator, deciding, targets
@@ -17,9 +19,11 @@ from ucan.cli import app
 from ucan.data import load
 from ucan.deciding import Kept, OnData, Simulated
 from ucan.errors import InvalidInput
-from ucan.models import build_model
+from ucan.generators import Fixed, Isotropic
+from ucan.laws import Gaussian, Uniform
+from ucan.models import Ensemble, build_model
 from ucan.runs import bench as job_of
-from ucan.runs.bench import BenchJob, _choices, _on_inputs, bench
+from ucan.runs.bench import BenchJob, Network, _choices, _kind, _on_inputs, bench
 from ucan.runs.earlier import Earlier
 from ucan.timing import Case, Row, Timed, in_turns
 
@@ -52,11 +56,46 @@ def test_what_was_measured_is_kept_when_a_later_part_fails(
     monkeypatch.setattr(deciding, "simulated", fails)
     result = CliRunner().invoke(app, [*FAST, "-o", str(tmp_path / "b.json")])
     assert result.exception is not None and "not in bf16" in str(result.exception)
-    told = json.loads((tmp_path / "b.json").read_text())
+    assert [one.name for one in tmp_path.iterdir()] == ["b.json.part"] and "b.json.part" in "".join(
+        result.stderr.split()
+    )
+    told = json.loads((tmp_path / "b.json.part").read_text())
     assert told["rows"][0]["what"] == "certify, eager, fp32" and "not in bf16" in told["failed"]
+    assert told["complete"] is False
     assert "certify, eager, fp32" in result.stdout and "failed" in result.stdout
     result = CliRunner().invoke(app, [*FAST, "--json"])
     assert json.loads(result.stdout)["failed"] == told["failed"] and result.exit_code != 0
+
+
+def test_a_complete_file_is_replaced_by_a_complete_one_only(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, out, part = [*FAST, "--decisions", "0", "-o", str(tmp_path / "b.json")], tmp_path / "b.json", []
+    assert CliRunner().invoke(app, words).exit_code == 0
+    whole = out.read_text()
+    told = json.loads(whole)
+    assert told["complete"] is True and re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\+00:00", told["date"])
+    asked = {
+        "models": ["cnn"],
+        "shape": [1, 8, 8],
+        "n": 1000,
+        "precisions": ["fp32"],
+        "backends": ["eager"],
+        "data": None,
+    }
+    assert asked.items() <= told["job"].items()
+
+    def interrupted(self: Bench) -> None:
+        part.append(json.loads((tmp_path / "b.json.part").read_text())["complete"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bench, "stopping", interrupted)
+    assert CliRunner().invoke(app, words).exit_code == 130
+    left = json.loads((tmp_path / "b.json.part").read_text())
+    assert part == [False] and left["interrupted"] and not left["complete"] and out.read_text() == whole
+    monkeypatch.setattr(Bench, "stopping", lambda self: [])
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert [one.name for one in tmp_path.iterdir()] == ["b.json"] and json.loads(out.read_text())["complete"]
 
 
 def test_an_error_before_the_first_measurement_is_raised(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +151,65 @@ def test_a_runtime_that_cannot_do_what_is_asked_for_is_refused_before_any_work()
         _choices(BenchJob(backends=("onnxruntime",)), torch.device("cuda"))
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--precision", ","], "one or more of fp32, tf32, bf16, got none"),
+        (["--precision", "fp32,int8"], "takes fp32, tf32, bf16, got int8"),
+        (["--backend", ","], "names no backend"),
+        (["--backend", "eager,fast"], "got fast"),
+    ],
+)
+def test_names_are_checked_before_any_work(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Bench, "ours", lambda *_: pytest.fail("measured"))
+    result = CliRunner().invoke(app, ["bench", "--model", "cnn", *words, "-o", str(tmp_path / "b.json")])
+    assert isinstance(result.exception, InvalidInput) and said in str(result.exception)
+    assert not [*tmp_path.iterdir()]
+
+
+# --- inputs of one's own, under a run's own noise ---
+
+
+def test_a_run_decides_radii_under_its_own_noise() -> None:
+    torch.manual_seed(0)
+    model, law, noise = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), Gaussian(0.1), Fixed(0.25)
+    digits = load("digits")
+    found, row = deciding.on_data(model, 10, law, noise, digits, 8, 1000, ("eager", None))
+    narrow, same = deciding.on_data(model, 10, Gaussian(0.025), None, digits, 8, 1000, ("eager", None))
+    assert row.noise == noise.describe() and same.noise is None and row.radii[-1] == pytest.approx(0.45)
+    inside = [one for one in found if one.radius > 0]
+    assert inside and all(one.own == pytest.approx(4 * one.radius) for one in inside)  # Σ = 1/4
+    # The same noise as Gaussian(0.025): the limit of the same radius is the same.
+    for one in inside:
+        alone = deciding.Outcome(one.index, one.prediction, one.radius, one.n, one.n0, one.hits)
+        limits = (one.limit([0.0, 0.01], law, 0.001), alone.limit([0.0, 0.01], Gaussian(0.025), 0.001))
+        assert limits[0] == pytest.approx(limits[1])
+    assert narrow
+
+
+def test_the_noise_of_a_run_is_handed_on(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    row = OnData(10, 1.0, 10, None)
+    monkeypatch.setattr(deciding, "on_data", lambda *given: asked.append(given[3]) or ([], row))
+    monkeypatch.setattr(deciding, "in_bf16", lambda *given: asked.append(given[3]) or [])
+    noise, model = Fixed(0.5), build_model("cnn", (1, 8, 8), 10)
+    network = Network("run", "cnn", model, (1, 8, 8), 10, Gaussian(0.25), noise)
+    monkeypatch.setattr(job_of, "_networks", lambda *_: [network])
+    bench(BenchJob(models=("run",), art=False, shapes=False, decisions=0, backends=("eager",), data="digits", most=3))
+    assert asked == [noise, noise]
+
+
+def test_noise_without_l2_radii_is_refused_before_any_work(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bench, "ours", lambda *_: pytest.fail("measured"))
+    model = build_model("cnn", (1, 8, 8), 10)
+    network = Network("run", "cnn", model, (1, 8, 8), 10, Uniform(0.25), Isotropic())
+    monkeypatch.setattr(job_of, "_networks", lambda *_: [network])
+    with pytest.raises(InvalidInput, match="ℓ2 radii, which the noise of run, Uniform"):
+        bench(BenchJob(models=("run",), backends=("eager",), data="digits"))
+
+
 # --- several models, and an earlier version ---
 
 
@@ -160,10 +258,23 @@ def test_an_earlier_version_is_measured_before_and_after(quick: None, checkout: 
     job = BenchJob(
         models=("cnn",), shape=(1, 8, 8), backends=("eager",), art=False, decisions=0, shapes=False, before=checkout
     )
-    rows = bench(job, doing).measured[0][1].rows
+    found = bench(job, doing)
+    rows = found.measured[0][1].rows
+    assert found.to_dict()["job"]["before"] == str(checkout.resolve())
+    assert len(found.measured[0][1].inputs) == 2  # a version that does not say how many
     assert rows[-1].ratio == 2.0 and rows[-1].against == "certify, eager, fp32, the version before"
     assert [row.rate for row in rows] == [200.0, 100.0, 100.0, 200.0]
     assert [part.endswith(("first", "again")) for part in parts[:3]] == [True, False, True]
+
+
+def test_both_versions_take_as_many_inputs_as_the_earlier_one_says(quick: None, checkout: Path) -> None:
+    main = checkout / "src" / "ucan" / "__main__.py"
+    main.write_text(EARLIER.replace('{"rows":', '{"networks": [{"inputs": 8}], "rows":'))
+    job = BenchJob(
+        models=("cnn",), shape=(1, 8, 8), backends=("eager",), art=False, decisions=0, shapes=False, before=checkout
+    )
+    found = bench(job)
+    assert len(found.measured[0][1].inputs) == 8 and found.to_dict()["networks"][0]["inputs"] == 8
 
 
 def test_a_folder_that_is_no_earlier_version_is_refused(tmp_path: Path, checkout: Path) -> None:
@@ -171,7 +282,7 @@ def test_a_folder_that_is_no_earlier_version_is_refused(tmp_path: Path, checkout
         Earlier(tmp_path)
     (checkout / "src" / "ucan" / "__main__.py").write_text("import sys; sys.exit('it broke')")
     with pytest.raises(InvalidInput, match="it broke"):
-        Earlier(checkout).rate("cnn", (1, 8, 8), None, 1000, ("eager", None))
+        Earlier(checkout).measured("cnn", (1, 8, 8), None, 1000, ("eager", None))
 
 
 # --- what is set beside each other is timed in turns ---
@@ -226,6 +337,10 @@ def test_votes_are_judged_at_their_worst_radius_and_on_their_own_terms() -> None
     bad = [*good[:2], simulated(2, over=1.2, above=65, fixed=0.905)]
     assert [one.reached for one in targets.of_votes(bad)] == [False] * 3
     assert [one.reached for one in targets.of_votes([simulated(r, cap=1000) for r in (0.5, 1, 2)])] == [None] * 3
+    few = [replace(one, inputs=999) for one in good]
+    assert {(one.reached, one.found.endswith("with 999 inputs")) for one in targets.of_votes(few)} == {(None, True)}
+    many = [replace(one, inputs=30_000) for one in good]
+    assert {(one.reached, one.found.endswith("with 30,000 inputs")) for one in targets.of_votes(many)} == {(True, True)}
     assert [*targets.of_votes([])] == []
 
 
@@ -255,6 +370,13 @@ def test_a_gpu_is_judged_by_its_fastest_certificates() -> None:
     assert [*targets.of_speed("own:net", ON_GPU, H200, 100_000)] == []
 
 
+def test_an_ensemble_is_not_judged_as_its_network() -> None:
+    network = build_model("cnn", (1, 8, 8), 10)
+    assert _kind("resnet50", network) == "resnet50"
+    kind = _kind("resnet50", Ensemble([network, network]))
+    assert kind == "Ensemble of resnet50" and [*targets.of_speed(kind, ON_GPU, H200, 100_000)] == []
+
+
 def test_a_cpu_is_judged_over_the_textbook_loop_as_it_is() -> None:
     rows = [
         Row("certify, onnxruntime, fp32", 40.0, 4.0, TEXTBOOK),
@@ -266,10 +388,13 @@ def test_a_cpu_is_judged_over_the_textbook_loop_as_it_is() -> None:
 
 
 def test_minutes_for_all_pictures_and_radii_by_pairs() -> None:
-    whole, part = OnData(10_000, 500.0, 1, None), OnData(100, 7.0, 1, None)
-    assert targets.of_inputs("resnet18", "cifar10", whole, H200, 100_000).reached
-    judged = targets.of_inputs("resnet18", "cifar10", part, H200, 100_000)
-    assert not judged.reached and judged.found == "11.7, from 100"
+    whole, slow, part = (OnData(n, s, 1, None) for n, s in ((10_000, 500.0), (10_000, 700.0), (3, 0.1)))
+    assert targets.of_inputs("resnet18", "cifar10", whole, H200, 100_000).reached is True
+    assert targets.of_inputs("resnet18", "cifar10", slow, H200, 100_000).reached is False
+    judged = targets.of_inputs("resnet18", "cifar10", part, H200, 100_000)  # not all pictures were measured
+    assert judged.reached is None and judged.found == "5.6, from 3"
+    other = targets.of_inputs("resnet18", "cifar10", replace(whole, noise="BasisWise"), H200, 100_000)
+    assert other.reached is None and "BasisWise" in other.found
     assert targets.of_inputs("resnet18", "digits", whole, H200, 100_000).reached is None
 
     def pair(radius: float, kept: float) -> Kept:

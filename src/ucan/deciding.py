@@ -17,6 +17,7 @@ from torch import nn
 from ucan.betting import votes_at_least
 from ucan.bounds import Ballot, bound_named, lower_bound
 from ucan.certificate import Abstention, Certificate
+from ucan.generators import Generator, Isotropic
 from ucan.laws import Gaussian, Law
 from ucan.plan import CertifyPlan
 from ucan.recertify import recertify
@@ -30,6 +31,8 @@ ALPHA, N0, BLOCK, PIECE = 0.001, 100, 128, 1280
 CAP = 100_000
 # An input whose limit is below this should take hardly more votes than that.
 FEW = 1000
+# The radii that are decided in one pass, in multiples of λ.
+STEPS = tuple(0.5 * i for i in range(10))
 # Where votes in pairs are to pay: from and to which R/λ.
 IN_PAIRS = (0.5, 2.4)
 # Inputs, spread over that, which are certified again.
@@ -147,7 +150,10 @@ def simulated(r: float, count: int, cap: int) -> Simulated:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One input after its radii were decided: its class, radius, votes, those that chose the class, and hits."""
+    """One input after its radii were decided: its class, radius, votes, those that chose the class, and hits.
+
+    ``radius`` is that of the ball within the region, ``own`` the region's R before Σ (None: the same), which p tells.
+    """
 
     index: int
     prediction: int | None
@@ -155,32 +161,37 @@ class Outcome:
     n: int
     n0: int
     hits: int
+    own: float | None = None
 
     @classmethod
     def of(cls, index: int, outcome: Certificate | Abstention) -> Outcome:
         """What is kept of a certificate or an abstention."""
         evidence, c_A = outcome.evidence, outcome.prediction
         hits = 0 if c_A is None else evidence.counts[c_A]
-        return cls(index, c_A, outcome.radius, evidence.n, evidence.n0, hits)
+        return cls(index, c_A, outcome.radius, evidence.n, evidence.n0, hits, _own(outcome))
 
     def limit(self, radii: Sequence[float], law: Law, alpha: float) -> float | None:
         """The least votes for the largest of these radii that it reached, if p is the share of hits; None if none was."""
         reached = [r for r in radii if 0 < self.radius >= r]
         if not reached or not self.n:
             return None
-        return votes_at_least(self.hits / self.n, float(law.probability(reached[-1])), alpha)
+        before = 1.0 if self.own is None else self.own / self.radius  # Σ
+        return votes_at_least(self.hits / self.n, float(law.probability(reached[-1] * before)), alpha)
 
 
 @dataclass(frozen=True)
 class OnData:
     """Several radii decided in one pass for each of some inputs: seconds, votes, and votes over the limit where there is
-    one.
+    one; which ℓ2 radii, and under which noise (None: isotropic).
     """
 
     inputs: int
     seconds: float
     votes: int
     over: float | None
+    radii: tuple[float, ...] = ()
+    law: str = ""
+    noise: str | None = None
 
     @classmethod
     def of(
@@ -190,7 +201,7 @@ class OnData:
         limits = [(one.n + one.n0, one.limit(radii, law, plan.level)) for one in found]
         over = [(votes, min(plan.n, limit)) for votes, limit in limits if limit is not None]
         ratio = sum(votes for votes, _ in over) / sum(limit for _, limit in over) if over else None
-        return cls(len(found), seconds, sum(votes for votes, _ in limits), ratio)
+        return cls(len(found), seconds, sum(votes for votes, _ in limits), ratio, tuple(radii), repr(law))
 
 
 def decided(
@@ -203,9 +214,9 @@ def decided(
 
 @dataclass(frozen=True)
 class Kept:
-    """A certificate of another precision from votes in pairs: R/λ before, and the share of it that is kept; R/λ by as many
-    fresh votes as before, and how much of that the pairs give (None where these choose another class or none); votes and
-    hits before, votes now, whether they were in pairs, and how many were lost and gained in these.
+    """A certificate of another precision from votes in pairs: R/λ before, R being the region's before Σ, and the share of it
+    that is kept; R/λ by as many fresh votes as before, and how much of that the pairs give (None where these choose another
+    class or none); votes and hits before, votes now, whether they were in pairs, and how many were lost and gained in these.
 
     What is kept can be above 1: in another precision the network is another one, which may be surer or less sure.
     """
@@ -236,9 +247,9 @@ def kept(old: SmoothedClassifier, new: SmoothedClassifier, x: torch.Tensor, n: i
     (fresh,) = new.certify(x, n=n, alpha=ALPHA, seed=1)
     same = fresh.radius > 0 and fresh.prediction == before.prediction
     return Kept(
-        before.radius / scale,
+        _own(before) / scale,
         now.radius / before.radius,
-        fresh.radius / scale,
+        _own(fresh) / scale,
         now.radius / fresh.radius if same else None,
         n,
         before.evidence.counts[before.prediction],
@@ -250,12 +261,26 @@ def kept(old: SmoothedClassifier, new: SmoothedClassifier, x: torch.Tensor, n: i
     )
 
 
+def _own(outcome: Certificate | Abstention) -> float:
+    """The region's R before Σ; 0 without one."""
+    return float(outcome.region.radius) if isinstance(outcome, Certificate) else 0.0
+
+
 def in_bf16(
-    model: nn.Module, classes: int, law: Law, inputs: Inputs, outcomes: Sequence[Outcome], n: int, backend: str
+    model: nn.Module,
+    classes: int,
+    law: Law,
+    generator: Generator | None,
+    inputs: Inputs,
+    outcomes: Sequence[Outcome],
+    n: int,
+    backend: str,
 ) -> list[Kept]:
     """What is left of certificates in fp32 when the network goes on in bf16, at inputs spread over ``IN_PAIRS``."""
-    old, new = (SmoothedClassifier(model, law, None, classes, backend, precision) for precision in ("fp32", "bf16"))
-    left = {one.index: one.radius / law.scale for one in outcomes if one.radius > 0}
+    old, new = (
+        SmoothedClassifier(model, law, generator, classes, backend, precision) for precision in ("fp32", "bf16")
+    )
+    left = {one.index: (one.radius if one.own is None else one.own) / law.scale for one in outcomes if one.radius > 0}
     found: list[Kept] = []
     for wanted in np.linspace(*IN_PAIRS, SPREAD).tolist():
         inside = [index for index, size in left.items() if IN_PAIRS[0] <= size <= IN_PAIRS[1]]
@@ -272,15 +297,16 @@ def on_data(
     model: nn.Module,
     classes: int,
     law: Law,
+    generator: Generator | None,
     inputs: Inputs,
     count: int,
     cap: int,
     choice: tuple[str, str | None],
 ) -> tuple[list[Outcome], OnData]:
-    """Ten radii from 0 to 4.5 λ, decided in one pass for so many inputs, evenly spread; backend and precision as chosen."""
+    """Ten ℓ2 radii from 0 to 4.5 λ, decided in one pass for so many inputs, evenly spread; backend and precision as chosen."""
     backend, precision = choice
-    g = SmoothedClassifier(model, law, None, classes, backend, precision)
-    radii, plan = [0.5 * i * law.scale for i in range(10)], CertifyPlan(n=cap, alpha=ALPHA)
+    g = SmoothedClassifier(model, law, generator, classes, backend, precision)
+    radii, plan = [step * law.scale for step in STEPS], CertifyPlan(n=cap, alpha=ALPHA)
     places = [i * len(inputs) // count for i in range(count)]
     (first,) = g.check_inputs(inputs[0][0][None], plan.norm)
     g.backend_for(first, plan)  # the compiler's time is another row's
@@ -288,4 +314,5 @@ def on_data(
     found = list(decided(g, (inputs[i][0][None].to(first) for i in places), radii, plan))
     seconds = time.perf_counter() - start
     outcomes = [replace(one, index=places[one.index]) for one in found]
-    return outcomes, OnData.of(outcomes, seconds, radii, law, plan)
+    noise = None if generator is None or type(generator) is Isotropic else generator.describe()
+    return outcomes, replace(OnData.of(outcomes, seconds, radii, law, plan), noise=noise)

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ucan.bench import TEXTBOOK, TEXTBOOK_KEPT
-from ucan.deciding import CAP, FEW, IN_PAIRS, Kept, OnData, Simulated
+from ucan.deciding import CAP, FEW, IN_PAIRS, STEPS, Kept, OnData, Simulated
 from ucan.timing import Row
 
 # Of the rows that GPUs are measured by.
 VOTES, GPU = 100_000, "H200"
 BEFORE = "the version before"
+# Inputs of a simulation, and pictures of a whole test set.
+SIMULATED, PICTURES = 1_000, 10_000
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Judged:
     reached: bool | None
 
 
-_SIMULATED = f"1,000 simulated inputs that reach r, r/λ = 0.5, 1, 2, cap {CAP:,}"
+_SIMULATED = f"{SIMULATED:,} simulated inputs that reach r, r/λ = 0.5, 1, 2, cap {CAP:,}"
 _ON_GPU = f"one {GPU}, n = {VOTES:,}"
 OVER = Target("votes over the limit, those that choose the class included", _SIMULATED, 1.15, False)
 ABOVE = Target(f"votes above a limit below {FEW:,}, selection apart", _SIMULATED, 64, False)
@@ -66,7 +68,11 @@ READY = {
 }
 FASTER = Target(f"ResNet-50: certify over {BEFORE}", _ON_GPU, 1.15, True, "{:g} ×")
 GENERATOR = Target("ResNet-110: what a generator per input adds", f"one {GPU}, n = 1,000", 3, False, "{:g} %")
-ALL = Target("ResNet-18: ten radii of 10,000 CIFAR-10 pictures", f"one {GPU}, cap {VOTES:,}", 10, False, "{:g} minutes")
+ALL = Target(
+    f"ResNet-18: ten radii of {PICTURES:,} CIFAR-10 pictures",
+    f"one {GPU}, isotropic noise, cap {VOTES:,}, radii {STEPS[0]:g} to {STEPS[-1]:g} λ",
+    10, False, "{:g} minutes",
+)  # fmt: skip
 ON_CPU = Target("ResNet-20: certify over the textbook loop, fp32", "a CPU", 3.5, True, "{:g} ×")
 PAIRS = Target(
     f"fp32 → bf16 by a tenth of the votes in pairs, {IN_PAIRS[0]} ≤ R/λ ≤ {IN_PAIRS[1]}: of each old radius",
@@ -79,14 +85,16 @@ def of_votes(rows: Sequence[Simulated]) -> Iterator[Judged]:
     """Of simulated decisions, over all their radii."""
     if not rows:
         return
-    same = [row.radius for row in rows] == [0.5, 1, 2] and all(row.cap == CAP and row.inputs >= FEW for row in rows)
+    enough = all(row.cap == CAP and row.inputs >= SIMULATED for row in rows)
+    same = [row.radius for row in rows] == [0.5, 1, 2] and enough
+    as_wanted = same and rows[0].inputs == SIMULATED
     for target, values, shown in (
         (OVER, [row.over for row in rows], "{:.2f}"),
         (ABOVE, [row.above for row in rows], "{:.0f}"),
         (LOST, [row.lost for row in rows], "{:.2f}"),
     ):
         yield target.judged(
-            max(values), _on(", ".join(map(shown.format, values)), same, rows[0].inputs, "inputs"), same
+            max(values), _on(", ".join(map(shown.format, values)), as_wanted, rows[0].inputs, "inputs"), same
         )
 
 
@@ -122,11 +130,14 @@ def _on_cpu(rows: Sequence[Row], n: int) -> Iterator[Judged]:
 
 
 def of_inputs(kind: str, source: str, row: OnData, machine: Mapping[str, str], cap: int) -> Judged:
-    """Of ten radii decided for inputs; of fewer than 10,000 by their share."""
-    minutes = row.seconds * 10_000 / row.inputs / 60
-    same = kind == "resnet18" and source == "cifar10" and cap == VOTES and GPU in machine["device"]
-    told = f"{minutes:.1f}" if row.inputs == 10_000 else f"{minutes:.1f}, from {row.inputs:,}"
-    return ALL.judged(minutes, told if same else f"{told} ({kind}, {source}, cap {cap:,})", same)
+    """Of ten radii decided for inputs; of another number by their share, which is shown and not judged."""
+    minutes = row.seconds * PICTURES / row.inputs / 60
+    named = kind == "resnet18" and source == "cifar10" and cap == VOTES and GPU in machine["device"]
+    named = named and row.noise is None
+    told = f"{minutes:.1f}" if row.inputs == PICTURES else f"{minutes:.1f}, from {row.inputs:,}"
+    noise = "" if row.noise is None else f", {row.noise}"
+    told = told if named else f"{told} ({kind}, {source}, cap {cap:,}{noise})"
+    return ALL.judged(minutes, told, named and row.inputs == PICTURES)
 
 
 def of_pairs(rows: Sequence[Kept]) -> Iterator[Judged]:
@@ -136,7 +147,8 @@ def of_pairs(rows: Sequence[Kept]) -> Iterator[Judged]:
         return
     kept, n = [100 * row.kept for row in inside], inside[0].n
     below = sum(share < PAIRS.bound for share in kept)
-    told = f"{min(kept):.1f} at least, {statistics.fmean(kept):.1f} on average, less than 98 at {below} of {len(kept)}"
+    told = f"{min(kept):.1f} at least, {statistics.fmean(kept):.1f} on average, "
+    told += f"less than {PAIRS.bound:g} at {below} of {len(kept)}"
     yield PAIRS.judged(min(kept), _on(told, n == VOTES, n, "votes"), n == VOTES)
 
 

@@ -84,14 +84,22 @@ def bench(
     clients: Annotated[int, typer.Option(min=1, help="With --serve: how many clients ask at once.")] = 32,
     seconds: Annotated[float, typer.Option(help="With --serve: for how long they ask.")] = 30.0,
     device: words.DeviceOption = "auto",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the numbers as JSON.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Also write the numbers as JSON. Until the end they are in OUT.part; an interrupted or failed run leaves "
+            "them there, and OUT as it was.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     quiet: words.QuietOption = False,
 ) -> None:
     """Measure the speed of certification, relative to the bare forward pass, the textbook loop and other libraries.
 
-    The last table says what docs/speed.md wants of the rows that were measured, and what was found. With `-o`, the file
-    holds what there is after every part, also if a later one fails.
+    The last table says what docs/speed.md wants of the rows that were measured, and what was found. With `-o OUT`, the file
+    OUT.part holds what there is after every part, also if a later one fails; at the end OUT takes its place.
 
     Examples:
     `ucan bench --model resnet50 --n 100000 --precision bf16 --backend compile`
@@ -110,17 +118,21 @@ def bench(
 
     job = BenchJob(
         models=tuple(model), weights=weights, shape=_shape(shape), n=n, precisions=_listed(precision),
-        backends=_listed(backend or ""), shapes=shapes, art=art, decisions=decisions, data=source, most=most,
+        backends=_backends(backend), shapes=shapes, art=art, decisions=decisions, data=source, most=most,
         before=before, device=device,
     )  # fmt: skip
 
     def keep(found: Benched) -> None:
         if out is not None and not found.is_empty:
-            with storage(out):
-                write_whole(out, _record(found).encode())
+            _write(_part(out), found)
 
     console = Console(stderr=True, quiet=quiet)
     found = measured(job, console.status, keep)
+    if out is not None and found.complete:
+        _write(out, found)
+        _part(out).unlink(missing_ok=True)
+    elif out is not None:
+        console.print(f"Not complete: what was measured is in {_part(out)}")
     for line in found.left_out:
         console.print(f"Left out: {line}")
     if as_json:
@@ -131,8 +143,25 @@ def bench(
         raise found.ended
 
 
+def _part(out: Path) -> Path:
+    return out.with_name(f"{out.name}.part")
+
+
+def _write(path: Path, found: Benched) -> None:
+    with storage(path):
+        write_whole(path, _record(found).encode())
+
+
 def _listed(words: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in words.split(",") if word.strip())
+
+
+def _backends(given: str | None) -> tuple[str, ...]:
+    """Those named; none, for the usual ones, if the option is not given."""
+    found = _listed(given or "")
+    if given is not None and not found:
+        raise InvalidInput("--backend names no backend: leave it out for the usual ones.")
+    return found
 
 
 def _shape(given: str | None) -> tuple[int, ...] | None:
@@ -254,9 +283,12 @@ def _simulated(rows: list[Simulated]) -> Table:
 
 def _on_data(row: OnData) -> str:
     over = "" if row.over is None else f", {row.over:.2f} × the limit where a radius is reached"
+    radii = (
+        f" ℓ2 radii {row.radii[0]:g} to {row.radii[-1]:g}, {row.law}, {row.noise or 'isotropic'}." if row.radii else ""
+    )
     return (
         f"Ten radii in one pass: {row.inputs:,} inputs in {row.seconds:,.1f} s, {row.votes:,} votes{over}; 10,000 inputs "
-        f"would take {row.seconds * 10_000 / row.inputs / 60:.1f} minutes."
+        f"would take {row.seconds * 10_000 / row.inputs / 60:.1f} minutes.{radii}"
     )
 
 

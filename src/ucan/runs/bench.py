@@ -5,7 +5,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,17 @@ from torch import nn
 
 from ucan import data, deciding, targets
 from ucan.bench import Bench, Stopped, machine
-from ucan.choices import BACKENDS
+from ucan.choices import BACKENDS, PRECISIONS
 from ucan.data import Labelled
 from ucan.deciding import Kept, OnData, Simulated
 from ucan.errors import InvalidInput
+from ucan.generators import Generator
 from ucan.laws import Gaussian, Law
-from ucan.models import build_model, load_model
+from ucan.models import Denoised, Ensemble, build_model, load_model
 from ucan.models.build import BUILT_IN
 from ucan.models.foreign import ExportedModel
 from ucan.runs.build import classes_of
-from ucan.runs.earlier import Earlier
+from ucan.runs.earlier import Before, Earlier
 from ucan.runs.jobs import device_of
 from ucan.runtimes import RUNTIMES, check_usable, installed
 from ucan.timing import Row, set_beside
@@ -58,10 +60,23 @@ class BenchJob:
     before: str | Path | None = None
     device: str | torch.device = "auto"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; the earlier version by its whole path."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.before is not None:
+            given["before"] = Path(self.before).resolve()
+        return {
+            name: list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path | torch.device) else value
+            for name, value in given.items()
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Network:
-    """A network to be measured: as it was named, its architecture, and the law of its noise."""
+    """A network to be measured: as it was named, its architecture, and its noise (isotropic if there is no generator).
+
+    Speed is measured under isotropic noise; the noise is for inputs of one's own.
+    """
 
     name: str
     kind: str
@@ -69,6 +84,7 @@ class Network:
     shape: tuple[int, ...]
     classes: int
     law: Law
+    generator: Generator | None = None
 
     @property
     def title(self) -> str:
@@ -78,7 +94,10 @@ class Network:
 
 @dataclass
 class Benched:
-    """What was measured, so far or in all. ``ended`` is what ended it early: an error or an interruption."""
+    """What was measured, so far or, if ``complete``, in all, and when that began.
+
+    ``ended`` is what ended it early: an error or an interruption.
+    """
 
     job: BenchJob
     machine: dict[str, str]
@@ -89,6 +108,8 @@ class Benched:
     recertified: list[Kept] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     ended: BaseException | None = None
+    complete: bool = False
+    date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
     def is_empty(self) -> bool:
@@ -112,6 +133,9 @@ class Benched:
         elif self.ended is not None:
             state = {"failed": "".join(traceback.format_exception_only(self.ended)).strip()}
         return {
+            "complete": self.complete,
+            "date": self.date,
+            "job": self.job.to_dict(),
             "machine": {**self.machine, "ucan": __version__, "n": str(self.job.n)},
             "networks": [
                 {"model": one.name, "kind": one.kind, "shape": list(one.shape), "batch": b.size, "inputs": len(b.inputs)}
@@ -164,6 +188,7 @@ def bench(
         _decisions(found, part)
         if inputs is not None:
             _on_inputs(found, inputs, choices, part)
+        found.complete = True
     except (Exception, KeyboardInterrupt) as error:
         if found.is_empty:
             raise
@@ -174,9 +199,10 @@ def bench(
 
 def _choices(job: BenchJob, where: torch.device) -> list[Choice]:
     """Every backend in every precision that it computes in; refused before any work if none does."""
-    known = [name for name in BACKENDS if name != "auto"]
-    if unknown := sorted(set(job.backends) - set(known)):
-        raise InvalidInput(f"--backend takes {', '.join(known)}, got {', '.join(unknown)}.")
+    _check_names("--backend", job.backends, [name for name in BACKENDS if name != "auto"])
+    _check_names("--precision", job.precisions, list(PRECISIONS))
+    if not job.precisions:
+        raise InvalidInput(f"--precision takes one or more of {', '.join(PRECISIONS)}, got none.")
     others = installed("fp32") if where.type == "cpu" else ()
     # The compiler last: laws, shapes and inputs are measured by the last one, and it computes in every precision.
     names = job.backends or ("eager", *others, "compile")
@@ -186,6 +212,11 @@ def _choices(job: BenchJob, where: torch.device) -> list[Choice]:
         if name in RUNTIMES:
             check_usable(name, where, kind)
     return [(name, None if kind == "fp32" else kind) for name, kind in able]
+
+
+def _check_names(option: str, given: tuple[str, ...], known: list[str]) -> None:
+    if unknown := sorted(set(given) - set(known)):
+        raise InvalidInput(f"{option} takes {', '.join(known)}, got {', '.join(unknown)}.")
 
 
 # --- what is measured, and on what ---
@@ -205,8 +236,8 @@ def _network(name: str, job: BenchJob, where: torch.device) -> Network:
         if job.shape is not None or job.weights is not None:
             raise InvalidInput(f"{name} is a trained run: leave out --shape and --weights.")
         run = load_run(name)
-        kind = str(run.settings.model)
-        return Network(name, kind, run.classifier.to(where), run.shape, run.num_classes, run.law)
+        kind = _kind(str(run.settings.model), run.classifier)
+        return Network(name, kind, run.classifier.to(where), run.shape, run.num_classes, run.law, run.generator)
     own = BUILT_IN[name].event_shape if name in BUILT_IN else (3, 32, 32)
     event = job.shape or own
     if name in BUILT_IN and job.weights is None:  # the speed does not depend on the weights
@@ -222,7 +253,22 @@ def _network(name: str, job: BenchJob, where: torch.device) -> Network:
     return Network(name, name, network, event, classes, Gaussian(0.25))
 
 
+def _kind(name: str, classifier: nn.Module) -> str:
+    """The architecture; an ensemble of it, or one behind a denoiser, is another one."""
+    outer = type(classifier).__name__
+    return f"{outer} of {name}" if isinstance(classifier, Ensemble | Denoised) else name
+
+
 def _inputs(source: str, network: Network) -> Labelled:
+    """Inputs for a network whose noise has ℓ2 radii; anything else is refused before any work."""
+    law, generator = network.law, network.generator
+    if 2 not in (law.norms if generator is None else generator.norms(law)):
+        noise = "" if generator is None else f" ({generator.describe()})"
+        raise InvalidInput(
+            f"--data decides ℓ2 radii, which the noise of {network.name}, {law!r}{noise}, has none of: leave out --data."
+        )
+    if generator is not None:
+        generator.check_claim(law, 2)
     found = data.load(source)
     if tuple(found.event_shape) != network.shape:
         shape = ",".join(map(str, found.event_shape))
@@ -235,25 +281,26 @@ def _inputs(source: str, network: Network) -> Labelled:
 
 def _speed(found: Benched, network: Network, choices: list[Choice], part: Doing, earlier: Earlier | None) -> None:
     """The rows of one network: the earlier version with the first backend; generator, laws and shapes with the last."""
-    inputs = None if earlier is None else 2  # as many as an earlier version takes
-    job, bench = found.job, Bench(network.model, network.shape, network.classes, found.job.n, inputs=inputs)
-    found.measured.append((network, bench))
-    rates = []
+    job, before = found.job, list[Before]()
 
     def measured_before(earlier: Earlier, when: str) -> None:
         with part(f"{network.title} by {earlier.folder}, {when}"):
             shape = None if is_trained_run(network.name) else network.shape
-            rates.append(earlier.rate(network.name, shape, job.weights, job.n, choices[0]))
+            before.append(earlier.measured(network.name, shape, job.weights, job.n, choices[0]))
 
     if earlier is not None:
         measured_before(earlier, "first")
+    # What is done once in a call weighs less with more inputs: as many as the earlier version has taken.
+    inputs = before[0].inputs if before else None
+    bench = Bench(network.model, network.shape, network.classes, job.n, inputs=inputs)
+    found.measured.append((network, bench))
     bench.keep_memory()
     for backend, precision in choices:
         with part(f"{network.title}: {backend}, {precision or 'fp32'} (compiling takes a while)"):
             bench.ours(backend, precision)
     if earlier is not None:
         measured_before(earlier, "again")
-        bench.rows += _over(bench.rows, rates, choices[0])
+        bench.rows += _over(bench.rows, [one.rate for one in before], choices[0])
     _beside(found, network, bench, choices[-1], part)
 
 
@@ -297,7 +344,7 @@ def _on_inputs(found: Benched, inputs: Labelled, choices: list[Choice], part: Do
     count = min(len(inputs), found.job.most or len(inputs))
     with part(f"ten radii for {count:,} inputs"):
         outcomes, row = deciding.on_data(
-            network.model, network.classes, network.law, inputs, count, bench.n, choices[-1]
+            network.model, network.classes, network.law, network.generator, inputs, count, bench.n, choices[-1]
         )
         found.data.append(row)
     able = [backend for backend, _ in choices if "bf16" in RUNTIMES.get(backend, ("bf16",))]
@@ -306,5 +353,5 @@ def _on_inputs(found: Benched, inputs: Labelled, choices: list[Choice], part: Do
         return
     with part("from fp32 to bf16"):
         found.recertified = deciding.in_bf16(
-            network.model, network.classes, network.law, inputs, outcomes, bench.n, able[-1]
+            network.model, network.classes, network.law, network.generator, inputs, outcomes, bench.n, able[-1]
         )

@@ -13,6 +13,17 @@ import torch
 
 from ucan.errors import InvalidInput
 
+# Inputs of a certificate's timing in versions that do not say how many: all of those took so many.
+UNSAID = 2
+
+
+@dataclass(frozen=True)
+class Before:
+    """What an earlier version has measured: samples per second of its certificates, and of how many inputs at once."""
+
+    rate: float
+    inputs: int
+
 
 @dataclass(frozen=True)
 class Earlier:
@@ -32,15 +43,15 @@ class Earlier:
         if not place.is_relative_to(source):
             raise InvalidInput(f"Python takes ucan from {place} instead of {source}: uninstall the package there.")
 
-    def rate(
+    def measured(
         self,
         model: str,
         shape: tuple[int, ...] | None,
         weights: str | Path | None,
         n: int,
         choice: tuple[str, str | None],
-    ) -> float:
-        """Samples per second of its certificates."""
+    ) -> Before:
+        """Its certificates of one model by one backend and precision."""
         backend, precision = choice[0], choice[1] or "fp32"
         words = ["--model", model, "--n", str(n), "--precision", precision, "--backend", backend]
         words += ["--device", str(self.device), "--no-shapes", "--no-art", "--json", "--quiet"]
@@ -52,7 +63,8 @@ class Earlier:
         rates = [row["rate"] for row in told["rows"] if row["what"] == f"certify, {backend}, {precision}"]
         if not rates:
             raise InvalidInput(f"{self.folder} has measured no certificate with {backend} in {precision}.")
-        return float(rates[0])
+        networks = told.get("networks") or [{}]
+        return Before(float(rates[0]), int(networks[0].get("inputs", UNSAID)))
 
     def _run(self, *words: str) -> str:
         """What its interpreter prints; what went wrong is an error with its last line."""
