@@ -1028,7 +1028,7 @@ class Claim:
         hits = self.counts[whole(self.record, "prediction")]
         if self.bound == "anytime":
             least = min(1.0, math.exp(-log_wealth(hits, self.n, 0.5)))
-        elif self.bound == "top-two":
+        elif self.bound == "top-two" or (self.bound == "two-class" and self.record.get("choice") is None):
             other = sorted(self.counts)[-2] if len(self.counts) > 1 else 0
             least = min(1.0, 2 * float(stats.binom.sf(hits - 1, hits + other, 0.5)))
         elif self.bound == "exact":

@@ -227,6 +227,22 @@ def test_a_registry_makes_regions_smaller(tmp_path: Path) -> None:
                 check_sound(outcome)
 
 
+def test_a_registry_answers_by_the_two_class_bound_without_a_majority(tmp_path: Path) -> None:
+    """45, 30 and 25 % of the votes: the first class leads, and has no majority."""
+
+    def thirds(batch: torch.Tensor) -> torch.Tensor:
+        drawn = torch.special.ndtr(batch[:, 0, 0, 0])
+        return torch.nn.functional.one_hot((drawn >= 0.45).long() + (drawn >= 0.75), 3).float()
+
+    g = SmoothedClassifier(thirds, Gaussian(scale=1.0), num_classes=3)
+    with Registry(tmp_path / "registry.sqlite") as registry:
+        (outcome,) = registry.predict(g, torch.zeros(1, *EVENT), n=4000, bound="two-class")
+    assert outcome.prediction == 0 and max(outcome.evidence.counts) < 2000
+    record = check_sound(outcome)
+    record["p_value"] /= 2
+    assert "FAIL" in {verdict for verdict, _, _ in checker.check(record, tmp_path)}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.parent.name}/{path.stem}")
 def test_files_of_version_0_1(path: Path) -> None:
     record = json.loads(path.read_text(encoding="utf-8"))

@@ -404,7 +404,7 @@ class Registry:
 
 
 def answer_alone(outcome: Certificate | Abstention, tau: float) -> Prediction | Abstention:
-    """What a certificate answers, with the p-value of the test that this class has no majority; τ is the arithmetic's."""
+    """What a certificate answers, with the p-value of the test that goes with its bound; τ is the arithmetic's."""
     if isinstance(outcome, Abstention):
         return outcome
     evidence, c_A = outcome.evidence, outcome.prediction
