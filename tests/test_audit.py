@@ -765,6 +765,7 @@ def test_certificates_about_something_else_are_refused():
     ((_, x, c),) = cases(g, 1)
     for other, y, what in (
         (g, x + 1, "another input"),
+        (g, x.double() + 1e-12, "another input"),  # the same numbers in float32
         (g_of(model=nn.Linear(D, 2).eval()), x, "other weights"),
         (g_of(ucan.Gaussian(2.0), model=g.f.model), x, "noise"),
     ):

@@ -18,7 +18,6 @@ from ucan.backends import PRECISIONS
 from ucan.errors import InvalidInput
 from ucan.questions.record import Answer
 from ucan.questions.smoothed import Smoothed
-from ucan.sidecar import input_hash
 from ucan.votes import as_answer
 
 # Of the goals of a claim with many (outputs, sides, places), how many are followed: those that noise comes closest to, and
@@ -96,7 +95,7 @@ def check_about(g: Smoothed, x: torch.Tensor, answer: Answer) -> None:
         (g.law != evidence.law, "law"),
         (evidence.noise.differences(g.M.record()), "noise"),
         (evidence.arithmetic.removesuffix(ROUNDED) != arithmetic_of(g.grid), "arithmetic"),
-        (input_hash(x) != evidence.input_hash, "input"),
+        (not evidence.is_about(x), "input"),
     ):
         if wrong:
             raise InvalidInput(f"this answer is about another {what}: give the one that was certified.")

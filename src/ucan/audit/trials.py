@@ -300,7 +300,7 @@ def case_of(g: SmoothedClassifier, idx: int, x: torch.Tensor, certificate: Claim
         origin = enrolled(memory, x, certificate)
     else:
         origin = x
-        if input_hash(x) != evidence.input_hash:
+        if not evidence.is_about(x):
             raise InvalidInput("this certificate is about another input: give the data that were certified.")
     if not same_noise(certificate, g, origin, tolerance=1e-2):
         raise InvalidInput("this certificate is about other noise: the generator's μ or Σ at its input differs.")

@@ -31,7 +31,6 @@ from ucan.results.metrics import labelled
 from ucan.rounding import floor_digits, floor_significant
 from ucan.runs.rebuild import data_of
 from ucan.runs.router import is_router
-from ucan.sidecar import input_hash
 from ucan.tabular import row_answer
 
 
@@ -195,7 +194,7 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
         said[1] = said[1] if found_reach is None else found_reach.words()
     panels: list[Panel] = []
     x = None if dataset is None else _input(dataset, number, missing)
-    if x is not None and input_hash(x) != evidence.input_hash:
+    if x is not None and not evidence.is_about(x):
         if run.scope == "registry":  # the answer is that of an input enrolled before
             said.append(
                 "It lies in the region of an input that was enrolled before; these are the votes of that input."
