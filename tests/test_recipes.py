@@ -535,6 +535,7 @@ del tensor
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads by name")
+@pytest.mark.slow
 def test_processes_end_the_threads_between_them_before_python_exits(tmp_path):
     """Also while Trainers are still there; a thread that gives back a tensor after that would abort its process."""
     done = torchrun(tmp_path, LEAVING, "run")
