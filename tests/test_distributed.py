@@ -17,10 +17,8 @@ from torch import nn
 
 import ucan
 from ucan import ExpInf, Gaussian, InvalidInput, Laplace, PowerLaw, Uniform
-from ucan.data import InMemory
 from ucan.generators import Composed, Isotropic
-from ucan.training.augment import cutmix, flip_and_crop
-from ucan.training.batches import Batches
+from ucan.training.batches import Batches, flip_and_crop
 from ucan.training.share import Share, SharedBatchNorm, launched
 
 pytest.importorskip("lightning_fabric")
@@ -80,21 +78,8 @@ def test_a_share_is_flipped_and_cropped_as_in_the_whole_batch(batch, world):
         assert torch.equal(flip_and_crop(x[share.part], rng(1), share=share), whole[share.part])
 
 
-@pytest.mark.parametrize(("batch", "world"), WORLDS)
-def test_a_share_is_mixed_as_in_the_whole_batch(batch, world):
-    data = InMemory(torch.rand(60, 3, 8, 8, generator=rng()), torch.arange(60) % 3, ["a", "b", "c"])
-    drawn = Batches(data, batch, 0, torch.device("cpu")).drawn(rng(2))
-    x = torch.rand(batch, 3, 8, 8, generator=rng())
-    whole, own = cutmix(x, drawn.x, 0.8, rng(1))
-    for rank in range(world):
-        share = Share(batch, rank, world)
-        others = Batches(data, batch, 0, torch.device("cpu"), rank, world).drawn(rng(2))
-        assert torch.equal(others.x, drawn.x[share.part]) and torch.equal(others.labels, drawn.labels[share.part])
-        mixed, left = cutmix(x[share.part], others.x, 0.8, rng(1), share)
-        assert torch.equal(mixed, whole[share.part]) and torch.equal(left, own[share.part])
-
-
 def test_a_process_is_given_its_share_of_every_batch():
+    from ucan.data import InMemory
 
     pixels = torch.arange(20.0).reshape(20, 1, 1, 1) / 20
     dataset = InMemory(pixels, torch.arange(20) % 3, ["a", "b", "c"])

@@ -50,14 +50,12 @@ from ucan.training import (
     preset_text,
     read_settings,
 )
-from ucan.training.augment import cutmix, flip_and_crop
 from ucan.training.average import Average
-from ucan.training.batches import Batches, epoch_seed
+from ucan.training.batches import Batches, epoch_seed, flip_and_crop
 from ucan.training.checkpoint import keep_settings, write_checkpoint
 from ucan.training.joint import Joint, scale_entries, variance_term
 from ucan.training.loop import schedule
 from ucan.training.recipes import Augmentation, Consistency
-from ucan.training.recipes.ascent import cross_entropies
 
 pytest.importorskip("lightning_fabric")
 from ucan.training import Trainer
@@ -261,65 +259,6 @@ def test_flip_and_crop_is_a_crop_of_the_padded_perhaps_flipped_image(shape):
     assert {f for f, _, _ in found} == {True, False} and len({t for _, t, _ in found}) > 5
     assert len({left for _, _, left in found}) > 5 and len(set(found)) > 20
     assert torch.equal(out, flip_and_crop(x, rng(1), pad)) and not torch.equal(out, flip_and_crop(x, rng(2), pad))
-
-
-@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (2, 5, 9)])
-def test_cutmix_pastes_a_rectangle_of_another_picture_at_its_own_place(shape):
-    x = torch.rand(400, *shape, generator=rng())
-    others = x + 1
-    mixed, own = cutmix(x, others, 0.5, rng(1))
-    pasted = (mixed == others).all(1)
-    assert torch.equal(torch.where(pasted[:, None], others, x), mixed)
-    for inside, kept in zip(pasted, own, strict=True):
-        rows, columns = inside.any(1), inside.any(0)
-        assert torch.equal(inside, rows[:, None] & columns[None])
-        assert all(
-            int(each.diff().abs().sum() + each[0].int() + each[-1].int()) in (0, 2)
-            for each in (rows.int(), columns.int())
-        )
-        assert float(kept) == pytest.approx(1 - float(inside.float().mean()))
-    untouched = float((own == 1).float().mean())
-    assert 0.45 < untouched < (0.7 if shape[1] < 32 else 0.58)  # a small rectangle may miss every pixel
-    assert float(own.min()) < 0.3 and torch.equal(cutmix(x, others, 0.0, rng(1))[0], x)
-    assert float((cutmix(x, others, 1.0, rng(1))[1] == 1).float().mean()) < 0.25
-
-
-def test_two_labels_count_by_their_shares():
-    shares = torch.tensor([[0.25, 0.75], [1.0, 0.0]])
-    mixed = float(Augmentation(draws=2).loss(LOGITS, shares))
-    alone = [-(math.log(4 / 5) + math.log(1 / 4)) / 2, -(math.log(1 / 5) + math.log(3 / 4)) / 2]
-    assert mixed == pytest.approx((0.25 * alone[0] + 0.75 * alone[1] + math.log(2)) / 2, rel=1e-6)
-    each = cross_entropies(LOGITS, shares)
-    assert float(each.mean()) == pytest.approx(mixed, rel=1e-6) and each.shape == (2, 2)
-    assert torch.allclose(cross_entropies(LOGITS, torch.eye(2)), cross_entropies(LOGITS, LABELS))
-
-
-@pytest.mark.parametrize("recipe", ["augmentation", "consistency", "sphere"])
-def test_a_run_with_cutmix_learns_both_labels_and_goes_on_bit_for_bit(tmp_path, recipe):
-    chosen = {"recipe": {"kind": recipe}, "cutmix": 0.7, "epochs": 3}
-    trainer(tmp_path / "whole", **chosen).run()
-    stopped = trainer(tmp_path / "parts", **chosen)
-    steps, train_step = [], stopped._train_step
-
-    def interrupted(batch):
-        steps.append(1)
-        stopped._stop = len(steps) == 5  # of three steps an epoch
-        return train_step(batch)
-
-    stopped._train_step = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        stopped.run()
-    trainer(tmp_path / "parts", **chosen).run()
-    assert same(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
-    trainer(tmp_path / "without", **{**chosen, "cutmix": 0.0}).run()
-    assert not same(weights(tmp_path / "without"), weights(tmp_path / "whole"))
-
-
-def test_cutmix_is_refused_where_an_input_has_one_label_or_no_rectangle(tmp_path):
-    with pytest.raises(InvalidInput, match="macer"):
-        trainer(tmp_path / "macer", recipe={"kind": "macer"}, cutmix=0.5)
-    with pytest.raises(InvalidInput, match="from 0 to 1"):
-        TrainSettings(cutmix=1.5)
 
 
 def numbered(count):

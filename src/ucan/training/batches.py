@@ -65,14 +65,6 @@ class Batches:
         # An epoch's end leaves out a shorter batch, if there is one.
         yield from self._of(order[first * self.size : len(self) * self.size])
 
-    def drawn(self, rng: torch.Generator) -> Batch:
-        """As many inputs as a batch has, drawn with replacement, of this process's share."""
-        indices = torch.randint(0, len(self.dataset), (self.size,), generator=rng, device=self.device)[self.share.part]
-        if self._resident is not None:
-            return next(self._on_device([indices], *self._resident))
-        x, labels = self.dataset.batch(indices.cpu())
-        return Batch(x.to(self.device), labels.to(self.device), indices)
-
     def in_order(self) -> Iterator[Batch]:
         """All inputs in their own order, of this process's share; the last batch is padded from the start."""
         count = -(-len(self.dataset) // self.size) * self.size
@@ -117,3 +109,19 @@ class Batches:
 def epoch_seed(seed: int, epoch: int, purpose: str) -> int:
     """A separate seed for every epoch and purpose, so that a resumed run needs no saved random state."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{epoch}/{purpose}".encode()).digest()[:4], "big")
+
+
+def flip_and_crop(x: torch.Tensor, rng: torch.Generator, pad: int = 4, share: Share | None = None) -> torch.Tensor:
+    """Every image of a batch (b, c, h, w) flipped at random and cropped at random after zero padding, on its device.
+
+    A share of a larger batch gets the same flips and crops as in the whole batch.
+    """
+    batch, _, height, width = x.shape
+    whole, part = (batch, slice(None)) if share is None else (share.batch, share.part)
+    flip = torch.randint(0, 2, (whole, 1, 1, 1), generator=rng, device=x.device, dtype=torch.bool)[part]
+    x = torch.nn.functional.pad(torch.where(flip, x.flip(3), x), (pad,) * 4)
+    top, left = torch.randint(0, 2 * pad + 1, (2, whole, 1), generator=rng, device=x.device)[:, part]
+    rows = (top + torch.arange(height, device=x.device))[:, :, None]
+    columns = (left + torch.arange(width, device=x.device))[:, None, :]
+    images = torch.arange(batch, device=x.device)[:, None, None]
+    return x[images, :, rows, columns].permute(0, 3, 1, 2).contiguous()

@@ -60,15 +60,6 @@ class Exact:
         self.inputs = inputs
 
 
-class Mixed:
-    """Labels of inputs that are mixed with others: their own (batch,), and the probabilities to be learned (batch, classes)."""
-
-    def __init__(self, labels: torch.Tensor, others: torch.Tensor, own: torch.Tensor, classes: int) -> None:
-        self.labels = labels
-        mine, theirs = (nn.functional.one_hot(each, classes).float() for each in (labels, others))
-        self.targets = own[:, None] * mine + (1 - own[:, None]) * theirs
-
-
 class Joint(nn.Module):
     """The training step as one module: (x, labels) → loss and metrics."""
 
@@ -107,7 +98,7 @@ class Joint(nn.Module):
     def forward(
         self,
         given: torch.Tensor | Exact,
-        labels: torch.Tensor | Mixed,
+        labels: torch.Tensor,
         rng: torch.Generator,
         places: torch.Tensor | None = None,
         epoch: int = 0,
@@ -135,7 +126,7 @@ class Joint(nn.Module):
     def step_at(
         self,
         x: torch.Tensor,
-        labels: torch.Tensor | Mixed,
+        labels: torch.Tensor,
         rng: torch.Generator,
         places: torch.Tensor | None,
         progress: Progress,
@@ -145,8 +136,7 @@ class Joint(nn.Module):
         return Step(
             model=Network(self.classifier, self.generator, x.ndim - 1, self.twins),
             inputs=x,
-            labels=labels.labels if isinstance(labels, Mixed) else labels,
-            targets=labels.targets if isinstance(labels, Mixed) else labels,
+            labels=labels,
             noise=NoiseSource(self.generator, self.law, x, mean, scale, rng),
             rng=rng,
             places=torch.arange(len(x), device=x.device) if places is None else places,

@@ -19,9 +19,8 @@ from ucan.data import Labelled, as_dataset, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
 from ucan.places import started_in
 from ucan.storage import Journal
-from ucan.training.augment import cutmix, flip_and_crop
 from ucan.training.average import Average
-from ucan.training.batches import Batch, Batches, epoch_seed
+from ucan.training.batches import Batch, Batches, epoch_seed, flip_and_crop
 from ucan.training.board import Board
 from ucan.training.checkpoint import (
     CHECKPOINT,
@@ -35,8 +34,8 @@ from ucan.training.checkpoint import (
     write_checkpoint,
 )
 from ucan.training.classifier import count_outputs, load_start
-from ucan.training.joint import Exact, Joint, Mixed
-from ucan.training.recipes import Recipe, Task
+from ucan.training.joint import Exact, Joint
+from ucan.training.recipes import Task
 from ucan.training.settings import TrainSettings
 from ucan.training.share import LEAVING, launched, share_statistics
 from ucan.training.step import Progress, Step, Twins
@@ -96,7 +95,7 @@ class Trainer:
             dataset = as_dataset(dataset)
         if len(dataset) < 1:
             raise InvalidInput("the training set is empty.")
-        classes = self.num_classes = count_outputs(settings, classifier, dataset)
+        classes = count_outputs(settings, classifier, dataset)
         self.config = {
             "kind": "train",
             "ucan": __version__,
@@ -121,7 +120,6 @@ class Trainer:
         self.law = settings.build_law(math.prod(shape))
         generator.check_claim(self.law)  # before any training: nothing could be certified afterwards
         self.recipe = settings.build_recipe()
-        _check_cutmix(settings, self.recipe, shape)
         term, weight = settings.variance_term, settings.variance_weight
         if world > 1:
             classifier = share_statistics(classifier, self.fabric.device)
@@ -224,9 +222,9 @@ class Trainer:
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = group["peak"] * share
-        x, labels = self._augmented(batch)
+        x = flip_and_crop(batch.x, self.rng, share=self.share) if settings.augment else batch.x
         given = Exact(x) if settings.precision.endswith("-mixed") else x
-        metrics = self.wrapped(given, labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
+        metrics = self.wrapped(given, batch.labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
         # The processes' gradients are averaged: so weighted, the average is the gradient of the whole batch's mean.
         self.fabric.backward(self.share.world * self.share.fraction * metrics["loss"])
         for optimiser in self.optimisers:
@@ -237,19 +235,6 @@ class Trainer:
             # A new average decays faster: otherwise early weights dominate it, with batch statistics that do not fit.
             self.average.update(min(settings.ema, (1 + steps) / (10 + steps)))
         return {name: value.detach() for name, value in metrics.items()}
-
-    def _augmented(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | Mixed]:
-        """The inputs as they are learned, and what is to be learned about them."""
-
-        def changed(x: torch.Tensor) -> torch.Tensor:
-            return flip_and_crop(x, self.rng, share=self.share) if self.settings.augment else x
-
-        x, share = changed(batch.x), self.settings.cutmix
-        if not share:
-            return x, batch.labels
-        others = self.batches.drawn(self.rng)
-        x, own = cutmix(x, changed(others.x), share, self.rng, self.share)
-        return x, Mixed(batch.labels, others.labels, own, self.num_classes)
 
     def _sums(self) -> dict[str, torch.Tensor]:
         """The epoch's totals so far, over all processes."""
@@ -444,17 +429,6 @@ def _begin_with(settings: TrainSettings, classifier: nn.Module, finetune: str | 
         raise TrainingError(
             f"a denoiser is trained in front of a trained classifier, and {settings.model} has no weights yet: give them "
             "with --finetune, such as the folder of a trained run."
-        )
-
-
-def _check_cutmix(settings: TrainSettings, recipe: Recipe, shape: tuple[int, ...]) -> None:
-    """Refuse it for what has no rectangles, and where a method needs the one label of an input."""
-    if settings.cutmix and len(shape) != 3:
-        raise InvalidInput(f"cutmix is for pictures, and these inputs have the shape {tuple(shape)}: leave it out.")
-    if settings.cutmix and not recipe.mixes:
-        raise InvalidInput(
-            f"cutmix gives an input two labels, and the recipe {settings.recipe['kind']!r} needs one: leave it out, or use "
-            "augmentation, consistency or sphere."
         )
 
 

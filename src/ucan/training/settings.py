@@ -51,7 +51,6 @@ class TrainSettings:
     compile: bool = False
     ema: float = 0.0
     augment: bool = False
-    cutmix: float = 0.0  # the share of inputs into which a part of another one is pasted
     held_out: float = 0.0
     certify_every: int = 5  # epochs between two checks of certified accuracy on the held-out part; 0: none
     variance_term: str = "none"
@@ -107,8 +106,6 @@ class TrainSettings:
                 raise InvalidInput(f"{name} must be at least 1, got {getattr(self, name)!r}.")
         if self.certify_every < 0:
             raise InvalidInput(f"certify_every must be 0 (never) or a number of epochs, got {self.certify_every!r}.")
-        if not 0 <= self.cutmix <= 1:
-            raise InvalidInput(f"cutmix is a share of the inputs, from 0 to 1, got {self.cutmix!r}.")
         for name in ("ema", "held_out"):
             if not 0 <= getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must lie in [0, 1), got {getattr(self, name)!r}.")

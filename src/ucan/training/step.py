@@ -200,16 +200,14 @@ class Step:
     """One training step as a recipe sees it.
 
     ``inputs`` (batch, *event) are pixels as augmented, ``labels`` (batch,) their classes, ``places`` (batch,) their numbers
-    in the training set. ``targets`` are the labels, or where inputs are mixed with others, probabilities (batch, classes).
-    Several processes train as one: each has its share of the batch here, so computations per input need no change. Means over
-    the batch must use ``mean`` and ``together``, random numbers must come from ``noise`` and ``uniform``, and all processes
-    must call the network equally often.
+    in the training set. Several processes train as one: each has its share of the batch here, so computations per input need
+    no change. Means over the batch must use ``mean`` and ``together``, random numbers must come from ``noise`` and
+    ``uniform``, and all processes must call the network equally often.
     """
 
     model: Network
     inputs: torch.Tensor
     labels: torch.Tensor
-    targets: torch.Tensor
     noise: NoiseSource
     rng: torch.Generator
     places: torch.Tensor

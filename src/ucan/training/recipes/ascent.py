@@ -9,14 +9,11 @@ import torch
 from torch.nn import functional as F
 
 
-def cross_entropies(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The cross-entropy of every copy: logits (n, batch, classes) → (n, batch).
-
-    ``targets`` are labels (batch,), or probabilities (batch, classes).
-    """
+def cross_entropies(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The cross-entropy of every copy: logits (n, batch, classes) → (n, batch)."""
     n, batch, classes = logits.shape
-    wanted = targets.expand(n, *targets.shape).flatten(0, 1)
-    return F.cross_entropy(logits.float().reshape(-1, classes), wanted, reduction="none").reshape(n, batch)
+    flat = F.cross_entropy(logits.float().reshape(-1, classes), labels.repeat(n), reduction="none")
+    return flat.reshape(n, batch)
 
 
 def smoothed_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

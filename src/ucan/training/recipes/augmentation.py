@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -14,7 +13,6 @@ from ucan.training.recipes.base import OfLogits, cross_entropy
 class Augmentation(OfLogits):
     """Cross-entropy under the noise that certification will use."""
 
-    mixes: ClassVar[bool] = True
     draws: int = 1
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

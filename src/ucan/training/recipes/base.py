@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
-from typing import ClassVar
 
 import torch
 
@@ -35,11 +34,7 @@ class Recipe(ABC):
     Implement ``step``. It may call the network any number of times, attack it (``step.model.aside``), weight or drop inputs,
     and keep state between steps: then implement ``state`` and ``load_state``, which store it in the checkpoint. A recipe is
     usually a frozen dataclass; its fields are the parameters in ``[recipe]`` of the settings.
-
-    mixes: whether the loss takes ``step.targets``, so that inputs with two labels (the setting ``cutmix``) make sense.
     """
-
-    mixes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the parameters: ``draws`` is a number of copies, and what has a number as its default stays one."""
@@ -83,10 +78,7 @@ class Recipe(ABC):
 
 
 class OfLogits(Recipe):
-    """A recipe whose loss is a function of the logits of ``draws`` fresh noisy copies of every input, and the labels.
-
-    With ``mixes`` the labels may be probabilities (batch, classes).
-    """
+    """A recipe whose loss is a function of the logits of ``draws`` fresh noisy copies of every input, and the labels."""
 
     draws: int
 
@@ -97,7 +89,7 @@ class OfLogits(Recipe):
     def step(self, step: Step) -> Outcome:
         """One pass over all copies."""
         logits = step.model(step.noise.copies(self.draws))
-        return Outcome.of(self.loss(logits, step.targets), logits, step.labels)
+        return Outcome.of(self.loss(logits, step.labels), logits, step.labels)
 
     def cost(self, progress: Progress) -> float:
         """One pass a copy."""
@@ -125,11 +117,8 @@ def mean_cost(recipe: Recipe, epochs: int) -> float:
     return sum(recipe.cost(Progress(e, epochs, e / epochs)) for e in range(epochs)) / epochs
 
 
-def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over all noisy copies: the paper's smoothing loss (−Σ y log ŷ; it prints the wrong sign).
-
-    ``targets`` are labels (batch,), or probabilities (batch, classes).
-    """
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over all noisy copies: the paper's smoothing loss (−Σ y log ŷ; it prints the wrong sign)."""
     draws, batch, classes = logits.shape
     flat = logits.float().reshape(draws * batch, classes)
-    return torch.nn.functional.cross_entropy(flat, targets.expand(draws, *targets.shape).flatten(0, 1))
+    return torch.nn.functional.cross_entropy(flat, labels.expand(draws, batch).reshape(-1))

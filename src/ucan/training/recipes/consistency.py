@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -17,7 +16,6 @@ class Consistency(OfLogits):
     λ = ``weight`` is 20 at σ = 0.25 and 10 at larger noise; η = ``entropy`` is 0.5 and is not multiplied by λ.
     """
 
-    mixes: ClassVar[bool] = True
     draws: int = 2
     weight: float = 10.0
     entropy: float = 0.5

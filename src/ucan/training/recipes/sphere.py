@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 
@@ -31,7 +30,7 @@ def climbed(step: Step, eps: torch.Tensor, steps: int, length: float, first_flip
         for _ in range(steps):
             place = moved.requires_grad_(True)
             logits = step.model(step.noise.place(place))
-            (gradient,) = torch.autograd.grad(cross_entropies(logits, step.targets).sum(), place)
+            (gradient,) = torch.autograd.grad(cross_entropies(logits, step.labels).sum(), place)
             if first_flip:
                 kept |= logits.argmax(-1) != step.labels
             further = place.detach() + length * gradient / lengths(gradient, 2)
@@ -55,7 +54,6 @@ class Sphere(Recipe):
     drop: the least share of right votes of an input that is kept; for radii of twice the noise's scale and more.
     """
 
-    mixes: ClassVar[bool] = True
     draws: int = 2
     weight: float = 5.0
     entropy: float = 0.5
@@ -94,7 +92,7 @@ class Sphere(Recipe):
         if step.progress.done >= self.start:
             eps = climbed(step, eps, self.steps, self.length)
         logits = step.model(step.noise.place(eps))
-        loss = cross_entropy(logits, step.targets) + disagreement(logits, self.weight, self.entropy)
+        loss = cross_entropy(logits, step.labels) + disagreement(logits, self.weight, self.entropy)
         return Outcome.of(loss, logits, step.labels)
 
     def cost(self, progress: Progress) -> float:
