@@ -238,7 +238,8 @@ def budgets(recorded: Recorded) -> list[str]:
 # --- how to make our best rows ---
 
 PRESETS = {  # of a row, the preset that trains it
-    "cifar10-consistency-0.15": "cifar10-best-0.25",
+    "cifar10-gaussian-0.08": "cifar10-best-0",
+    "cifar10-consistency-0.12": "cifar10-best-0.25",
     "cifar10-consistency-0.21": "cifar10-best-0.5",
     "cifar10-consistency-0.32": "cifar10-best-0.75",
     "cifar10-sphere-0.5": "cifar10-best-1.0",

@@ -28,7 +28,7 @@ class Target:
 
 
 FIFTHS = (0.0, 0.5, 1.0, 1.5, 2.25)
-CONSISTENT = (*(f"cifar10-consistency-{sigma}" for sigma in (0.15, 0.21, 0.32, 0.42)),
+CONSISTENT = (*(f"cifar10-consistency-{sigma}" for sigma in (0.12, 0.15, 0.21, 0.32, 0.42)),
               *(f"cifar10-ensemble-{sigma}" for sigma in (0.32, 0.42)))  # fmt: skip
 TARGETS = (
     Target("CIFAR-10, ℓ2 radius 0 / 0.5 / 1.0 / 1.5 / 2.25, certification-wise, γ = λ = 1", "85 / 81 / 77 / 73 / 65",

@@ -46,6 +46,7 @@ import shape_attacks  # noqa: E402
 import shape_records  # noqa: E402
 import shape_tables  # noqa: E402
 import shape_tables_attacks  # noqa: E402
+import sketch  # noqa: E402
 import suite  # noqa: E402
 import table1  # noqa: E402
 
@@ -932,3 +933,56 @@ def test_the_gpu_bench_makes_its_folder_and_keeps_what_was_measured_before_a_fai
 
 def test_the_exact_level_of_the_joint_test_is_below_alpha() -> None:
     assert 0.1 * 0.05 < recertify_level.worst(3, 2, 0.05) <= 0.05
+
+
+# --- jobs side by side ---
+
+
+def test_jobs_wait_for_what_they_need_and_go_on_where_they_were(tmp_path: Path) -> None:
+    plan, runs = tmp_path / "plan", tmp_path / "runs"
+    plan.write_text(
+        "# a plan\n\nlast  first,other bash -c cat<RUNS/a>RUNS/b\n"
+        "first -     python3 -c open('RUNS/a','a').write('x')\nother - false\nlate other touch RUNS/late\n"
+    )
+    words = ["bash", str(ROOT / "experiments" / "jobs.sh"), "60", str(runs), str(plan)]
+    once = subprocess.run(words, capture_output=True, text=True, check=True, timeout=50)
+    assert (runs / "a").read_text() == "x" and not (runs / "b").exists() and not (runs / "late").exists()
+    assert [line.split()[0::4] for line in sorted(once.stdout.splitlines())] == [["first:", "0"], ["other:", "1"]]
+    plan.write_text(plan.read_text().replace("other - false", "other - true"))
+    subprocess.run(words, capture_output=True, text=True, check=True, timeout=50)
+    assert (runs / "a").read_text() == "x"  # not made again
+    assert (runs / "b").read_text() == "x" and (runs / "late").exists()
+    short = ["bash", str(ROOT / "experiments" / "jobs.sh"), "1", str(runs), str(plan)]
+    plan.write_text("slow - sleep 30\n")
+    subprocess.run(short, capture_output=True, text=True, check=True, timeout=20)
+    assert not (runs / "done" / "slow").exists() and (runs / "done" / "slow.failed").exists()
+
+
+# --- choices by the share of votes on held-out inputs ---
+
+
+def test_a_sketch_counts_votes_on_the_held_out_part_alone(tmp_path, capsys, monkeypatch):
+    from ucan.runs.train import TrainJob, trainer_of
+
+    settings = {"epochs": 2, "held_out": 0.2, "certify_every": 0, "law": {"kind": "gaussian", "scale": 0.5}}
+    for seed in (0, 1):
+        job = TrainJob(settings=ucan.training.TrainSettings(seed=seed, **settings), device="cpu")
+        trainer_of(job, tmp_path / str(seed)).run()
+    share, scale = sketch.right_votes(str(tmp_path / "0"), 30, 400, False)
+    assert scale == 0.5 and len(share) == 30
+    run = ucan.training.load_run(tmp_path / "0")
+    _, apart = data.held_out(data.load("digits", split="train"), 0.2, 0)
+    rng = torch.Generator().manual_seed(7)
+    for i in range(30):
+        x, label = apart[i]
+        noisy = x + 0.5 * torch.randn(400, *x.shape, generator=rng)
+        with torch.no_grad():
+            theirs = (run.classifier(noisy).argmax(1) == label).float().mean()
+        assert float(share[i]) == pytest.approx(float(theirs), abs=0.15)
+    monkeypatch.setattr(sys, "argv", ["sketch.py", str(tmp_path / "0"), str(tmp_path / "1"), "--radii", "0.25,0",
+                                      "--inputs", "30", "--votes", "100"])  # fmt: skip
+    sketch.main()
+    *lines, best = capsys.readouterr().out.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [each["run"] for each in found] == ["0", "1"] and all(e["share"]["0.25"] <= e["share"]["0"] for e in found)
+    assert best == str(tmp_path / str(max((0, 1), key=lambda i: (found[i]["share"]["0"], i))))

@@ -238,10 +238,11 @@ def test_a_drop_within_a_stopped_run_comes_when_it_would_have_come(tmp_path):
     assert not same(weights(tmp_path / "other"), weights(tmp_path / "whole"))
 
 
+@pytest.mark.parametrize("flip", [True, False])
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (2, 5, 9)])
-def test_flip_and_crop_is_a_crop_of_the_padded_perhaps_flipped_image(shape):
+def test_flip_and_crop_is_a_crop_of_the_padded_perhaps_flipped_image(shape, flip):
     x, pad = torch.rand(40, *shape, generator=rng()) + 0.1, 4
-    out = flip_and_crop(x, rng(1), pad)
+    out = flip_and_crop(x, rng(1), pad, flip=flip)
     channels, height, width = shape
     assert out.shape == x.shape
     found = []
@@ -256,9 +257,17 @@ def test_flip_and_crop_is_a_crop_of_the_padded_perhaps_flipped_image(shape):
                         places.append((flipped, top, left))
         assert len(places) == 1
         found += places
-    assert {f for f, _, _ in found} == {True, False} and len({t for _, t, _ in found}) > 5
+    assert {f for f, _, _ in found} == ({True, False} if flip else {False}) and len({t for _, t, _ in found}) > 5
     assert len({left for _, _, left in found}) > 5 and len(set(found)) > 20
-    assert torch.equal(out, flip_and_crop(x, rng(1), pad)) and not torch.equal(out, flip_and_crop(x, rng(2), pad))
+    again, other = (flip_and_crop(x, rng(seed), pad, flip=flip) for seed in (1, 2))
+    assert torch.equal(out, again) and not torch.equal(out, other)
+
+
+def test_a_run_without_flips_is_another_one_and_augment_alone_has_them(tmp_path):
+    for name, chosen in {"with": {}, "said": {"flip": True}, "without": {"flip": False}}.items():
+        trainer(tmp_path / name, augment=True, **chosen).run()
+    assert same(weights(tmp_path / "with"), weights(tmp_path / "said"))
+    assert not same(weights(tmp_path / "with"), weights(tmp_path / "without"))
 
 
 def numbered(count):

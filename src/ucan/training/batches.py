@@ -111,15 +111,19 @@ def epoch_seed(seed: int, epoch: int, purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{epoch}/{purpose}".encode()).digest()[:4], "big")
 
 
-def flip_and_crop(x: torch.Tensor, rng: torch.Generator, pad: int = 4, share: Share | None = None) -> torch.Tensor:
-    """Every image of a batch (b, c, h, w) flipped at random and cropped at random after zero padding, on its device.
+def flip_and_crop(
+    x: torch.Tensor, rng: torch.Generator, pad: int = 4, share: Share | None = None, flip: bool = True
+) -> torch.Tensor:
+    """Every image of a batch (b, c, h, w) cropped at random after zero padding, before that flipped at random, on its device.
 
     A share of a larger batch gets the same flips and crops as in the whole batch.
     """
     batch, _, height, width = x.shape
     whole, part = (batch, slice(None)) if share is None else (share.batch, share.part)
-    flip = torch.randint(0, 2, (whole, 1, 1, 1), generator=rng, device=x.device, dtype=torch.bool)[part]
-    x = torch.nn.functional.pad(torch.where(flip, x.flip(3), x), (pad,) * 4)
+    if flip:
+        turned = torch.randint(0, 2, (whole, 1, 1, 1), generator=rng, device=x.device, dtype=torch.bool)[part]
+        x = torch.where(turned, x.flip(3), x)
+    x = torch.nn.functional.pad(x, (pad,) * 4)
     top, left = torch.randint(0, 2 * pad + 1, (2, whole, 1), generator=rng, device=x.device)[:, part]
     rows = (top + torch.arange(height, device=x.device))[:, :, None]
     columns = (left + torch.arange(width, device=x.device))[:, None, :]

@@ -222,7 +222,9 @@ class Trainer:
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = group["peak"] * share
-        x = flip_and_crop(batch.x, self.rng, share=self.share) if settings.augment else batch.x
+        x = batch.x
+        if settings.augment:
+            x = flip_and_crop(x, self.rng, share=self.share, flip=settings.flip)
         given = Exact(x) if settings.precision.endswith("-mixed") else x
         metrics = self.wrapped(given, batch.labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
         # The processes' gradients are averaged: so weighted, the average is the gradient of the whole batch's mean.

@@ -51,6 +51,7 @@ class TrainSettings:
     compile: bool = False
     ema: float = 0.0
     augment: bool = False
+    flip: bool = True  # with augment; not for pictures that mean something else in a mirror, such as digits
     held_out: float = 0.0
     certify_every: int = 5  # epochs between two checks of certified accuracy on the held-out part; 0: none
     variance_term: str = "none"
