@@ -1470,3 +1470,19 @@ def test_the_report_s_command_makes_the_same_run_again(place: Path) -> None:
     certify("numbers", "--classes", 2, "--model-id", "thresholds", model="tiny:index")
     (run,) = read_runs([Path("numbers")])
     assert any("--classes 2 --model-id thresholds" in line for line in commands(run))
+
+
+def test_threads_of_pytorch_do_not_wait_by_turning_unless_told_to(tmp_path):
+    (tmp_path / "told.py").write_text(
+        "import os, sys\nassert 'torch' not in sys.modules or os.environ['OMP_WAIT_POLICY']\n"
+        "print(os.environ['OMP_WAIT_POLICY'])\ndef model(x):\n    return (x[:, 0, 0, 0] > 0.5).long()\n"
+    )
+    words = [sys.executable, "-c", "import sys; from ucan.cli import main; assert 'torch' not in sys.modules; main()",
+             "certify", "--model", "told:model", "--data", "digits", "--max", "1", "--n", "100", "--scale", "0.1",
+             "--classes", "10"]  # fmt: skip
+    own = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    for given, seen in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")):
+        done = subprocess.run(words, cwd=tmp_path, env={**own, **given, "PYTHONPATH": str(tmp_path)}, text=True,
+                              capture_output=True, check=False)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert seen in done.stdout.split()

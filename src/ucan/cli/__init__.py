@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -116,6 +117,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without the character λ shows "?" instead
     signal.signal(signal.SIGTERM, _like_ctrl_c)
+    # Read when PyTorch is imported, by a command: its threads are not to wait by turning on cores that ONNX Runtime needs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(prog_name="ucan")
     except UcanError as error:
