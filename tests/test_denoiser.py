@@ -128,6 +128,7 @@ class Unet(nn.Module):
         return self.last(h + F.silu(self.third(h)))
 
 
+@pytest.mark.slow
 def test_one_step_of_a_diffusion_trained_on_digits_denoises() -> None:
     """Trained at all noise levels; at λ the step with (2λ)² = (1 − ᾱ)/ᾱ stands in front of a classifier without noise."""
     digits, law = load("digits", "train"), Gaussian(0.7)

@@ -113,6 +113,7 @@ def test_a_law_a_generator_and_a_recipe_are_trained_certified_resumed_checked_an
     assert "toy-parts" in missing and "not installed" in missing and "halved" in missing
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_is_certified_under_noise_by_name_and_rebuilt_from_the_record(place: Path) -> None:
     base = ("certify", "--model", "own:net", "--data", "blocks", "--n", "300", "--n0", "20", "--certificates", "-q")
     base += ("--arithmetic", "real", "--scale", "0.2")

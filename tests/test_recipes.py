@@ -495,6 +495,7 @@ def torchrun(folder, program, *words):
     )
 
 
+@pytest.mark.slow
 def test_two_processes_train_any_method_as_one_does(tmp_path):
     """An odd batch, so that shares differ."""
     kinds = list(METHODS)
