@@ -27,6 +27,8 @@ def right_votes(folder: str, inputs: int, votes: int, mirrored: bool) -> tuple[t
     """Of each held-out input the share of votes for its class, and σ."""
     run, device = load_run(folder), torch.device("cuda" if torch.cuda.is_available() else "cpu")
     settings = run.settings
+    if not isinstance(run.law, ucan.Gaussian) or not isinstance(run.generator, ucan.Isotropic):
+        raise SystemExit(f"{folder} was not trained under isotropic Gaussian noise.")
     _, apart = ucan.data.held_out(ucan.data.load(settings.data, split="train"), settings.held_out, settings.seed)
     count = min(inputs, len(apart))
     x, labels = (each.to(device) for each in apart.batch(torch.arange(count)))

@@ -1472,10 +1472,9 @@ def test_the_report_s_command_makes_the_same_run_again(place: Path) -> None:
     assert any("--classes 2 --model-id thresholds" in line for line in commands(run))
 
 
-def test_threads_of_pytorch_do_not_wait_by_turning_unless_told_to(tmp_path):
+def test_idle_threads_of_pytorch_sleep_unless_told_otherwise(tmp_path):
     (tmp_path / "told.py").write_text(
-        "import os, sys\nassert 'torch' not in sys.modules or os.environ['OMP_WAIT_POLICY']\n"
-        "print(os.environ['OMP_WAIT_POLICY'])\ndef model(x):\n    return (x[:, 0, 0, 0] > 0.5).long()\n"
+        "import os\nprint(os.environ['OMP_WAIT_POLICY'])\ndef model(x):\n    return (x[:, 0, 0, 0] > 0.5).long()\n"
     )
     words = [sys.executable, "-c", "import sys; from ucan.cli import main; assert 'torch' not in sys.modules; main()",
              "certify", "--model", "told:model", "--data", "digits", "--max", "1", "--n", "100", "--scale", "0.1",

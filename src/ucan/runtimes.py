@@ -56,7 +56,7 @@ def _onnxruntime(module: nn.Module, example: torch.Tensor) -> Logits:
     torch.onnx.export(module, (example,), file, dynamo=False)  # type: ignore[arg-type]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    # Between two passes PyTorch has work for the same cores: no thread is to wait there by turning.
+    # Between two passes PyTorch has work for the same cores: no thread is to spin there.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])

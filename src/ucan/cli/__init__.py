@@ -117,7 +117,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without the character λ shows "?" instead
     signal.signal(signal.SIGTERM, _like_ctrl_c)
-    # Read when PyTorch is imported, by a command: its threads are not to wait by turning on cores that ONNX Runtime needs.
+    # PyTorch's idle OpenMP threads sleep instead of spinning on cores that ONNX Runtime needs; read when PyTorch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(prog_name="ucan")
