@@ -67,6 +67,8 @@ rows cifar10-consistency-0.15
 rows cifar10-sphere-0.5
 rows cifar10-gaussian-0.08
 rows cifar10-consistency-0.12
+rows cifar10-sphere-0.19
+rows cifar10-sphere-0.42
 rows cifar10-sphere-1
 rows mnist-sphere-*
 figure cifar10-universal-certification-laplace cifar10-universal-certification-expinf
@@ -84,6 +86,8 @@ deeper cifar10-consistency-0.15
 deeper cifar10-sphere-0.5
 deeper cifar10-gaussian-0.08
 deeper cifar10-consistency-0.12
+deeper cifar10-sphere-0.19
+deeper cifar10-sphere-0.42
 deeper cifar10-sphere-1
 deeper mnist-sphere-*
 deeper cifar10-certification-laplace

@@ -30,7 +30,7 @@ def filled(folder: Path = RECORDED) -> dict[str, list[str]]:
     paper = tomllib.loads((HERE / "paper.toml").read_text(encoding="utf-8"))
     bench = json.loads(BENCH.read_text()) if BENCH.exists() else None
     return {
-        "next goals": front.next_goals(folder), "standing": front.standing(folder),
+        "next goals": front.next_goals(folder), "standing": front.standing(folder), "spread": front.spread(folder),
         "holds": front.holds(folder), "behind them": front.behind_them(folder),
         "other norms": front.other_norms(folder), "claims": front.claims(recorded),
         "budgets": front.budgets(recorded), "leading": front.leading(folder), "targets": targets(recorded, bench),

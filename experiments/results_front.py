@@ -181,6 +181,18 @@ def _beside(share: str | None, goal: float | None) -> str:
     return share if goal is None else f"{share}, {'reached' if float(share) >= goal else 'missed'}"
 
 
+def spread(folder: Path) -> list[str]:
+    """How far the seed of a training moves a row, a sentence for each row that was trained several times."""
+    lines = []
+    for path in sorted((folder / "seeds").glob("*.json")):
+        found = json.loads(path.read_text())
+        shares = [f"{100 * count / found['inputs']:.1f}" for count in found["certified"].values()]
+        every = f" (every {found['every']}th)" if (found["every"] or 1) > 1 else ""
+        trained = f"`{found['row']}` at {found['level']:g}, trained with the seeds {', '.join(found['certified'])}"
+        lines.append(f"{trained}, has {' / '.join(shares)} on {found['inputs']:,} of the test pictures{every}.")
+    return lines or [MISSING]
+
+
 # --- the paper's claims ---
 
 CLAIMS = tuple(target for target in TARGETS if "certification-wise" in target.what or "ALM" in target.what)
@@ -240,9 +252,10 @@ def budgets(recorded: Recorded) -> list[str]:
 PRESETS = {  # of a row, the preset that trains it
     "cifar10-gaussian-0.08": "cifar10-best-0",
     "cifar10-consistency-0.12": "cifar10-best-0.25",
-    "cifar10-consistency-0.21": "cifar10-best-0.5",
+    "cifar10-sphere-0.19": "cifar10-best-0.5",
     "cifar10-consistency-0.32": "cifar10-best-0.75",
-    "cifar10-sphere-0.5": "cifar10-best-1.0",
+    "cifar10-sphere-0.42": "cifar10-best-1.0",
+    "cifar10-sphere-0.5": "cifar10-best-1.25",
     "cifar10-sphere-1": "cifar10-best-2.0",
     "mnist-sphere-0.4": "mnist-best-1.0",
     "mnist-sphere-0.55": "mnist-best-1.5",

@@ -107,6 +107,8 @@ REACH = [
       for sigma, level in ((0.32, 0.75), (0.42, 1.0))),
     Row("cifar10-gaussian-0.08", "CIFAR-10 ℓ2", "cifar10-best-0", (), (radius(),), mirrored=True),
     Row("cifar10-consistency-0.12", "CIFAR-10 ℓ2", "cifar10-best-0.25", (), (radius(0.25),), mirrored=True),
+    Row("cifar10-sphere-0.19", "CIFAR-10 ℓ2", "cifar10-best-0.5", (), (radius(0.5),), mirrored=True),
+    Row("cifar10-sphere-0.42", "CIFAR-10 ℓ2", "cifar10-best-1.0", (), (radius(1.0),), mirrored=True),
     Row("cifar10-sphere-0.5", "CIFAR-10 ℓ2", "cifar10-sphere", ("law.scale=0.5", "epochs=50"), (radius(*GRID[:8]),)),
     Row("cifar10-sphere-1", "CIFAR-10 ℓ2", "cifar10-sphere",
         ("law.scale=1.0", "recipe.length=0.5", "recipe.drop=0.4", "epochs=70"), (radius(*GRID),)),

@@ -41,6 +41,7 @@ import results_goals  # noqa: E402
 import results_records  # noqa: E402
 import results_tables  # noqa: E402
 import rows  # noqa: E402
+import seeds  # noqa: E402
 import shape  # noqa: E402
 import shape_attacks  # noqa: E402
 import shape_records  # noqa: E402
@@ -933,6 +934,40 @@ def test_the_gpu_bench_makes_its_folder_and_keeps_what_was_measured_before_a_fai
 
 def test_the_exact_level_of_the_joint_test_is_below_alpha() -> None:
     assert 0.1 * 0.05 < recertify_level.worst(3, 2, 0.05) <= 0.05
+
+
+# --- how far a seed moves a row ---
+
+
+def test_seeds_are_compared_on_the_inputs_that_all_runs_have(tmp_path: Path) -> None:
+    from ucan.runs.certify import certify
+    from ucan.runs.prepare import CertifyJob
+    from ucan.runs.read import Run
+    from ucan.runs.train import TrainJob, trainer_of
+
+    settings = ucan.training.TrainSettings(epochs=1, law={"kind": "gaussian", "scale": 0.3})
+    row = rows.Row("digits-x", "", "digits-isotropic", (), (rows.radius(0.3),))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeds, "changed", lambda *_: settings)
+        for seed, skip in ((0, 2), (3, 4)):
+            folder = tmp_path / f"run{seed}"
+            trainer_of(TrainJob(settings=replace(settings, seed=seed), device="cpu"), folder).run()
+            job = CertifyJob(model=str(folder), data="digits", skip=skip, most=40 // skip, stop=0.3, n=500)
+            certify(job, tmp_path / f"run{seed}-certified")
+        found = seeds.record_of(row, [tmp_path / "run0", tmp_path / "run3"])
+        patch.setattr(seeds, "changed", lambda *_: replace(settings, epochs=2))
+        with pytest.raises(InvalidInput, match="run0 was not trained as the row digits-x says"):
+            seeds.record_of(row, [tmp_path / "run0"])
+    (tmp_path / "seeds").mkdir()
+    (tmp_path / "seeds" / "digits-x.json").write_text(json.dumps(found))
+    assert found["every"] == 4 and found["inputs"] == 10 and found["level"] == 0.3
+    for seed in (0, 3):
+        columns = Run.open(tmp_path / f"run{seed}-certified").columns
+        shared = np.isin(columns["idx"], np.arange(0, 40, 4))
+        right = columns["correct"] & ~columns["abstained"] & (columns["radius"] >= 0.3)
+        assert found["certified"][str(seed)] == int((right & shared).sum())
+    (said,) = results_front.spread(tmp_path)
+    assert "with the seeds 0, 3" in said and said.endswith("on 10 of the test pictures (every 4th).")
 
 
 # --- jobs side by side ---
