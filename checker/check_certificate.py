@@ -1,13 +1,14 @@
-"""Check one certificate file of UCAN by itself: does everything that it claims follow from the evidence that it holds?
+"""Check certificate files of UCAN, each by itself: does everything that it claims follow from the evidence that it holds?
 
-    python check_certificate.py CERTIFICATE.json
+    python check_certificate.py CERTIFICATE.json …
 
 Needs Python 3.11 or later, NumPy and SciPy; neither PyTorch nor UCAN, and it shares no code with UCAN. The chain is
 recomputed link by link: votes → bound on the probability p → radius R of the region → ball inside the region, ALM,
 volume and factor of a budget. Answers to other questions (format 4) go the same way: from the votes of each label and pixel, or
 from how many numbers of a regression lie beyond each end. A claim may be smaller than what follows, never larger (by more than
 rounding, 1e-9 of it). Exit code 0: nothing is wrong. 1: something is. 2: the file, or a part of it, cannot be read or checked;
-so it is with answers about labels, pixels and numbers that were written without these counts.
+so it is with answers about labels, pixels and numbers that were written without these counts. Of several files each has a line,
+with what is not ok below it, and the code is 1 if one is wrong, else 2 if one could not be checked.
 """
 
 from __future__ import annotations
@@ -1578,28 +1579,42 @@ def instead(path: Path, error: Exception) -> str:
     return f"cannot be read as a certificate: {type(error).__name__}: {error}"
 
 
-def main(arguments: list[str]) -> int:
-    """Check one file, say what was found, and give the exit code."""
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        print(__doc__)
-        return 2
-    path = Path(arguments[0])
+def looked_at(path: Path) -> tuple[int, list[str]]:
+    """The exit code of one file, and what is to be said of it."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
         lines = check(record, path.parent)
     except Unreadable as error:
-        print(f"{path} cannot be checked: {error}.")
-        return 2
+        return 2, [f"{path} cannot be checked: {error}."]
     except BROKEN as error:
-        print(f"{path} {instead(path, error)}. Give one of the files in a run's folder certificates, such as 17.json.")
-        return 2
-    for verdict, name, words in lines:
-        print(f"{verdict:<11} {name}: {words}")
+        return 2, [
+            f"{path} {instead(path, error)}. Give one of the files in a run's folder certificates, such as 17.json."
+        ]
     verdicts = {verdict for verdict, _, _ in lines}
     code = 1 if "FAIL" in verdicts else 2 if "not checked" in verdicts else 0
-    print(("Nothing is wrong.", "Something is wrong.", "Not everything could be checked.")[code])
+    return code, [f"{verdict:<11} {name}: {words}" for verdict, name, words in lines]
+
+
+def main(arguments: list[str]) -> int:
+    """Check the files, say what was found, and give the exit code: the worst, 1 before 2 before 0."""
+    if not arguments or any(word.startswith("-") for word in arguments):
+        print(__doc__)
+        return 2
+    several, codes = len(arguments) > 1, []
+    for path in map(Path, arguments):
+        code, lines = looked_at(path)
+        codes.append(code)
+        if several:
+            print(f"{('ok', 'FAIL', 'not checked')[code]:<11} {path}")
+            lines = [f"    {line}" for line in lines if not line.startswith("ok ")]
+        for line in lines:
+            print(line)
+    if several:
+        print(f"{len(codes)} files: {codes.count(0)} ok, {codes.count(1)} wrong, {codes.count(2)} not checked in all.")
+    worst = 1 if 1 in codes else max(codes)
+    print(("Nothing is wrong.", "Something is wrong.", "Not everything could be checked.")[worst])
     print(LIMITS)
-    return code
+    return worst
 
 
 if __name__ == "__main__":

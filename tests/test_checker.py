@@ -555,6 +555,23 @@ def test_the_exit_codes(honest, tmp_path: Path) -> None:
     assert run(path, CHECKER).returncode == 2
 
 
+def test_several_files_have_a_line_each_and_the_worst_code(honest, tmp_path: Path, capsys) -> None:
+    paths = {name: tmp_path / f"{name}.json" for name in ("good", "false", "unknown", "text")}
+    paths["good"].write_text(json.dumps(honest))
+    paths["false"].write_text(json.dumps(tampered(honest, ("radius",), 9.0)))
+    paths["unknown"].write_text(json.dumps(tampered(honest, ("evidence", "law", "module"), "mine")))
+    paths["text"].write_text("no JSON")
+    for names, code in ((("good", "good"), 0), (("good", "unknown"), 2), (("text", "false", "good"), 1)):
+        assert checker.main([str(paths[name]) for name in names]) == code
+        said = capsys.readouterr().out.splitlines()
+        heads = [line.split()[-1] for line in said if line.endswith(".json")]
+        assert heads == [str(paths[name]) for name in names]
+        assert not any(line.startswith("    ok") for line in said)
+    assert (
+        any(line.startswith("    FAIL ") for line in said) and "3 files: 1 ok, 1 wrong, 1 not checked in all." in said
+    )
+
+
 # --- the schema ---
 
 
