@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
+import ucan
 from ucan import allocator, deciding, targets
 from ucan.bench import TEXTBOOK, TEXTBOOK_KEPT, Bench
 from ucan.cli import app
@@ -24,7 +25,7 @@ from ucan.laws import Gaussian, Uniform
 from ucan.models import Ensemble, build_model
 from ucan.runs import bench as job_of
 from ucan.runs.bench import BenchJob, Network, _choices, _kind, _on_inputs, bench
-from ucan.runs.earlier import Earlier
+from ucan.runs.earlier import Earlier, source_of
 from ucan.timing import Case, Row, Timed, in_turns
 
 ROOT = Path(__file__).parents[1]
@@ -260,11 +261,30 @@ def test_an_earlier_version_is_measured_before_and_after(quick: None, checkout: 
     )
     found = bench(job, doing)
     rows = found.measured[0][1].rows
-    assert found.to_dict()["job"]["before"] == str(checkout.resolve())
+    told = found.to_dict()
+    assert told["job"]["before"] == "before" and str(checkout) not in json.dumps(told)
+    assert told["sources"] == {
+        "this": source_of(Path(ucan.__file__).parent),
+        "before": source_of(checkout / "src" / "ucan"),
+    }
     assert len(found.measured[0][1].inputs) == 2  # a version that does not say how many
     assert rows[-1].ratio == 2.0 and rows[-1].against == "certify, eager, fp32, the version before"
     assert [row.rate for row in rows] == [200.0, 100.0, 100.0, 200.0]
     assert [part.endswith(("first", "again")) for part in parts[:3]] == [True, False, True]
+
+
+def test_a_source_is_another_one_if_a_name_or_a_line_is(tmp_path: Path) -> None:
+    def source(**files: str) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, text in files.items():
+            (folder / name).mkdir(parents=True)
+            (folder / name / "m.py").write_text(text)
+            (folder / name / "m.pyc").write_text(str(folder))
+        return source_of(folder)
+
+    first = source(a="x = 1", b="y")
+    assert first == source(b="y", a="x = 1")
+    assert len({first, source(a="x = 2", b="y"), source(a="x = 1", c="y"), source(a="x = 1y", b="")}) == 4
 
 
 def test_both_versions_take_as_many_inputs_as_the_earlier_one_says(quick: None, checkout: Path) -> None:

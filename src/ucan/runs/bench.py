@@ -25,7 +25,7 @@ from ucan.models import Denoised, Ensemble, build_model, load_model
 from ucan.models.build import BUILT_IN
 from ucan.models.foreign import ExportedModel
 from ucan.runs.build import classes_of
-from ucan.runs.earlier import Before, Earlier
+from ucan.runs.earlier import Before, Earlier, source_of
 from ucan.runs.jobs import device_of
 from ucan.runtimes import RUNTIMES, check_usable, installed
 from ucan.timing import Row, set_beside
@@ -61,10 +61,10 @@ class BenchJob:
     device: str | torch.device = "auto"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; the earlier version by its whole path."""
+        """Plain JSON values; the earlier version by its folder's name."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         if self.before is not None:
-            given["before"] = Path(self.before).resolve()
+            given["before"] = Path(self.before).resolve().name
         return {
             name: list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path | torch.device) else value
             for name, value in given.items()
@@ -101,6 +101,7 @@ class Benched:
 
     job: BenchJob
     machine: dict[str, str]
+    sources: dict[str, str] = field(default_factory=dict)  # the code's SHA-256, this version's and an earlier one's
     measured: list[tuple[Network, Bench]] = field(default_factory=list)
     stopping: list[Stopped] = field(default_factory=list)
     simulated: list[Simulated] = field(default_factory=list)
@@ -137,6 +138,7 @@ class Benched:
             "date": self.date,
             "job": self.job.to_dict(),
             "machine": {**self.machine, "ucan": __version__, "n": str(self.job.n)},
+            "sources": self.sources,
             "networks": [
                 {"model": one.name, "kind": one.kind, "shape": list(one.shape), "batch": b.size, "inputs": len(b.inputs)}
                 for one, b in self.measured
@@ -174,7 +176,10 @@ def bench(
     networks = _networks(job, where)
     inputs = None if job.data is None else _inputs(job.data, networks[-1])
     earlier = None if job.before is None else Earlier(Path(job.before), job.device)
-    found = Benched(job, machine(where))
+    sources = {"this": source_of(Path(__file__).parents[1])}
+    if earlier is not None:
+        sources["before"] = earlier.source
+    found = Benched(job, machine(where), sources)
 
     @contextmanager
     def part(what: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -15,6 +16,15 @@ from ucan.errors import InvalidInput
 
 # Inputs of a certificate's timing in versions that do not say how many: all of those took so many.
 UNSAID = 2
+
+
+def source_of(package: Path) -> str:
+    """The SHA-256 of a package's Python files, names and contents: which code it was, whether or not a commit is known."""
+    found = hashlib.sha256()
+    for path in sorted(package.rglob("*.py"), key=lambda one: one.relative_to(package).as_posix()):
+        content = path.read_bytes()
+        found.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
+    return found.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,11 @@ class Earlier:
         place = Path(self._run("-c", "import ucan; print(ucan.__file__)").strip()).resolve()
         if not place.is_relative_to(source):
             raise InvalidInput(f"Python takes ucan from {place} instead of {source}: uninstall the package there.")
+
+    @property
+    def source(self) -> str:
+        """Which code it is."""
+        return source_of(self.folder / "src" / "ucan")
 
     def measured(
         self,
