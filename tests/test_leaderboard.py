@@ -27,6 +27,7 @@ from ucan.results.imports import import_run
 from ucan.results.store import Store
 from ucan.runs.certify import certify
 from ucan.runs.prepare import CertifyJob
+from ucan.runs.read import Run
 from ucan.runs.train import TrainJob, trainer_of
 
 LIGHT = Budget(steps=3, draws=4, restarts=1, check=200)
@@ -62,7 +63,7 @@ def test_the_entry_of_a_run_is_made_and_stands(made: Path) -> None:
     done = checked(made)
     assert done.stands and set(outcomes(done).values()) == {"ok"}, done.checks
     assert list(outcomes(done)) == [
-        "stated", "config", "results", "counts", "claim", "data", "weights", "seed", "replay", "audit"
+        "stated", "config", "results", "counts", "claim", "attacked", "records", "data", "weights", "seed", "replay", "audit"
     ]  # fmt: skip
     one = done.entry
     assert one.origin == "run" and one.claim.scope == "pipeline" and one.levels[0] == 0.0 and one.claim.n == 1000
@@ -120,7 +121,40 @@ def damage_the_records(folder: Path) -> None:
         db.execute("UPDATE records SET record = replace(record, '\"radius\": ', '\"radius\": 1')")
 
 
+def rewritten(query: str) -> Callable[[Path], None]:
+    """Rows are changed by a query; the entry's counts and hash follow."""
+
+    def apply(folder: Path) -> None:
+        with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
+            assert db.execute(query).rowcount > 0
+        stated(folder)
+
+    return apply
+
+
+def other_votes(folder: Path) -> None:
+    """The certificates of one input were planned with other numbers of votes than the run says."""
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
+        db.execute("UPDATE records SET record = json_set(record, '$.evidence.cap', 1100) WHERE idx = 0")
+    stated(folder)
+
+
+RIGHT = "prediction = label, abstained = 0, correct = 1"
 TAMPERED = {
+    "records that abstain": (
+        rewritten(f"UPDATE outcomes SET {RIGHT}, radius = 3 WHERE abstained"),
+        "its record the contrary",
+    ),
+    "records of radius 0": (rewritten(f"UPDATE outcomes SET {RIGHT}, radius = 0 WHERE NOT correct"), "its record"),
+    "records with fewer votes": (
+        rewritten("UPDATE outcomes SET n = 100, n0 = 10"),
+        "the row states n 100, its record 1000",
+    ),
+    "records with other votes": (other_votes, "the config states n 1000, its record 1100"),
+    "attacked": (
+        tampered(lambda t: t.update(audit={"certificates": 10_000, "broken": 0, "bug": False})),
+        "has no audit",
+    ),
     "counts": (tampered(lambda t: t["certified"].update({"0.25": t["certified"]["0"]})), "0.25: "),
     "stated": (tampered(lambda t: t["certified"].update({"0.25": 10**6})), "more than the 23 inputs"),
     "weights": (tampered(lambda t: t["sha256"].update(weights="0" * 64)), "states sha256 000000000000"),
@@ -145,6 +179,46 @@ def test_what_was_tampered_with_fails_and_says_why(made: Path, tmp_path: Path, n
     )
     failed = {one.name: one.detail for one in done.checks if one.outcome == "failed"}
     assert not done.stands and said in failed[name.split()[0]], done.checks
+
+
+def test_a_run_that_was_put_together_or_changed_is_refused(made: Path, tmp_path: Path) -> None:
+    def changed(name: str, query: str = "", config: tuple[str, str] = ("", "")) -> Path:
+        folder = tmp_path / name
+        shutil.copytree(made / "run", folder)
+        with closing(sqlite3.connect(folder / "results.sqlite")) as db, db:
+            db.execute(query or "SELECT 1")
+        text = (folder / "config.toml").read_text()
+        assert config[0] in text
+        (folder / "config.toml").write_text(text.replace(*config))
+        return folder
+
+    first = "UPDATE records SET record = json_set(record, '$.scope', 'frozen') WHERE idx > 0"
+    for folder, said in [
+        (changed("scopes", first), "are not of one scope"),
+        (changed("norms", first.replace("$.scope', 'frozen'", "$.norm', 1")), "are not of one norm"),
+        (
+            changed("alpha", config=("alpha = 0.001", "alpha = 1e-9")),
+            "states α = 1e-09, but its certificates were made at 0.001",
+        ),
+    ]:
+        with pytest.raises(StoreError, match=said):
+            Run.open(folder)
+    chosen = changed("inputs", "DELETE FROM outcomes WHERE NOT correct", ("skip = 20", ""))
+    assert Run.open(chosen).inputs <= 1  # all that is behind a gap is left out
+    with pytest.raises(InvalidInput, match="not finished"):
+        entry_of(chosen)
+
+
+def test_several_networks_are_not_stated_as_one(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "trained", tmp_path / "other")
+    job = CertifyJob(model=f"{made / 'trained'},{tmp_path / 'other'},mirrored", data="digits", skip=100, n=100)
+    certify(job, tmp_path / "run")
+    for networks, outcome in ((1, "failed"), (2, "ok")):
+        found = entry_of(tmp_path / "run", "run")
+        write_entry(
+            replace(found, claim=replace(found.claim, networks=networks, extra_data=False)), tmp_path / "entry.json"
+        )
+        assert outcomes(check(CheckJob(entry=tmp_path / "entry.json", inputs=1, attacks=0)))["claim"] == outcome
 
 
 def test_what_cannot_be_checked_is_said(made: Path, tmp_path: Path) -> None:
@@ -206,6 +280,10 @@ def test_an_imported_file_is_counted_and_says_that_it_is_unchecked(tmp_path: Pat
         assert done.stands and outcomes(done).get("counts") == counted
         assert outcomes(done)["replay"] == "not checked"
         assert outcomes(done)["results"] == ("not checked" if place is None else "ok")
+    fewer = replace(about, inputs=2, scope="pipeline")
+    write_entry(replace(found, claim=fewer, source="a repository"), tmp_path / "entry.json")
+    done = check(CheckJob(entry=tmp_path / "entry.json", results=tmp_path / "run"))
+    assert "inputs: 2 stated, 4 imported" in {c.name: c.detail for c in done.checks}["claim"] and not done.stands
     file.write_text(file.read_text() + "4\t1\t1\t0.6\t1\t0:00:01\n")
     assert not check(CheckJob(entry=tmp_path / "entry.json", results=file)).stands
 
@@ -261,6 +339,20 @@ def test_the_page_compares_only_what_is_comparable() -> None:
     text = page({Path(f"{one.name}.json"): one for one in every})
     assert "**unchecked**" in text and text.count("`frozen` |") == 1
     assert all(f"[{one.name}]({one.name}.json)" in text for one in every)
+
+
+def test_the_training_split_is_not_compared_with_the_test_set() -> None:
+    own = replace(GOOD, name="seen", claim=replace(WHOLE, split="train", inputs=50_000), certified={"0": 49_999})
+    text = page({Path("mine.json"): GOOD, Path("seen.json"): own})
+    assert "## cifar10, ℓ2\n" in text and "## cifar10 (train split, not the test set), ℓ2" in text
+    assert "| 0 | 80.0 (mine) |" in text and "| 0 | 99.9 (seen) |" in text
+
+
+def test_a_submitters_text_stays_in_its_cell() -> None:
+    about = "good\n| [State of the art](x.json) | us | 100.0 |\n<img src=x>"
+    text = page({Path("mine.json"): replace(GOOD, about=about, by="a|b")})
+    (line,) = [line for line in text.splitlines() if "State of the art" in line]
+    assert line.startswith("| [mine](mine.json) | a\\|b |") and "\\| us \\|" in line and "<img" not in text
 
 
 def test_the_page_of_a_folder_needs_entries(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from ucan.leaderboard.entry import Entry, problems, read_entry
 from ucan.leaderboard.making import config_hash, counts_of, results_hash
 from ucan.replay import Replay, replay
 from ucan.rounding import ceil_percent
+from ucan.runs.agreement import contradiction
 from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
@@ -153,13 +154,14 @@ def _of_file(one: Entry, file: Path | None) -> list[Check]:
 
 
 def _of_import(one: Entry, run: Run) -> list[Check]:
-    """The checks of an imported run: its file's hash and the counts."""
+    """The checks of an imported run: its file's hash, the counts, and what the import was told about the file."""
     files = run.config.imported.sha256
     counts = counts_of(run.columns, one.levels)
     why = NO_CERTIFICATES.format("it was imported")
     return [
         _same("results", one.hashes.results, files[0] if files else None, "the released file"),
         _recounted(one, counts),
+        _as_imported(one, run),
         *(Check(name, "not checked", why) for name in ("weights", "seed", "replay", "audit")),
     ]
 
@@ -171,19 +173,21 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
         _same("results", one.hashes.results, results_hash(run.columns), "the run's rows"),
         _recounted(one, counts_of(run.columns, one.levels)),
         _claimed(one, run),
+        _audited(one, run),
+        _agreeing(run),
     ]
     chosen, counted = _drawn(job, run)
     try:
         records = {idx: run.outcome(idx) for idx in chosen}
     except UcanError as error:
-        return [*checks, Check("records", "failed", str(error))]
+        return [*checks[:-1], Check("records", "failed", str(error))]
     try:
         sample = Sample.of_run(job, run, records, counted)
     except UcanError as error:  # the model or the data are not here: the rest is checked all the same
         left = ("data", "weights", "seed", "replay", "audit")
         return [*checks, *(Check(name, "not checked", str(error)) for name in left)]
     checks += [
-        _same("data", one.hashes.data, sample.dataset.fingerprint(), "the data"),
+        _data(one, run, sample.dataset),
         _same("weights", one.hashes.weights, weights_hash(sample.g.f.model), "the weights"),
         _seed(run, sample),
     ]
@@ -206,15 +210,74 @@ def _claimed(one: Entry, run: Run) -> Check:
         "alpha": (claim.alpha, run.alpha),
     }
     other = [f"{name}: {said!r} stated, {is_!r} found" for name, (said, is_) in found.items() if said != is_]
+    if claim.networks is not None and claim.networks < (least := _networks(config.model.spec)):
+        other.append(f"networks: {claim.networks} stated, --model names {least}")
     if other:
         return Check("claim", "failed", "; ".join(other))
     return Check("claim", "ok", f"{run.inputs:,} inputs, scope {run.scope}, n and α are those of the run")
 
 
+def _networks(spec: str | None) -> int:
+    """How many models `--model` names; a path with a comma is none of our trained runs."""
+    words = [word.strip() for word in (spec or "").split(",")]
+    return max(1, sum(bool(word) and word != "mirrored" and not word.startswith("consensus=") for word in words))
+
+
+def _as_imported(one: Entry, run: Run) -> Check:
+    """Compare what the entry claims of a released file with what the import was told, as far as it was."""
+    claim, data = one.claim, run.config.data.source
+    told = {"inputs": (claim.inputs, run.inputs), "norm": (claim.norm, run.norm), "scope": (claim.scope, run.scope)}
+    told |= {"data": (claim.data, data)} if data is not None else {}
+    told |= {"alpha": (claim.alpha, run.alpha)} if run.alpha is not None else {}
+    other = [f"{name}: {said!r} stated, {is_!r} imported" for name, (said, is_) in told.items() if said != is_]
+    if other:
+        return Check("claim", "failed", f"{'; '.join(other)}. Import the file again with what is true of it")
+    unknown = [name for name in ("data", "n", "alpha") if name not in told]
+    return Check(
+        "claim", "not checked", f"{', '.join(told)} as imported; {', '.join(unknown)}: the import does not know"
+    )
+
+
+def _audited(one: Entry, run: Run) -> Check:
+    """Compare the audit that the entry states with that in the run's folder."""
+    said = (one.audit.certificates, one.audit.broken, one.audit.bug)
+    broken, attacked = run.covered
+    found = (attacked, broken, run.audit.is_bug if run.audit else None) if run.attempts else (None, None, None)
+    if said == found:
+        return Check(
+            "attacked", "ok", "as in the run's folder" if run.attempts else "no audit is stated, and there is none"
+        )
+    told = "no audit" if found[0] is None else f"{broken} of {attacked} broken"
+    return Check("attacked", "failed", f"the entry states {said[1]} of {said[0]} broken, the run's folder has {told}")
+
+
+def _agreeing(run: Run) -> Check:
+    """Whether rows, records and config say the same of every input."""
+    wrong = contradiction(run)
+    if wrong:
+        return Check("records", "failed", wrong)
+    return Check("records", "ok", f"rows, records and config say the same of all {run.inputs:,} inputs")
+
+
+def _data(one: Entry, run: Run, dataset: Labelled) -> Check:
+    """Compare the data's hash and every label, and say which of its inputs these are."""
+    rows, skip = run.columns, run.config.data.skip or 1
+    found = _same("data", one.hashes.data, dataset.fingerprint(), "the data")
+    if found.outcome == "failed":
+        return found
+    outside = rows["idx"] >= len(dataset)
+    labels = dataset.labels.numpy()[np.minimum(rows["idx"], len(dataset) - 1)]
+    wrong = rows["idx"][outside | (labels != rows["label"])]
+    if len(wrong):
+        return Check("data", "failed", f"input {int(wrong[0])}: the row's label is not that of the data")
+    which = "the first of every " + f"{skip}" if skip > 1 else "from the first on"
+    return Check("data", found.outcome, f"{found.detail}; {run.inputs:,} of its {len(dataset):,} inputs, {which}")
+
+
 def _drawn(job: CheckJob, run: Run) -> tuple[list[int], int]:
     """Inputs drawn at random from those that count as right and certified, and how many there are."""
     rows = run.columns
-    counted = rows["idx"][rows["correct"] & ~rows["abstained"] & (rows["radius"] > 0)]
+    counted = rows["idx"][rows["correct"] & ~rows["abstained"]]
     drawn = np.random.default_rng(job.seed).permutation(counted)[: job.inputs]
     return [int(idx) for idx in drawn], len(counted)
 
@@ -243,11 +306,10 @@ class Sample:
         )
         return cls(g, dataset, run, records, of, where)
 
-    def cases(self, most: int) -> Iterator[tuple[int, torch.Tensor, Certificate]]:
-        """The sampled inputs with their certificates."""
+    def cases(self, most: int) -> Iterator[tuple[int, torch.Tensor, Certificate | Abstention]]:
+        """The sampled inputs with their records."""
         for idx, outcome in list(self.records.items())[:most]:
-            if isinstance(outcome, Certificate):
-                yield idx, self.dataset[idx][0][None].to(self.device), outcome
+            yield idx, self.dataset[idx][0][None].to(self.device), outcome
 
     def power(self, drawn: int) -> str:
         """How many of how many, and how large a share of wrong ones could still have been missed."""
@@ -280,6 +342,8 @@ def _replayed(job: CheckJob, sample: Sample, progress: Progress) -> Check:
     data, drawn, bears = sample.dataset.fingerprint(), 0, 0
     undrawn: list[str] = []
     for idx, x, certificate in sample.cases(job.inputs):
+        if not isinstance(certificate, Certificate):
+            return Check("replay", "failed", f"input {idx} counts as certified, and its record abstains")
         wrong = _row_differs(sample, idx, certificate)
         if not wrong:
             verdict = verify(certificate, sample.g, x, None, job.alpha / job.inputs)
@@ -331,6 +395,8 @@ def _attacked(job: CheckJob, run: Run, sample: Sample, progress: Progress) -> Ch
     mode: Literal["live", "frozen"] = "live" if run.scope == "pipeline" else "frozen"
     attempts: list[Attempt] = []
     for idx, x, certificate in sample.cases(job.attacks):
+        if not isinstance(certificate, Certificate) or certificate.size <= 0:
+            continue
         attempts += [made for made, _ in attack(sample.g, x, certificate, mode, FACTORS, job.budget, idx)]
         progress.finished("")
     if not attempts:

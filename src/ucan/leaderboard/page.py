@@ -26,18 +26,24 @@ def page(entries: Mapping[Path, Entry], title: str = "Leaderboard") -> str:
     origins = "\n".join(f"- `{name}`: {text}." for name, text in ORIGINS.items())
     parts = [HEAD.format(title=title, origins=origins)]
     items = sorted(entries.items(), key=lambda item: (_group(item[1]), _place(item[1]), str(item[0])))
-    for (data, norm), group in itertools.groupby(items, key=lambda item: _group(item[1])):
+    for (data, split, norm), group in itertools.groupby(items, key=lambda item: _group(item[1])):
         some = list(group)
         levels = sorted({level for _, one in some for level in one.levels})
-        parts.append(f"## {data}, {norm_name(norm)}\n")
+        part = "" if split == "test" else f" ({_cell(split)} split, not the test set)"
+        parts.append(f"## {_cell(data)}{part}, {norm_name(norm)}\n")
         if best := best_table([one for _, one in some], levels):
             parts.append("\n".join(["### Best at each radius\n", *best]) + "\n")
         parts.append("\n".join(["### All entries\n", *_table(some, levels)]) + "\n")
     return "\n".join(parts)
 
 
-def _group(one: Entry) -> tuple[str, float]:
-    return one.claim.data or "", one.claim.norm or 0.0
+def _group(one: Entry) -> tuple[str, str, float]:
+    return one.claim.data or "", one.claim.split or "test", one.claim.norm or 0.0
+
+
+def _cell(text: str) -> str:
+    """A submitter's text within a line of a table: it ends neither the cell nor the line, and is no markup."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _place(one: Entry) -> tuple[bool, bool, str]:
@@ -78,7 +84,7 @@ def best_table(entries: Sequence[Entry], levels: Sequence[float]) -> list[str]:
         cells = []
         for some in kinds.values():
             best = leader(some, level)
-            cells.append("–" if best is None else f"{best.share(level)} ({best.name})")
+            cells.append("–" if best is None else f"{best.share(level)} ({_cell(best.name or '')})")
         if any(cell != "–" for cell in cells):
             lines.append(f"| {level:g} | " + " | ".join(cells) + " |")
     return lines
@@ -106,8 +112,8 @@ def _cells(path: Path, one: Entry, levels: Sequence[float]) -> list[str]:
     attacked = "–" if audit.certificates is None else f"{audit.certificates} / {audit.broken}"
     minutes = ", ".join("–" if m is None else f"{m:g}" for m in (made.train_minutes, made.certify_minutes))
     return [
-        f"[{one.name}]({path.as_posix()})",
-        one.by or "–",
+        f"[{_cell(one.name or '')}]({path.as_posix()})",
+        _cell(one.by or "–"),
         f"`{one.origin}`",
         f"`{claim.scope}`",
         str(claim.networks or "–"),
@@ -117,7 +123,7 @@ def _cells(path: Path, one: Entry, levels: Sequence[float]) -> list[str]:
         {True: "yes", False: "no", None: "–"}[claim.extra_data],
         f"**{attacked}: BUG**" if audit.bug else attacked,
         made.date or "–",
-        made.hardware or "–",
+        _cell(made.hardware or "–"),
         minutes,
-        one.about or "–",
+        _cell(one.about or "–"),
     ]

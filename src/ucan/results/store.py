@@ -198,10 +198,12 @@ class Store:
         """The columns up to the first missing input, for computing shares; and the number of rows after it.
 
         Under a stopping rule, easy inputs finish early. In an interrupted run, the rows after a gap would make the classifier
-        look better than it is. A finished run has no gaps; for an imported run it is unknown.
+        look better than it is. A finished run has no gaps; for an imported run it is unknown. A run of our own that does not
+        say which inputs it took must have all of them: else it could be any choice.
         """
         columns = self.columns(tuple(dict.fromkeys(("idx", *names))))  # in one query: the run may be growing
-        idx, skip = columns["idx"], self.config.get("skip")
+        idx = columns["idx"]
+        skip = self.config.get("skip", 1 if self.config.get("kind") in ("certify", "recertify") else None)
         apart = np.flatnonzero(idx != int(skip) * np.arange(len(idx))) if skip is not None else idx[:0]
         count = int(apart[0]) if len(apart) else len(idx)
         return {name: columns[name][:count] for name in names}, len(idx) - count
@@ -254,6 +256,23 @@ class Store:
             raise InvalidInput(f"{self.folder} has no result for input {idx}.")
         return None if found[0] is None else self._read(found[0])
 
+    def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Number and evidence of every input that has one, as plain JSON values."""
+        with storage(self.folder):
+            rows = self._db.execute("SELECT idx, record FROM records ORDER BY idx").fetchall()
+        for idx, record in rows:
+            yield int(idx), self._read(record)
+
+    def largest_alpha(self) -> float | None:
+        """The largest α that a certificate, or a family of them, was made at; None without records."""
+        one = "json_extract(record, '$.evidence.alpha') * coalesce(json_extract(record, '$.evidence.family'), 1)"
+        try:
+            with storage(self.folder):
+                found = self._db.execute(f"SELECT max({one}) FROM records").fetchone()[0]
+        except sqlite3.OperationalError as error:  # a record that is no JSON
+            raise StoreError(_damaged(self.folder, error)) from error
+        return None if found is None else float(found)
+
     @property
     def name(self) -> str:
         """The run's name in tables: its config's name, else the folder's."""
@@ -297,11 +316,12 @@ class Store:
         return found
 
     def _known_claims(self) -> Claims:
-        """Scope, norm and budget of the first record; without records, those of the config."""
+        """Scope, norm and budget, which all records share; without records, those of the config."""
         if self._claims is None:
             with storage(self.folder):
                 first = self._db.execute("SELECT record FROM records LIMIT 1").fetchone()
             source = self.config if first is None else self._read(first[0])
+            self._check_one_claim()
             norm = source.get("norm")
             if first is None:
                 key = self.config.get("budget_hash")
@@ -313,6 +333,23 @@ class Store:
                 return claims
             self._claims = claims
         return self._claims
+
+    def _check_one_claim(self) -> None:
+        """Refuse records of several scopes, norms or budgets: no number would be true of all of them."""
+        shared = {"scope": "$.scope", "norm": "$.norm", "budget": "$.budget"}
+        for what, path in shared.items():
+            try:
+                with storage(self.folder):
+                    found = self._db.execute(
+                        f"SELECT DISTINCT json_extract(record, '{path}') FROM records LIMIT 2"
+                    ).fetchall()
+            except sqlite3.OperationalError as error:  # a record that is no JSON
+                raise StoreError(_damaged(self.folder, error)) from error
+            if len(found) > 1:
+                raise StoreError(
+                    f"the records of {self.folder} are not of one {what}: it was put together from several runs, or changed. "
+                    "Certify into a new folder."
+                )
 
     def _check_claims(self, claims: Claims) -> None:
         known = self._known_claims()

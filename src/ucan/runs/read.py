@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -65,6 +65,7 @@ class Run:
         store = Store.open(folder)
         config = RunConfig.of(store.config, str(folder / CONFIG))
         columns, left_out = store.gapless()
+        _check_alpha(store, config)
         in_units = bool(config.noise.sigma) and store.budget is None
         if in_units:
             columns["radius"] = _in_units(columns["alm"], config.noise.sigma)
@@ -92,6 +93,10 @@ class Run:
     def record(self, idx: int) -> dict[str, Any] | None:
         """The same as plain JSON values; None for an imported row."""
         return self._opened().record(idx)
+
+    def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Number and record of every input, in order; an imported run has none."""
+        return self._opened().records()
 
     def rows(self, names: Sequence[str]) -> Columns:
         """Columns of all rows, including those after an unfinished input."""
@@ -242,6 +247,16 @@ class Run:
         if self.store is None:
             raise InvalidInput(f"{self.folder} was not opened: Run.open reads it.")
         return self.store
+
+
+def _check_alpha(store: Store, config: RunConfig) -> None:
+    """Refuse a config whose α is smaller than that of the certificates: pages show the config's."""
+    stated, found = config.sampling.alpha, store.largest_alpha()
+    if stated is not None and found is not None and found > stated * (1 + 1e-9):
+        raise StoreError(
+            f"{store.folder / CONFIG} states α = {stated:g}, but its certificates were made at {found:g}: it was changed. "
+            "Restore it from a copy, or certify into a new folder."
+        )
 
 
 def _in_units(alm: np.ndarray, sigma: Mapping[str, float]) -> np.ndarray:

@@ -1,0 +1,86 @@
+"""Do a run's rows, its records and its config say the same? Tables and pages are made from rows and config, guarantees are in
+the records; nothing is drawn again here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ucan.results.store import ABSTAINED
+from ucan.runs.config import RunConfig
+from ucan.runs.read import Run
+
+# Of numbers that were written as decimals and read again.
+ROUNDING = 1e-9
+
+
+def contradiction(run: Run) -> str:
+    """The first contradiction between an input's row, its record and the config, in words; empty if there is none."""
+    rows = {name: column.tolist() for name, column in run.columns.items()}
+    places = {idx: at for at, idx in enumerate(rows["idx"])}
+    recorded = set()
+    for idx, record in run.records():
+        recorded.add(idx)
+        if idx not in places:
+            continue  # behind an input that an interrupted run has not finished
+        row = {name: column[places[idx]] for name, column in rows.items()}
+        for words in (*_of_row(row, record, run.in_units), *_of_config(run.config, record)):
+            return f"input {idx}: {words}"
+    missing = [idx for idx in rows["idx"] if idx not in recorded]
+    return f"input {missing[0]} has a row and no record" if missing else ""
+
+
+def _of_row(row: Mapping[str, Any], record: Mapping[str, Any], in_units: bool) -> Iterator[str]:
+    """How a row differs from its record."""
+    abstains = record.get("kind") == "abstention"
+    if bool(row["abstained"]) != abstains:
+        yield f"the row says that it {'has a certificate' if abstains else 'abstains'}, its record the contrary"
+    said = ABSTAINED if abstains else record.get("prediction")
+    if not abstains and row["prediction"] != said:
+        yield f"the row states the answer {row['prediction']}, its record {said}"
+    if bool(row["correct"]) != (not abstains and said == row["label"]):
+        yield "whether the answer is right does not follow from answer and label"
+    evidence = record.get("evidence", {})
+    sizes = {"n": evidence.get("n"), "n0": evidence.get("n0"), "p_lower": record.get("p_lower")}
+    if not abstains:
+        sizes["alm"] = record.get("alm")
+        if record.get("budget") is None and not in_units:
+            sizes["radius"] = record.get("radius")
+    for name, found in sizes.items():
+        if found is not None and not _same(row[name], found):
+            yield f"the row states {name} {row[name]}, its record {found}"
+    if abstains and row["radius"] > 0:
+        yield f"the row states radius {row['radius']}, its record abstains"
+
+
+def _of_config(config: RunConfig, record: Mapping[str, Any]) -> Iterator[str]:
+    """How a record differs from what the config says of all of them."""
+    evidence, sampling = record.get("evidence", {}), config.sampling
+    norm = config.claim.norm
+    stated = {
+        "scope": (config.claim.scope, record.get("scope")),
+        "norm": (norm, math.inf if record.get("norm") == "inf" else record.get("norm")),
+        "stop": (sampling.stop, evidence.get("stop")),
+        "law": (config.law.name, evidence.get("law", {}).get("name")),
+        "scale": (config.law.scale, evidence.get("law", {}).get("scale")),
+        "arithmetic": (sampling.arithmetic, str(evidence.get("arithmetic", "real")).removesuffix(", rounded")),
+    }
+    for name, (said, found) in stated.items():
+        if said is not None and found is not None and not _same(said, found):
+            yield f"the config states {name} {said}, its record {found}"
+    # Older records of a stopping rule do not say how many votes were planned.
+    planned = evidence.get("cap") or (None if sampling.stop else evidence.get("n"))
+    if config.kind != "certify" or sampling.n is None or planned is None:
+        return
+    if planned > sampling.n or (planned < sampling.n and not sampling.can_grow):
+        yield f"the config states n {sampling.n}, its record {planned}"
+    if not config.data.columns and config.model.weights_hash not in (None, evidence.get("weights_hash")):
+        yield "it is of other weights than the config states"
+
+
+def _same(said: Any, found: Any) -> bool:
+    if isinstance(said, int | float) and isinstance(found, int | float):
+        return said == found or math.isclose(said, found, rel_tol=ROUNDING) or (math.isnan(said) and math.isnan(found))
+    return bool(said == found)
