@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import ucan
 from ucan.audit.answers import attack_answer
 from ucan.cli import app
 from ucan.data import load
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, StoreError
 from ucan.models import examples
 from ucan.report.answers import command, read_asked
 from ucan.results.answers import AnswerStore
@@ -143,6 +144,12 @@ def test_a_run_is_attacked_from_its_folder(tmp_path):
     assert "3 answers attacked, 0 broken" in again.stdout
     lines = (tmp_path / "run" / "audit" / "attempts.jsonl").read_text().splitlines()
     assert len(lines) == 9  # three factors each, and none made twice
+    assert run("report", tmp_path / "run", "-o", tmp_path / "page.html").exit_code == 0
+    assert "3 answers were attacked inside their regions, 0 broke" in (tmp_path / "page.html").read_text()
+    asked("top-k", tmp_path / "other", "--max", 3, "--n", 700)
+    shutil.copytree(tmp_path / "run" / "audit", tmp_path / "other" / "audit")
+    with pytest.raises(StoreError, match="the audit of another run: its attack on input 0 is not on this run's answer"):
+        run("report", tmp_path / "other", "-o", tmp_path / "page.html")
 
 
 # --- attacks: none of the true claims breaks, and each planted fault does ---

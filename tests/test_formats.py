@@ -325,6 +325,14 @@ COHEN = TEXTS["Cohen et al."]
         (COHEN.replace("20\t8", "0\t8"), "more than one row for idx 0"),
         *((COHEN.replace("20\t8\t", f"20\t{label}\t"), "line 3: correct is 1, but predict") for label in (7, -1)),
         (COHEN.replace("label", "idx"), "has a repeated column name"),
+        *(
+            (
+                COHEN.replace("20\t8", f"{idx}\t8"),
+                r"line 3: idx is .*, not a whole number from -2\^63 to 2\^63 - 1: correct",
+            )
+            for idx in (10**30, "1e30", -(2**63) - 1, 2**63)
+        ),
+        (COHEN.replace("\n20\t8", f"\n20\t{10**30}"), "line 3: label is"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path: Path, text: str, words: str) -> None:

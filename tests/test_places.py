@@ -10,6 +10,7 @@ import pytest
 
 from ucan.app.session import Session
 from ucan.cli import main
+from ucan.errors import StoreError
 from ucan.places import base_of, found, found_model, same_place, started_in
 from ucan.report.rerun import commands
 from ucan.runs.audit import AuditJob, audit
@@ -17,6 +18,7 @@ from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.predict import PredictJob, predict
 from ucan.runs.read import Run, read_runs
 from ucan.runs.recertify import RecertifyJob, recertify
+from ucan.sharing import push
 
 MODEL = """
 import torch
@@ -147,3 +149,62 @@ def test_places_by_hand(tmp_path, monkeypatch):
     assert found_model("runs/x,gone,mirrored", base) == f"{base / 'runs/x'},gone,mirrored"
     assert same_place("d.csv", base, "../a/d.csv") and not same_place("d.csv", base, "d.csv")
     assert not same_place(None, base, "../a/d.csv") and not same_place("d.csv", None, "../a/d.csv")
+
+
+def audited(project, out, **more):
+    """A run of the project's model under these settings, with an audit."""
+    job = dict(model=Run.open(RUN).config.model.spec, data=str(project / "data.npz"), most=4, n=200, n0=20)
+    certify(CertifyJob(**{**job, **more}), out)
+    audit(AuditJob(run=out, most=3, factors=(0.9,)))
+    return Path(out)
+
+
+def test_an_audit_of_another_run_is_refused(project, monkeypatch):
+    monkeypatch.syspath_prepend(project)
+    (project / f"other_{project.parent.name}.py").write_text(MODEL.replace("8.0", "7.0"))
+    mine = audited(project, "mine")
+    others = {
+        "other weights": {"model": f"other_{project.parent.name}:Net"},
+        "its attack on input 0 is not on this run's certificate": {"scale": 0.4},
+    }
+    for number, (why, settings) in enumerate(others.items()):
+        other = audited(project, f"other-{number}", **settings)
+        shutil.rmtree(mine / "audit")
+        shutil.copytree(other / "audit", mine / "audit")
+        with pytest.raises(StoreError, match=rf"mine/audit is the audit of another run: .*{why}.*`ucan audit mine`"):
+            Run.open(mine)
+        with pytest.raises(StoreError, match="another run"):
+            read_runs([mine])
+    (mine / "audit" / "attempts.jsonl").write_text(
+        (mine / "audit" / "attempts.jsonl").read_text().replace('"scope": "pipeline"', '"scope": "frozen"')
+    )
+    with pytest.raises(StoreError, match="it attacked scope frozen, and this run has scope pipeline"):
+        Run.open(mine)
+    shutil.rmtree(mine / "audit")
+    assert audit(AuditJob(run=mine, most=1, factors=(0.9,))).summary.attacked == 1
+
+
+def test_a_run_s_own_audit_is_read_wherever_the_run_is(project, monkeypatch):
+    """Copied, published without its secret seed, continued with more votes; and audits from before they had the run's hash."""
+    monkeypatch.syspath_prepend(project)
+    mine = audited(project, "mine", seed=None)
+    read = Run.open(mine).attempts
+    assert len(read) == 3
+    shutil.copytree(mine, "copied")
+    assert Run.open("copied").attempts == read
+    push(mine, "pushed")
+    assert "seed" not in Run.open("pushed").store.config and Run.open("pushed").attempts == read
+    config = Path("copied", "audit", "config.toml")
+    config.write_text("\n".join(line for line in config.read_text().splitlines() if not line.startswith("run =")))
+    assert Run.open("copied").attempts == read
+    config.unlink()
+    assert Run.open("copied").attempts == read
+    grown = audited(project, "grown", bound="anytime")
+    before = Run.open(grown)
+    job = CertifyJob(
+        model=before.config.model.spec, data=str(project / "data.npz"), most=4, n=900, n0=20, bound="anytime"
+    )
+    certify(job, grown)
+    after = Run.open(grown)
+    assert after.config_hash != before.config_hash and after.columns["radius"][0] != before.columns["radius"][0]
+    assert after.attempts == before.attempts and len(after.attempts) == 3

@@ -20,7 +20,8 @@ from ucan.bounds import IN_PAIRS, bound_named, lower_bound, net_loss_bound, uppe
 from ucan.certificate import from_dict, save_json
 from ucan.evidence import Evidence
 from ucan.pairs import joint_lower_bound
-from ucan.recertify import recertify
+from ucan.plan import CertifyPlan
+from ucan.recertify import CONTRADICTED, _check_supported, recertify
 from ucan.replay import replay
 from ucan.verify import verify
 
@@ -331,3 +332,44 @@ def test_the_answer_of_a_router_is_refused_as_such(kind):
     old = router.experts[c.expert]
     with pytest.raises(InvalidInput, match="a router's"):
         recertify(c, old, old, at(0.99), m=500, seed=5)
+
+
+def with_votes(certificate, g, x, hits):
+    """The same certificate with so many votes for its class, and what follows from them."""
+    evidence, c_A = certificate.evidence, certificate.prediction
+    counts = tuple(hits if c == c_A else evidence.n - hits for c in range(2))
+    changed = replace(evidence, counts=counts)
+    low = lower_bound(hits, evidence.n, evidence.alpha) - g.arithmetic_error(g.held_at(x), x)
+    return g.conclude(g.held_at(x), x, c_A, low, None, changed, CertifyPlan(n=evidence.n))
+
+
+def test_votes_that_the_old_classifier_does_not_cast_are_refused():
+    old, new, x = smoothed(), smoothed(0.01), at(0.6)
+    (c,) = old.certify(x, n=2000)
+    invented = with_votes(c, old, x, 1900)
+    assert (
+        invented.p_lower > 0.9
+        and not recertify(with_votes(c, old, x, c.evidence.counts[1]), old, new, x, 400).abstained
+    )
+    with pytest.raises(
+        InvalidInput, match=r"of 400 new votes of the old classifier are for class 1.*the record was changed"
+    ):
+        recertify(invented, old, new, x, 400)
+
+
+def test_the_refusal_is_an_exact_test():
+    """At the claimed probability itself, votes are refused with a probability of at most the level, and not much below it."""
+    (c,) = smoothed().certify(at(0.9), n=2000)
+    for m in (100, 400, 5000):
+        refused = [k for k in range(m + 1) if contradicts(c, k, m)]
+        assert refused == list(range(len(refused))) and refused
+        level = stats.binom.cdf(refused[-1], m, c.p_lower)
+        assert level <= CONTRADICTED < stats.binom.cdf(refused[-1] + 1, m, c.p_lower)
+
+
+def contradicts(certificate, hits, m):
+    try:
+        _check_supported(certificate, hits, m)
+    except InvalidInput:
+        return True
+    return False

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +15,16 @@ from torch import nn
 from typer.testing import CliRunner
 
 import ucan
+from ucan.bounds import lower_bound
 from ucan.cli import app
 from ucan.data import InMemory
 from ucan.errors import InvalidInput
+from ucan.plan import CertifyPlan
 from ucan.report.rerun import commands
+from ucan.results.store import Store
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.read import Run
+from ucan.runs.rebuild import pipeline_of
 from ucan.runs.recertify import RecertifyJob, recertify
 
 MODULE = """
@@ -216,3 +223,77 @@ def test_a_routers_run_is_refused_as_such(place):
     with pytest.raises(InvalidInput, match="a router's"):
         recertify(RecertifyJob(run=place / "routed", model="halves:near", device="cpu"), place / "new")
     assert not (place / "new").exists()
+
+
+def changed(folder, query, *values):
+    with closing(sqlite3.connect(folder / "results.sqlite")) as db, db:
+        db.execute(query, values)
+
+
+def test_a_run_whose_votes_the_old_classifier_does_not_cast_is_refused_with_the_input_s_name(place):
+    run, x = Run.open(place / "old"), torch.full((1, 1, 2, 2), 0.5)
+    x[0, 0, 0, 0] += 0.2
+    before = run.outcome(0)
+    g = pipeline_of(run.config.model, before, torch.device("cpu"), base=run.base)
+    votes = replace(before.evidence, counts=(400, 19_600))
+    low = lower_bound(19_600, 20_000, 0.001) - g.arithmetic_error(g.held_at(x), x)
+    invented = g.conclude(g.held_at(x), x, 1, low, None, votes, CertifyPlan(n=20_000))
+    assert invented.radius > 0.45  # the border is 0.2 away
+    changed(place / "old", "UPDATE records SET record = ? WHERE idx = 0", json.dumps(invented.to_dict()))
+    with pytest.raises(InvalidInput, match=r"input 0 of .*new votes of the old classifier.*Certify the new classifier"):
+        recertify(RecertifyJob(run=place / "old", model="halves:near", device="cpu"), place / "other")
+    assert not len(Store.open(place / "other"))
+
+
+def test_an_alpha_that_is_not_the_evidences_is_refused(place):
+    path = place / "old" / "config.toml"
+    stated = path.read_text()
+    for other in (stated.replace("alpha = 0.001", "alpha = 1e-09"), stated.replace("alpha = 0.001", "alpha = 0.01")):
+        path.write_text(other)
+        with pytest.raises(
+            InvalidInput, match=r"config.toml states α = .* the evidence has α = 0.001.*run was changed"
+        ):
+            recertify(RecertifyJob(run=place / "old", model="halves:near", device="cpu"), place / "new")
+        assert not (place / "new").exists()
+    path.write_text(stated)
+    recertify(RecertifyJob(run=place / "old", model="halves:near", device="cpu"), place / "new")
+    # after an abstention α is a tenth: a recertified run is gone on from all the same
+    recertify(RecertifyJob(run=place / "new", model="halves:old", device="cpu"), place / "chain")
+    path = place / "new" / "config.toml"
+    path.write_text(path.read_text().replace("alpha = 0.001", "alpha = 0.0005"))
+    with pytest.raises(InvalidInput, match="the run was changed"):
+        recertify(RecertifyJob(run=place / "new", model="halves:old", device="cpu"), place / "again")
+
+
+def test_labels_are_those_of_the_data(place):
+    changed(place / "old", "UPDATE outcomes SET label = 0 WHERE idx = 2")
+    with pytest.raises(InvalidInput, match=r"has the label 0 for input 2, but x has 1: the run was changed"):
+        recertify(RecertifyJob(run=place / "old", model="halves:near", device="cpu"), place / "new")
+    changed(place / "old", "UPDATE outcomes SET label = 1 WHERE idx = 2")
+    changed(place / "old", "UPDATE outcomes SET idx = 77 WHERE idx = 5")
+    with pytest.raises(InvalidInput, match=r"a result for input 77, but x has 6 inputs"):
+        recertify(RecertifyJob(run=place / "old", model="halves:near", device="cpu"), place / "new")
+    assert not (place / "new").exists()
+
+
+def test_labels_in_the_models_order_of_the_classes_are_the_datas(place):
+    """A folder of pictures, whose classes are in alphabetical order unless they are named."""
+    import numpy as np
+    from PIL import Image
+
+    for name, value in (("bright", 230), ("dark", 20)):
+        Path("pictures", name).mkdir(parents=True)
+        Image.fromarray(np.full((2, 2), value, dtype=np.uint8)).save(Path("pictures", name, "0.png"))
+    job = CertifyJob(
+        model="halves:old",
+        data="pictures",
+        channels=1,
+        class_names=("dark", "bright"),
+        scale=0.25,
+        n=2000,
+        device="cpu",
+    )
+    certify(job, place / "named")
+    assert Run.open(place / "named").columns["label"].tolist() == [1, 0]
+    recertify(RecertifyJob(run=place / "named", model="halves:near", device="cpu"), place / "new")
+    assert Run.open(place / "new").columns["correct"].all()

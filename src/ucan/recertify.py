@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ucan.bounds import AFTER_ABSTENTION, BY_NAME, COUNTS, IN_PAIRS, bound_named
+from ucan.bounds import AFTER_ABSTENTION, BY_NAME, COUNTS, IN_PAIRS, at_most_p_value, bound_named
 from ucan.certificate import Abstention, Certificate
 from ucan.engine import Setup
 from ucan.errors import InvalidInput
@@ -31,6 +31,8 @@ from ucan.votes import Job, Stream, VoteCounter, Votes, blocks
 LEAST_ALPHA = 1e-8
 # Votes in pairs for each vote of the old certificate, if no number is given.
 SHARE = 0.1
+# The level of the test of the old classifier's votes in pairs against its certificate: a true one is refused no more often.
+CONTRADICTED = 1e-8
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def recertify(
     ``m`` votes are drawn, by default a tenth of the old certificate's. Up to a p_lower (``Way.pays``) they are cast by both
     classifiers, in pairs; above, by the new one alone, whose class is then chosen anew. Which of the two it is follows
     from the old certificate, before any vote. ``seed`` as for ``certify``, by default one that nobody knows; it must not
-    be the old certificate's. Law, noise, classes and arithmetic of both classifiers are the same.
+    be the old certificate's. Law, noise, classes and arithmetic of both classifiers are the same. If the old classifier's
+    votes in pairs reject its own certificate, at the level 1e-8, that is an error.
     """
     evidence = certificate.evidence
     m = max(100, math.ceil(SHARE * evidence.n)) if m is None else m
@@ -166,6 +169,16 @@ def _check_follows(certificate: Certificate, old: SmoothedClassifier, x: torch.T
         )
 
 
+def _check_supported(certificate: Certificate, hits: int, m: int) -> None:
+    """Refuse a certificate that the old classifier's own votes in pairs reject: ``hits`` of m were for its class."""
+    if at_most_p_value(hits, m, certificate.p_lower) <= CONTRADICTED:
+        raise InvalidInput(
+            f"recertify: {hits:,} of {m:,} new votes of the old classifier are for class {certificate.prediction}, but its "
+            f"certificate claims a probability of at least {certificate.p_lower:.6g}: the record was changed, or its votes are "
+            "of another classifier. Certify the new classifier with `ucan certify`."
+        )
+
+
 def _paired(
     certificate: Certificate,
     old: SmoothedClassifier,
@@ -181,6 +194,7 @@ def _paired(
         _in_order(ready.counter, Job(g.held_at(x), x, stream, 0, 0), plan.n)
         for g, ready in ((old, _as_then(certificate.evidence, old, x, plan)), (new, setup))
     )
+    _check_supported(certificate, int((before == c_A).sum()), plan.n)
     lost, gained = (int(((one == c_A) & (other != c_A)).sum()) for one, other in ((before, now), (now, before)))
     votes = Votes.of(torch.bincount(now, minlength=new.f.num_classes + 1))
     made = new.engine.evidence(setup, x, votes, None, 0, plan.n, plan, bound)

@@ -12,7 +12,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ucan.audit.ledger import ATTEMPTS
 from ucan.certificate import SCOPES, Abstention
 from ucan.data import Labelled
 from ucan.questions.catalogue import QUESTIONS
@@ -26,9 +25,8 @@ from ucan.report.page import COLOURS, GENERATOR
 from ucan.results.answers import AnswerStore
 from ucan.runs.ask import begun, mean_samples
 from ucan.runs.ask_audit import targets_of
+from ucan.runs.audited import tries_on
 from ucan.runs.config import AskConfig
-from ucan.runs.read import AUDIT
-from ucan.storage import Journal
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,22 +98,18 @@ def _section(run: Asked) -> dict[str, Any]:
         "boxes": boxes(intervals, run.data),
         "lines": [f"{name}: {one}" for name, (_, one) in list(zip(names, given, strict=True))[:8]],
         "reasons": [f"{idx}: {one.reason}" for idx, one in run.answers if isinstance(one, Abstention)][:3],
-        "audit": _audit(run.folder),
+        "audit": _audit(run),
         "command": command(run),
     }
 
 
-def _audit(folder: Path) -> str:
+def _audit(run: Asked) -> str:
     """What an audit in the run's folder found; empty if there was none."""
-    import json
-
-    records = [json.loads(line) for line in Journal(folder / AUDIT / ATTEMPTS).lines()]
-    if not records:
+    tries = tries_on(run.folder, run.config.model, run.answers)
+    if not tries:
         return ""
-    broken = {record["idx"] for record in records if record["broken"]}
-    return (
-        f"{len({record['idx'] for record in records})} answers were attacked inside their regions, {len(broken)} broke."
-    )
+    broken = {one.idx for one in tries if one.broken}
+    return f"{len({one.idx for one in tries})} answers were attacked inside their regions, {len(broken)} broke."
 
 
 def command(run: Asked) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from ucan.errors import InvalidInput
 
 _DURATION = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d(?:\.\d+)?)")
+SHOWN = 40  # characters of a field that an error shows
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Table:
         return np.array(self._parsed(name, _finite, "a finite number"), dtype=np.float64)
 
     def integers(self, name: str) -> np.ndarray:
-        """A column of whole numbers; 3.0 is one."""
-        return np.array(self._parsed(name, _whole_number, "a whole number"), dtype=np.int64)
+        """A column of whole numbers that 64 bits hold; 3.0 is one."""
+        return np.array(self._parsed(name, _whole_number, "a whole number from -2^63 to 2^63 - 1"), dtype=np.int64)
 
     def flags(self, name: str) -> np.ndarray:
         """A column of 0 and 1, or of True and False."""
@@ -50,8 +51,11 @@ class Table:
         for line, row in self.rows:
             try:
                 values.append(parse(row[column]))
-            except ValueError as error:
-                raise InvalidInput(f"{self.path}, line {line}: {name} is {row[column]!r}, not {kind}.") from error
+            except (ValueError, OverflowError) as error:
+                shown = repr(row[column] if len(row[column]) <= SHOWN else f"{row[column][:SHOWN]}…")
+                raise InvalidInput(
+                    f"{self.path}, line {line}: {name} is {shown}, not {kind}: correct the file."
+                ) from error
         return values
 
 
@@ -90,12 +94,15 @@ def _finite(text: str) -> float:
 
 def _whole_number(text: str) -> int:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         value = _finite(text)
-        if value != int(value):
+        number = int(value)
+        if value != number:
             raise
-        return int(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(text)
+    return number
 
 
 def _flag(text: str) -> bool:

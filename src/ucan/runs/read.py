@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ucan.audit import Attempt, Summary, read_attempts, summarise
+from ucan.audit import Attempt, Summary, summarise
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.config import CONFIG
 from ucan.errors import InvalidInput, StoreError
@@ -22,12 +20,13 @@ from ucan.places import base_of
 from ucan.results.curves import Curve, certified_curve
 from ucan.results.metrics import Columns, Measure, labelled
 from ucan.results.store import Store
+from ucan.runs.audited import AUDIT as AUDIT
+from ucan.runs.audited import attempts_on, config_hash
 from ucan.runs.config import RunConfig
 
 BUDGET_AXIS = "ε of the budget"
 IN_UNITS = " in units of each column's σ"
 SIGMA_AXIS = "R, the radius in units of Σ"
-AUDIT = "audit"  # the folder of a run's audit, inside the run's
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +59,10 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> Run:
-        """Open the run in this folder. It may still be written by another process; then its current state is read."""
+        """Open the run in this folder. It may still be written by another process; then its current state is read.
+
+        An audit in the folder that is of another run is refused.
+        """
         folder = Path(folder)
         store = Store.open(folder)
         config = RunConfig.of(store.config, str(folder / CONFIG))
@@ -78,7 +80,7 @@ class Run:
             config.claim.alm_cap,
             config,
             columns,
-            tuple(read_attempts(folder / AUDIT)),
+            attempts_on(store, config),
             left_out,
             behind,
             store.budget,
@@ -105,7 +107,7 @@ class Run:
     @property
     def config_hash(self) -> str:
         """A hash of the config file, by which an audit identifies the run."""
-        return hashlib.sha256(json.dumps(self._opened().config, sort_keys=True).encode()).hexdigest()
+        return config_hash(self._opened().config)
 
     def label_of(self, idx: int) -> int:
         """The label of one input, also after an unfinished input."""

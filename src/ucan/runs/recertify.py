@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from ucan.certificate import Abstention, Certificate
+from ucan.config import CONFIG
 from ucan.data import Labelled
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
+from ucan.evidence import Evidence
 from ucan.fingerprint import weights_hash
 from ucan.places import respelled, started_in
 from ucan.plan import CertifyPlan, random_seed
@@ -130,8 +132,42 @@ def _first(run: Run) -> Certificate:
         outcome = run.outcome(idx)
         if isinstance(outcome, Certificate):
             check_replaceable(outcome)
+            _check_level(run, outcome.evidence)
             return outcome
     raise InvalidInput(f"{run.folder} has no certificate: certify the new classifier with `ucan certify` instead.")
+
+
+def _check_level(run: Run, evidence: Evidence) -> None:
+    """Refuse evidence whose α is not that of the run's config, which the new run takes over.
+
+    In a run that was itself recertified, fresh votes have a part of α.
+    """
+    stated, sampling = evidence.alpha * evidence.family, run.config.sampling
+    if sampling.alpha is None:
+        return
+    same = math.isclose(stated, sampling.alpha, rel_tol=1e-9)
+    part = run.config.kind == "recertify" and stated < sampling.alpha
+    if evidence.family != (sampling.family or 1) or not (same or part):
+        raise InvalidInput(
+            f"{run.folder / CONFIG} states α = {sampling.alpha:g} for a family of {sampling.family or 1}, but the evidence has "
+            f"α = {stated:g} for {evidence.family}: the run was changed. Restore it from a copy, or certify again."
+        )
+
+
+def _check_labels(run: Run, dataset: Labelled) -> None:
+    """Refuse a run whose labels, or number of inputs, are not those of the data."""
+    rows = run.rows(("idx", "label"))
+    for idx, label in zip(rows["idx"].tolist(), rows["label"].tolist(), strict=True):
+        if not 0 <= idx < len(dataset):
+            raise InvalidInput(
+                f"{run.folder} has a result for input {idx}, but {dataset.name} has {len(dataset)} inputs: name its own data "
+                "with --data, or certify again."
+            )
+        if label != int(dataset.labels[idx]):
+            raise InvalidInput(
+                f"{run.folder} has the label {label} for input {idx}, but {dataset.name} has {int(dataset.labels[idx])}: the "
+                "run was changed, or these are not its data. Restore it from a copy, or certify again."
+            )
 
 
 def _check_enough(n: int, first: Certificate) -> None:
@@ -145,8 +181,12 @@ def _inputs(run: Run, source: str | None) -> Labelled:
     dataset = data_of(run.config.data, source, run.base)
     if isinstance(dataset, Table):
         raise InvalidInput("recertify does not support tables yet: certify the new model with `ucan certify`.")
+    order = run.config.model.class_names
+    if dataset.classes is not None and set(dataset.classes) <= set(order):
+        dataset = dataset.in_order(order)  # as the run has its labels, and the hash of its data
     if run.config.data.fingerprint not in (None, dataset.fingerprint()):
         raise InvalidInput(f"{dataset.name} is not the data that {run.folder} certified: name them with --data.")
+    _check_labels(run, dataset)
     return dataset
 
 
@@ -217,38 +257,48 @@ def _all(
 ) -> None:  # fmt: skip
     """Every input of the run that has no outcome in the store yet."""
     n, seed, done = config.sampling.n or LEAST, config.sampling.number, store.done()
-    rows = run.rows(("idx", "label"))
-    todo = [(int(i), int(label)) for i, label in zip(rows["idx"], rows["label"], strict=True) if int(i) not in done]
+    todo = [idx for idx in run.rows(("idx",))["idx"].tolist() if idx not in done]
     with progress.working(len(todo), len(done), n):
         last = time.perf_counter()
-        for idx, label, outcome in _outcomes(run, dataset, old, new, todo, n, seed):
+        for idx, outcome in _outcomes(run, dataset, old, new, todo, n, seed):
             now = time.perf_counter()
             named = None if dataset.names is None else dataset.name_of(idx)
-            store.add(idx, label, outcome, now - last, name=named)
+            store.add(idx, int(dataset.labels[idx]), outcome, now - last, name=named)
             last = now
             progress.sampled(outcome.evidence.n)
             progress.finished("")
 
 
 def _outcomes(
-    run: Run, dataset: Labelled, old: SmoothedClassifier, new: SmoothedClassifier, todo: list[tuple[int, int]],
-    n: int, seed: int,
-) -> Iterator[tuple[int, int, Certificate | Abstention]]:  # fmt: skip
-    """The new classifier's outcome at each input: from pairs where the old one had a certificate, else from fresh votes."""
-    for idx, label in todo:
+    run: Run, dataset: Labelled, old: SmoothedClassifier, new: SmoothedClassifier, todo: list[int], n: int, seed: int
+) -> Iterator[tuple[int, Certificate | Abstention]]:
+    """The new classifier's outcome at each input; an error names the input."""
+    for idx in todo:
         before, x = run.outcome(idx), dataset[idx][0][None]
-        if isinstance(before, Certificate):
-            yield idx, label, certified_again(before, old, new, x, n, seed)
+        _check_level(run, before.evidence)
+        if isinstance(before, Abstention):
+            yield idx, _after_abstention(before, new, x, n, seed)
             continue
-        evidence, norm = before.evidence, before.norm if before.norm is not None else 2
-        # A part of α: that the old classifier abstained is known from votes that pairs go on from with the rest.
-        alpha = Way.after(evidence).abstained * evidence.alpha * evidence.family
-        plan = CertifyPlan(
-            selecting(evidence), n, alpha, norm, seed, family=evidence.family,
-            budget=before.budget,
-        )  # fmt: skip
-        ((_, outcome),) = new.certify_each(new.check_inputs(x, norm), plan)
-        yield idx, label, outcome
+        try:
+            yield idx, certified_again(before, old, new, x, n, seed)
+        except InvalidInput as error:
+            raise InvalidInput(f"input {idx} of {run.folder}: {error}") from error
+
+
+def _after_abstention(
+    before: Abstention, new: SmoothedClassifier, x: torch.Tensor, n: int, seed: int
+) -> Certificate | Abstention:
+    """The outcome of fresh votes, at a part of α: that the old classifier abstained is known from votes that pairs go on from
+    with the rest.
+    """
+    evidence, norm = before.evidence, before.norm if before.norm is not None else 2
+    alpha = Way.after(evidence).abstained * evidence.alpha * evidence.family
+    plan = CertifyPlan(
+        selecting(evidence), n, alpha, norm, seed, family=evidence.family,
+        budget=before.budget,
+    )  # fmt: skip
+    ((_, outcome),) = new.certify_each(new.check_inputs(x, norm), plan)
+    return outcome
 
 
 def _summary(run: Run, store: Store) -> Recertified:
