@@ -23,7 +23,8 @@ from ucan import (
     Uniform,
 )
 from ucan.certificate import SCOPES, fits, from_dict, load_json, save_json
-from ucan.errors import StoreError
+from ucan.choices import EARLIER
+from ucan.errors import DoesNotFollow, StoreError
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, LowRank
 from ucan.sidecar import INLINE
 
@@ -394,6 +395,23 @@ def test_a_radius_larger_than_the_regions_is_not_believed():
         record = outcome(positive(2, 2, 3)).to_dict() | {name: 100.0}
         with pytest.raises(InvalidInput, match=name):
             from_dict(record)
+
+
+@pytest.mark.parametrize("words", [SCOPES["pipeline"] + ", and everywhere else", SCOPES["frozen"], None, 3, []])
+def test_a_guarantee_that_is_not_the_sentence_of_the_scope_is_not_believed(words):
+    record = outcome().to_dict()
+    with pytest.raises(DoesNotFollow, match="guarantee is not that of its scope, pipeline") as error:
+        from_dict(record | {"guarantee": words})
+    assert error.value.field == "guarantee"
+
+
+def test_a_guarantee_of_an_older_version_or_none_is_read():
+    record = outcome().to_dict()
+    del record["guarantee"]
+    from_dict(record)
+    for scope, sentences in EARLIER.items():
+        for sentence in (SCOPES[scope], *sentences):
+            assert from_dict(record | {"scope": scope, "guarantee": sentence}).scope == scope
 
 
 @pytest.mark.parametrize("value", [math.nan, -0.1, 1.1, True, "0.5"])

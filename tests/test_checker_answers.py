@@ -210,6 +210,7 @@ EVERY = [
     (put("evidence", "bound", value=lambda name: name.partition(",")[0]), "settings"),
     (lambda record: record["evidence"].pop("looks"), "settings"),
     (put("evidence", "noise", "constant", value=False), "scope"),
+    (put("guarantee", value="every input whatsoever"), "scope"),
     (put("region", "norm", value=1), "noise"),
     (put("region", "scale", value={"kind": "Scalar", "value": -1.0}), "noise"),
 ]
