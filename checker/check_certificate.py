@@ -1225,6 +1225,8 @@ class Answered(Claim):
         looks, cap, stop = (self.evidence.get(name) for name in ("looks", "cap", "stop"))
         name, _, told = str(self.bound).partition(", look ")
         if looks is None:
+            if cap is not None:
+                whole(self.evidence, "cap", 1)
             if stop is not None or cap not in (None, self.n) or told:
                 raise Wrong(f"no looks are told, and sampling ended at {self.n} of {cap} by the rule {stop!r}")
             return f"bound {name}, alpha {self.alpha:g}, a fixed number of samples"

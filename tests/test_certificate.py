@@ -434,6 +434,22 @@ def test_votes_that_cannot_have_chosen_the_class_are_refused(votes):
         dataclasses.replace(evidence, selection=votes)
 
 
+@pytest.mark.parametrize("cap", [399, 0, -1, 400.0, 400.5, True, "400", [400]])
+def test_a_number_of_planned_votes_that_cannot_be_is_refused(cap):
+    c = outcome(stop="0.25")
+    assert c.evidence.n < 400 == c.evidence.cap
+    fixed = outcome().to_dict()
+    assert fixed["evidence"]["cap"] == fixed["evidence"]["n"] == 400
+    for made in (
+        lambda: from_dict(fixed | {"evidence": fixed["evidence"] | {"cap": cap}}),
+        lambda: dataclasses.replace(outcome().evidence, cap=cap),
+    ):
+        with pytest.raises(DoesNotFollow, match="must be a whole number of at least n = 400") as error:
+            made()
+        assert error.value.field == "cap"
+    assert dataclasses.replace(c.evidence, cap=None).cap is None  # version 0.1
+
+
 def test_a_record_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     c = outcome()
     noise = dataclasses.replace(c.evidence.noise, settings={"share": math.nan})
