@@ -278,6 +278,14 @@ def test_a_change_is_found(honest, kind, change, found) -> None:
     assert found in failed(record), verdicts(record)
 
 
+@pytest.mark.parametrize("cap", [400.0, True, "400"])
+def test_a_planned_number_that_is_not_whole_is_not_called_checked(honest, cap) -> None:
+    record = copy.deepcopy(honest["interval"])
+    assert record["evidence"]["cap"] == record["evidence"]["n"] == 400 and not failed(record)
+    record["evidence"]["cap"] = cap
+    assert verdicts(record)["settings"] != "ok"
+
+
 def test_an_interval_whose_numbers_cannot_be(honest) -> None:
     record = honest["interval"]
     for change, found in (

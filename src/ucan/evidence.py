@@ -141,6 +141,12 @@ class Evidence:
             set(self.thresholds)
         ):
             raise InvalidInput(f"thresholds are rising probabilities, got {self.thresholds!r}.")
+        for name in ("block", "batch_size"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise InvalidInput(
+                    f"{name} of evidence is a whole number of at least 1, got {getattr(self, name)!r}: it was changed or "
+                    f"is damaged. Ask for the file again where it was issued."
+                )
         for name in ("streams", "versions"):
             told = getattr(self, name)
             if not isinstance(told, Mapping) or any(not isinstance(text, str) for text in told.values()):
