@@ -53,6 +53,18 @@ NORMS: dict[str, tuple[float, ...]] = {
 KINDS = {"Isotropic": True, "Fixed": True, "Pattern": True, "DatasetWise": True, "BasisWise": True}
 KINDS |= {"BudgetWise": True, "CertificationWise": False}
 CELLS = "Splitting"  # noise that cuts the input's grid into cells; its draws can all be counted
+# What a file may say of its guarantee, by scope: the sentence of today, and those of older versions.
+FROZEN = "only the classifier whose noise was frozen at this input, not a pipeline that computes it anew"
+STATEFUL = "the stateful classifier, in the order in which its inputs were enrolled"
+GUARANTEES: dict[str, tuple[str, ...]] = {
+    "pipeline": ("the deployed pipeline, at every input in the region",),
+    "frozen": (f"{FROZEN} (documentation page “Whose guarantee it is”)", f"{FROZEN} (docs/scopes.md)", FROZEN),
+    "registry": (
+        f"{STATEFUL} (documentation page “A classifier with a memory”)",
+        f"{STATEFUL} (docs/registry.md)",
+        STATEFUL,
+    ),
+}
 COMPOSED_SETTINGS = {"norm", "share", "spread", "net", "budget"}
 FLOATS = {"float16": "<f2", "float32": "<f4", "float64": "<f8", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
 FLOATS |= {"int64": "<i8", "I64": "<i8"}
@@ -840,10 +852,12 @@ class Claim:
         return str(self.told["kind"]), own, field(self.told, "settings")
 
     def scope(self) -> str:
-        """Noise that follows the input does not carry the scope pipeline."""
+        """Noise that follows the input does not carry the scope pipeline; the guarantee in words is that of the scope."""
         scope = field(self.record, "scope")
-        if scope not in ("pipeline", "frozen", "registry"):
+        if not isinstance(scope, str) or scope not in GUARANTEES:
             raise Unreadable(f"the scope {scope!r} is unknown")
+        if "guarantee" in self.record and self.record["guarantee"] not in GUARANTEES[scope]:
+            raise Wrong(f"the guarantee says {self.record['guarantee']!r}, which is not that of the scope {scope}")
         if scope == "pipeline":
             kind, _, _ = self.noise()
             constant = KINDS.get(kind, kind in ("Composed", CELLS)) if self.old else self.told.get("constant")
@@ -1211,6 +1225,8 @@ class Answered(Claim):
         looks, cap, stop = (self.evidence.get(name) for name in ("looks", "cap", "stop"))
         name, _, told = str(self.bound).partition(", look ")
         if looks is None:
+            if cap is not None:
+                whole(self.evidence, "cap", 1)
             if stop is not None or cap not in (None, self.n) or told:
                 raise Wrong(f"no looks are told, and sampling ended at {self.n} of {cap} by the rule {stop!r}")
             return f"bound {name}, alpha {self.alpha:g}, a fixed number of samples"

@@ -21,6 +21,7 @@ from ucan import (
     Region,
     Registry,
     SmoothedClassifier,
+    SmoothedRegressor,
     UcanError,
 )
 from ucan.app.session import Session
@@ -42,7 +43,8 @@ from ucan.scales.base import RowBounds
 from ucan.sidecar import input_hash
 from ucan.training import load_run
 from ucan.verify import verify
-from ucan.votes import Stream, classify_samples
+from ucan.verify_answer import verify_answer
+from ucan.votes import Stream, block_size, classify_samples
 
 OLD = Path(__file__).parent / "fixtures" / "version-0.1"
 DIM = 6
@@ -184,6 +186,66 @@ def test_a_seed_that_was_derived_from_data_that_nobody_has_is_not_called_derived
     else:
         pytest.skip("none of the hashes was lucky")
     assert replay(from_dict(c.to_dict()), g, x).derived is not True
+
+
+def test_a_derived_seed_leaves_no_choice_of_blocks():
+    """Copies that are drawn together in other numbers are other noise, so that one could try many and keep the luckiest."""
+    g = smoothed()
+    (c,) = g.certify(X, n=200, n0=10, alpha=0.01, seed="derived")
+    assert replay(c, g, X).derived is True and c.evidence.block == block_size(X.numel())
+    drawn = {}
+    for block in range(1, 40):
+        counter = g.engine.setup(X, CertifyPlan(n0=10, n=200, block=block)).counter
+        stream = Stream(c.evidence.seed, c.evidence.input_hash, "estimate")
+        drawn[block] = tuple(classify_samples(counter, g.M.at(X), X, 200, stream).counts.tolist())
+    best = max(drawn, key=lambda block: drawn[block][c.prediction])
+    p = lower_bound(drawn[best][c.prediction], 200, 0.01)
+    forged = claiming(c, p, counts=drawn[best], block=best)
+    found = replay(forged, g, X)
+    assert p > c.p_lower + 0.02 and not found.stands and found.derived is not True
+    assert f"blocks of {best} copies" in found.detail
+    elsewhere = replace(forged, evidence=replace(forged.evidence, device="another"))
+    assert not replay(elsewhere, g, X).stands  # nothing needs to be drawn to see it
+    own = replay(replace(forged, evidence=replace(forged.evidence, data_hash=None)), g, X)
+    assert own.derived is None  # nobody says that this noise was not chosen
+
+
+def test_an_answer_by_a_derived_seed_has_the_usual_blocks():
+    g = SmoothedRegressor(lambda batch: batch[:, :2], LAW, Fixed(1.0), model_id="two")
+    (a,) = g.certify(X, radius=0.1, n=200, seed="derived")
+    told = {check.name: check for check in verify_answer(a, g, X).checks}
+    assert told["seed"].passed and told["seed"].confirmed and told["replay"].passed
+    for changes in ({"block": 7}, {"seed": a.evidence.seed + 1}):
+        verdict = verify_answer(replace(a, evidence=replace(a.evidence, **changes)), g, X)
+        assert [check.name for check in verdict.checks if not check.passed] == ["seed"]
+    other = replace(a.evidence, data_hash="0" * 64, seed=g.engine.derived_seed("0" * 64))
+    told = {check.name: check for check in verify_answer(replace(a, evidence=other), g, X, replay=False).checks}
+    assert not told["seed"].confirmed
+
+
+def test_a_replay_without_a_key_of_its_noise_says_so():
+    g = smoothed()
+    for seed in (3, None):
+        (c,) = g.certify(X, n=200, n0=10, alpha=0.01, seed=seed)
+        kept = {phase: key for phase, key in c.evidence.streams.items() if phase != "select"}
+        found = replay(replace(c, evidence=replace(c.evidence, streams=kept)), g, X)
+        assert found.outcome == ("same" if seed == 3 else "not replayable here"), found
+        assert seed == 3 or "select" in found.detail
+
+
+def test_no_file_fills_the_memory_by_its_batch_size_or_its_blocks():
+    g = smoothed()
+    (c,) = g.certify(X, n=200, n0=10, alpha=0.01)
+    assert replay(replace(c, evidence=replace(c.evidence, batch_size=10**12)), g, X).outcome == "same"
+    found = replay(replace(c, evidence=replace(c.evidence, block=10**12)), g, X)
+    assert found.outcome == "differs" and "1,000,000,000,000" in found.detail
+    regressor = SmoothedRegressor(lambda batch: batch[:, :2], LAW, Fixed(1.0), model_id="two")
+    (a,) = regressor.certify(X, radius=0.1, n=200)
+    assert verify_answer(replace(a, evidence=replace(a.evidence, batch_size=10**12)), regressor, X).stands
+    assert not verify_answer(replace(a, evidence=replace(a.evidence, block=10**12)), regressor, X).stands
+    for changes in ({"batch_size": 0}, {"batch_size": True}, {"block": 2.0}, {"block": None}):
+        with pytest.raises(UcanError, match="whole number of at least 1"):
+            replace(c.evidence, **changes)
 
 
 def test_the_votes_that_chose_the_class_do_not_count_again():

@@ -23,7 +23,8 @@ from ucan import (
     Uniform,
 )
 from ucan.certificate import SCOPES, fits, from_dict, load_json, save_json
-from ucan.errors import StoreError
+from ucan.choices import EARLIER
+from ucan.errors import DoesNotFollow, StoreError
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, LowRank
 from ucan.sidecar import INLINE
 
@@ -396,6 +397,23 @@ def test_a_radius_larger_than_the_regions_is_not_believed():
             from_dict(record)
 
 
+@pytest.mark.parametrize("words", [SCOPES["pipeline"] + ", and everywhere else", SCOPES["frozen"], None, 3, []])
+def test_a_guarantee_that_is_not_the_sentence_of_the_scope_is_not_believed(words):
+    record = outcome().to_dict()
+    with pytest.raises(DoesNotFollow, match="guarantee is not that of its scope, pipeline") as error:
+        from_dict(record | {"guarantee": words})
+    assert error.value.field == "guarantee"
+
+
+def test_a_guarantee_of_an_older_version_or_none_is_read():
+    record = outcome().to_dict()
+    del record["guarantee"]
+    from_dict(record)
+    for scope, sentences in EARLIER.items():
+        for sentence in (SCOPES[scope], *sentences):
+            assert from_dict(record | {"scope": scope, "guarantee": sentence}).scope == scope
+
+
 @pytest.mark.parametrize("value", [math.nan, -0.1, 1.1, True, "0.5"])
 def test_no_result_states_a_probability_that_is_none(value):
     g = SmoothedClassifier(top_left, Gaussian(scale=0.3), None, 2)
@@ -414,6 +432,22 @@ def test_votes_that_cannot_have_chosen_the_class_are_refused(votes):
     assert len(evidence.counts) == 2 and evidence.n0 < 120
     with pytest.raises(InvalidInput, match="that chose the class"):
         dataclasses.replace(evidence, selection=votes)
+
+
+@pytest.mark.parametrize("cap", [399, 0, -1, 400.0, 400.5, True, "400", [400]])
+def test_a_number_of_planned_votes_that_cannot_be_is_refused(cap):
+    c = outcome(stop="0.25")
+    assert c.evidence.n < 400 == c.evidence.cap
+    fixed = outcome().to_dict()
+    assert fixed["evidence"]["cap"] == fixed["evidence"]["n"] == 400
+    for made in (
+        lambda: from_dict(fixed | {"evidence": fixed["evidence"] | {"cap": cap}}),
+        lambda: dataclasses.replace(outcome().evidence, cap=cap),
+    ):
+        with pytest.raises(DoesNotFollow, match="must be a whole number of at least n = 400") as error:
+            made()
+        assert error.value.field == "cap"
+    assert dataclasses.replace(c.evidence, cap=None).cap is None  # version 0.1
 
 
 def test_a_record_that_cannot_be_written_leaves_nothing_behind(tmp_path):

@@ -33,6 +33,7 @@ from ucan import (
 )
 from ucan.bounds import anytime_lower_bound, log_wealth, lower_bound, upper_bound
 from ucan.certificate import save_json
+from ucan.choices import EARLIER, SCOPES
 from ucan.laws import Law
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, LowRank
 
@@ -306,6 +307,9 @@ TAMPERINGS = [
     (("evidence", "law", "scale"), 0.29, {"region"}),
     (("evidence", "law", "name"), "Laplace", {"region", "size"}),
     (("evidence", "noise", "constant"), False, {"scope"}),
+    (("guarantee",), SCOPES["registry"], {"scope"}),
+    (("guarantee",), "every input whatsoever", {"scope"}),
+    (("guarantee",), None, {"scope"}),
     (("prediction",), 0, {"class", "bound"}),
     (("prediction",), 2, {"class"}),
     (("p_lower",), more, {"bound"}),
@@ -342,6 +346,16 @@ def test_a_change_is_found(honest, where, value, found) -> None:
         assert found <= seen
     else:
         assert seen == found
+
+
+def test_the_guarantee_in_words_may_be_missing_or_that_of_an_older_version(honest) -> None:
+    assert not failed({name: entry for name, entry in honest.items() if name != "guarantee"})
+    for scope, sentence in SCOPES.items():
+        if scope != "pipeline":  # the noise bears every scope
+            assert not failed(honest | {"scope": scope, "guarantee": sentence})
+            assert failed(honest | {"scope": scope}) == {"scope"}
+        for earlier in EARLIER[scope]:
+            assert not failed(honest | {"scope": scope, "guarantee": earlier})
 
 
 def test_a_smaller_claim_is_no_error(honest) -> None:

@@ -210,6 +210,7 @@ EVERY = [
     (put("evidence", "bound", value=lambda name: name.partition(",")[0]), "settings"),
     (lambda record: record["evidence"].pop("looks"), "settings"),
     (put("evidence", "noise", "constant", value=False), "scope"),
+    (put("guarantee", value="every input whatsoever"), "scope"),
     (put("region", "norm", value=1), "noise"),
     (put("region", "scale", value={"kind": "Scalar", "value": -1.0}), "noise"),
 ]
@@ -275,6 +276,14 @@ def test_a_change_is_found(honest, kind, change, found) -> None:
     record = copy.deepcopy(honest[kind])
     change(record)
     assert found in failed(record), verdicts(record)
+
+
+@pytest.mark.parametrize("cap", [400.0, True, "400"])
+def test_a_planned_number_that_is_not_whole_is_not_called_checked(honest, cap) -> None:
+    record = copy.deepcopy(honest["interval"])
+    assert record["evidence"]["cap"] == record["evidence"]["n"] == 400 and not failed(record)
+    record["evidence"]["cap"] = cap
+    assert verdicts(record)["settings"] != "ok"
 
 
 def test_an_interval_whose_numbers_cannot_be(honest) -> None:

@@ -796,6 +796,23 @@ def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
     assert tampered.exit_code == 1 and "FAIL radius" in tampered.stdout
 
 
+def test_a_verdict_names_the_level_of_the_claim_and_what_a_derived_seed_leaves_open(place: Path) -> None:
+    certify("run", "--certificates", "--alpha", 0.9999, "--seed", "derived")
+    path = place / "run" / "certificates" / "0.json"
+    words = ["verify", str(path), "--model", "tiny:net", "--input", "data.npz", "--index", 0, "--scale", 0.25]
+    said = ok(*words, "--replay")
+    assert (
+        "at level 0.001: class 0 on the whole region, false with probability at most α = 0.9999, scope pipeline" in said
+    )
+    assert "The seed follows from model, noise and data. This does not prove that n was chosen in advance" in said
+    record = json.loads(path.read_text())
+    record["evidence"]["block"] = 2
+    path.write_text(json.dumps(record))
+    forged = CliRunner().invoke(app, [*map(str, words), "--replay"])
+    assert forged.exit_code == 1 and "FAIL replay: differs: the seed is stated to be derived" in forged.stdout
+    assert "The claim does not stand (replay): its noise is not as it is stated." in forged.stdout
+
+
 def test_a_verdict_as_json_keeps_its_exit_code(place: Path) -> None:
     certify("run", "--certificates")
     words = ["verify", "run/certificates/0.json", "--model", "tiny:net", "--input", "data.npz", "--json", "--index"]

@@ -132,6 +132,20 @@ def rewritten(query: str) -> Callable[[Path], None]:
     return apply
 
 
+def in_evidence(**changes: Any) -> Callable[[Path], None]:
+    """Every record's evidence states something else; all hashes follow."""
+
+    def apply(folder: Path) -> None:
+        with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
+            for idx, text in db.execute("SELECT idx, record FROM records").fetchall():
+                own = json.loads(text)
+                own["evidence"] |= changes
+                db.execute("UPDATE records SET record = ? WHERE idx = ?", (json.dumps(own), idx))
+        stated(folder)
+
+    return apply
+
+
 def other_votes(folder: Path) -> None:
     """The certificates of one input were planned with other numbers of votes than the run says."""
     with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
@@ -164,6 +178,8 @@ TAMPERED = {
     "replay": (raise_a_radius, "the row states another answer or radius than its certificate"),
     "replay of forged records": (forge_the_records, "input "),
     "replay of wrong labels": (change_labels, "the row's label is not that of the data"),
+    "replay of other blocks": (in_evidence(block=2), "blocks of 2 copies"),
+    "replay of no derived seed": (in_evidence(data_hash=None), "noise does not follow from it"),
     "records": (damage_the_records, "does not follow from its region"),
 }
 

@@ -1,6 +1,7 @@
 """The first k labels and confidence against enumeration, many labels and pixels by simulation, and what all answers share."""
 
 import itertools
+import json
 import math
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy import stats
 import ucan
 from ucan.bounds import holm, lower_bound, lower_bounds, majority_p_value, majority_p_values
 from ucan.certificate import from_dict as class_from_dict
-from ucan.errors import InvalidInput, ModelError
+from ucan.errors import DoesNotFollow, InvalidInput, ModelError
 from ucan.questions.records import from_dict
 from ucan.questions.shift import Shift
 from ucan.questions.topk import stays_among
@@ -267,6 +268,31 @@ def test_records_of_other_questions_are_no_certificates():
         from_dict({**record, "kind": "fortune"})
     with pytest.raises(InvalidInput, match="not a complete record"):
         from_dict({name: value for name, value in record.items() if name != "p_lower"})
+
+
+def test_what_a_file_shows_its_readers_must_follow_from_the_rest():
+    x, g = torch.tensor([[0.6, 0.2, -0.4]]), ucan.Gaussian(0.25)
+    (interval,) = ucan.SmoothedRegressor(lambda batch: batch, g).certify(x, radius=(0.1, 0.2), n=500)
+    (first,) = ucan.SmoothedClassifier(lambda batch: batch, g, None, 3).certify(x, top=2, n=500)
+    (labels,) = ucan.SmoothedLabels(lambda batch: batch, g).certify(x, n=500)
+    for answer, name, changed in (
+        (interval, "lower", [0.59, 0.19, -0.41]),
+        (interval, "upper", [0.61, 0.21, None]),
+        (interval, "lower", []),
+        (first, "prediction", 1),
+        (first, "prediction", False),
+        (labels, "share", 0.5),
+        (labels, "guarantee", "every input"),
+    ):
+        record = json.loads(json.dumps(answer.to_dict()))
+        assert from_dict(record).content(None) == answer.content(None)
+        with pytest.raises(DoesNotFollow, match=f"this record's {name}") as error:
+            from_dict(record | {name: changed})
+        assert error.value.field == name
+        del record[name]
+        from_dict(record)  # not shown, and not missed
+    with pytest.raises(InvalidInput, match="not a complete record"):
+        from_dict(first.to_dict() | {"labels": []})
 
 
 def test_on_a_grid_answers_pay_for_the_arithmetic():

@@ -23,6 +23,18 @@ SCOPES: dict[str, str] = {
     "registry": "the stateful classifier, in the order in which its inputs were enrolled "
     "(documentation page “A classifier with a memory”)",
 }
+# What older versions wrote of a scope, in files that are read as well.
+EARLIER: dict[str, tuple[str, ...]] = {
+    "pipeline": (),
+    "frozen": (
+        "only the classifier whose noise was frozen at this input, not a pipeline that computes it anew",
+        "only the classifier whose noise was frozen at this input, not a pipeline that computes it anew (docs/scopes.md)",
+    ),
+    "registry": (
+        "the stateful classifier, in the order in which its inputs were enrolled",
+        "the stateful classifier, in the order in which its inputs were enrolled (docs/registry.md)",
+    ),
+}
 
 NORMS: tuple[float, ...] = (1, 2, math.inf)
 

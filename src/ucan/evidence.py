@@ -141,6 +141,12 @@ class Evidence:
             set(self.thresholds)
         ):
             raise InvalidInput(f"thresholds are rising probabilities, got {self.thresholds!r}.")
+        for name in ("block", "batch_size"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise InvalidInput(
+                    f"{name} of evidence is a whole number of at least 1, got {getattr(self, name)!r}: it was changed or "
+                    f"is damaged. Ask for the file again where it was issued."
+                )
         for name in ("streams", "versions"):
             told = getattr(self, name)
             if not isinstance(told, Mapping) or any(not isinstance(text, str) for text in told.values()):
@@ -150,6 +156,7 @@ class Evidence:
             raise DoesNotFollow(
                 f"the votes {votes} do not add up to n = {self.n!r}: this evidence was changed or is damaged.", "counts"
             )
+        self._check_cap()
         if self.pairs is not None:
             self._check_pairs(self.pairs)
         if self.looks and (list(self.looks) != sorted(set(self.looks)) or self.looks[-1] != self.cap):
@@ -158,6 +165,15 @@ class Evidence:
             raise InvalidInput(f"nobody looked after {self.n} answers, only after {self.looks!r}.")
         if self.selection is not None:
             self._check_selection(self.selection)
+
+    def _check_cap(self) -> None:
+        """Refuse a number of planned votes that is none, or smaller than the number that was drawn; version 0.1 had none."""
+        if self.cap is not None and (type(self.cap) is not int or self.cap < self.n):
+            raise DoesNotFollow(
+                f"cap, the number of votes that were planned, must be a whole number of at least n = {self.n}, got "
+                f"{self.cap!r}: this evidence was changed or is damaged. Ask for the file again where it was issued.",
+                "cap",
+            )
 
     def _check_selection(self, chosen: tuple[int, ...]) -> None:
         """Refuse votes that cannot have chosen the class: not one number for each class, or more than n0 votes."""

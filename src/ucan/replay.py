@@ -16,12 +16,14 @@ from ucan.plan import CertifyPlan
 from ucan.sidecar import batch_hash
 from ucan.smoothed import EXACT, SmoothedClassifier
 from ucan.verify import SLACK, claimable
-from ucan.votes import Stream, Votes, classify_samples
+from ucan.votes import Stream, Votes, block_size, classify_samples, replayed_size
 
 # The backends that evidence names; "auto" is one of the others by then.
 WAYS = frozenset(BACKENDS) - {"auto"}
 # The largest share of votes that another backend may change by its rounding; seen: 0.2 % in bf16 on a GPU.
 ROUNDED = 0.02
+# No version of UCAN drew more copies of an input together.
+LARGEST_BLOCK = 1024
 Outcome = Literal["same", "bears", "differs", "not replayable here"]
 
 
@@ -34,6 +36,8 @@ class Replay:
     replay proves that the counts belong to their stream; ``not replayable here`` proves nothing, and whoever wrote the
     certificate could see to it. It does not prove that seed and n were chosen in advance: see ``derived``, which is True if
     the seed follows from model, noise and data, and None if it is not stated to be derived or the data are not available.
+    Other blocks are other noise, so with a derived seed only those of the input's dimension count: ``differs`` otherwise. That
+    n was chosen in advance is never proved.
     """
 
     outcome: Outcome
@@ -65,16 +69,18 @@ def replay(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, dat
     if evidence.bound == EXACT:
         return _counted(certificate, g, x)
     keys = _keys(certificate)
-    if (wrong := _misstated(certificate, keys)) is not None:
+    if (wrong := _misstated(certificate, keys, x.numel())) is not None:
         return wrong
     derived = _derived(certificate, g, x, data_hash)
+    absent = [phase for phase in ("select", evidence.phase) if phase not in keys]
     reason = _obstacle(certificate, x) or (
-        "the certificate states neither the seed nor the keys of its noise" if not keys else ""
+        f"the certificate states neither the seed nor the keys of its noise ({', '.join(absent)})" if absent else ""
     )
     if reason:
         return Replay("not replayable here", reason, derived=derived)
     copy = evidence.precision if evidence.copy else None
-    plan = CertifyPlan(evidence.n0, evidence.n, batch_size=evidence.batch_size, precision=copy, block=evidence.block)
+    size = replayed_size(evidence.batch_size, x.numel(), x.device)
+    plan = CertifyPlan(evidence.n0, evidence.n, batch_size=size, precision=copy, block=evidence.block)
     try:
         with g.engine.running(evidence.backend):
             setup = g.engine.setup(x, plan)
@@ -104,9 +110,19 @@ def _counted(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -
     return _compared(certificate, again, evidence.backend)
 
 
-def _misstated(certificate: Certificate, keys: dict[str, str]) -> Replay | None:
-    """Streams that cannot be a certificate's, whatever they give; None if they can."""
-    evidence = certificate.evidence
+def _misstated(certificate: Certificate, keys: dict[str, str], dim: int) -> Replay | None:
+    """Streams or blocks that cannot be a certificate's, whatever they give; None if they can."""
+    evidence, usual = certificate.evidence, block_size(dim)
+    if evidence.data_hash is not None and evidence.block != usual:
+        return Replay(
+            "differs",
+            f"the seed is stated to be derived, and the noise to be drawn in blocks of {evidence.block:,} copies: noise of a "
+            f"derived seed has blocks of {usual} at {dim:,} dimensions, so that nobody can try others and keep the luckiest",
+        )
+    if evidence.block > LARGEST_BLOCK:
+        return Replay(
+            "differs", f"the noise is stated to be drawn in blocks of {evidence.block:,} copies, and none are as large"
+        )
     if evidence.phase != "estimate":
         return Replay(
             "differs", f"the votes that bound p are stated to be from the phase {evidence.phase}, not from estimation"
@@ -160,13 +176,12 @@ def _supports(certificate: Certificate, drawn: Evidence) -> bool:
 
 
 def _keys(certificate: Certificate) -> dict[str, str]:
-    """The keys of the streams; those of version 0.1 follow from its seed."""
+    """The keys of the streams; those that are not stated, as of version 0.1, follow from its seed."""
     evidence = certificate.evidence
-    if evidence.streams:
-        return dict(evidence.streams)
     if evidence.seed is None:
-        return {}
-    return {phase: Stream(evidence.seed, evidence.input_hash, phase).key for phase in ("select", evidence.phase)}
+        return dict(evidence.streams)
+    own = {phase: Stream(evidence.seed, evidence.input_hash, phase).key for phase in ("select", evidence.phase)}
+    return {**own, **evidence.streams}
 
 
 def _obstacle(certificate: Certificate, x: torch.Tensor) -> str:

@@ -14,10 +14,13 @@ from ucan.questions.looks import Look, looks_of, question_stop
 from ucan.questions.record import SLACK, Answer
 from ucan.questions.shift import Shift
 from ucan.questions.smoothed import Smoothed
+from ucan.replay import LARGEST_BLOCK
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
+from ucan.sidecar import batch_hash
 from ucan.verify import LEAST, Check, Verdict
 from ucan.verify.fresh import fresh_seed
+from ucan.votes import block_size, replayed_size
 
 # Σ may differ by this share from the one that was certified.
 TOLERANCE = 1e-5
@@ -31,12 +34,14 @@ def verify_answer(
     alpha: float = 0.001,
     seed: int | None = None,
     replay: bool = True,
+    data_hash: str | None = None,
 ) -> Verdict:
     """Check whether an answer about input x (1, *event) stands for g, the deployed model under its noise.
 
     Input, model, law, noise, Σ and arithmetic must be g's, and n fresh samples (as many as its own, at least 100) must not
     reject what the claim says of the input itself; a true claim is rejected with probability at most α. With
     ``replay`` its own noise is drawn again as well, and must lead to the same claim; with a secret seed there is no such check.
+    A seed that is stated to be derived must follow; ``data_hash`` is that of the data set that x is from.
     """
     check_alpha(alpha)
     evidence = answer.evidence
@@ -45,7 +50,7 @@ def verify_answer(
         raise InvalidInput(f"the answer is about inputs of shape {answer.region.shape}, not {tuple(x.shape[1:])}.")
     x = x.to(g.f.device or x.device)
     n = max(LEAST, evidence.n) if n is None else n
-    checks = [*_same(answer, g, x), *_looks(answer)]
+    checks = [*_same(answer, g, x), *_looks(answer), *_derived(answer, g, x, data_hash)]
     if all(check.passed for check in checks):
         checks.append(_follows(answer, g, x))
     if all(check.passed for check in checks):
@@ -84,6 +89,21 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
         Check("scope", answer.scope == g.M.scope, f"the scope here is {g.M.scope}, in the answer {answer.scope}"),
         Check("arithmetic", arithmetic == evidence.arithmetic, f"{arithmetic} here, {evidence.arithmetic} claimed"),
     ]
+
+
+def _derived(answer: Answer, g: Smoothed, x: torch.Tensor, data_hash: str | None) -> list[Check]:
+    """Whether a seed that is stated to be derived is, and its blocks are the usual ones; no check of another seed."""
+    evidence, usual = answer.evidence, block_size(x.numel())
+    if evidence.data_hash is None:
+        return []
+    if evidence.block != usual:
+        told = f"its noise is drawn in blocks of {evidence.block:,} copies, and that of a derived seed in blocks of {usual}"
+        return [Check("seed", False, told)]
+    if g.engine.derived_seed(evidence.data_hash) != evidence.seed:
+        return [Check("seed", False, "it is stated to follow from model, noise and data, and does not")]
+    known = evidence.data_hash in (data_hash, batch_hash([x]))
+    told = "" if known else "; that the data are those with the stated hash is not checked"
+    return [Check("seed", True, f"it follows from model, noise and data{told}", known)]
 
 
 def _looks(answer: Answer) -> list[Check]:
@@ -129,13 +149,17 @@ def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
     evidence = answer.evidence
     if evidence.seed is None:
         return []
+    if evidence.block > LARGEST_BLOCK:
+        return [
+            Check("replay", False, f"no noise is drawn in blocks of {evidence.block:,} copies, as this answer states")
+        ]
     plan = CertifyPlan(
         max(1, evidence.n0),
         evidence.n if evidence.cap is None else evidence.cap,
         min(1 - 1e-12, evidence.alpha * evidence.family),
         answer.region.norm if answer.norm is None else answer.norm,
         evidence.seed,
-        evidence.batch_size,
+        replayed_size(evidence.batch_size, x.numel(), x.device),
         stop=question_stop(evidence.stop),
         family=evidence.family,
         block=evidence.block,

@@ -4,7 +4,7 @@ from ucan.certificate.certified import Certificate, fits
 from ucan.certificate.entries import budget_from_json, budget_to_json, region_from_json, region_to_json
 from ucan.certificate.files import from_dict, load_json, save_json
 from ucan.certificate.level import Level
-from ucan.certificate.outcome import Abstention, Outcome, Prediction
+from ucan.certificate.outcome import Abstention, Outcome, Prediction, check_guarantee
 from ucan.choices import SCOPES, Scope
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Scope",
     "budget_from_json",
     "budget_to_json",
+    "check_guarantee",
     "fits",
     "from_dict",
     "load_json",

@@ -10,7 +10,7 @@ from typing import Any
 from ucan.certificate.certified import Certificate
 from ucan.certificate.entries import budget_from_json, region_from_json
 from ucan.certificate.level import Level
-from ucan.certificate.outcome import ROUTED, Abstention, Outcome, Prediction
+from ucan.certificate.outcome import ROUTED, Abstention, Outcome, Prediction, check_guarantee
 from ucan.choices import norm_from_json
 from ucan.errors import DoesNotFollow, InvalidInput, UcanError
 from ucan.evidence import Evidence
@@ -29,47 +29,56 @@ def from_dict(
     _check_readable(record)
     where = Path(folder) if folder is not None else None
     try:
-        shared = {
-            "norm": norm_from_json(record["norm"]),
-            "scope": record["scope"],
-            "evidence": Evidence.from_dict(record["evidence"]),
-            "choice": None if record.get("choice") is None else from_dict(record["choice"], folder),
-        }
-        if record["kind"] == "abstention":
-            return Abstention(
-                **shared,
-                reason=record["reason"],
-                p_lower=record["p_lower"],
-                budget=budget_from_json(record.get("budget"), where),
-            )
-        if record["kind"] == "prediction":
-            return Prediction(**shared, prediction=record["prediction"], p_value=record["p_value"])
-        region = region_from_json(record["region"], where)
-        if record["kind"] == "level":
-            told = {name: record[name] for name in ("threshold", "above", "top", "p", "of")}
-            told |= {"floor": record["floor"]} if "floor" in record else {}  # not before there was τ with a veto
-            level = Level(**shared, **told, region=region)
-            _check_sizes(level, record, ("radius",))
-            return level
-        mean = None if record["mean"] is None else tensors_from_json(record["mean"], where)["mean"]
-        certificate = Certificate(
-            **shared,
-            prediction=record["prediction"],
-            p_lower=record["p_lower"],
-            p_upper=record["p_upper"],
-            region=region,
-            alm=math.nan if record["alm"] is None else record["alm"],
-            mean=mean,
-            budget=budget_from_json(record.get("budget"), where),
-            budget_factor=record.get("budget_factor"),
-        )
-        _check_budget_factor(certificate)
-        _check_sizes(certificate, record, ("radius", "log_volume") if certificate.choice is None else ("radius",))
-        return certificate
+        found = _restored(record, folder, where)
+        check_guarantee(record, found.scope)
+        return found
     except UcanError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise InvalidInput(f"this is not a complete certificate record: {error}.") from error
+
+
+def _restored(
+    record: dict[str, Any], folder: str | Path | None, where: Path | None
+) -> Certificate | Abstention | Prediction | Level:
+    """The result of a record whose format and kind can be read."""
+    shared = {
+        "norm": norm_from_json(record["norm"]),
+        "scope": record["scope"],
+        "evidence": Evidence.from_dict(record["evidence"]),
+        "choice": None if record.get("choice") is None else from_dict(record["choice"], folder),
+    }
+    if record["kind"] == "abstention":
+        return Abstention(
+            **shared,
+            reason=record["reason"],
+            p_lower=record["p_lower"],
+            budget=budget_from_json(record.get("budget"), where),
+        )
+    if record["kind"] == "prediction":
+        return Prediction(**shared, prediction=record["prediction"], p_value=record["p_value"])
+    region = region_from_json(record["region"], where)
+    if record["kind"] == "level":
+        told = {name: record[name] for name in ("threshold", "above", "top", "p", "of")}
+        told |= {"floor": record["floor"]} if "floor" in record else {}  # not before there was τ with a veto
+        level = Level(**shared, **told, region=region)
+        _check_sizes(level, record, ("radius",))
+        return level
+    mean = None if record["mean"] is None else tensors_from_json(record["mean"], where)["mean"]
+    certificate = Certificate(
+        **shared,
+        prediction=record["prediction"],
+        p_lower=record["p_lower"],
+        p_upper=record["p_upper"],
+        region=region,
+        alm=math.nan if record["alm"] is None else record["alm"],
+        mean=mean,
+        budget=budget_from_json(record.get("budget"), where),
+        budget_factor=record.get("budget_factor"),
+    )
+    _check_budget_factor(certificate)
+    _check_sizes(certificate, record, ("radius", "log_volume") if certificate.choice is None else ("radius",))
+    return certificate
 
 
 def _check_readable(record: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -12,8 +13,8 @@ import torch
 
 from ucan.budget import Budget
 from ucan.certificate.entries import budget_to_json
-from ucan.choices import SCOPES, Scope, check_choice, norm_to_json
-from ucan.errors import InvalidInput
+from ucan.choices import EARLIER, SCOPES, Scope, check_choice, norm_to_json
+from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.evidence import Evidence
 
 FORMAT = 2
@@ -182,3 +183,13 @@ def check_number(name: str, value: Any, most: float) -> None:
 def choice_to_json(choice: Outcome | None, folder: str | Path | None) -> dict[str, Any]:
     """The JSON entry of the choice of a router, if there is one."""
     return {} if choice is None else {"choice": choice.to_dict(folder)}
+
+
+def check_guarantee(record: Mapping[str, Any], scope: Scope) -> None:
+    """Refuse a record whose words about its guarantee are not the sentence of its scope; a record may have no words."""
+    if "guarantee" in record and record["guarantee"] not in (SCOPES[scope], *EARLIER[scope]):
+        raise DoesNotFollow(
+            f"this record's guarantee is not that of its scope, {scope}: it says {record['guarantee']!r}, and the scope "
+            f"gives {SCOPES[scope]!r}. It was changed or is damaged: ask for the file again where it was issued.",
+            "guarantee",
+        )

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ucan.runs.verify import Verified
     from ucan.verify import Check
 
+# The α of a claim that needs no mention.
+USUAL_ALPHA = 0.001
 UNDRAWN = " Its votes were not drawn again, as --replay asks: that these are its own counts is not checked."
 
 
@@ -188,16 +190,19 @@ def _show(done: Verified) -> None:
         typer.echo(f"{_mark(check)} {check.name}: {check.detail}")
     if redrawn is not None:
         mark = "FAIL" if not redrawn.stands else "ok  " if redrawn.drawn else "not checked"
-        typer.echo(f"{mark} replay: {redrawn.outcome}: {redrawn.detail}{_chosen(redrawn)}")
+        typer.echo(f"{mark} replay: {redrawn.outcome}: {redrawn.detail}{_chosen(redrawn, record)}")
     tested = f"{verdict.n:,} fresh votes at level {verdict.alpha:g}"
     about = f"The claim stands against {tested}: class {record.prediction} on the whole region"
+    if record.alpha != verdict.alpha or record.alpha != USUAL_ALPHA:
+        about += f", false with probability at most α = {record.alpha:g}"
     if record.budget is not None and record.budget_factor is not None:
         about += f" and under {record.budget.words()}, ε = {floor_significant(record.budget_factor)}"
     weak = "This is not a proof: a claim that is slightly too large can pass as well."
     weak += UNDRAWN if done.undrawn else ""
     if redrawn is not None and not redrawn.stands:
+        noise = "its counts are not those of its own noise" if redrawn.counts else "its noise is not as it is stated"
         why = (
-            "its counts are not those of its own noise"
+            noise
             if redrawn.outcome == "differs"
             else "its seed is stated to follow from model, noise and data, and does not"
         )
@@ -237,9 +242,13 @@ def _steps(record: Certificate) -> str:
     return f", {changes}" if changes else ""
 
 
-def _chosen(redrawn: Replay) -> str:
-    """Say whether the seed could be chosen freely."""
+def _chosen(redrawn: Replay, record: Certificate) -> str:
+    """Say whether the noise and n could be chosen freely."""
     if redrawn.derived is None:
         return ". This does not prove that the seed and n were chosen in advance"
-    follows = "follows" if redrawn.derived else "does not follow"
-    return f". The seed {follows} from model, noise and data"
+    if not redrawn.derived:
+        return ". The seed does not follow from model, noise and data"
+    any_n = record.evidence.bound == "anytime"  # it holds whenever sampling ended
+    return ". The seed follows from model, noise and data" + (
+        "" if any_n else ". This does not prove that n was chosen in advance"
+    )

@@ -31,7 +31,7 @@ from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
-from ucan.smoothed import SmoothedClassifier
+from ucan.smoothed import EXACT, SmoothedClassifier
 from ucan.verify import verify
 
 Outcome = Literal["ok", "failed", "not checked"]
@@ -306,6 +306,11 @@ class Sample:
         )
         return cls(g, dataset, run, records, of, where)
 
+    @property
+    def derives(self) -> bool:
+        """Whether the run states that its seed is derived."""
+        return self.run.config.sampling.seed_source == "derived"
+
     def cases(self, most: int) -> Iterator[tuple[int, torch.Tensor, Certificate | Abstention]]:
         """The sampled inputs with their records."""
         for idx, outcome in list(self.records.items())[:most]:
@@ -351,6 +356,8 @@ def _replayed(job: CheckJob, sample: Sample, progress: Progress) -> Check:
         if not wrong:
             again = replay(certificate, sample.g, x, data)
             wrong = "" if again.stands else _refuted(again)
+            if not wrong and sample.derives and again.derived is not True and certificate.evidence.bound != EXACT:
+                wrong = "the run's seed is stated to be derived, and this certificate's noise does not follow from it"
             undrawn += [] if again.drawn else [again.detail]
             bears += again.outcome == "bears"
         if wrong:

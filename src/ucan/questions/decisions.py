@@ -110,8 +110,12 @@ class Decided(Answer):
     def content(self, folder: Path | None) -> dict[str, Any]:
         """The rule, and the maps."""
         maps = {name: getattr(self, name) for name in ("answers", "selected", "radii", "p_lowers")}
-        about = {"what": self.what, "rule": self.rule, "asked": self.asked, "share": self.share}
+        about = {"what": self.what, "rule": self.rule, "asked": self.asked, **self.shown()}
         return {**about, "maps": tensors_to_json({**maps, **self.counted()}, folder)}
+
+    def shown(self) -> dict[str, Any]:
+        """The share of places with an answer."""
+        return {"share": self.share}
 
     @classmethod
     def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Decided:

@@ -92,6 +92,10 @@ class Answer(Outcome, ABC):
     def content(self, folder: Path | None) -> dict[str, Any]:
         """The record's own fields as JSON values."""
 
+    def shown(self) -> dict[str, Any]:
+        """What ``content`` states besides, for readers of the file: it follows from the other fields."""
+        return {}
+
     @classmethod
     @abstractmethod
     def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Answer:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
-from ucan.certificate import Abstention, Certificate, Level, Prediction, budget_from_json, region_from_json
+from ucan.certificate import (
+    Abstention,
+    Certificate,
+    Level,
+    Prediction,
+    budget_from_json,
+    check_guarantee,
+    region_from_json,
+)
 from ucan.certificate import from_dict as class_from_dict
 from ucan.choices import norm_from_json
 from ucan.errors import DoesNotFollow, InvalidInput, UcanError
@@ -45,11 +54,26 @@ def from_dict(
                 "this record's budget_factor does not follow from its region: it was changed or is damaged.",
                 "budget_factor",
             )
+        check_guarantee(record, found.scope)
+        _check_shown(found, record)
         return found
     except UcanError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise InvalidInput(f"this is not a complete record of an answer: {error}.") from error
+
+
+def _check_shown(answer: Answer, record: dict[str, Any]) -> None:
+    """Refuse a record that shows its readers something else than its content says; what is not shown is not missed."""
+    for name, value in answer.shown().items():
+        told = record.get(name, value)
+        same = math.isclose(told, value, rel_tol=SLACK) if isinstance(value, float) else told == value
+        if not same or isinstance(told, bool):
+            raise DoesNotFollow(
+                f"this record's {name} does not follow from the rest of it: it is {told!r}, and the rest gives "
+                f"{value!r}. It was changed or is damaged: ask for the file again where it was issued.",
+                name,
+            )
 
 
 def load_json(path: str | Path) -> Answer | Abstention | Certificate | Prediction | Level:

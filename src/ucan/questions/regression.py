@@ -27,6 +27,8 @@ from ucan.stopping import Stop
 from ucan.votes import as_answer
 
 BOUND = "order statistics"
+# Up to so many ends are shown to readers of a file.
+SHOWN = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,15 +141,18 @@ class Interval(Answer):
         """The percentile, the radii and the ends."""
         ends = {name: getattr(self, name) for name in ("value", "lowers", "uppers", "below", "above")}
         finite = {name: torch.nan_to_num(end, ENDLESS, ENDLESS, -ENDLESS) for name, end in ends.items()}
-        shown = {"lower": _plain(self.lower), "upper": _plain(self.upper)}
         return {
             "p": self.p,
             "radii": list(self.radii),
             "limits": list(self.limits),
             **({} if self.within is None else {"within": self.within}),
-            **(shown if self.lower.numel() <= 64 else {}),
+            **(self.shown() if self.lower.numel() <= SHOWN else {}),
             "ends": tensors_to_json({**finite, **self.counted()}, folder),
         }
+
+    def shown(self) -> dict[str, Any]:
+        """The ends at the largest radius; of many outputs a file shows none."""
+        return {"lower": _plain(self.lower), "upper": _plain(self.upper)}
 
     @classmethod
     def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Interval:

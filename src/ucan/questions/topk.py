@@ -128,7 +128,11 @@ class Among(Answer):
     def content(self, folder: Path | None) -> dict[str, Any]:
         """K, labels, radii and bounds."""
         lists = {name: list(getattr(self, name)) for name in ("labels", "radii", "p_lowers", "p_uppers")}
-        return {"k": self.k, "prediction": self.prediction, **lists}
+        return {"k": self.k, **self.shown(), **lists}
+
+    def shown(self) -> dict[str, Any]:
+        """The first label."""
+        return {"prediction": self.prediction}
 
     @classmethod
     def restored(cls, shared: Mapping[str, Any], content: Mapping[str, Any], folder: Path | None) -> Among:

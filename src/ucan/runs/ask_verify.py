@@ -52,11 +52,11 @@ def verify_asked(job: VerifyJob, progress: Progress = SILENT) -> VerifiedAnswer:
         raise InvalidInput(f"{job.certificate} is not the answer to a question.")
     if not job.states_noise:
         raise InvalidInput("give the noise of the deployed pipeline: --law, --scale and --noise, or a trained run.")
-    x, declared, _ = input_of(job, answer.region.shape)
+    x, declared, data_hash = input_of(job, answer.region.shape)
     x = x[None].to(job.place())
     g = smoothed_for(job, answer.question(), x, deployed_step(job, declared, answer.evidence.arithmetic))
     with progress.working(1, 0, answer.evidence.n if job.n is None else job.n):
         g.on_votes(progress.sampled)
-        verdict = verify_answer(answer, g, x, job.n, job.alpha, job.seed, job.replay)
+        verdict = verify_answer(answer, g, x, job.n, job.alpha, job.seed, job.replay, data_hash)
         progress.finished("")
     return VerifiedAnswer(answer, verdict, undrawn=job.replay and answer.evidence.seed is None)

@@ -21,6 +21,7 @@ from ucan.votes.streams import (
     fitting,
     forward_size,
     halved,
+    replayed_size,
     stream_of,
 )
 
@@ -46,6 +47,7 @@ __all__ = [
     "fitting",
     "forward_size",
     "halved",
+    "replayed_size",
     "running_tallies",
     "stream_of",
 ]

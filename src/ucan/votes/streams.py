@@ -35,6 +35,14 @@ def forward_size(dim: int, device: torch.device) -> int:
     return max(block_size(dim), min(4096, _power_of_two(2**27 // dim)))
 
 
+def replayed_size(stated: int, dim: int, device: torch.device) -> int:
+    """The size of a forward pass as a record states it, up to four times the usual one, so that no file fills the memory.
+
+    Votes do not depend on it, but for rounding.
+    """
+    return min(stated, 4 * forward_size(dim, device))
+
+
 def _power_of_two(bound: int) -> int:
     return int(2 ** int(math.log2(max(1, bound))))
 
