@@ -17,6 +17,7 @@ from suite import undecided
 
 from ucan.leaderboard.entry import Entry, read_entries
 from ucan.leaderboard.page import fair, leader
+from ucan.rounding import floor_percent
 
 TITLES = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
 
@@ -186,7 +187,7 @@ def spread(folder: Path) -> list[str]:
     lines = []
     for path in sorted((folder / "seeds").glob("*.json")):
         found = json.loads(path.read_text())
-        shares = [f"{100 * count / found['inputs']:.1f}" for count in found["certified"].values()]
+        shares = [floor_percent(count / found["inputs"]) for count in found["certified"].values()]
         every = f" (every {found['every']}th)" if (found["every"] or 1) > 1 else ""
         trained = f"`{found['row']}` at {found['level']:g}, trained with the seeds {', '.join(found['certified'])}"
         lines.append(f"{trained}, has {' / '.join(shares)} on {found['inputs']:,} of the test pictures{every}.")

@@ -167,7 +167,7 @@ TAMPERED = {
     "records with other votes": (other_votes, "the config states n 1000, its record 1100"),
     "attacked": (
         tampered(lambda t: t.update(audit={"certificates": 10_000, "broken": 0, "bug": False})),
-        "has no audit",
+        "states an audit of 10000 certificates, 0 broken, the run's folder has no audit",
     ),
     "counts": (tampered(lambda t: t["certified"].update({"0.25": t["certified"]["0"]})), "0.25: "),
     "stated": (tampered(lambda t: t["certified"].update({"0.25": 10**6})), "more than the 23 inputs"),
@@ -210,8 +210,11 @@ def test_a_run_that_was_put_together_or_changed_is_refused(made: Path, tmp_path:
 
     first = "UPDATE records SET record = json_set(record, '$.scope', 'frozen') WHERE idx > 0"
     for folder, said in [
-        (changed("scopes", first), "are not of one scope"),
-        (changed("norms", first.replace("$.scope', 'frozen'", "$.norm', 1")), "are not of one norm"),
+        (changed("scopes", first), "are not of one scope, norm and budget .pipeline in norm 2.0, frozen in norm 2.0"),
+        (
+            changed("norms", first.replace("$.scope', 'frozen'", "$.norm', 1")),
+            "pipeline in norm 2.0, pipeline in norm 1",
+        ),
         (
             changed("alpha", config=("alpha = 0.001", "alpha = 1e-9")),
             "states α = 1e-09, but its certificates were made at 0.001",

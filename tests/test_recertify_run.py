@@ -18,7 +18,7 @@ import ucan
 from ucan.bounds import lower_bound
 from ucan.cli import app
 from ucan.data import InMemory
-from ucan.errors import InvalidInput, UcanError
+from ucan.errors import InvalidInput, StoreError
 from ucan.plan import CertifyPlan
 from ucan.report.rerun import commands
 from ucan.results.store import Store
@@ -248,9 +248,11 @@ def test_a_run_whose_votes_the_old_classifier_does_not_cast_is_refused_with_the_
 def test_an_alpha_that_is_not_the_evidences_is_refused(place):
     path = place / "old" / "config.toml"
     stated = path.read_text()
-    for other in (stated.replace("alpha = 0.001", "alpha = 1e-09"), stated.replace("alpha = 0.001", "alpha = 0.01")):
-        path.write_text(other)
-        with pytest.raises(UcanError, match=r"config.toml states α = .* 0.001.*was changed"):
+    smaller = (StoreError, r"config.toml states α = 1e-09, but its certificates were made at 0.001: it was changed")
+    larger = (InvalidInput, r"config.toml states α = 0.01 .* the evidence has α = 0.001.*the run was changed")
+    for alpha, (error, said) in {"1e-09": smaller, "0.01": larger}.items():
+        path.write_text(stated.replace("alpha = 0.001", f"alpha = {alpha}"))
+        with pytest.raises(error, match=said):
             recertify(RecertifyJob(run=place / "old", model="halves:near", device="cpu"), place / "new")
         assert not (place / "new").exists()
     path.write_text(stated)
@@ -259,7 +261,7 @@ def test_an_alpha_that_is_not_the_evidences_is_refused(place):
     recertify(RecertifyJob(run=place / "new", model="halves:old", device="cpu"), place / "chain")
     path = place / "new" / "config.toml"
     path.write_text(path.read_text().replace("alpha = 0.001", "alpha = 0.0005"))
-    with pytest.raises(UcanError, match="was changed"):
+    with pytest.raises(StoreError, match=r"states α = 0.0005, but its certificates were made at 0.001: it was changed"):
         recertify(RecertifyJob(run=place / "new", model="halves:old", device="cpu"), place / "again")
 
 

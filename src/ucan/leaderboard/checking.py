@@ -32,6 +32,7 @@ from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
 from ucan.smoothed import EXACT, SmoothedClassifier
+from ucan.training.together import Together
 from ucan.verify import verify
 
 Outcome = Literal["ok", "failed", "not checked"]
@@ -210,17 +211,12 @@ def _claimed(one: Entry, run: Run) -> Check:
         "alpha": (claim.alpha, run.alpha),
     }
     other = [f"{name}: {said!r} stated, {is_!r} found" for name, (said, is_) in found.items() if said != is_]
-    if claim.networks is not None and claim.networks < (least := _networks(config.model.spec)):
+    least = len(Together.of(config.model.spec or "").folders)
+    if claim.networks is not None and claim.networks < least:
         other.append(f"networks: {claim.networks} stated, --model names {least}")
     if other:
         return Check("claim", "failed", "; ".join(other))
     return Check("claim", "ok", f"{run.inputs:,} inputs, scope {run.scope}, n and α are those of the run")
-
-
-def _networks(spec: str | None) -> int:
-    """How many models `--model` names; a path with a comma is none of our trained runs."""
-    words = [word.strip() for word in (spec or "").split(",")]
-    return max(1, sum(bool(word) and word != "mirrored" and not word.startswith("consensus=") for word in words))
 
 
 def _as_imported(one: Entry, run: Run) -> Check:
@@ -247,8 +243,12 @@ def _audited(one: Entry, run: Run) -> Check:
         return Check(
             "attacked", "ok", "as in the run's folder" if run.attempts else "no audit is stated, and there is none"
         )
-    told = "no audit" if found[0] is None else f"{broken} of {attacked} broken"
-    return Check("attacked", "failed", f"the entry states {said[1]} of {said[0]} broken, the run's folder has {told}")
+    stated, there = (
+        "no audit" if one[0] is None else f"an audit of {one[0]} certificates, {one[1]} broken" for one in (said, found)
+    )
+    return Check(
+        "attacked", "failed", f"the entry states {stated}, the run's folder has {there}: export the entry again"
+    )
 
 
 def _agreeing(run: Run) -> Check:
@@ -270,7 +270,7 @@ def _data(one: Entry, run: Run, dataset: Labelled) -> Check:
     wrong = rows["idx"][outside | (labels != rows["label"])]
     if len(wrong):
         return Check("data", "failed", f"input {int(wrong[0])}: the row's label is not that of the data")
-    which = "the first of every " + f"{skip}" if skip > 1 else "from the first on"
+    which = f"one of every {skip}" if skip > 1 else "from the first on"
     return Check("data", found.outcome, f"{found.detail}; {run.inputs:,} of its {len(dataset):,} inputs, {which}")
 
 

@@ -24,11 +24,12 @@ from ucan.evidence import Evidence
 from ucan.laws import norm_name
 from ucan.report import pictures
 from ucan.report.noise import Noise, NoiseAt
-from ucan.report.runs import AUDIT, Run
+from ucan.report.runs import Run
 from ucan.report.slices import Slice, cut
 from ucan.results.formats import class_name
 from ucan.results.metrics import labelled
 from ucan.rounding import floor_digits, floor_significant
+from ucan.runs.audited import AUDIT
 from ucan.runs.rebuild import data_of
 from ucan.runs.router import is_router
 from ucan.tabular import row_answer

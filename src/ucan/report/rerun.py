@@ -14,9 +14,10 @@ from ucan.audit.trials import MODES
 from ucan.config import CONFIG, read_config
 from ucan.errors import UcanError
 from ucan.places import found_model
+from ucan.runs.audited import AUDIT
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
 from ucan.runs.fields import Leaf, Option, from_table, leaves
-from ucan.runs.read import AUDIT, Run
+from ucan.runs.read import Run
 from ucan.runs.router import is_router
 from ucan.training import Together, TrainSettings, is_trained_run, preset_names, read_settings
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ucan.runs.read import AUDIT as AUDIT
 from ucan.runs.read import BUDGET_AXIS as BUDGET_AXIS
 from ucan.runs.read import Run as Run
 from ucan.runs.read import distinct as distinct

@@ -336,20 +336,18 @@ class Store:
 
     def _check_one_claim(self) -> None:
         """Refuse records of several scopes, norms or budgets: no number would be true of all of them."""
-        shared = {"scope": "$.scope", "norm": "$.norm", "budget": "$.budget"}
-        for what, path in shared.items():
-            try:
-                with storage(self.folder):
-                    found = self._db.execute(
-                        f"SELECT DISTINCT json_extract(record, '{path}') FROM records LIMIT 2"
-                    ).fetchall()
-            except sqlite3.OperationalError as error:  # a record that is no JSON
-                raise StoreError(_damaged(self.folder, error)) from error
-            if len(found) > 1:
-                raise StoreError(
-                    f"the records of {self.folder} are not of one {what}: it was put together from several runs, or changed. "
-                    "Certify into a new folder."
-                )
+        parts = ", ".join(f"json_extract(record, '$.{name}')" for name in ("scope", "norm", "budget"))
+        try:
+            with storage(self.folder):
+                found = self._db.execute(f"SELECT DISTINCT {parts} FROM records LIMIT 2").fetchall()
+        except sqlite3.OperationalError as error:  # a record that is no JSON
+            raise StoreError(_damaged(self.folder, error)) from error
+        if len(found) > 1:
+            raise StoreError(
+                f"the records of {self.folder} are not of one scope, norm and budget ({found[0][0]} in norm {found[0][1]}, "
+                f"{found[1][0]} in norm {found[1][1]}): it was put together from several runs, or changed. Certify into a new "
+                "folder."
+            )
 
     def _check_claims(self, claims: Claims) -> None:
         known = self._known_claims()

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ucan.arithmetic import REAL, ROUNDED
+from ucan.choices import norm_from_json
 from ucan.results.store import ABSTAINED
 from ucan.runs.config import RunConfig
 from ucan.runs.read import Run
@@ -58,14 +60,13 @@ def _of_row(row: Mapping[str, Any], record: Mapping[str, Any], in_units: bool) -
 def _of_config(config: RunConfig, record: Mapping[str, Any]) -> Iterator[str]:
     """How a record differs from what the config says of all of them."""
     evidence, sampling = record.get("evidence", {}), config.sampling
-    norm = config.claim.norm
     stated = {
         "scope": (config.claim.scope, record.get("scope")),
-        "norm": (norm, math.inf if record.get("norm") == "inf" else record.get("norm")),
+        "norm": (config.claim.norm, norm_from_json(record.get("norm"))),
         "stop": (sampling.stop, evidence.get("stop")),
         "law": (config.law.name, evidence.get("law", {}).get("name")),
         "scale": (config.law.scale, evidence.get("law", {}).get("scale")),
-        "arithmetic": (sampling.arithmetic, str(evidence.get("arithmetic", "real")).removesuffix(", rounded")),
+        "arithmetic": (sampling.arithmetic, str(evidence.get("arithmetic", REAL)).removesuffix(ROUNDED)),
     }
     for name, (said, found) in stated.items():
         if said is not None and found is not None and not _same(said, found):

@@ -23,11 +23,11 @@ from ucan.questions.smoothed import Smoothed
 from ucan.results.answers import AnswerStore
 from ucan.runs.ask import begun, smoothed_for
 from ucan.runs.audit import AuditJob
+from ucan.runs.audited import AUDIT
 from ucan.runs.config import AskConfig, AuditConfig
 from ucan.runs.fields import to_table
 from ucan.runs.jobs import Pipeline, device_of
 from ucan.runs.progress import SILENT, Progress
-from ucan.runs.read import AUDIT
 from ucan.runs.rebuild import data_of
 from ucan.training import is_trained_run
 from ucan.version import __version__

@@ -23,12 +23,13 @@ from ucan.places import found, found_model
 from ucan.registry import Registry
 from ucan.results.lock import LOCK, WriterLock
 from ucan.routed import Deployed
+from ucan.runs.audited import AUDIT
 from ucan.runs.build import routed_of
 from ucan.runs.config import AuditConfig
 from ucan.runs.fields import to_table
 from ucan.runs.jobs import Pipeline, device_of
 from ucan.runs.progress import SILENT, Progress
-from ucan.runs.read import AUDIT, Run
+from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
 from ucan.runs.router import is_router
 from ucan.smoothed import SmoothedClassifier

@@ -20,7 +20,6 @@ from ucan.places import base_of
 from ucan.results.curves import Curve, certified_curve
 from ucan.results.metrics import Columns, Measure, labelled
 from ucan.results.store import Store
-from ucan.runs.audited import AUDIT as AUDIT
 from ucan.runs.audited import attempts_on, config_hash
 from ucan.runs.config import RunConfig
 
