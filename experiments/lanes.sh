@@ -68,9 +68,12 @@ rows cifar10-sphere-0.5
 rows cifar10-gaussian-0.08
 rows cifar10-consistency-0.12
 rows cifar10-sphere-0.19
+rows cifar10-sphere-0.3
 rows cifar10-sphere-0.42
+rows cifar10-sphere-0.52
 rows cifar10-sphere-1
 rows mnist-sphere-*
+rows mnist-lenet-*
 figure cifar10-universal-certification-laplace cifar10-universal-certification-expinf
 figure cifar10-universal-certification-uniform cifar10-universal-certification-powerlaw
 figure cifar10-versus-certification-alm-loss
@@ -87,9 +90,12 @@ deeper cifar10-sphere-0.5
 deeper cifar10-gaussian-0.08
 deeper cifar10-consistency-0.12
 deeper cifar10-sphere-0.19
+deeper cifar10-sphere-0.3
 deeper cifar10-sphere-0.42
+deeper cifar10-sphere-0.52
 deeper cifar10-sphere-1
 deeper mnist-sphere-*
+deeper mnist-lenet-*
 deeper cifar10-certification-laplace
 deeper cifar10-alm
 deeper cifar10-isotropic-1

@@ -108,14 +108,20 @@ REACH = [
     Row("cifar10-gaussian-0.08", "CIFAR-10 ℓ2", "cifar10-best-0", (), (radius(),), mirrored=True),
     Row("cifar10-consistency-0.12", "CIFAR-10 ℓ2", "cifar10-best-0.25", (), (radius(0.25),), mirrored=True),
     Row("cifar10-sphere-0.19", "CIFAR-10 ℓ2", "cifar10-best-0.5", (), (Claim(2, "radius", (0.5,)),), mirrored=True),
+    Row("cifar10-sphere-0.3", "CIFAR-10 ℓ2", "cifar10-best-0.75", (), (Claim(2, "radius", (0.75,)),), mirrored=True),
     Row("cifar10-sphere-0.42", "CIFAR-10 ℓ2", "cifar10-best-1.0", (), (Claim(2, "radius", (1.0,)),), mirrored=True),
+    Row("cifar10-sphere-0.52", "CIFAR-10 ℓ2", "cifar10-best-1.25", (), (Claim(2, "radius", (1.25, 1.5)),), mirrored=True),
     Row("cifar10-sphere-0.5", "CIFAR-10 ℓ2", "cifar10-sphere", ("law.scale=0.5", "epochs=50"), (radius(*GRID[:8]),)),
     Row("cifar10-sphere-1", "CIFAR-10 ℓ2", "cifar10-sphere",
         ("law.scale=1.0", "recipe.length=0.5", "recipe.drop=0.4", "epochs=70"), (radius(*GRID),)),
-    Row("mnist-sphere-0.4", "MNIST ℓ2", "mnist-best-1.0", (), (radius(0.25, 0.5, 0.75, 1.0),), n=10_000),
-    Row("mnist-sphere-0.55", "MNIST ℓ2", "mnist-best-1.0", ("law.scale=0.55", "recipe.length=0.35"), (radius(1.25, 1.5),),
+    Row("mnist-sphere-0.4", "MNIST ℓ2", "mnist-sphere", (), (radius(0.25, 0.5, 0.75, 1.0),), n=10_000),
+    Row("mnist-sphere-0.55", "MNIST ℓ2", "mnist-sphere", ("law.scale=0.55", "recipe.length=0.35"), (radius(1.25, 1.5),),
         n=20_000),
-    Row("mnist-sphere-0.75", "MNIST ℓ2", "mnist-best-2.0", (), (radius(1.75, 2.0, 2.25),), n=20_000),
+    Row("mnist-sphere-0.75", "MNIST ℓ2", "mnist-sphere", ("law.scale=0.75", "recipe.length=0.5"),
+        (radius(1.75, 2.0, 2.25),), n=20_000),
+    *(Row(f"mnist-lenet-{sigma}", "MNIST ℓ2", preset, (), (Claim(2, "radius", levels),))
+      for sigma, preset, levels in ((0.25, "mnist-best-0.5", (0.25, 0.5, 0.75)), (0.4, "mnist-best-1.0", (1.0, 1.25)),
+                                    (0.52, "mnist-best-1.5", (1.5, 1.75)), (0.68, "mnist-best-2.0", (2.0, 2.25)))),
 ]  # fmt: skip
 
 # --- anisotropic against isotropic: Gaussian, ℓ2, by radius and by ALM; the curves of the figure ---
