@@ -88,7 +88,7 @@ class Recorded:
         """The auditor's verdict on each of these rows, in a few words."""
         words = {row: self._verdict(row) for row in rows}
         if len(set(words.values())) == 1:
-            return next(iter(words.values()))
+            return next(iter(words.values())) + (f", each of {', '.join(words)}" if len(words) > 1 else "")
         return "; ".join(f"{row}: {said}" for row, said in words.items()) or MISSING
 
     def _verdict(self, row: str) -> str:
