@@ -36,6 +36,7 @@ ORDER = (
     "betting",
     "pairs",
     "bounds",
+    "named_bounds",
     "region",
     "arithmetic",
     "sidecar",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.bounds import Ballot, bound_named, majority_p_value, top_two_p_value
+from ucan.bounds import majority_p_value, top_two_p_value
 from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.choices import Bound, Test
@@ -21,6 +21,7 @@ from ucan.generators import Generator
 from ucan.guards import check_inside
 from ucan.held import Held
 from ucan.laws import Law
+from ucan.named_bounds import Ballot, bound_named
 from ucan.plan import CertifyPlan, PredictPlan, Seed, given_seed
 from ucan.questions.confidence import Confidence
 from ucan.questions.question import Question

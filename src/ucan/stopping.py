@@ -14,18 +14,11 @@ import numpy as np
 from scipy import special
 
 from ucan.betting import Bettor
-from ucan.bounds import (
-    AT_THE_CAP,
-    Sequential,
-    anytime_lower_bound,
-    anytime_upper_bound,
-    ladder,
-    log_wealth,
-    majority_p_value,
-)
+from ucan.bounds import anytime_lower_bound, anytime_upper_bound, log_wealth, majority_p_value
 from ucan.catalogue import STOPS, call, parsed
 from ucan.choices import NORMS, norm_word
 from ucan.errors import InvalidInput
+from ucan.named_bounds import AT_THE_CAP, Sequential, ladder
 
 # Giving up on a radius that could have been certified costs no soundness, only that radius. One is given up when of the ways
 # to come to it at the cap fewer than this share lead through so many misses. Looking after every block, that takes 0.12
@@ -84,7 +77,7 @@ class Watch(ABC):
 
 @dataclass(frozen=True)
 class Stop(ABC):
-    """A stopping rule for certificates. ``bound`` names the bound by which what it ended is certified (``ucan.bounds``).
+    """A stopping rule for certificates. ``bound`` names the bound by which what it ended is certified (``ucan.named_bounds``).
 
     A rule of one's own writes ``settled`` and ``__str__``. It is asked after every block of votes, or after each ``growth`` of
     their number, and its votes are certified by the bound that holds at every number of votes.

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.bounds import bound_named
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.evidence import Evidence
 from ucan.laws import norm_name
+from ucan.named_bounds import bound_named
 from ucan.plan import CertifyPlan, given_seed
 from ucan.region import Region
 from ucan.registry.database import ABSTAINED, Database, Row
