@@ -32,7 +32,8 @@ from ucan.rounding import ceil_digits, floor_digits
 from ucan.sequential import AllVotes, Candidate, Selecting
 from ucan.sidecar import input_hash
 from ucan.sizes import alm_of
-from ucan.stopping import AnytimeRadii, Case, Radius, Stop, parse_stop
+from ucan.stop_option import parse_stop
+from ucan.stopping import AnytimeRadii, Case, Radius, Stop
 from ucan.votes import ENUMERATED, Classifier, Stream, Votes, stream_of
 
 EXACT = "exact"  # the bound, and the test, by counting all draws of the noise

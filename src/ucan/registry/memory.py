@@ -35,7 +35,7 @@ from ucan.scales import Scalar, Scale, as_scale
 from ucan.scales.base import same_map
 from ucan.sidecar import batch_hash, input_hash
 from ucan.smoothed import SmoothedClassifier
-from ucan.stopping import parse_stop
+from ucan.stop_option import parse_stop
 
 KEPT = 2**30  # bytes of Σ matrices cached in memory: a dozen full ones of 3,072 dimensions, in double precision
 

@@ -17,7 +17,7 @@ from ucan.region import Region
 from ucan.rounding import ceil_digits, floor_digits, floor_significant
 from ucan.sizes import alm_of
 from ucan.smoothed import EXACT, SmoothedClassifier
-from ucan.stopping import parse_stop
+from ucan.stop_option import parse_stop
 from ucan.verify.verdict import FOLLOWS, IS, SLACK, Check
 from ucan.votes import Stream
 
