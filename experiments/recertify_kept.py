@@ -13,7 +13,8 @@ import sys
 import numpy as np
 from scipy import stats
 
-from ucan.bounds import Ballot, bound_named, lower_bound
+from ucan.bounds import lower_bound
+from ucan.named_bounds import Ballot, bound_named
 
 N, M, ALPHA = 100_000, 10_000, 0.001
 RADII = (0.5, 1.0, 1.5, 2.0, 2.4)

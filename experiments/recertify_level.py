@@ -14,7 +14,8 @@ import sys
 import numpy as np
 from scipy import stats
 
-from ucan.bounds import AFTER_ABSTENTION, CHANGED, upper_bound
+from ucan.bounds import upper_bound
+from ucan.named_bounds import AFTER_ABSTENTION, CHANGED
 from ucan.pairs import estimate_tails
 
 SIZES = ((3, 2), (50, 7), (9, 40), (30, 20), (41, 37), (60, 40))

@@ -39,7 +39,8 @@ from ucan.cluster import spread
 from ucan.models import build_model
 from ucan.plan import CertifyPlan
 from ucan.sequential import Candidate
-from ucan.stopping import Case, parse_stop
+from ucan.stop_option import parse_stop
+from ucan.stopping import Case
 from ucan.votes import Stream
 
 SHAPES = {"cnn": (1, 28, 28), "resnet20": (3, 32, 32)}

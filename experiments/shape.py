@@ -50,8 +50,8 @@ from ucan.bench import machine
 from ucan.bounds import log_wealth
 from ucan.generators import Estimate, harm_of
 from ucan.generators.shape import moments_of
+from ucan.giving_up import Hopes, misses_allowed
 from ucan.models.resnet import resnet18_small
-from ucan.stopping import Hopes, misses_allowed
 from ucan.storage import write_whole
 from ucan.training.batches import flip_and_crop
 from ucan.training.joint import Joint

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from ucan import Gaussian, InvalidInput, Routed, SmoothedClassifier, Splitting, Threshold, Uniform
-from ucan.bounds import bound_named, majority_p_value, uniform_of
+from ucan.bounds import majority_p_value, uniform_of
 from ucan.certificate import from_dict
+from ucan.named_bounds import bound_named
 from ucan.plan import CertifyPlan
 from ucan.recertify import recertify
 from ucan.sizes import alm_of

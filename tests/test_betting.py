@@ -15,12 +15,14 @@ from scipy import stats
 
 from ucan import Certificate, Gaussian, InvalidInput, SmoothedClassifier
 from ucan.betting import Bettor, votes_at_least
-from ucan.bounds import AT_THE_CAP, BY_NAME, Ballot, Sequential, bound_named, ladder, lower_bound
+from ucan.bounds import lower_bound
 from ucan.certificate import from_dict, save_json
 from ucan.choices import BOUNDS
+from ucan.giving_up import misses_left
+from ucan.named_bounds import AT_THE_CAP, BY_NAME, Ballot, Sequential, bound_named, ladder
 from ucan.replay import replay
 from ucan.sequential import Selecting
-from ucan.stopping import AtRadii, Case, Radius, misses_left
+from ucan.stopping import AtRadii, Case, Radius
 from ucan.verify import verify
 
 LAW = Gaussian(1.0)

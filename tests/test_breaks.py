@@ -27,12 +27,13 @@ from ucan import (
 from ucan.app.session import Session
 from ucan.arithmetic import Grid
 from ucan.audit.trials import case_of
-from ucan.bounds import bound_named, lower_bound, majority_p_value
+from ucan.bounds import lower_bound, majority_p_value
 from ucan.certificate import from_dict, save_json
 from ucan.cli import app
 from ucan.fingerprint import identity
 from ucan.generators import Composed, Generator
 from ucan.models import load_model
+from ucan.named_bounds import bound_named
 from ucan.plan import CertifyPlan
 from ucan.replay import replay
 from ucan.results import Store

@@ -16,7 +16,7 @@ from ucan.certificate import load_json, save_json
 from ucan.evidence import Noise, law_from_json, law_to_json, make_law
 from ucan.generators import Context, Generator, kind_of, make_generator, rebuilt
 from ucan.runs.parts import law_named, noise_named
-from ucan.stopping import parse_stop
+from ucan.stop_option import parse_stop
 from ucan.training import TrainSettings
 from ucan.training.recipes import Recipe
 

@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 from tests.test_recertify import CHECKER
 
-from ucan.bounds import AFTER_ABSTENTION, CHANGED, Ballot, bound_named, lower_bound, upper_bound
+from ucan.bounds import lower_bound, upper_bound
+from ucan.named_bounds import AFTER_ABSTENTION, CHANGED, Ballot, bound_named
 from ucan.pairs import ROUNDING, estimate_tails, joint_lower_bound, net_changes
 
 ROWS = ((0.54, 26), (0.80, 61), (0.99, 26), (1.30, 10), (1.45, 4), (1.84, 25), (2.00, 3), (2.23, 1), (2.36, 1))

@@ -16,9 +16,10 @@ from torch import nn
 
 from ucan import Abstention, Certificate, Gaussian, InvalidInput, Laplace, Routed, SmoothedClassifier, Threshold
 from ucan.backends import prepare
-from ucan.bounds import IN_PAIRS, bound_named, lower_bound, net_loss_bound, upper_bound
+from ucan.bounds import lower_bound, net_loss_bound, upper_bound
 from ucan.certificate import from_dict, save_json
 from ucan.evidence import Evidence
+from ucan.named_bounds import IN_PAIRS, bound_named
 from ucan.pairs import joint_lower_bound
 from ucan.plan import CertifyPlan
 from ucan.recertify import CONTRADICTED, _check_supported, recertify

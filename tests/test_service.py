@@ -48,7 +48,8 @@ from ucan.service.metrics import Metrics
 from ucan.service.replicas import application
 from ucan.service.server import check_address, token_of
 from ucan.service.service import ServeJob, Service
-from ucan.stopping import AtRadii, Radius, parse_stop
+from ucan.stop_option import parse_stop
+from ucan.stopping import AtRadii, Radius
 from ucan.votes import Classifier, Stream, VoteCounter
 
 ROOT = Path(__file__).parents[1]

@@ -35,7 +35,7 @@ from ucan.fingerprint import checksums, weights_hash
 from ucan.plan import CertifyPlan
 from ucan.scales import DCT, Basis, Dense, Diagonal, LowRank
 from ucan.sidecar import input_hash
-from ucan.stopping import parse_stop
+from ucan.stop_option import parse_stop
 
 INF = math.inf
 DIM = 6

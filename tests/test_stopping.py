@@ -14,11 +14,14 @@ from scipy import stats
 from torch import nn
 
 from ucan import Certificate, ExpInf, Fixed, Gaussian, InvalidInput, Laplace, Prediction, SmoothedClassifier, Uniform
-from ucan.bounds import Ballot, anytime_lower_bound, anytime_upper_bound, bound_named, log_wealth, lower_bound
+from ucan.bounds import anytime_lower_bound, anytime_upper_bound, log_wealth, lower_bound
 from ucan.errors import UnsupportedNorm
 from ucan.generators import Isotropic
+from ucan.giving_up import GIVE_UP, Hopes, misses_allowed
+from ucan.named_bounds import Ballot, bound_named
 from ucan.sequential import Candidate, settle
-from ucan.stopping import GIVE_UP, AnytimeRadii, AtRadii, Hopes, Radius, Stop, Within, misses_allowed, parse_stop
+from ucan.stop_option import parse_stop
+from ucan.stopping import AnytimeRadii, AtRadii, Radius, Stop, Within
 from ucan.verify import verify
 from ucan.votes import Classifier, Stream, VoteCounter
 

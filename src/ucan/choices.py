@@ -2,7 +2,7 @@
 training methods.
 
 Imports nothing heavy, so that the command line can show it at once. What a name does is defined where its work is done
-(``ucan.bounds``, ``ucan.backends``, …), and a test holds the two together.
+(``ucan.named_bounds``, ``ucan.backends``, …), and a test holds the two together.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ARITHMETICS: dict[str, str] = {
 }
 
 Bound = Literal["binary", "randomised", "two-class", "anytime", "exact"]
-# How a bound on the class's probability follows from votes (``ucan.bounds``).
+# How a bound on the class's probability follows from votes (``ucan.named_bounds``).
 BOUNDS: dict[str, str] = {
     "binary": "Clopper–Pearson for the class, all other classes together having the rest",
     "randomised": "Clopper–Pearson for the class, made exact by one uniform number that follows from the seed",

@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 from ucan.betting import votes_at_least
-from ucan.bounds import Ballot, bound_named, lower_bound
+from ucan.bounds import lower_bound
 from ucan.certificate import Abstention, Certificate
 from ucan.generators import Generator, Isotropic
 from ucan.laws import Gaussian, Law
+from ucan.named_bounds import Ballot, bound_named
 from ucan.plan import CertifyPlan
 from ucan.recertify import recertify
 from ucan.sequential import Selecting

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from ucan import laws
-from ucan.bounds import Ballot, uniform_of
+from ucan.bounds import uniform_of
 from ucan.catalogue import LAWS, Made, call
 from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.held import Held
 from ucan.laws import Law
+from ucan.named_bounds import Ballot
 from ucan.sidecar import exact_hash, input_hash
 
 
@@ -92,7 +93,7 @@ class Evidence:
     (then ``seed`` is None). ``model`` is the classifier's identity (``ucan.fingerprint.identity``). ``data_hash``: the seed
     was derived, and these are the data that it was derived from. ``copy``: the precision was requested in the call, so this
     is about a copy of the classifier. ``thresholds`` are the probabilities of the stopping rule, increasing, if the bound
-    depends on them (``ucan.bounds.Sequential``). ``looks``: the numbers of answers at which a question's rule looks, the
+    depends on them (``ucan.named_bounds.Sequential``). ``looks``: the numbers of answers at which a question's rule looks, the
     last being the cap; ``alpha`` is shared over them (``ucan.questions.looks``). ``pairs``: the claim follows from that of
     another classifier, and the votes
     are of this one on noise that both were shown (``ucan.recertify``). ``held``: the columns that had no noise, with their

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self
 
-from ucan.bounds import Ballot, bound_named, check_alpha
+from ucan.bounds import check_alpha
 from ucan.budget import Budget
 from ucan.choices import BOUNDS, TESTS, Test, check_choice, check_norm
 from ucan.choices import Bound as Bound
 from ucan.errors import InvalidInput
+from ucan.named_bounds import Ballot, bound_named
 from ucan.stopping import Radii, Stop
 
 # A seed for certify and predict: a number; None for a secret one from the system; "derived" for one that is computed from #

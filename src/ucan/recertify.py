@@ -5,8 +5,8 @@ Both classifiers vote on the same noise. The new one answers c wherever the old 
     p_new = p_old − P(the old one says c, the new one does not) + P(the new one says c, the old one does not).
 
 The votes of the old certificate tell the first, the votes in pairs the rest. Where the old votes were a fixed number, one test
-of both together bounds the difference at α (``ucan.bounds.Joint``). Otherwise each has a bound of its own, at α/2
-(``ucan.bounds.Paired``). Where few votes change, few pairs do.
+of both together bounds the difference at α (``ucan.named_bounds.Joint``). Otherwise each has a bound of its own, at α/2
+(``ucan.named_bounds.Paired``). Where few votes change, few pairs do.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ucan.bounds import AFTER_ABSTENTION, BY_NAME, COUNTS, IN_PAIRS, at_most_p_value, bound_named
+from ucan.bounds import at_most_p_value
 from ucan.certificate import Abstention, Certificate
 from ucan.engine import Setup
 from ucan.errors import InvalidInput
 from ucan.evidence import Evidence, Pairs
+from ucan.named_bounds import AFTER_ABSTENTION, BY_NAME, COUNTS, IN_PAIRS, bound_named
 from ucan.plan import CertifyPlan, Seed, check_count, given_seed, random_seed
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier

@@ -18,7 +18,7 @@ from ucan.held import Held
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, given_seed, is_secret
 from ucan.sidecar import batch_hash
 from ucan.smoothed import SmoothedClassifier
-from ucan.stopping import parse_stop
+from ucan.stop_option import parse_stop
 from ucan.threshold import Threshold
 
 AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.bounds import Ballot, bound_named, majority_p_value, top_two_p_value
+from ucan.bounds import majority_p_value, top_two_p_value
 from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.choices import Bound, Test
@@ -21,6 +21,7 @@ from ucan.generators import Generator
 from ucan.guards import check_inside
 from ucan.held import Held
 from ucan.laws import Law
+from ucan.named_bounds import Ballot, bound_named
 from ucan.plan import CertifyPlan, PredictPlan, Seed, given_seed
 from ucan.questions.confidence import Confidence
 from ucan.questions.question import Question
@@ -31,7 +32,8 @@ from ucan.rounding import ceil_digits, floor_digits
 from ucan.sequential import AllVotes, Candidate, Selecting
 from ucan.sidecar import input_hash
 from ucan.sizes import alm_of
-from ucan.stopping import AnytimeRadii, Case, Radius, Stop, parse_stop
+from ucan.stop_option import parse_stop
+from ucan.stopping import AnytimeRadii, Case, Radius, Stop
 from ucan.votes import ENUMERATED, Classifier, Stream, Votes, stream_of
 
 EXACT = "exact"  # the bound, and the test, by counting all draws of the noise

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import bisect
-import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
-from scipy import special
 
 from ucan.betting import Bettor
-from ucan.bounds import (
-    AT_THE_CAP,
-    Sequential,
-    anytime_lower_bound,
-    anytime_upper_bound,
-    ladder,
-    log_wealth,
-    majority_p_value,
-)
-from ucan.catalogue import STOPS, call, parsed
-from ucan.choices import NORMS, norm_word
+from ucan.bounds import anytime_lower_bound, anytime_upper_bound, log_wealth
+from ucan.choices import norm_word
 from ucan.errors import InvalidInput
+from ucan.giving_up import Hopes, misses_allowed, misses_left
+from ucan.named_bounds import Sequential, ladder
 
-# Giving up on a radius that could have been certified costs no soundness, only that radius. One is given up when of the ways
-# to come to it at the cap fewer than this share lead through so many misses. Looking after every block, that takes 0.12
-# points at most from the probability to be certified with a cap of 1,280 (computed exactly), more with a larger cap, and less
-# the further p is from what the cap can just certify: in all, 0.05 points of a data set's inputs (docs/stopping.md).
-GIVE_UP = 0.001
 # A class that leads by so many votes is chosen: of two with probabilities p and 1 − p the wrong one with ((1 − p)/p)^8 at most.
 LEAD = 8
 # Radii that take a larger p than this are out of reach: no number of votes shows so much, and of the alternatives above it that
 # a bettor would bet on some would round to 1.
 HIGHEST = 1 - 2.0**-44
-# How the norm of a radius is written before it, as in linf:0.03.
-NORM_NAMES = {f"l{norm_word(norm)}": norm for norm in NORMS}
 
 
 @dataclass(frozen=True)
@@ -84,7 +67,7 @@ class Watch(ABC):
 
 @dataclass(frozen=True)
 class Stop(ABC):
-    """A stopping rule for certificates. ``bound`` names the bound by which what it ended is certified (``ucan.bounds``).
+    """A stopping rule for certificates. ``bound`` names the bound by which what it ended is certified (``ucan.named_bounds``).
 
     A rule of one's own writes ``settled`` and ``__str__``. It is asked after every block of votes, or after each ``growth`` of
     their number, and its votes are certified by the bound that holds at every number of votes.
@@ -99,7 +82,7 @@ class Stop(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """The text that ``parse_stop`` reads back as this rule."""
+        """The text that ``ucan.stop_option.parse_stop`` reads back as this rule."""
 
     def watch(self, case: Case) -> Watch:
         """The rule at work on one input."""
@@ -139,35 +122,6 @@ class BlockWatch(Watch):
                 if self.stop.settled(int(so_far[taken - 1]), now, case.cap, case.alpha, case.radius):
                     return taken
         return None
-
-
-@functools.lru_cache(maxsize=65_536)
-def misses_allowed(cap: int, alpha: float, p0: float) -> int:
-    """How many misses ``cap`` votes may have and still certify "p > p0" at level α; −1 if none."""
-    return (
-        bisect.bisect_left(range(cap + 1), True, key=lambda m: log_wealth(cap - m, cap, p0) < math.log(1 / alpha)) - 1
-    )
-
-
-class Hopes:
-    """Which of some radii votes can still come to: with those ``allowed`` of ``cap`` votes as misses at the most.
-
-    In whatever order the votes up to the cap come, the misses allowed fall among the first ones as a hypergeometric law has
-    it; its quantile is that of Cornish and Fisher, by mean, variance and skewness.
-    """
-
-    def __init__(self, cap: int, allowed: np.ndarray) -> None:
-        self.cap, self.allowed, self.z = cap, allowed, special.ndtri(1 - GIVE_UP)
-        share = np.maximum(allowed, 0) / cap
-        self._variance, self._skew = cap * share * (1 - share), 1 - 2 * share
-
-    def lost(self, misses: int | np.ndarray, drawn: int) -> np.ndarray:
-        """Whether so many misses by now are too many to end with those allowed at the cap."""
-        done, z = drawn / self.cap, self.z
-        spread = np.sqrt(self._variance * done * (1 - done))
-        skew = np.maximum(0, self._skew * (1 - 2 * done)) * (z * z - 1) / 6
-        found: np.ndarray = (misses > self.allowed) | (misses - 0.5 > self.allowed * done + z * spread + skew)
-        return found
 
 
 @dataclass(frozen=True)
@@ -252,18 +206,6 @@ def _reaching(radius: Radius, r: float) -> float:
             break
         p = math.nextafter(p, 1.0)
     return p
-
-
-@functools.lru_cache(maxsize=65_536)
-def misses_left(threshold: float, cap: int, alpha: float, chose: tuple[int, int]) -> int:
-    """How many misses ``cap`` votes may have and still certify "p ≥ threshold", at the cap or by betting; −1 if none."""
-    bettor, goal = Bettor.against(threshold, cap, alpha, chose), Sequential.goal(alpha)
-
-    def fails(misses: int) -> bool:
-        by_betting = float(bettor.log_wealth(cap - misses, misses)) >= goal
-        return not (by_betting or majority_p_value(cap - misses, cap, threshold) <= AT_THE_CAP * alpha)
-
-    return bisect.bisect_left(range(cap + 1), True, key=fails) - 1
 
 
 class RadiiWatch(Watch):
@@ -359,63 +301,3 @@ class Within(Stop):
 
     def __str__(self) -> str:
         return f"{100 * self.fraction:.12g}%"
-
-
-def parse_stop(value: Any, package: str | None = None) -> Stop | None:
-    """None, a radius, several radii, or a fraction written as text ("5%"), or a rule by its name.
-
-    ``package`` is where a record says that the rule came from.
-    """
-    if value is None or isinstance(value, Stop):
-        return value
-    if isinstance(value, str):
-        return _parse_text(value, package)
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        return _at_radii([value] if isinstance(value, int | float) else value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidInput(
-            f'stop takes a radius, several radii of 0 or more, or a percentage such as "5%", got {value!r}.'
-        ) from error
-
-
-def package_of(stop: Stop | None) -> str | None:
-    """The package that brought a rule; None for ours, and for one that was handed in as an object without a name."""
-    name = None if stop is None else STOPS.name_of(type(stop))
-    return None if name is None else STOPS.package(name)
-
-
-def _parse_text(text: str, package: str | None = None) -> Stop:
-    if text.strip()[:1].isalpha() and text.partition(":")[0].strip().lower() not in NORM_NAMES:  # a rule by its name
-        name, parameters = parsed(text)
-        if name not in STOPS.names() and package is None:
-            raise InvalidInput(
-                f"stop takes radii such as 0.5,1.0 or a percentage such as 5%, or the name of a rule "
-                f"({', '.join(STOPS.names())}; packages add others in the group {STOPS.group}), got {text!r}."
-            )
-        made = call("stop", STOPS.load(name, package=package), parameters)
-        if not isinstance(made, Stop):
-            raise InvalidInput(f"[stop] {name!r} made a {type(made).__name__}, which is no ucan.stopping.Stop.")
-        return made
-    try:
-        if text.strip().endswith("%"):
-            fraction = float(text.strip()[:-1]) / 100
-            if not 0 < fraction < 1:
-                raise ValueError
-            return Within(fraction)
-        return _at_radii(text.split(","))
-    except (KeyError, ValueError) as error:
-        raise InvalidInput(
-            f"stop takes radii such as 0.5,1.0 (in another norm linf:0.03) or a percentage such as 5%, got {text!r}."
-        ) from error
-
-
-def _at_radii(values: Iterable[Any]) -> AtRadii:
-    named = [str(value).partition(":") if ":" in str(value) else ("", "", value) for value in values]
-    radii = tuple(sorted(float(r) for norm, _, r in named if not norm))
-    others = tuple(sorted((NORM_NAMES[norm.strip().lower()], float(r)) for norm, _, r in named if norm))
-    sizes = [*radii, *(r for _, r in others)]
-    if not sizes or any(not (math.isfinite(r) and r >= 0) for r in sizes):
-        raise ValueError
-    return AtRadii(radii, others)

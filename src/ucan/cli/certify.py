@@ -182,7 +182,7 @@ def in_words(done: Certified) -> str:
     from ucan.laws import norm_name
     from ucan.report.basis import rule_in_words
     from ucan.rounding import floor_significant
-    from ucan.stopping import parse_stop
+    from ucan.stop_option import parse_stop
 
     if not done.inputs:
         return "No input was certified."

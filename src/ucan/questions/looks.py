@@ -11,7 +11,9 @@ import numpy as np
 
 from ucan.bounds import lower_bounds
 from ucan.errors import InvalidInput
-from ucan.stopping import GIVE_UP, Radii, parse_stop
+from ucan.giving_up import GIVE_UP
+from ucan.stop_option import parse_stop
+from ucan.stopping import Radii
 
 # No look is earlier: fewer answers decide hardly anything.
 FIRST = 50

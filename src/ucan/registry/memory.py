@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.bounds import bound_named
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.evidence import Evidence
 from ucan.laws import norm_name
+from ucan.named_bounds import bound_named
 from ucan.plan import CertifyPlan, given_seed
 from ucan.region import Region
 from ucan.registry.database import ABSTAINED, Database, Row
@@ -35,7 +35,7 @@ from ucan.scales import Scalar, Scale, as_scale
 from ucan.scales.base import same_map
 from ucan.sidecar import batch_hash, input_hash
 from ucan.smoothed import SmoothedClassifier
-from ucan.stopping import parse_stop
+from ucan.stop_option import parse_stop
 
 KEPT = 2**30  # bytes of Σ matrices cached in memory: a dozen full ones of 3,072 dimensions, in double precision
 

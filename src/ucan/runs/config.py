@@ -19,7 +19,8 @@ from ucan.laws import Law
 from ucan.places import base_of, same_place
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, is_secret
 from ucan.runs.fields import Leaf, Option, entry, from_table, leaves, to_table
-from ucan.stopping import Stop, package_of, parse_stop
+from ucan.stop_option import package_of, parse_stop
+from ucan.stopping import Stop
 
 OF_FILE = "told by the file that was imported"
 

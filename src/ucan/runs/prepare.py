@@ -32,7 +32,8 @@ from ucan.runs.build import (
 from ucan.runs.config import ClaimRef, RunConfig, Sampling, begun_seed, changes, read_run_config, respelled
 from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.progress import Progress
-from ucan.stopping import AtRadii, parse_stop
+from ucan.stop_option import parse_stop
+from ucan.stopping import AtRadii
 from ucan.version import __version__
 
 

@@ -17,7 +17,8 @@ from ucan.plan import CertifyPlan, PredictPlan, random_seed
 from ucan.questions.looks import question_stop
 from ucan.service.inputs import Form
 from ucan.service.limits import Limits
-from ucan.stopping import NORM_NAMES, Stop, parse_stop
+from ucan.stop_option import NORM_NAMES, parse_stop
+from ucan.stopping import Stop
 
 Kind = Literal["certify", "predict", "ask"]
 # The most radii of a stopping rule: each costs time at every look.

@@ -7,17 +7,17 @@ import math
 import torch
 
 from ucan.arithmetic import ROUNDED_DOWN
-from ucan.bounds import BY_NAME
 from ucan.certificate import Certificate
 from ucan.choices import norm_name
 from ucan.errors import UcanError
 from ucan.evidence import Evidence
+from ucan.named_bounds import BY_NAME
 from ucan.plan import CertifyPlan
 from ucan.region import Region
 from ucan.rounding import ceil_digits, floor_digits, floor_significant
 from ucan.sizes import alm_of
 from ucan.smoothed import EXACT, SmoothedClassifier
-from ucan.stopping import parse_stop
+from ucan.stop_option import parse_stop
 from ucan.verify.verdict import FOLLOWS, IS, SLACK, Check
 from ucan.votes import Stream
 
