@@ -12,7 +12,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ import numpy as np
 from ucan.certificate import Abstention, Certificate, budget_from_json, from_dict
 from ucan.config import CONFIG, differences, frozen, read_config, settle, write_config
 from ucan.errors import InvalidInput, StoreError
-from ucan.results.database import NAMES, connect_reader, connect_writer, count_results
+from ucan.results.database import NAMES, connect_reader, connect_writer
+from ucan.results.folder import RESULTS, is_begun, make_folder
 from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import close_with, storage, transaction
 
-RESULTS = "results.sqlite"
 COLUMNS: dict[str, type] = {
     "idx": np.int64,
     "label": np.int64,
@@ -81,11 +81,11 @@ class Store:
         """
         folder, wanted = Path(folder), frozen(config)
         with storage(folder):
-            _make_folder(folder)
+            make_folder(folder)
             lock = WriterLock(folder / LOCK)
         try:
             with storage(folder):
-                if _is_begun(folder, wanted) and compare(read_config(folder / CONFIG), wanted):
+                if is_begun(folder, wanted) and compare(read_config(folder / CONFIG), wanted):
                     (folder / CONFIG).unlink()  # it has no result: nothing to resume, and nothing to lose
                 settled = settle(folder, wanted, compare)
                 return cls(folder, settled, connect_writer(folder / RESULTS), lock)
@@ -376,45 +376,8 @@ class Store:
             yield
 
 
-def remove_empty(folder: Path) -> None:
-    """Remove a run that has no result, so that its folder does not block another attempt; other files are left alone."""
-    names = {CONFIG, RESULTS, f"{RESULTS}-wal", f"{RESULTS}-shm", LOCK}
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} - names or _results(folder):
-        return
-    with suppress(OSError):
-        for name in names:
-            (folder / name).unlink(missing_ok=True)
-        folder.rmdir()
-
-
-def _is_begun(folder: Path, wanted: dict[str, Any]) -> bool:
-    """Whether a folder holds a run of the wanted kind without any result."""
-    if not (folder / CONFIG).is_file() or read_config(folder / CONFIG).get("kind") != wanted.get("kind"):
-        return False
-    return not _results(folder)
-
-
-def _results(folder: Path) -> int:
-    """How many results the run in a folder has."""
-    path = folder / RESULTS
-    return count_results(path) if path.is_file() else 0
-
-
 def _damaged(folder: Path, error: Exception) -> str:
     return (
         f"the results of {folder} are damaged: the record of an input cannot be read ({error}); nothing was changed. Restore "
         f"results.sqlite from a copy, or certify into a new folder."
     )
-
-
-def _make_folder(folder: Path) -> None:
-    """Create the folder; an existing folder must be empty or a run, even one that has just been started."""
-    if folder.is_file():
-        raise InvalidInput(f"{folder} is a file, but a run needs a folder; nothing was changed. Give a new folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    others = sorted({p.name for p in folder.iterdir()} - {LOCK, f".{CONFIG}.part"})
-    if others and not (folder / CONFIG).is_file():
-        raise InvalidInput(
-            f"{folder} is not empty and is not a run folder (it holds {', '.join(others[:3])}); nothing was changed. "
-            "Give a new folder."
-        )

@@ -15,7 +15,8 @@ from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.places import started_in
 from ucan.plan import Bound, CertifyPlan, Seed
-from ucan.results.store import RESULTS, Store
+from ucan.results.folder import RESULTS
+from ucan.results.store import Store
 from ucan.routed import Deployed
 from ucan.runs.backend import settle_backend
 from ucan.runs.build import budget_of, budget_word, norm_of, settle, step_for
