@@ -592,12 +592,12 @@ def test_the_backend_is_chosen_once_and_frozen(place: Path, monkeypatch: pytest.
         )
 
     monkeypatch.setattr("ucan.engine.prepare", prepare)
-    monkeypatch.setattr("ucan.runs.build.WORTH_COMPILING", worth)
+    monkeypatch.setattr("ucan.runs.backend.WORTH_COMPILING", worth)
     certify("run", "--max", 2, model="tiny:Bright")
     chosen = "eager" if worth else "compile"
     config = tomllib.loads((place / "run" / "config.toml").read_text())
     assert config["backend"] == chosen and set(asked) == {"eager" if worth else "auto"}
-    monkeypatch.setattr("ucan.runs.build.WORTH_COMPILING", 120.0 - worth)
+    monkeypatch.setattr("ucan.runs.backend.WORTH_COMPILING", 120.0 - worth)
     certify("run", model="tiny:Bright")
     assert asked[-1] == chosen
     with Store.open("run") as store:

@@ -20,7 +20,8 @@ import ucan
 from ucan import data
 from ucan.bounds import anytime_lower_bound
 from ucan.errors import InvalidInput
-from ucan.leaderboard.checking import CheckJob, check
+from ucan.leaderboard.checking import check
+from ucan.leaderboard.checks import CheckJob
 from ucan.leaderboard.entry import problems, read_entries
 from ucan.plan import CertifyPlan
 from ucan.runs import levels

@@ -19,7 +19,8 @@ from ucan import data
 from ucan.audit import Budget
 from ucan.cli import app
 from ucan.errors import InvalidInput, StoreError
-from ucan.leaderboard.checking import Checked, CheckJob, check
+from ucan.leaderboard.checking import check
+from ucan.leaderboard.checks import Checked, CheckJob
 from ucan.leaderboard.entry import Attacked, Claim, Entry, problems, read_entries, read_entry, text_of, write_entry
 from ucan.leaderboard.making import entry_of
 from ucan.leaderboard.page import best_table, page

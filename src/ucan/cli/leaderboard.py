@@ -42,8 +42,8 @@ def check(
 
     Example: `ucan leaderboard check entry.json --results runs/mine`
     """
-    from ucan.leaderboard.checking import CheckJob
     from ucan.leaderboard.checking import check as run
+    from ucan.leaderboard.checks import CheckJob
 
     job = CheckJob(
         entry=entry,

@@ -1,92 +1,26 @@
-"""Check an entry against the results that it states: hashes, counts, replay and attack of sampled certificates.
-
-Every check ends in one of three ways: ok, failed, or not checked, with the reason. An entry stands if nothing failed; that
-is no proof, and what was not checked is said.
-"""
+"""Check an entry against the results that it states: hashes, counts, claim, audit, data; then the sampled certificates."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
-import torch
 
-from ucan.audit import Attempt, Budget, summarise
-from ucan.audit.auditor import audit as attack
-from ucan.certificate import Abstention, Certificate
 from ucan.data import Labelled
 from ucan.errors import UcanError
 from ucan.fingerprint import weights_hash
+from ucan.leaderboard.checks import Check, Checked, CheckJob
 from ucan.leaderboard.entry import Entry, problems, read_entry
 from ucan.leaderboard.making import config_hash, counts_of, results_hash
-from ucan.replay import Replay, replay
-from ucan.rounding import ceil_percent
+from ucan.leaderboard.sampled import Sample, attack_sample, check_seed, drawn_inputs, replay_sample
 from ucan.runs.agreement import contradiction
-from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
-from ucan.runs.rebuild import data_of, pipeline_of
-from ucan.smoothed import EXACT, SmoothedClassifier
 from ucan.training.together import Together
-from ucan.verify import verify
 
-Outcome = Literal["ok", "failed", "not checked"]
 NO_RESULTS = "the results are not at hand: give the run folder, or the file, with --results"
 NO_CERTIFICATES = "the entry has no certificates: {}"
-FACTORS = (0.9, 0.999)
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check, its outcome, and the reason or what was found."""
-
-    name: str
-    outcome: Outcome
-    detail: str
-
-
-@dataclass(frozen=True)
-class Checked:
-    """All checks of an entry."""
-
-    entry: Entry
-    checks: tuple[Check, ...]
-
-    @property
-    def stands(self) -> bool:
-        """Whether nothing failed; this is not a proof of the entry."""
-        return all(check.outcome != "failed" for check in self.checks)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {"entry": self.entry.name, "stands": self.stands, "checks": [asdict(check) for check in self.checks]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckJob:
-    """The settings of a check. ``inputs`` certificates are drawn at random and replayed; ``attacks`` of them attacked.
-
-    ``results`` is the run folder, or the file that the entry's hash is of; ``model``, ``weights`` and ``data`` are the
-    paths of the run's parts if they have moved. ``seed`` draws the sample: a submitter must not know it in advance.
-    """
-
-    entry: str | Path
-    results: str | Path | None = None
-    model: str | None = None
-    weights: str | Path | None = None
-    data: str | None = None
-    inputs: int = 20
-    attacks: int = 10
-    alpha: float = 0.001
-    seed: int | None = None
-    budget: Budget = field(default_factory=Budget)
-    device: str | torch.device = "auto"
-    trust: bool = False
 
 
 def check(job: CheckJob, progress: Progress = SILENT) -> Checked:
@@ -177,7 +111,7 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
         _audited(one, run),
         _agreeing(run),
     ]
-    chosen, counted = _drawn(job, run)
+    chosen, counted = drawn_inputs(job, run)
     try:
         records = {idx: run.outcome(idx) for idx in chosen}
     except UcanError as error:
@@ -190,11 +124,11 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
     checks += [
         _data(one, run, sample.dataset),
         _same("weights", one.hashes.weights, weights_hash(sample.g.f.model), "the weights"),
-        _seed(run, sample),
+        check_seed(run, sample),
     ]
     with progress.working(len(chosen) + min(job.attacks, len(chosen)), 0, job.budget.check):
-        checks.append(_replayed(job, sample, progress))
-        checks.append(_attacked(job, run, sample, progress))
+        checks.append(replay_sample(job, sample, progress))
+        checks.append(attack_sample(job, run, sample, progress))
     return checks
 
 
@@ -272,144 +206,3 @@ def _data(one: Entry, run: Run, dataset: Labelled) -> Check:
         return Check("data", "failed", f"input {int(wrong[0])}: the row's label is not that of the data")
     which = f"one of every {skip}" if skip > 1 else "from the first on"
     return Check("data", found.outcome, f"{found.detail}; {run.inputs:,} of its {len(dataset):,} inputs, {which}")
-
-
-def _drawn(job: CheckJob, run: Run) -> tuple[list[int], int]:
-    """Inputs drawn at random from those that count as right and certified, and how many there are."""
-    rows = run.columns
-    counted = rows["idx"][rows["correct"] & ~rows["abstained"]]
-    drawn = np.random.default_rng(job.seed).permutation(counted)[: job.inputs]
-    return [int(idx) for idx in drawn], len(counted)
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """The deployed classifier, its data, and the records that were drawn, ``of`` so many."""
-
-    g: SmoothedClassifier
-    dataset: Labelled
-    run: Run
-    records: dict[int, Certificate | Abstention]
-    of: int
-    device: torch.device
-
-    @classmethod
-    def of_run(cls, job: CheckJob, run: Run, records: dict[int, Certificate | Abstention], of: int) -> Sample:
-        """Rebuild what the records are checked against."""
-        where = device_of(job.device)
-        dataset = data_of(run.config.data, job.data, run.base)
-        outcome = next(iter(records.values()), None) or run.outcome(int(run.columns["idx"][0]))
-        g = pipeline_of(run.config.model, outcome, where, job.model, job.weights, dataset, job.trust, run.base)
-        own = run.config.sampling.precision  # a derived seed follows from it, too
-        g = SmoothedClassifier(
-            g.f.model, g.law, g.M, g.f.num_classes, precision=own, model_id=g.engine.model_id, step=g.step
-        )
-        return cls(g, dataset, run, records, of, where)
-
-    @property
-    def derives(self) -> bool:
-        """Whether the run states that its seed is derived."""
-        return self.run.config.sampling.seed_source == "derived"
-
-    def cases(self, most: int) -> Iterator[tuple[int, torch.Tensor, Certificate | Abstention]]:
-        """The sampled inputs with their records."""
-        for idx, outcome in list(self.records.items())[:most]:
-            yield idx, self.dataset[idx][0][None].to(self.device), outcome
-
-    def power(self, drawn: int) -> str:
-        """How many of how many, and how large a share of wrong ones could still have been missed."""
-        if drawn >= self.of:
-            return f"all {self.of:,} certificates that count"
-        missed = ceil_percent(1 - 0.05 ** (1 / drawn))
-        return f"{drawn:,} of {self.of:,} certificates; were {missed} % of them wrong, one would be found with 95 % probability"
-
-
-def _seed(run: Run, sample: Sample) -> Check:
-    """Whether the seed could be chosen freely."""
-    known = run.config.sampling
-    if known.seed_source != "derived":
-        how = (
-            "drawn by the system and kept secret"
-            if known.seed_source == "random"
-            else "a number of the submitter's choice"
-        )
-        return Check(
-            "seed", "not checked", f"it is {how}, not derived: that it was not chosen by its results is not checked"
-        )
-    data = sample.dataset.fingerprint()
-    if sample.g.engine.derived_seed(data) == known.number:
-        return Check("seed", "ok", "it follows from model, noise and data")
-    return Check("seed", "failed", "it is stated to be derived, and does not follow from model, noise and data")
-
-
-def _replayed(job: CheckJob, sample: Sample, progress: Progress) -> Check:
-    """Recompute sampled certificates, test them with fresh votes, and draw their own noise again."""
-    data, drawn, bears = sample.dataset.fingerprint(), 0, 0
-    undrawn: list[str] = []
-    for idx, x, certificate in sample.cases(job.inputs):
-        if not isinstance(certificate, Certificate):
-            return Check("replay", "failed", f"input {idx} counts as certified, and its record abstains")
-        wrong = _row_differs(sample, idx, certificate)
-        if not wrong:
-            verdict = verify(certificate, sample.g, x, None, job.alpha / job.inputs)
-            wrong = "; ".join(f"{c.name}: {c.detail}" for c in verdict.checks if not c.passed)
-        if not wrong:
-            again = replay(certificate, sample.g, x, data)
-            wrong = "" if again.stands else _refuted(again)
-            if not wrong and sample.derives and again.derived is not True and certificate.evidence.bound != EXACT:
-                wrong = "the run's seed is stated to be derived, and this certificate's noise does not follow from it"
-            undrawn += [] if again.drawn else [again.detail]
-            bears += again.outcome == "bears"
-        if wrong:
-            return Check("replay", "failed", f"input {idx}: {wrong}")
-        drawn += 1
-        progress.finished("")
-    if not drawn:
-        return Check("replay", "not checked", "no certificate counts as right")
-    if undrawn:
-        which = f"{len(undrawn)} of {drawn} were not drawn again from their own noise ({undrawn[0]})"
-        return Check(
-            "replay", "not checked", f"{which}. Only recomputed and tested with fresh votes: {sample.power(drawn)}"
-        )
-    some = f"; {bears} with some votes moved by rounding" if bears else ""
-    return Check("replay", "ok", f"recomputed, tested with fresh votes and drawn again: {sample.power(drawn)}{some}")
-
-
-def _refuted(again: Replay) -> str:
-    """Why a replay does not stand."""
-    return again.detail if again.outcome == "differs" else "its seed does not follow from model, noise and data"
-
-
-def _row_differs(sample: Sample, idx: int, certificate: Certificate) -> str:
-    """How a row differs from its certificate and its label; empty if it does not."""
-    rows, at = sample.run.columns, int(sample.run.columns["idx"].searchsorted(idx))
-    label = int(sample.dataset[idx][1])
-    if int(rows["label"][at]) != label:
-        return "the row's label is not that of the data"
-    if certificate.prediction != label:
-        return "the row counts as right, and its certificate's answer is not the label"
-    if certificate.prediction != int(rows["prediction"][at]) or not math.isclose(certificate.size, rows["radius"][at]):
-        return "the row states another answer or radius than its certificate"
-    return ""
-
-
-def _attacked(job: CheckJob, run: Run, sample: Sample, progress: Progress) -> Check:
-    """Attack sampled certificates inside their regions, where the guarantee covers it."""
-    if run.scope not in ("pipeline", "frozen"):
-        return Check(
-            "audit", "not checked", f"scope {run.scope}: `ucan audit` attacks the classifier with its registry"
-        )
-    mode: Literal["live", "frozen"] = "live" if run.scope == "pipeline" else "frozen"
-    attempts: list[Attempt] = []
-    for idx, x, certificate in sample.cases(job.attacks):
-        if not isinstance(certificate, Certificate) or certificate.size <= 0:
-            continue
-        attempts += [made for made, _ in attack(sample.g, x, certificate, mode, FACTORS, job.budget, idx)]
-        progress.finished("")
-    if not attempts:
-        return Check("audit", "not checked", "no certificate was attacked")
-    found = summarise(attempts, run.config.data.skip or 1)
-    said = f"{found.covered_breaks} of {found.attacked} attacked certificates broken, {mode}"
-    if found.is_bug:
-        return Check("audit", "failed", f"{said}: more than chance explains")
-    return Check("audit", "ok", said)

@@ -13,8 +13,8 @@ import numpy as np
 from ucan.config import CONFIG
 from ucan.errors import InvalidInput
 from ucan.leaderboard.entry import FORMAT, Attacked, Claim, Entry, Hashes, Made, level_key
+from ucan.results.folder import RESULTS
 from ucan.results.metrics import Columns, certified_count
-from ucan.results.store import RESULTS
 from ucan.rounding import ceil_digits
 from ucan.runs.read import Run
 

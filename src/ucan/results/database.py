@@ -1,10 +1,12 @@
-"""The SQLite file of a run, opened by its only writer, or read-only."""
+"""The SQLite file of a run, opened by its only writer, or read-only; and its records as JSON values."""
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 from ucan.errors import StoreError
 from ucan.storage import claim, recognise
@@ -60,3 +62,22 @@ def count_results(path: Path) -> int:
         return int(db.execute("SELECT count(*) FROM outcomes").fetchone()[0]) if begun else 0
     finally:
         db.close()
+
+
+def read_record(record: str, folder: Path) -> dict[str, Any]:
+    """Parse a stored record; raises an error if it is damaged."""
+    try:
+        found = json.loads(record)
+        if not isinstance(found, dict):
+            raise ValueError("no JSON object")
+    except (TypeError, ValueError) as error:
+        raise damaged(folder, error) from error
+    return found
+
+
+def damaged(folder: Path, error: Exception) -> StoreError:
+    """The error for results that cannot be read."""
+    return StoreError(
+        f"the results of {folder} are damaged: the record of an input cannot be read ({error}); nothing was changed. Restore "
+        f"results.sqlite from a copy, or certify into a new folder."
+    )

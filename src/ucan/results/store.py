@@ -9,24 +9,23 @@ the database stays sound, the lost inputs are computed again on resumption, and 
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ucan.certificate import Abstention, Certificate, budget_from_json, from_dict
+from ucan.certificate import Abstention, Certificate, from_dict
 from ucan.config import CONFIG, differences, frozen, read_config, settle, write_config
 from ucan.errors import InvalidInput, StoreError
-from ucan.results.database import NAMES, connect_reader, connect_writer, count_results
+from ucan.results.claims import Claims, claims_of_records, refuse_other
+from ucan.results.database import NAMES, connect_reader, connect_writer, damaged, read_record
+from ucan.results.folder import RESULTS, is_begun, make_folder
 from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import close_with, storage, transaction
 
-RESULTS = "results.sqlite"
 COLUMNS: dict[str, type] = {
     "idx": np.int64,
     "label": np.int64,
@@ -43,18 +42,6 @@ COLUMNS: dict[str, type] = {
 }
 ABSTAINED = -1
 UNKNOWN = -2  # an unknown label or prediction of an imported row
-
-
-@dataclass(frozen=True)
-class Claims:
-    """The claim of all rows of a run: the scope, the norm, and the key of the budget, if any.
-
-    With a budget, a row's ``radius`` is its factor ε: no change within less than ε times the budget changes the answer.
-    """
-
-    scope: str
-    norm: float | None
-    budget: str | None = None
 
 
 class Store:
@@ -81,11 +68,11 @@ class Store:
         """
         folder, wanted = Path(folder), frozen(config)
         with storage(folder):
-            _make_folder(folder)
+            make_folder(folder)
             lock = WriterLock(folder / LOCK)
         try:
             with storage(folder):
-                if _is_begun(folder, wanted) and compare(read_config(folder / CONFIG), wanted):
+                if is_begun(folder, wanted) and compare(read_config(folder / CONFIG), wanted):
                     (folder / CONFIG).unlink()  # it has no result: nothing to resume, and nothing to lose
                 settled = settle(folder, wanted, compare)
                 return cls(folder, settled, connect_writer(folder / RESULTS), lock)
@@ -131,8 +118,8 @@ class Store:
         """
         if not isinstance(outcome, Certificate | Abstention) or outcome.norm is None:
             raise InvalidInput(f"a run stores results of certify, not of predict; got {type(outcome).__name__}.")
-        claims = Claims(outcome.scope, outcome.norm, None if outcome.budget is None else outcome.budget.key)
-        self._check_claims(claims)
+        claims, known = Claims.of(outcome), self._known_claims()
+        refuse_other(known, claims, self.folder, recorded=self._claims is not None)
         prediction = ABSTAINED if outcome.prediction is None else outcome.prediction
         row: dict[str, Any] = {
             "idx": int(idx),
@@ -191,7 +178,7 @@ class Store:
             try:
                 table = np.fromiter(cursor, np.dtype([(name, COLUMNS[name]) for name in names]))
             except (TypeError, ValueError, OverflowError) as error:
-                raise StoreError(_damaged(self.folder, error)) from error
+                raise damaged(self.folder, error) from error
         return {name: np.ascontiguousarray(table[name]) for name in names}
 
     def gapless(self, names: Sequence[str] = tuple(COLUMNS)) -> tuple[dict[str, np.ndarray], int]:
@@ -230,7 +217,7 @@ class Store:
             norms = {float(norm) for _, _, norm in rows if norm is not None}
             radii = {int(idx): 0.0 if radius is None else float(radius) for idx, radius, _ in rows}
         except (TypeError, ValueError) as error:
-            raise StoreError(_damaged(self.folder, error)) from error
+            raise damaged(self.folder, error) from error
         return radii, norms.pop() if len(norms) == 1 else None
 
     @property
@@ -254,14 +241,14 @@ class Store:
             found = self._db.execute(query, (int(idx),)).fetchone()
         if found is None:
             raise InvalidInput(f"{self.folder} has no result for input {idx}.")
-        return None if found[0] is None else self._read(found[0])
+        return None if found[0] is None else read_record(found[0], self.folder)
 
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Number and evidence of every input that has one, as plain JSON values."""
         with storage(self.folder):
             rows = self._db.execute("SELECT idx, record FROM records ORDER BY idx").fetchall()
         for idx, record in rows:
-            yield int(idx), self._read(record)
+            yield int(idx), read_record(record, self.folder)
 
     def largest_alpha(self) -> float | None:
         """The largest α that a certificate, or a family of them, was made at; None without records."""
@@ -270,7 +257,7 @@ class Store:
             with storage(self.folder):
                 found = self._db.execute(f"SELECT max({one}) FROM records").fetchone()[0]
         except sqlite3.OperationalError as error:  # a record that is no JSON
-            raise StoreError(_damaged(self.folder, error)) from error
+            raise damaged(self.folder, error) from error
         return None if found is None else float(found)
 
     @property
@@ -305,62 +292,11 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self, record: str) -> dict[str, Any]:
-        """Parse a stored record; raises an error if it is damaged."""
-        try:
-            found = json.loads(record)
-            if not isinstance(found, dict):
-                raise ValueError("no JSON object")
-        except (TypeError, ValueError) as error:
-            raise StoreError(_damaged(self.folder, error)) from error
-        return found
-
     def _known_claims(self) -> Claims:
         """Scope, norm and budget, which all records share; without records, those of the config."""
         if self._claims is None:
-            with storage(self.folder):
-                first = self._db.execute("SELECT record FROM records LIMIT 1").fetchone()
-            source = self.config if first is None else self._read(first[0])
-            self._check_one_claim()
-            norm = source.get("norm")
-            if first is None:
-                key = self.config.get("budget_hash")
-            else:
-                budget = budget_from_json(source.get("budget"), self.folder)
-                key = None if budget is None else budget.key
-            claims = Claims(str(source.get("scope", "unknown")), math.inf if norm == "inf" else norm, key)
-            if first is None:
-                return claims
-            self._claims = claims
-        return self._claims
-
-    def _check_one_claim(self) -> None:
-        """Refuse records of several scopes, norms or budgets: no number would be true of all of them."""
-        parts = ", ".join(f"json_extract(record, '$.{name}')" for name in ("scope", "norm", "budget"))
-        try:
-            with storage(self.folder):
-                found = self._db.execute(f"SELECT DISTINCT {parts} FROM records LIMIT 2").fetchall()
-        except sqlite3.OperationalError as error:  # a record that is no JSON
-            raise StoreError(_damaged(self.folder, error)) from error
-        if len(found) > 1:
-            raise StoreError(
-                f"the records of {self.folder} are not of one scope, norm and budget ({found[0][0]} in norm {found[0][1]}, "
-                f"{found[1][0]} in norm {found[1][1]}): it was put together from several runs, or changed. Certify into a new "
-                "folder."
-            )
-
-    def _check_claims(self, claims: Claims) -> None:
-        known = self._known_claims()
-        if known.scope not in ("unknown", claims.scope) or known.norm not in (None, claims.norm):
-            raise InvalidInput(
-                f"{self.folder} holds {known.scope} results for norm {known.norm}; this outcome is {claims.scope} for norm "
-                f"{claims.norm}. A run has one scope and one norm: use another folder."
-            )
-        if known.budget != claims.budget and (known.budget is not None or self._claims is not None):
-            raise InvalidInput(
-                f"{self.folder} holds results for {'a' if known.budget else 'no'} budget, and this outcome is for "
-                f"{'another' if claims.budget and known.budget else 'none' if known.budget else 'one'}: use another folder."
-            )
+            self._claims = claims_of_records(self._db, self.folder)
+        return Claims.of_config(self.config) if self._claims is None else self._claims
 
     def _insert(self, rows: Iterable[tuple[Any, ...]]) -> None:
         try:
@@ -374,47 +310,3 @@ class Store:
             raise InvalidInput(f"{self.folder} was opened read-only: use Store.create to write.")
         with transaction(self._db):
             yield
-
-
-def remove_empty(folder: Path) -> None:
-    """Remove a run that has no result, so that its folder does not block another attempt; other files are left alone."""
-    names = {CONFIG, RESULTS, f"{RESULTS}-wal", f"{RESULTS}-shm", LOCK}
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} - names or _results(folder):
-        return
-    with suppress(OSError):
-        for name in names:
-            (folder / name).unlink(missing_ok=True)
-        folder.rmdir()
-
-
-def _is_begun(folder: Path, wanted: dict[str, Any]) -> bool:
-    """Whether a folder holds a run of the wanted kind without any result."""
-    if not (folder / CONFIG).is_file() or read_config(folder / CONFIG).get("kind") != wanted.get("kind"):
-        return False
-    return not _results(folder)
-
-
-def _results(folder: Path) -> int:
-    """How many results the run in a folder has."""
-    path = folder / RESULTS
-    return count_results(path) if path.is_file() else 0
-
-
-def _damaged(folder: Path, error: Exception) -> str:
-    return (
-        f"the results of {folder} are damaged: the record of an input cannot be read ({error}); nothing was changed. Restore "
-        f"results.sqlite from a copy, or certify into a new folder."
-    )
-
-
-def _make_folder(folder: Path) -> None:
-    """Create the folder; an existing folder must be empty or a run, even one that has just been started."""
-    if folder.is_file():
-        raise InvalidInput(f"{folder} is a file, but a run needs a folder; nothing was changed. Give a new folder.")
-    folder.mkdir(parents=True, exist_ok=True)
-    others = sorted({p.name for p in folder.iterdir()} - {LOCK, f".{CONFIG}.part"})
-    if others and not (folder / CONFIG).is_file():
-        raise InvalidInput(
-            f"{folder} is not empty and is not a run folder (it holds {', '.join(others[:3])}); nothing was changed. "
-            "Give a new folder."
-        )

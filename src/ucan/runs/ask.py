@@ -31,23 +31,13 @@ from ucan.questions.smoothed import Smoothed
 from ucan.questions.topk import Among
 from ucan.results.answers import AnswerStore
 from ucan.results.metrics import NO_LABEL
-from ucan.runs.build import (
-    budget_of,
-    budget_word,
-    data_ref,
-    generator_of,
-    law_of,
-    loaded,
-    model_ref,
-    noise_ref,
-    settle_one,
-    smoothed_of,
-)
-from ucan.runs.build import step_for as step_for
+from ucan.runs.backend import settle_one
+from ucan.runs.build import budget_of, budget_word, generator_of, law_of, loaded, smoothed_of, step_for
 from ucan.runs.config import AskConfig, ClaimRef, LawRef, Sampling, begun_seed
 from ucan.runs.fields import from_table, to_table
 from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.progress import SILENT, Progress
+from ucan.runs.refs import data_ref, model_ref, noise_ref
 from ucan.version import __version__
 
 

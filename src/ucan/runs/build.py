@@ -1,4 +1,4 @@
-"""Build objects from what a user gives: law, noise, budget, data, device, and the smoothed classifier.
+"""Build objects from what a user gives: law, noise, budget, arithmetic, and the smoothed classifier or router.
 
 Each can be given by name, as on the command line, or as a Python object.
 """
@@ -6,7 +6,6 @@ Each can be given by name, as on the command line, or as a Python object.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,27 +21,19 @@ from ucan.catalogue import GENERATORS, parsed
 from ucan.data import Labelled
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
-from ucan.fingerprint import weights_hash
 from ucan.generators import Fixed, Generator, Isotropic
 from ucan.laws import Law
 from ucan.models import BUILT_IN, load_model
 from ucan.models.adapt import adapt, normalised
 from ucan.models.factory import is_random
-from ucan.plan import CertifyPlan, PredictPlan
-from ucan.questions.smoothed import Smoothed
 from ucan.routed import Deployed, Routed
-from ucan.runs.config import DataRef, LawRef, ModelRef, NoiseRef
-from ucan.runs.jobs import Inputs, Model, Pipeline, Selection
+from ucan.runs.jobs import Model, Pipeline, Selection
 from ucan.runs.parts import law_named, noise_named
 from ucan.runs.router import is_router, read_router
 from ucan.scales import Dense
 from ucan.smoothed import SmoothedClassifier
 from ucan.tabular import SmoothedTable, as_amounts
 from ucan.training import is_trained_run, load_run
-from ucan.votes import forward_size
-
-# For an eager job shorter than this, in seconds, compiling takes longer than it saves.
-WORTH_COMPILING = 120.0
 
 
 def law_of(law: str | Law | None, scale: float | None, exponent: float | None) -> Law:
@@ -320,111 +311,3 @@ def routed_of(asked: Pipeline, first: torch.Tensor, step: float | None = None) -
         for i, part in enumerate(plan.parts)
     ]
     return plan.of(built)
-
-
-def model_ref(
-    asked: Pipeline, g: Deployed | Smoothed, given: bool = False, class_names: Sequence[str] | None = None
-) -> ModelRef:
-    """The config's record of the model; with ``given``, also how its number of classes and its name were given."""
-    weights = None if asked.weights is None else str(asked.weights)
-    spelled = (asked.classes, asked.model_id) if given else (None, None)
-    weights_of = weights_hash(g.f.model) if isinstance(g, Smoothed) else None
-    hashes = (weights_of, g.identity())
-    named = tuple(asked.class_names or ()) if given else ()
-    return ModelRef(
-        asked.spec, weights, *spelled, *hashes, tuple(class_names or ()), named, asked.trust or None, asked.normalise
-    )
-
-
-def data_ref(asked: Inputs, dataset: Labelled) -> DataRef:
-    """The config's record of the data."""
-    train = str(asked.train) if isinstance(asked.train, str | Path) else None
-    return DataRef(
-        asked.source,
-        asked.split,
-        asked.size,
-        asked.channels,
-        asked.skip,
-        dataset.fingerprint(),
-        asked.target,
-        asked.id,
-        train,
-        tuple(asked.hold),
-        tuple(asked.vary),
-        tuple(column.name for column in dataset.columns) if isinstance(dataset, Table) else (),
-        asked.unit,
-    )
-
-
-def law_ref(g: Deployed) -> LawRef:
-    """The config's record of the law; a router's parts have their own."""
-    return LawRef.of(g.law) if isinstance(g, SmoothedClassifier) else LawRef()
-
-
-def noise_ref(g: Deployed | Smoothed) -> NoiseRef:
-    """The config's record of the noise."""
-    if not isinstance(g, Smoothed):
-        return NoiseRef(None, g.describe())
-    return NoiseRef(None, g.M.describe(), dict(g.M.settings()), weights_hash(g.M))
-
-
-def settle_backend(
-    g: Deployed,
-    choice: str,
-    plan: CertifyPlan | PredictPlan,
-    first: torch.Tensor,
-    inputs: int,
-    known: str | None = None,
-) -> str:
-    """Set the backend of g's classifier and return its name; ``known`` is the backend of an existing run.
-
-    The parts of a router have one each; names that differ are separated by commas.
-    """
-    begun = [None] * len(g.parts) if known is None else known.split(",")
-    begun = begun * len(g.parts) if len(begun) == 1 else begun
-    names = [settle_one(part, choice, plan, first, inputs, own) for part, own in zip(g.parts, begun, strict=True)]
-    return names[0] if len(set(names)) == 1 else ",".join(names)
-
-
-def settle_one(
-    g: Smoothed,
-    choice: str,
-    plan: CertifyPlan | PredictPlan,
-    first: torch.Tensor,
-    inputs: int,
-    known: str | None = None,
-) -> str:
-    """Set the backend of one smoothed classifier."""
-    if known is not None and choice in ("auto", known):
-        g.engine.backend = "eager" if known == "function" else known
-        if (found := g.backend_for(first, plan)) != known:
-            raise InvalidInput(
-                f"this run was started with backend {known}, but here the model runs with {found}: use a new folder, "
-                f"or continue on a machine with that backend."
-            )
-        return known
-    g.engine.backend = choice
-    if choice == "auto" and not _worth_compiling(g, plan, first, inputs):
-        g.engine.backend = "eager"
-    return g.backend_for(first, plan)
-
-
-def _worth_compiling(g: Smoothed, plan: CertifyPlan | PredictPlan, first: torch.Tensor, inputs: int) -> bool:
-    """Whether the job is long enough to compile, assuming that no input stops early; times one or two forward
-    passes.
-    """
-    if not isinstance(g.f.model, nn.Module):
-        return False
-    size = plan.batch_size or forward_size(first.numel(), first.device)
-    samples = inputs * (plan.n + (plan.n0 if isinstance(plan, CertifyPlan) else 0))
-    batch = g.M.view(first.expand(size, *first.shape[1:]).contiguous())
-    for _ in range(2):  # the first pass includes warm-up time
-        start = time.perf_counter()
-        try:
-            with torch.inference_mode():
-                g.f(batch).flatten()[0].item()  # waits for the device
-        except torch.OutOfMemoryError:  # smaller passes will be tried, without compiling
-            return False
-        if (time.perf_counter() - start) * samples / size < WORTH_COMPILING:
-            return False
-    return True

@@ -26,9 +26,10 @@ from ucan.evidence import Evidence
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.results.confusion import other_order
+from ucan.results.folder import remove_empty
 from ucan.results.formats import class_name, write
 from ucan.results.metrics import NO_LABEL, labelled
-from ucan.results.store import Store, remove_empty
+from ucan.results.store import Store
 from ucan.rounding import floor_percent
 from ucan.routed import Deployed, single
 from ucan.runs.config import Sampling

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ucan.arithmetic import arithmetic_of
 from ucan.data.tables import Table
-from ucan.results.store import RESULTS, Store
+from ucan.results.folder import RESULTS
+from ucan.results.store import Store
 from ucan.runs.prepare import CertifyJob, prepared
 from ucan.runs.progress import SILENT, Progress
 from ucan.votes import forward_size

@@ -23,11 +23,13 @@ from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_percent
 from ucan.routed import Deployed
 from ucan.runs.answers import Answer, Answers, Named
-from ucan.runs.build import Settled, data_ref, law_ref, model_ref, noise_ref, settle, settle_backend, step_for
+from ucan.runs.backend import settle_backend
+from ucan.runs.build import Settled, settle, step_for
 from ucan.runs.config import PredictConfig, begun_seed, kept_seed
 from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.mishaps import answered
 from ucan.runs.progress import SILENT, Progress
+from ucan.runs.refs import data_ref, law_ref, model_ref, noise_ref
 from ucan.version import __version__
 
 

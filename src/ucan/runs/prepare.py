@@ -15,23 +15,15 @@ from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.places import started_in
 from ucan.plan import Bound, CertifyPlan, Seed
-from ucan.results.store import RESULTS, Store
+from ucan.results.folder import RESULTS
+from ucan.results.store import Store
 from ucan.routed import Deployed
-from ucan.runs.build import (
-    budget_of,
-    budget_word,
-    data_ref,
-    law_ref,
-    model_ref,
-    noise_ref,
-    norm_of,
-    settle,
-    settle_backend,
-    step_for,
-)
+from ucan.runs.backend import settle_backend
+from ucan.runs.build import budget_of, budget_word, norm_of, settle, step_for
 from ucan.runs.config import ClaimRef, RunConfig, Sampling, begun_seed, changes, read_run_config, respelled
 from ucan.runs.jobs import Inputs, Pipeline, Selection
 from ucan.runs.progress import Progress
+from ucan.runs.refs import data_ref, law_ref, model_ref, noise_ref
 from ucan.stop_option import parse_stop
 from ucan.stopping import AtRadii
 from ucan.version import __version__

@@ -24,7 +24,7 @@ from ucan.recertify import SHARE, Way, check_replaceable, selecting
 from ucan.recertify import recertify as certified_again
 from ucan.results.formats import write
 from ucan.results.store import Store
-from ucan.runs.build import settle_one
+from ucan.runs.backend import settle_one
 from ucan.runs.certify import write_certificates
 from ucan.runs.config import RunConfig, changes, kept_seed, read_run_config
 from ucan.runs.jobs import device_of

@@ -23,7 +23,7 @@ from ucan.models.rows import TableModel
 from ucan.places import found, found_model
 from ucan.registry import Registry
 from ucan.replay import Replay, replay
-from ucan.results.store import RESULTS
+from ucan.results.folder import RESULTS
 from ucan.routed import Deployed, single
 from ucan.runs.build import loaded, routed_of, settle, smoothed_of
 from ucan.runs.jobs import Pipeline, Selection, TableOptions, dataset_of

@@ -25,7 +25,7 @@ from ucan.questions.smoothed import Smoothed
 from ucan.results.answers import AnswerStore
 from ucan.runs.ask import begun
 from ucan.runs.ask_audit import is_ask_run, pipeline_again
-from ucan.runs.build import settle_backend, settle_one
+from ucan.runs.backend import settle_backend, settle_one
 from ucan.runs.config import DataRef
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of

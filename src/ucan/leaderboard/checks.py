@@ -1,0 +1,66 @@
+"""What the check of an entry is asked for, and what it finds: a job, and the checks with their outcomes.
+
+Every check ends in one of three ways: ok, failed, or not checked, with the reason. An entry stands if nothing failed; that
+is no proof, and what was not checked is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ucan.audit import Budget
+from ucan.leaderboard.entry import Entry
+
+Outcome = Literal["ok", "failed", "not checked"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check, its outcome, and the reason or what was found."""
+
+    name: str
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """All checks of an entry."""
+
+    entry: Entry
+    checks: tuple[Check, ...]
+
+    @property
+    def stands(self) -> bool:
+        """Whether nothing failed; this is not a proof of the entry."""
+        return all(check.outcome != "failed" for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"entry": self.entry.name, "stands": self.stands, "checks": [asdict(check) for check in self.checks]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckJob:
+    """The settings of a check. ``inputs`` certificates are drawn at random and replayed; ``attacks`` of them attacked.
+
+    ``results`` is the run folder, or the file that the entry's hash is of; ``model``, ``weights`` and ``data`` are the
+    paths of the run's parts if they have moved. ``seed`` draws the sample: a submitter must not know it in advance.
+    """
+
+    entry: str | Path
+    results: str | Path | None = None
+    model: str | None = None
+    weights: str | Path | None = None
+    data: str | None = None
+    inputs: int = 20
+    attacks: int = 10
+    alpha: float = 0.001
+    seed: int | None = None
+    budget: Budget = field(default_factory=Budget)
+    device: str | torch.device = "auto"
+    trust: bool = False

@@ -1,0 +1,168 @@
+"""Certificates of a run drawn at random, and checked one by one: its seed, their replay, and attacks inside their regions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from ucan.audit import Attempt, summarise
+from ucan.audit.auditor import audit as attack
+from ucan.certificate import Abstention, Certificate
+from ucan.data import Labelled
+from ucan.leaderboard.checks import Check, CheckJob
+from ucan.replay import Replay, replay
+from ucan.rounding import ceil_percent
+from ucan.runs.jobs import device_of
+from ucan.runs.progress import Progress
+from ucan.runs.read import Run
+from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.smoothed import EXACT, SmoothedClassifier
+from ucan.verify import verify
+
+FACTORS = (0.9, 0.999)
+
+
+def drawn_inputs(job: CheckJob, run: Run) -> tuple[list[int], int]:
+    """Inputs drawn at random from those that count as right and certified, and how many there are."""
+    rows = run.columns
+    counted = rows["idx"][rows["correct"] & ~rows["abstained"]]
+    drawn = np.random.default_rng(job.seed).permutation(counted)[: job.inputs]
+    return [int(idx) for idx in drawn], len(counted)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The deployed classifier, its data, and the records that were drawn, ``of`` so many."""
+
+    g: SmoothedClassifier
+    dataset: Labelled
+    run: Run
+    records: dict[int, Certificate | Abstention]
+    of: int
+    device: torch.device
+
+    @classmethod
+    def of_run(cls, job: CheckJob, run: Run, records: dict[int, Certificate | Abstention], of: int) -> Sample:
+        """Rebuild what the records are checked against."""
+        where = device_of(job.device)
+        dataset = data_of(run.config.data, job.data, run.base)
+        outcome = next(iter(records.values()), None) or run.outcome(int(run.columns["idx"][0]))
+        g = pipeline_of(run.config.model, outcome, where, job.model, job.weights, dataset, job.trust, run.base)
+        own = run.config.sampling.precision  # a derived seed follows from it, too
+        g = SmoothedClassifier(
+            g.f.model, g.law, g.M, g.f.num_classes, precision=own, model_id=g.engine.model_id, step=g.step
+        )
+        return cls(g, dataset, run, records, of, where)
+
+    @property
+    def derives(self) -> bool:
+        """Whether the run states that its seed is derived."""
+        return self.run.config.sampling.seed_source == "derived"
+
+    def cases(self, most: int) -> Iterator[tuple[int, torch.Tensor, Certificate | Abstention]]:
+        """The sampled inputs with their records."""
+        for idx, outcome in list(self.records.items())[:most]:
+            yield idx, self.dataset[idx][0][None].to(self.device), outcome
+
+    def power(self, drawn: int) -> str:
+        """How many of how many, and how large a share of wrong ones could still have been missed."""
+        if drawn >= self.of:
+            return f"all {self.of:,} certificates that count"
+        missed = ceil_percent(1 - 0.05 ** (1 / drawn))
+        return f"{drawn:,} of {self.of:,} certificates; were {missed} % of them wrong, one would be found with 95 % probability"
+
+
+def check_seed(run: Run, sample: Sample) -> Check:
+    """Whether the seed could be chosen freely."""
+    known = run.config.sampling
+    if known.seed_source != "derived":
+        how = (
+            "drawn by the system and kept secret"
+            if known.seed_source == "random"
+            else "a number of the submitter's choice"
+        )
+        return Check(
+            "seed", "not checked", f"it is {how}, not derived: that it was not chosen by its results is not checked"
+        )
+    data = sample.dataset.fingerprint()
+    if sample.g.engine.derived_seed(data) == known.number:
+        return Check("seed", "ok", "it follows from model, noise and data")
+    return Check("seed", "failed", "it is stated to be derived, and does not follow from model, noise and data")
+
+
+def replay_sample(job: CheckJob, sample: Sample, progress: Progress) -> Check:
+    """Recompute sampled certificates, test them with fresh votes, and draw their own noise again."""
+    data, drawn, bears = sample.dataset.fingerprint(), 0, 0
+    undrawn: list[str] = []
+    for idx, x, certificate in sample.cases(job.inputs):
+        if not isinstance(certificate, Certificate):
+            return Check("replay", "failed", f"input {idx} counts as certified, and its record abstains")
+        wrong = _row_differs(sample, idx, certificate)
+        if not wrong:
+            verdict = verify(certificate, sample.g, x, None, job.alpha / job.inputs)
+            wrong = "; ".join(f"{c.name}: {c.detail}" for c in verdict.checks if not c.passed)
+        if not wrong:
+            again = replay(certificate, sample.g, x, data)
+            wrong = "" if again.stands else _refuted(again)
+            if not wrong and sample.derives and again.derived is not True and certificate.evidence.bound != EXACT:
+                wrong = "the run's seed is stated to be derived, and this certificate's noise does not follow from it"
+            undrawn += [] if again.drawn else [again.detail]
+            bears += again.outcome == "bears"
+        if wrong:
+            return Check("replay", "failed", f"input {idx}: {wrong}")
+        drawn += 1
+        progress.finished("")
+    if not drawn:
+        return Check("replay", "not checked", "no certificate counts as right")
+    if undrawn:
+        which = f"{len(undrawn)} of {drawn} were not drawn again from their own noise ({undrawn[0]})"
+        return Check(
+            "replay", "not checked", f"{which}. Only recomputed and tested with fresh votes: {sample.power(drawn)}"
+        )
+    some = f"; {bears} with some votes moved by rounding" if bears else ""
+    return Check("replay", "ok", f"recomputed, tested with fresh votes and drawn again: {sample.power(drawn)}{some}")
+
+
+def _refuted(again: Replay) -> str:
+    """Why a replay does not stand."""
+    return again.detail if again.outcome == "differs" else "its seed does not follow from model, noise and data"
+
+
+def _row_differs(sample: Sample, idx: int, certificate: Certificate) -> str:
+    """How a row differs from its certificate and its label; empty if it does not."""
+    rows, at = sample.run.columns, int(sample.run.columns["idx"].searchsorted(idx))
+    label = int(sample.dataset[idx][1])
+    if int(rows["label"][at]) != label:
+        return "the row's label is not that of the data"
+    if certificate.prediction != label:
+        return "the row counts as right, and its certificate's answer is not the label"
+    if certificate.prediction != int(rows["prediction"][at]) or not math.isclose(certificate.size, rows["radius"][at]):
+        return "the row states another answer or radius than its certificate"
+    return ""
+
+
+def attack_sample(job: CheckJob, run: Run, sample: Sample, progress: Progress) -> Check:
+    """Attack sampled certificates inside their regions, where the guarantee covers it."""
+    if run.scope not in ("pipeline", "frozen"):
+        return Check(
+            "audit", "not checked", f"scope {run.scope}: `ucan audit` attacks the classifier with its registry"
+        )
+    mode: Literal["live", "frozen"] = "live" if run.scope == "pipeline" else "frozen"
+    attempts: list[Attempt] = []
+    for idx, x, certificate in sample.cases(job.attacks):
+        if not isinstance(certificate, Certificate) or certificate.size <= 0:
+            continue
+        attempts += [made for made, _ in attack(sample.g, x, certificate, mode, FACTORS, job.budget, idx)]
+        progress.finished("")
+    if not attempts:
+        return Check("audit", "not checked", "no certificate was attacked")
+    found = summarise(attempts, run.config.data.skip or 1)
+    said = f"{found.covered_breaks} of {found.attacked} attacked certificates broken, {mode}"
+    if found.is_bug:
+        return Check("audit", "failed", f"{said}: more than chance explains")
+    return Check("audit", "ok", said)
