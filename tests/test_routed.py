@@ -231,17 +231,21 @@ def cascade(sigma: float = 0.5, tau: float = TAU, veto: float = 0.0) -> Routed:
 
 def answer_at(x: torch.Tensor, sigma: float = 0.5, tau: float = TAU, veto: float = 0.0) -> torch.Tensor:
     """The router's true answers: probabilities under half-spaces are Φ(coordinate/σ)."""
-    wide, narrow = normal.cdf(x[:, 0] / sigma), normal.cdf(x[:, 1] / 0.2)
+    return torch.from_numpy(_answers(x[:, 0].numpy(), x[:, 1].numpy(), sigma, tau, veto))
+
+
+def _answers(first: np.ndarray, second: np.ndarray, sigma: float, tau: float, veto: float) -> np.ndarray:
+    wide, narrow = normal.cdf(first / sigma), normal.cdf(second / 0.2)
     one, zero = (wide > tau) & (narrow > veto), (1 - wide > tau) & (1 - narrow > veto)
-    return torch.from_numpy(np.where(one, 1, np.where(zero, 0, narrow > 0.5)).astype(int))
+    return np.where(one, 1, np.where(zero, 0, narrow > 0.5)).astype(int)
 
 
-def true_radius(x: torch.Tensor, **rule: float) -> float:
+def true_radius(x: torch.Tensor, sigma: float = 0.5, tau: float = TAU, veto: float = 0.0) -> float:
     """The distance to the nearest point with another answer, by a grid; the third coordinate decides nothing."""
-    steps = torch.linspace(-1.2, 1.2, 601, dtype=torch.float64)
-    around = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), -1).reshape(-1, 2)
-    same = answer_at(around + x[:, :2].double(), **rule) == answer_at(x[:, :2].double(), **rule)
-    return min(around[~same].norm(dim=1).tolist(), default=math.inf)
+    (first, second), steps = x[0, :2].double().numpy(), np.linspace(-1.2, 1.2, 601)
+    around = _answers(first + steps[:, None], second + steps[None], sigma, tau, veto)
+    other = around != _answers(first, second, sigma, tau, veto)
+    return float(np.hypot(steps[:, None], steps[None])[other].min(initial=math.inf))
 
 
 class Stripes(nn.Module):
@@ -256,7 +260,7 @@ class Stripes(nn.Module):
         return torch.stack([-one - self.width, torch.zeros_like(one), one - self.width], 1)
 
 
-def shares_at(x: torch.Tensor, sigma: float, width: float) -> np.ndarray:
+def shares_at(x: np.ndarray, sigma: float, width: float) -> np.ndarray:
     """The exact probabilities of the three stripes around numbers x: (…, 3)."""
     below, above = normal.cdf((-width - x) / sigma), normal.sf((width - x) / sigma)
     return np.stack([below, 1 - below - above, above], -1)
@@ -274,25 +278,26 @@ def striped(tau: float, veto: float) -> Routed:
     return Routed(ucan.Threshold(wide, tau, veto), [wide, narrow])
 
 
-def striped_answers(x: torch.Tensor, tau: float, veto: float) -> np.ndarray:
-    """The router's true answers at points (…, 2)."""
-    p, q = (shares_at(x[..., k].double().numpy(), sigma, WIDTHS[k]) for k, sigma in enumerate((WIDE, NARROW)))
+def striped_answers(first: np.ndarray, second: np.ndarray, tau: float, veto: float) -> np.ndarray:
+    """The router's true answers at points with these first and second coordinates."""
+    p, q = shares_at(first, WIDE, WIDTHS[0]), shares_at(second, NARROW, WIDTHS[1])
     fires = (p > tau) & (q > veto)
-    return np.where(fires.any(-1), fires.argmax(-1), q.argmax(-1))
+    found: np.ndarray = np.where(fires.any(-1), fires.argmax(-1), q.argmax(-1))
+    return found
 
 
 @pytest.mark.parametrize(("tau", "veto"), [(0.5, 0.0), (0.6, 0.0), (0.5, 0.15), (0.6, 0.15), (0.55, 0.3)])
 def test_three_classes_never_above_the_truth(tau: float, veto: float) -> None:
     """The truth is the distance to the nearest point of a fine grid with another answer, which is never too small."""
     x = torch.tensor([0.7, 0.25]) * torch.randn(60, 2, generator=torch.Generator().manual_seed(5))
-    steps = torch.linspace(-1.5, 1.5, 601, dtype=torch.float64)
-    around = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), -1)
+    steps = np.linspace(-1.5, 1.5, 601)
+    distance = np.hypot(steps[:, None], steps[None])
     made = [(one, c) for one, c in zip(x, striped(tau, veto).certify(x, n=20_000), strict=True) if not c.abstained]
     for one, c in made:
-        assert c.prediction == int(striped_answers(one, tau, veto))
-        other = torch.from_numpy(striped_answers(around + one.double(), tau, veto) != c.prediction)
-        truth = float(around[other].norm(dim=-1).min())
-        assert c.radius <= truth
+        first, second = one.double().numpy()
+        assert c.prediction == int(striped_answers(first, second, tau, veto))
+        other = striped_answers(first + steps[:, None], second + steps[None], tau, veto) != c.prediction
+        assert c.radius <= float(distance[other].min())
     assert len(made) > 40 and {c.expert for _, c in made} == {0, 1}
     without = [c for _, c in made if c.expert == 1 and c.p_lower <= 0.5]
     assert without and all(c.p_upper < c.p_lower for c in without)  # expert 1 leads without a majority
@@ -310,7 +315,7 @@ def test_predict_answers_where_the_same_votes_certify(monkeypatch, tau: float, v
     answers = system.predict(x, n=20_000)
     assert [a.prediction for a in answers] == [c.prediction for c in made]
     for one, a in zip(x, answers, strict=True):
-        assert a.abstained or a.prediction == int(striped_answers(one, tau, veto))
+        assert a.abstained or a.prediction == int(striped_answers(*one.double().numpy(), tau, veto))
         told = json.loads(json.dumps(a.to_dict()))
         assert {verdict for verdict, *_ in checker.check(told, Path())} == {"ok"}
         assert from_dict(told).to_dict() == a.to_dict()
@@ -351,7 +356,7 @@ def test_a_class_that_does_not_lead_is_rarely_above_the_others_by_two_bounds(p: 
 def test_false_answers_of_a_threshold_stay_below_alpha() -> None:
     """Classes 0 and 2 are almost equally likely for expert 1, and expert 0 is not sure: about half of all guesses are wrong."""
     alpha, tries, system, x = 0.2, 200, striped(0.8, 0.0), torch.tensor([[0.0, 0.004]])
-    right = int(striped_answers(x[0], 0.8, 0.0))
+    right = int(striped_answers(*x[0].double().numpy(), 0.8, 0.0))
     answers = [system.predict(x, n=100, alpha=alpha, seed=seed)[0].prediction for seed in range(tries)]
     assert right == 2 and sum(a not in (None, right) for a in answers) <= tries * alpha
 
