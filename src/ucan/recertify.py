@@ -24,6 +24,7 @@ from ucan.errors import InvalidInput
 from ucan.evidence import Evidence, Pairs
 from ucan.named_bounds import AFTER_ABSTENTION, BY_NAME, COUNTS, IN_PAIRS, bound_named
 from ucan.plan import CertifyPlan, Seed, check_count, given_seed, random_seed
+from ucan.rounding import floor_digits
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Job, Stream, VoteCounter, Votes, blocks
@@ -175,8 +176,8 @@ def _check_supported(certificate: Certificate, hits: int, m: int) -> None:
     if at_most_p_value(hits, m, certificate.p_lower) <= CONTRADICTED:
         raise InvalidInput(
             f"recertify: {hits:,} of {m:,} new votes of the old classifier are for class {certificate.prediction}, but its "
-            f"certificate claims a probability of at least {certificate.p_lower:.6g}: the record was changed, or its votes are "
-            "of another classifier. Certify the new classifier with `ucan certify`."
+            f"certificate claims a probability of at least {floor_digits(certificate.p_lower, 6)}: the record was "
+            "changed, or its votes are of another classifier. Certify the new classifier with `ucan certify`."
         )
 
 

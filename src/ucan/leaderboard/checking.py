@@ -178,7 +178,8 @@ def _audited(one: Entry, run: Run) -> Check:
             "attacked", "ok", "as in the run's folder" if run.attempts else "no audit is stated, and there is none"
         )
     stated, there = (
-        "no audit" if one[0] is None else f"an audit of {one[0]} certificates, {one[1]} broken" for one in (said, found)
+        "no audit" if count is None else f"an audit of {count} certificates, {broken_of} broken"
+        for count, broken_of, _ in (said, found)
     )
     return Check(
         "attacked", "failed", f"the entry states {stated}, the run's folder has {there}: export the entry again"

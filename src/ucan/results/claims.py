@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ucan.certificate import Abstention, Certificate, budget_from_json
+from ucan.choices import norm_from_json
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.database import damaged, read_record
 from ucan.storage import storage
@@ -43,8 +43,7 @@ class Claims:
 
     @classmethod
     def _stated(cls, source: dict[str, Any], budget: str | None) -> Claims:
-        norm = source.get("norm")
-        return cls(str(source.get("scope", "unknown")), math.inf if norm == "inf" else norm, budget)
+        return cls(str(source.get("scope", "unknown")), norm_from_json(source.get("norm")), budget)
 
 
 def claims_of_records(db: sqlite3.Connection, folder: Path) -> Claims | None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ucan.certificate import SCOPES
+from ucan.choices import norm_from_json
 from ucan.errors import InvalidInput
 from ucan.region import check_norm
 from ucan.results.store import ABSTAINED, UNKNOWN, Store
@@ -197,7 +198,7 @@ def _with_sidecar(found: Imported) -> Imported:
         raise InvalidInput(f"{sidecar}, which should state the scope, cannot be read: {error}.") from error
     if not isinstance(about, dict) or "ucan_export" not in about or about.get("scope") not in SCOPE_NAMES:
         return found
-    norm = math.inf if about.get("norm") == "inf" else about.get("norm")
+    norm = norm_from_json(about.get("norm"))
     config = about.get("config", {})
     notes = tuple(config.get("notes", ()))  # what was said of the exported run stays true of it
     cap, alpha, stop = about.get("alm_cap"), config.get("alpha"), config.get("stop")
