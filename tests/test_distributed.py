@@ -147,11 +147,11 @@ def finished(process: subprocess.Popen) -> str:
 
 
 STATISTICS = """
-    import torch, torch.distributed as dist
+    import sys, torch, torch.distributed as dist
     from torch import nn
     from ucan.training.share import share_statistics
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank, holders = dist.get_rank(), sys.getrefcount(dist.group.WORLD)
     for kind, shape in ((nn.BatchNorm2d, (7, 3, 4, 4)), (nn.BatchNorm1d, (9, 3)), (nn.BatchNorm1d, (5, 3, 6))):
         for options in ({}, {"affine": False}, {"momentum": None}, {"track_running_stats": False}):
             torch.manual_seed(0)
@@ -172,6 +172,7 @@ STATISTICS = """
             assert torch.allclose(ours.eval()(x), plain.eval()(x), atol=1e-5)
     print("the same", flush=True)
     dist.barrier()
+    assert sys.getrefcount(dist.group.WORLD) == holders, "who still holds the group keeps its threads past its end"
     dist.destroy_process_group()  # else gloo's threads may abort the process at its end
 """
 

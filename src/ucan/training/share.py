@@ -170,9 +170,23 @@ def gathered(values: torch.Tensor, share: Share) -> torch.Tensor:
     return torch.stack(parts, 1).flatten(0, 1)[: share.batch]
 
 
+class _Sum(torch.autograd.Function):
+    """The sum over all processes; its gradient is the sum of theirs.
+
+    Not the one of ``torch.distributed.nn``: its functions keep the group of the time of their import, and so its threads,
+    past ``Leaving``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return summed(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return summed(gradients[0])
+
+
 def _sum(tensor: torch.Tensor) -> torch.Tensor:
     """The sum over all processes, through which gradients flow to all of them."""
-    from torch.distributed.nn.functional import all_reduce
-
-    found: torch.Tensor = all_reduce(tensor)
+    found: torch.Tensor = _Sum.apply(tensor)
     return found
