@@ -94,6 +94,16 @@ def test_another_config_is_refused_with_its_differences(tmp_path):
         run("certify", "--model", EXAMPLES + "digits", "--data", "digits", "-o", tmp_path / "run", "-q")
 
 
+def test_a_run_takes_no_file_and_no_folder_of_something_else(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("kept")
+    for name, message in {"notes": "is not a run folder (it holds mine.txt)", "notes/mine.txt": "is a file"}.items():
+        with pytest.raises(InvalidInput) as error:
+            AnswerStore.create(tmp_path / name, {"kind": "ask"})
+        assert message in str(error.value)
+    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["mine.txt"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

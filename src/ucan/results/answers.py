@@ -13,6 +13,7 @@ from ucan.config import CONFIG, differences, frozen, read_config, settle
 from ucan.errors import InvalidInput, StoreError
 from ucan.questions.record import Answer
 from ucan.questions.records import from_dict
+from ucan.results.folder import make_folder
 from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import claim, close_with, recognise, storage, transaction
 
@@ -33,13 +34,7 @@ class AnswerStore:
         """Start a run, or go on with the one in this folder, if its config is the same."""
         folder = Path(folder)
         with storage(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            others = sorted({p.name for p in folder.iterdir()} - {LOCK, f".{CONFIG}.part"})
-            if others and not (folder / CONFIG).is_file():
-                raise InvalidInput(
-                    f"{folder} is not empty and is not a run folder (it holds {', '.join(others[:3])}); nothing was "
-                    f"changed. Give a new folder."
-                )
+            make_folder(folder)
             lock = WriterLock(folder / LOCK)
         try:
             with storage(folder):
