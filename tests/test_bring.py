@@ -381,6 +381,17 @@ def test_tuning_finds_a_scale_for_a_budget_and_for_a_radius(here, capsys, monkey
         assert code == 2 and "--" in err
 
 
+def test_tuning_names_the_norm_that_it_certifies(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("tune", "--model", "ucan.models.examples:digits", "--data", "digits", "--max", "3", "--n", "200", "-q")
+    words = (*words, "--radius", "0.02", "--scales", "0.5")
+    code, out, err = ran(capsys, monkeypatch, *words, "--law", "uniform", "--noise", "splitting(steps=16)", "--json")
+    assert code == 0, err
+    assert json.loads(out)["target"] == "an ℓ1 radius of 0.02"
+    code, out, _ = ran(capsys, monkeypatch, *words, "--json")
+    assert code == 0 and json.loads(out)["target"] == "an ℓ2 radius of 0.02"
+
+
 @pytest.mark.slow
 def test_the_demos_about_tables_and_audio_end_in_sentences(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

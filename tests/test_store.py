@@ -261,6 +261,18 @@ def test_damage_within_the_database_is_said_to_be_so(tmp_path: Path, damage: str
         assert store.scope and store.outcome(0) and store.columns()
 
 
+@pytest.mark.parametrize("reads", ["scope", "largest_alpha", "region_radii"])
+def test_a_later_record_that_is_no_json_is_said_to_be_so(tmp_path: Path, reads: str) -> None:
+    with Store.create(tmp_path / "run", CONFIG) as store:
+        for i, outcome in enumerate(outcomes(2)):
+            store.add(i, 0, outcome, 0.1)
+    with closing(sqlite3.connect(tmp_path / "run" / "results.sqlite")) as db, db:
+        db.execute("UPDATE records SET record = substr(record, 1, 300) WHERE idx = 1")
+    with Store.open(tmp_path / "run") as store, pytest.raises(StoreError, match=r"record of an input.*from a copy"):
+        found = getattr(store, reads)
+        found()
+
+
 @pytest.mark.parametrize("kind", ["garbage", "truncated", "cut header", "foreign", "newer"])
 def test_a_damaged_or_foreign_database_is_left_alone(tmp_path: Path, kind: str) -> None:
     folder = filled(tmp_path / "run", 12)

@@ -462,8 +462,7 @@ class SmoothedClassifier(Smoothed):
         """The norm of the radius: the given one; with a budget, the noise's own norm if it has no ℓ2 radius."""
         if budget is None or norm not in (None, 2):
             return norm
-        norms = self.M.norms(self.law)
-        return 2 if 2 in norms else norms[-1]
+        return self.M.usual_norm(self.law, budget=True)
 
     def counting(self, plan: AnyPlan) -> AnyPlan:
         """The plan, with the number of all draws of the noise as its n if they are all to be counted."""

@@ -266,8 +266,7 @@ def level_region(
 
     Without a norm asked for: in ℓ2, or in the law's first norm where it has no ℓ2 radius.
     """
-    norms = M.norms(g.law)
-    sample = M.region(g.law, 0.75, (2 if 2 in norms else norms[0]) if norm is None else norm, x)
+    sample = M.region(g.law, 0.75, M.usual_norm(g.law) if norm is None else norm, x)
     have, floor = (p, threshold) if above else (1 - p, 1 - threshold)
     radius = crossing(g.law, have, floor, sample.norm, x.numel())
     region = Region.sharing(sample.scale, radius, sample.norm, sample.shape)

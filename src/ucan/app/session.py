@@ -220,8 +220,7 @@ def _open_trained(run: Path, source: str | None, device: torch.device) -> Sessio
     noise = trained.generator
     step = 1 / noise.steps if isinstance(noise, Splitting) else None  # its cells are for inputs on a grid
     g = SmoothedClassifier(trained.classifier.to(device), trained.law, noise, trained.num_classes, step=step)
-    norms = trained.generator.norms(trained.law)
-    plan = CertifyPlan(n=VOTES, norm=2 if 2 in norms else norms[0], budget=trained.budget)
+    plan = CertifyPlan(n=VOTES, norm=trained.generator.usual_norm(trained.law), budget=trained.budget)
     settings = trained.settings
     ref = DataRef(settings.data, size=settings.size, channels=trained.shape[0])
     dataset, notes = _data(ref, source, trained.base)

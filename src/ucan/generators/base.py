@@ -106,6 +106,11 @@ class Generator(nn.Module):
         """The norms against which this noise has a radius under this law."""
         return law.norms if self.own_norm is None else (self.own_norm,)
 
+    def usual_norm(self, law: Law, budget: bool = False) -> float:
+        """ℓ2 where the noise has such a radius; else its first norm, for a budget its largest, which boxes fit."""
+        norms = self.norms(law)
+        return 2 if 2 in norms else norms[-1 if budget else 0]
+
     @abstractmethod
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:
         """(μ, Σ) for inputs (batch, *event). μ broadcasts against x; a diagonal Σ may hold one σ per input."""

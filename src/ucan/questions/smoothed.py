@@ -131,7 +131,7 @@ class Smoothed:
                 "a question is stopped at radii, which are no factors of a budget: leave out stop= (--stop) or budget= "
                 "(--budget)."
             )
-        against = own_norm(self, norm, budget is not None)
+        against = self.M.usual_norm(self.law, budget is not None) if norm is None else norm
         return CertifyPlan(n0, n, alpha, against, 0, batch_size, "binary", rule, precision, family, budget)
 
     def budget_of(self, value: Any, x: torch.Tensor) -> Budget | None:
@@ -229,11 +229,3 @@ def in_order(outcomes: Iterable[tuple[int, Any]]) -> list[Any]:
     """Outcomes by their numbers, from 0."""
     found = dict(outcomes)
     return [found[i] for i in range(len(found))]
-
-
-def own_norm(g: Smoothed, norm: float | None, budget: bool = False) -> float:
-    """The norm asked for; else ℓ2, or the noise's own where it has no ℓ2 region: for a budget the largest, which boxes fit."""
-    if norm is not None:
-        return norm
-    norms = g.M.norms(g.law)
-    return 2 if 2 in norms else norms[-1 if budget else 0]

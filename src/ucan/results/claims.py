@@ -10,7 +10,7 @@ from typing import Any
 from ucan.certificate import Abstention, Certificate, budget_from_json
 from ucan.choices import norm_from_json
 from ucan.errors import InvalidInput, StoreError
-from ucan.results.database import damaged, read_record
+from ucan.results.database import in_records, read_record
 from ucan.storage import storage
 
 
@@ -60,11 +60,7 @@ def claims_of_records(db: sqlite3.Connection, folder: Path) -> Claims | None:
 def _check_one_claim(db: sqlite3.Connection, folder: Path) -> None:
     """Refuse records of several scopes, norms or budgets: no number would be true of all of them."""
     parts = ", ".join(f"json_extract(record, '$.{name}')" for name in ("scope", "norm", "budget"))
-    try:
-        with storage(folder):
-            found = db.execute(f"SELECT DISTINCT {parts} FROM records LIMIT 2").fetchall()
-    except sqlite3.OperationalError as error:  # a record that is no JSON
-        raise damaged(folder, error) from error
+    found = in_records(db, folder, f"SELECT DISTINCT {parts} FROM records LIMIT 2")
     if len(found) > 1:
         raise StoreError(
             f"the records of {folder} are not of one scope, norm and budget ({found[0][0]} in norm {found[0][1]}, "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ucan.errors import StoreError
-from ucan.storage import claim, recognise
+from ucan.storage import claim, recognise, storage
 
 APPLICATION_ID = 0x5543414E  # "UCAN": identifies our SQLite files
 SCHEMA_VERSION = 1
@@ -62,6 +62,17 @@ def count_results(path: Path) -> int:
         return int(db.execute("SELECT count(*) FROM outcomes").fetchone()[0]) if begun else 0
     finally:
         db.close()
+
+
+def in_records(db: sqlite3.Connection, folder: Path, query: str) -> list[Any]:
+    """The rows of a query that looks into records; raises an error if one of them is no JSON."""
+    with storage(folder):
+        try:
+            return db.execute(query).fetchall()
+        except sqlite3.OperationalError as error:
+            if "JSON" not in str(error):
+                raise
+            raise damaged(folder, error) from error
 
 
 def read_record(record: str, folder: Path) -> dict[str, Any]:

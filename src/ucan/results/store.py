@@ -21,7 +21,7 @@ from ucan.certificate import Abstention, Certificate, from_dict
 from ucan.config import CONFIG, differences, frozen, read_config, settle, write_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.claims import Claims, claims_of_records, refuse_other
-from ucan.results.database import NAMES, connect_reader, connect_writer, damaged, read_record
+from ucan.results.database import NAMES, connect_reader, connect_writer, damaged, in_records, read_record
 from ucan.results.folder import RESULTS, is_begun, make_folder
 from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import close_with, storage, transaction
@@ -211,8 +211,7 @@ class Store:
             "SELECT idx, json_extract(record, '$.region.radius'), json_extract(record, '$.region.norm') FROM records "
             "WHERE NOT EXISTS (SELECT 1 FROM records WHERE json_type(record, '$.choice') IS NOT NULL) ORDER BY idx"
         )
-        with storage(self.folder):
-            rows = self._db.execute(query).fetchall()
+        rows = in_records(self._db, self.folder, query)
         try:
             norms = {float(norm) for _, _, norm in rows if norm is not None}
             radii = {int(idx): 0.0 if radius is None else float(radius) for idx, radius, _ in rows}
@@ -253,11 +252,7 @@ class Store:
     def largest_alpha(self) -> float | None:
         """The largest α that a certificate, or a family of them, was made at; None without records."""
         one = "json_extract(record, '$.evidence.alpha') * coalesce(json_extract(record, '$.evidence.family'), 1)"
-        try:
-            with storage(self.folder):
-                found = self._db.execute(f"SELECT max({one}) FROM records").fetchone()[0]
-        except sqlite3.OperationalError as error:  # a record that is no JSON
-            raise damaged(self.folder, error) from error
+        ((found,),) = in_records(self._db, self.folder, f"SELECT max({one}) FROM records")
         return None if found is None else float(found)
 
     @property

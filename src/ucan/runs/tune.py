@@ -102,16 +102,18 @@ def tune(job: TuneJob, progress: Progress = SILENT) -> Tuned:
     scales = tuple(job.scales) or tuple(factor * USUAL[is_table] for factor in FACTORS)
     if any(not scale > 0 for scale in scales):
         raise InvalidInput("--scales must be numbers above 0.")
+    g = single(settled.g, "ucan tune")
+    norm = norm_of(job.norm, g) if budget is None else g.norm_for(job.norm, budget)
     shapes = _shapes(settled, budget)
     tried: list[Candidate] = []
     with progress.working(len(scales) * len(shapes), 0, job.n0 + job.n):
         for shape, noise in shapes.items():
             for scale in scales:
-                tried.append(_tried(job, settled, shape, noise, scale, budget, progress))
+                tried.append(_tried(job, settled, shape, noise, scale, norm, budget, progress))
                 progress.finished(f"λ = {scale:g}: {floor_percent(tried[-1].share)} %")
     best = max(tried, key=lambda candidate: (candidate.reached, candidate.answered, -candidate.scale))
     if budget is None:
-        target = f"an {norm_name(job.norm or 2)} radius of {job.radius:g}"
+        target = f"an {norm_name(norm)} radius of {job.radius:g}"
     else:
         target = f"every change within {budget.name}" if is_table else f"{budget.words()} at ε = 1"
     return Tuned(tuple(tried), best, _sigma(data, shapes[best.shape]), target)
@@ -135,6 +137,7 @@ def _tried(
     shape: str,
     noise: Generator,
     scale: float,
+    norm: float,
     budget: Budget | None,
     progress: Progress,
 ) -> Candidate:
@@ -142,7 +145,6 @@ def _tried(
     law, step = replace(g.law, scale=scale), step_for(job.arithmetic, settled.selection.dataset, None)
     made = SmoothedClassifier(g.f.model, law, noise, g.f.num_classes, precision=g.engine.precision, step=step)
     made.on_votes(progress.sampled)
-    norm = made.norm_for(None, budget) if budget is not None else norm_of(job.norm, made)
     target = 1.0 if budget is not None else float(job.radius or 0.0)
     plan = CertifyPlan(job.n0, job.n, job.alpha, norm, job.seed, stop=AtRadii((target,)), budget=budget)
     reached = answered = samples = 0

@@ -196,8 +196,7 @@ def _trained(run: Path, source: str | None, device: torch.device) -> Deployed:
     g = SmoothedClassifier(
         trained.classifier.to(device), trained.law, trained.generator, trained.num_classes, step=step
     )
-    norms = trained.generator.norms(trained.law)
-    plan = CertifyPlan(n=VOTES, norm=2 if 2 in norms else norms[0], budget=trained.budget)
+    plan = CertifyPlan(n=VOTES, norm=trained.generator.usual_norm(trained.law), budget=trained.budget)
     names = () if dataset is None else tuple(dataset.classes or ())
     form = Form(tuple(trained.shape), _dtype(dataset), settings.size)
     return _checked(run.resolve().name, g, form, plan, names, None, "eager")

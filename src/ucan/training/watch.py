@@ -67,8 +67,7 @@ class Watch:
         self.step = (
             1 / generator.steps if isinstance(generator, Splitting) else None
         )  # its cells are for inputs on a grid
-        norms = generator.norms(law)
-        self.norm = 2.0 if 2.0 in norms else norms[0]
+        self.norm = float(generator.usual_norm(law))
 
     def due(self, epoch: int, epochs: int) -> bool:
         """Whether this epoch, counted from 0, ends with a check; the last one does."""
