@@ -22,7 +22,7 @@ from suite import packed, shares
 from ucan.audit import Attempt, summarise
 from ucan.config import read_config
 from ucan.errors import InvalidInput
-from ucan.leaderboard.making import config_hash, entry_of, results_hash
+from ucan.leaderboard.making import config_file_hash, entry_of, results_hash
 from ucan.runs.levels import Claim
 from ucan.runs.read import Run
 from ucan.runs.train import changed
@@ -65,7 +65,7 @@ def record_of(run: Run, row: Row, trained: Path, train_seconds: float) -> dict[s
         "arithmetic": first.arithmetic, "noise_seed": config.sampling.seed_source, "train_seconds": train_seconds,
         "ucan": first.versions.get("ucan"), "torch": first.versions.get("torch"), "python": first.versions.get("python"),
         "hardware": hardware(first.device), "date": entry.made.date,
-        "run_sha256": {"config": config_hash(run.folder), "results": results_hash(run.columns)},
+        "run_sha256": {"config": config_file_hash(run.folder), "results": results_hash(run.columns)},
         "inputs": run.inputs, "of": run.inputs, "complete": True,
         "samples": int((run.columns["n"] + run.columns["n0"]).sum()),
         "certify_seconds": round(60 * (entry.made.certify_minutes or math.nan), 1),

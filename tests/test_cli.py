@@ -24,9 +24,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 import ucan
+from ucan import choices
 from ucan.bench import Bench
 from ucan.certificate import save_json
 from ucan.cli import app, main
+from ucan.cli import words as options
+from ucan.cli.exchange import ScopeName
 from ucan.cli.progress import Progress, duration
 from ucan.cli.train import Training
 from ucan.data import load
@@ -42,6 +45,20 @@ from ucan.smoothed import COMPANY
 from ucan.training import is_trained_run
 
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime"
+NAMES = [
+    (options.BackendName, choices.BACKENDS),
+    (options.PrecisionName, choices.PRECISIONS),
+    (options.ArithmeticName, choices.ARITHMETICS),
+    (options.NormName, [str(choices.norm_to_json(norm)) for norm in choices.NORMS]),
+    (ScopeName, [*choices.SCOPES, "unknown"]),
+]
+
+
+@pytest.mark.parametrize(("option", "known"), NAMES, ids=lambda value: getattr(value, "__name__", ""))
+def test_the_names_of_an_option_are_those_that_the_library_knows(option, known):
+    assert sorted(option) == sorted(known)
+
+
 COMMANDS = ("demo", "train", "certify", "predict", "verify", "compare", "report", "export", "import")
 MODEL = '''
 import time

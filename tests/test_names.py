@@ -70,7 +70,7 @@ def test_the_report_names_an_input_whose_file_is_gone(pictures, monkeypatch):
         main()
     assert not leaving.value.code
     page = (pictures / "page.html").read_text("utf-8")
-    assert (any(file in page for file in FILES) and "label höll" in page) or "label dark, very" in page
+    assert any(file in page for file in FILES) and ("label höll" in page or "label dark, very" in page)
 
 
 def test_predictions_have_the_names(pictures):

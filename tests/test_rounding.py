@@ -58,3 +58,10 @@ def test_significant_digits_keep_every_comparison_with_a_short_number(value: flo
     assert written <= value and written > value * (1 - 1.01e-5)
     for r in (float(f"{mantissa}e{power}"), written):
         assert (written >= r) == (value >= r)
+
+
+def test_a_share_of_a_count_is_exact_where_six_decimals_are() -> None:
+    assert [rounding.floor_share(k, 10_000) for k in range(10_001)] == [
+        float(f"{k / 10_000:.4f}") for k in range(10_001)
+    ]
+    assert rounding.floor_share(2, 3) == 0.666666 and rounding.floor_share(0, 0) is None

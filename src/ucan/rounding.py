@@ -23,6 +23,11 @@ def ceil_digits(value: float, digits: int) -> str:
     return _round(Decimal(repr(float(value))), digits, ROUND_CEILING)
 
 
+def floor_share(count: int, of: int) -> float | None:
+    """count / of with six decimals, rounded down in whole numbers, where 157 of 10,000 are 0.0157; None of none."""
+    return 10**6 * count // of / 1e6 if of else None
+
+
 def floor_percent(share: float, digits: int = 1) -> str:
     """A share in percent, rounded down: the product is taken in decimals, where 0.57 · 100 is 57."""
     return _round(Decimal(repr(float(share))) * 100, digits, ROUND_FLOOR)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -181,7 +180,7 @@ def in_words(done: Certified) -> str:
     """Summarise the results of a certification."""
     from ucan.laws import norm_name
     from ucan.report.basis import rule_in_words
-    from ucan.rounding import floor_significant
+    from ucan.rounding import floor_percent, floor_significant
     from ucan.stop_option import parse_stop
 
     if not done.inputs:
@@ -197,7 +196,7 @@ def in_words(done: Certified) -> str:
     share = (
         f"{done.inputs - done.abstained} with a certificate, right or wrong (the labels are unknown)"
         if done.accuracy is None
-        else f"{math.floor(1000 * done.accuracy) / 10} %{of} certified correctly{middle}"
+        else f"{floor_percent(done.accuracy)} %{of} certified correctly{middle}"
     )
     stopped = rule_in_words(parse_stop(done.stop), done.budget is not None)
     samples = f"{done.mean_samples:,.0f} samples an input on average"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,7 +70,9 @@ def recertify(
 
 def in_words(done: Recertified) -> str:
     """What a recertification came to."""
-    kept = "" if done.radii_kept is None else f", with {math.floor(1000 * done.radii_kept) / 10} % of their radius"
+    from ucan.rounding import floor_percent
+
+    kept = "" if done.radii_kept is None else f", with {floor_percent(done.radii_kept)} % of their radius"
     share = f"{done.votes_now:,} votes instead of {done.votes_before:,}"
     return (
         f"{words.counted(done.inputs, 'input')}: {done.now} certificates where there were {done.before}{kept}; {share}.\n"

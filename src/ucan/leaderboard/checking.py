@@ -12,7 +12,7 @@ from ucan.errors import UcanError
 from ucan.fingerprint import weights_hash
 from ucan.leaderboard.checks import Check, Checked, CheckJob
 from ucan.leaderboard.entry import Entry, problems, read_entry
-from ucan.leaderboard.making import config_hash, counts_of, results_hash
+from ucan.leaderboard.making import config_file_hash, counts_of, results_hash
 from ucan.leaderboard.sampled import Sample, attack_sample, check_seed, drawn_inputs, replay_sample
 from ucan.runs.agreement import contradiction
 from ucan.runs.progress import SILENT, Progress
@@ -104,7 +104,7 @@ def _of_import(one: Entry, run: Run) -> list[Check]:
 def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Check]:
     """The checks of a run: hashes, counts, claim, and the sampled certificates."""
     checks = [
-        _same("config", one.hashes.config, config_hash(run.folder), "the run's config"),
+        _same("config", one.hashes.config, config_file_hash(run.folder), "the run's config"),
         _same("results", one.hashes.results, results_hash(run.columns), "the run's rows"),
         _recounted(one, counts_of(run.columns, one.levels)),
         _claimed(one, run),

@@ -32,7 +32,7 @@ def results_hash(columns: Columns) -> str:
     return digest.hexdigest()
 
 
-def config_hash(folder: Path) -> str:
+def config_file_hash(folder: Path) -> str:
     """A hash of a run's config file."""
     return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
 
@@ -77,7 +77,7 @@ def entry_of(folder: str | Path, place: str | None = None, levels: Sequence[floa
     )
     hashes = Hashes(
         weights=config.model.weights_hash,
-        config=config_hash(run.folder),
+        config=config_file_hash(run.folder),
         results=config.imported.sha256[0] if imported and config.imported.sha256 else results_hash(run.columns),
         data=config.data.fingerprint,
     )

@@ -22,6 +22,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from ucan.certificate import SCOPES
+from ucan.choices import norm_to_json
 from ucan.config import handed_out
 from ucan.errors import InvalidInput, MissingExtra
 from ucan.results.store import COLUMNS, Store
@@ -49,7 +50,7 @@ def description(store: Store) -> dict[str, Any]:
             "run": store.name,
             "scope": store.scope,
             "guarantee": guarantee(store.scope),
-            "norm": "inf" if store.norm == math.inf else store.norm,
+            "norm": norm_to_json(store.norm),
             **({} if store.budget is None else {"budget_hash": store.budget, "radius_is": BUDGET_MEASURE}),
             "alm_cap": store.config.get("alm_cap"),
             "left_out": store.gapless(("idx",))[1],

@@ -171,7 +171,7 @@ def _kinds(g: Deployed) -> tuple[str, ...]:
 
 
 class _Told:
-    """Stores attempts, and shows how many broke."""
+    """Shows how many attempts broke."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress

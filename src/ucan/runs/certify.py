@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from ucan.allocator import keep_memory
 from ucan.arithmetic import arithmetic_of
 from ucan.budget import Budget
 from ucan.certificate import SCOPES, Abstention, Certificate, save_json
+from ucan.choices import norm_to_json
 from ucan.cluster import spread
 from ucan.continuing import can_go_on, certify_more
 from ucan.data.tables import Table, by_held
@@ -30,7 +30,7 @@ from ucan.results.folder import remove_empty
 from ucan.results.formats import class_name, write
 from ucan.results.metrics import NO_LABEL, labelled
 from ucan.results.store import Store
-from ucan.rounding import floor_percent
+from ucan.rounding import floor_percent, floor_share
 from ucan.routed import Deployed, single
 from ucan.runs.config import Sampling
 from ucan.runs.mishaps import answered
@@ -93,7 +93,7 @@ class Certified:
             "scope": self.scope,
             "guarantee": SCOPES[self.scope],
             "arithmetic": self.arithmetic,
-            "norm": "inf" if self.norm == math.inf else self.norm,
+            "norm": norm_to_json(self.norm),
             **about,
             "stop": self.stop,
             "mean_samples": self.mean_samples,
@@ -312,7 +312,7 @@ def _summary(store: Store, work: Prepared) -> Certified:
         tsv=work.tsv,
         inputs=count,
         labelled=int(known.sum()),
-        accuracy=math.floor(1e6 * columns["correct"][known].mean()) / 1e6 if known.any() else None,
+        accuracy=floor_share(int(columns["correct"][known].sum()), int(known.sum())),
         abstained=int(columns["abstained"].sum()),
         median_correct_radius=float(torch.tensor(radii).median()) if len(radii) else None,
         scope=work.scope,

@@ -20,7 +20,7 @@ from ucan.errors import InvalidInput
 from ucan.places import started_in
 from ucan.plan import PredictPlan, Seed
 from ucan.results.metrics import NO_LABEL
-from ucan.rounding import floor_percent
+from ucan.rounding import floor_percent, floor_share
 from ucan.routed import Deployed
 from ucan.runs.answers import Answer, Answers, Named
 from ucan.runs.backend import settle_backend
@@ -66,8 +66,7 @@ class Predicted:
     @property
     def accuracy(self) -> float | None:
         """The share of correct answers among those with a known label, rounded down."""
-        right, known = _tally(self.answers)
-        return 10**6 * right // known / 1e6 if known else None
+        return floor_share(*_tally(self.answers))
 
     @property
     def abstained(self) -> int:

@@ -105,7 +105,7 @@ class Run:
 
     @property
     def config_hash(self) -> str:
-        """A hash of the config file, by which an audit identifies the run."""
+        """A hash of the config, by which an audit identifies the run."""
         return config_hash(self._opened().config)
 
     def label_of(self, idx: int) -> int:

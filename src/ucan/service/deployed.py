@@ -11,6 +11,7 @@ import torch
 
 from ucan.arithmetic import arithmetic_of
 from ucan.certificate import Certificate
+from ucan.choices import norm_to_json
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
 from ucan.evidence import Evidence
@@ -101,14 +102,14 @@ class Deployed:
             "classes": None if isinstance(self.question, Percentile) else self.g.f.num_classes,
             "question": None if self.question is None else told_of(self.question),
             "class_names": list(self.class_names) or None,
-            "norms": ["inf" if norm == math.inf else norm for norm in self.norms],
+            "norms": [norm_to_json(norm) for norm in self.norms],
             "law": repr(self.g.law),
             "noise": self.g.M.describe(),
             "arithmetic": arithmetic_of(self.g.grid),
             "defaults": {
                 "n": plan.n,
                 "alpha": plan.alpha,
-                "norm": "inf" if plan.norm == math.inf else plan.norm,
+                "norm": norm_to_json(plan.norm),
                 "stop": plan.rule,
             },
         }

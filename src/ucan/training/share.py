@@ -188,5 +188,6 @@ class _Sum(torch.autograd.Function):
 
 def _sum(tensor: torch.Tensor) -> torch.Tensor:
     """The sum over all processes, through which gradients flow to all of them."""
-    found: torch.Tensor = _Sum.apply(tensor)
+    apply: Any = _Sum.apply
+    found: torch.Tensor = apply(tensor)
     return found
