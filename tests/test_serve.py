@@ -24,10 +24,11 @@ from served import inputs, thirds
 from ucan import Client, Gaussian, SmoothedClassifier
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.cli import app
-from ucan.errors import ServiceError
+from ucan.errors import InvalidInput, ServiceError
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.read import Run
-from ucan.service.load import generate, measure_run, resident
+from ucan.service.deployed import Deployed
+from ucan.service.load import generate, measure_run, resident, run_inputs
 
 pytest.importorskip("uvicorn")
 ROOT = Path(__file__).parents[1]
@@ -139,7 +140,7 @@ def test_a_load_is_counted_on_both_sides(server, monkeypatch, tmp_path):
     monkeypatch.setenv("UCAN_TOKEN", TOKEN)
     words = ["bench", "--serve", server.url, "--seconds", "1", "--clients", "4", "-o", str(tmp_path / "load.json")]
     done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0 and "99 % within" in done.output, done.output
+    assert done.exit_code == 0 and "99 % within" in done.output and "Sent: random inputs" in done.output, done.output
     load = json.loads((tmp_path / "load.json").read_text())
     assert load["answers"] == load["server_answers"] > 0 and load["statuses"] == {} and load["median"] <= load["p99"]
 
@@ -323,6 +324,15 @@ def test_promises_outlive_twenty_kills(run, tmp_path):
 
 
 # --- throughput ---
+
+
+def test_what_is_sent_to_a_run_under_load_is_said(run, tmp_path, monkeypatch):
+    deployed = Deployed.open(run, device=torch.device("cpu"))
+    inputs, sent = run_inputs(run, deployed)
+    assert torch.equal(inputs[: len(XS)], XS) and sent.startswith("inputs of ")
+    monkeypatch.setattr("ucan.service.load.data_of", lambda *_, **__: (_ for _ in ()).throw(InvalidInput("it is gone")))
+    inputs, sent = run_inputs(run, deployed)
+    assert inputs.shape[1:] == XS.shape[1:] and sent.startswith("random inputs") and "it is gone" in sent
 
 
 @pytest.mark.slow

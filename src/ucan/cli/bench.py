@@ -178,10 +178,10 @@ def _record(found: Benched) -> str:
 def _bench_service(target: str, clients: int, seconds: float, device: str, out: Path | None, as_json: bool) -> None:
     """Load a service, and print what its clients saw."""
     from ucan.service.client import Client
-    from ucan.service.load import Measured, generate, inputs_for, measure_run
+    from ucan.service.load import RANDOM, Measured, generate, inputs_for, measure_run
 
     if target.startswith(("http://", "https://")):
-        measured = Measured(generate(target, inputs_for(Client(target)), clients, seconds))
+        measured = Measured(generate(target, inputs_for(Client(target)), clients, seconds), RANDOM)
     else:
         measured = measure_run(target, clients, seconds, device)
     record, load = json.dumps(measured.to_dict(), indent=1) + "\n", measured.load
@@ -193,7 +193,7 @@ def _bench_service(target: str, clients: int, seconds: float, device: str, out: 
         return
     typer.echo(
         f"{clients} clients for {load.seconds:.0f} s: {load.answers:,} answers, {load.abstentions:,} of them abstentions; "
-        f"{load.rate:.1f} per second. Refused: {load.statuses or 'none'}.\n"
+        f"{load.rate:.1f} per second. Refused: {load.statuses or 'none'}. Sent: {measured.inputs}.\n"
         f"Latency: median {1e3 * load.median:.0f} ms, 99 % within {1e3 * load.p99:.0f} ms, slowest "
         f"{1e3 * load.slowest:.0f} ms. The clients took {load.client_seconds:.1f} s of processor time."
     )

@@ -64,6 +64,9 @@ class Load:
         return {**asdict(self), "rate": self.rate, "per_processor_second": self.per_processor_second}
 
 
+RANDOM = "random inputs, which may take more or fewer votes than real ones"
+
+
 def inputs_for(client: Client, seed: int = 0, count: int = 256) -> torch.Tensor:
     """Random inputs of the shape that a service takes, where none are given."""
     shape = client.about()["shape"]
@@ -148,10 +151,12 @@ def generate(
 class Measured:
     """A service under load, and what ``ucan certify`` makes of the same inputs in the same time of a processor.
 
-    ``alone`` is certificates per processor second without a service; None if that was not measured.
+    ``inputs`` says what was sent. ``alone`` is certificates per processor second without a service; None if that was not
+    measured.
     """
 
     load: Load
+    inputs: str
     alone: float | None = None
 
     @property
@@ -162,13 +167,13 @@ class Measured:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {**self.load.to_dict(), "alone": self.alone, "ratio": self.ratio}
+        return {**self.load.to_dict(), "inputs": self.inputs, "alone": self.alone, "ratio": self.ratio}
 
 
 def measure_run(run: str | Path, clients: int, seconds: float, device: str = "auto", baseline: int = 400) -> Measured:
     """Serve a run from a process of its own, load it, end it; then certify up to ``baseline`` of its inputs without it."""
     deployed = Deployed.open(run, device=device_of(device))
-    inputs = run_inputs(run, deployed)
+    inputs, sent = run_inputs(run, deployed)
     with serving(run, "--device", device) as (url, pid):
         generate(url, inputs, clients, min(5.0, seconds))  # to warm up
         load = generate(url, inputs, clients, seconds, pid=pid)
@@ -176,18 +181,19 @@ def measure_run(run: str | Path, clients: int, seconds: float, device: str = "au
     keep_memory()
     began = time.process_time()
     done = sum(1 for _ in deployed.classifier.certify_each((x[None] for x in inputs[:baseline]), plan))
-    return Measured(load, done / (time.process_time() - began))
+    return Measured(load, sent, done / (time.process_time() - began))
 
 
-def run_inputs(run: str | Path, deployed: Deployed) -> torch.Tensor:
-    """The inputs of a run's data set, if they are here, else random ones; at most 1,024."""
+def run_inputs(run: str | Path, deployed: Deployed) -> tuple[torch.Tensor, str]:
+    """The inputs of a certified run's data set, if they are here, at most 1,024, else random ones; and which they are."""
     try:
         opened = Run.open(run)
         data = data_of(opened.config.data, base=opened.base)
-        return torch.stack([data[i][0] for i in range(min(1024, len(data)))])
-    except UcanError:
+        return torch.stack([data[i][0] for i in range(min(1024, len(data)))]), f"inputs of {data.name}"
+    except UcanError as error:
         rng = torch.Generator().manual_seed(0)
-        return torch.rand(256, *deployed.form.shape, generator=rng, dtype=deployed.form.dtype)
+        made = torch.rand(256, *deployed.form.shape, generator=rng, dtype=deployed.form.dtype)
+        return made, f"{RANDOM}, for the run's own are not there ({error})"
 
 
 @contextmanager
