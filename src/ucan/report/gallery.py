@@ -143,7 +143,7 @@ def in_words(record: dict[str, Any], truth: int, names: Sequence[str] = ()) -> l
         f"The answer is {called}{verdict}.",
         f"No change {within} can alter it"
         + condition.get(record["scope"], ", **if the noise stays as it was computed at this input**."),
-        f"{called[0].upper()}{called[1:]} {_votes_in_words(evidence, answer)}, so its probability is at least "
+        f"{called[0].upper()}{called[1:]} got {_votes_in_words(evidence, answer)}, so its probability is at least "
         f"{floor_digits(record['p_lower'], 3)}, except with probability {evidence['alpha']:g}.",
         *_choice_in_words(record.get("choice")),
     ]
@@ -163,7 +163,7 @@ def _choice_in_words(choice: dict[str, Any] | None) -> list[str]:
         ]
     expert = choice["prediction"]
     return [
-        f"A router chose expert {expert}, {_votes_in_words(evidence, expert).replace('got', 'with')}, except with probability "
+        f"A router chose expert {expert}, with {_votes_in_words(evidence, expert)}, except with probability "
         f"{evidence['alpha']:g}; the choice stays within a radius of {floor_significant(choice['radius'], 3)}."
     ]
 
@@ -172,10 +172,10 @@ def _votes_in_words(evidence: dict[str, Any], answer: int) -> str:
     """The votes that a bound follows from; of votes in pairs, those of the classifier that was there before, too."""
     pairs, n = evidence.get("pairs"), f"{evidence['n']:,}"
     if pairs is None:
-        return f"got {evidence['counts'][answer]:,} of {n} votes"
+        return f"{evidence['counts'][answer]:,} of {n} votes"
     before = pairs["before"]
     return (
-        f"got {before['counts'][answer]:,} of {before['n']:,} votes of the earlier classifier, and this classifier lost "
+        f"{before['counts'][answer]:,} of {before['n']:,} votes of the earlier classifier, and this classifier lost "
         f"{pairs['lost']:,} of {n} votes on the same noise"
     )
 
@@ -207,9 +207,8 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
         panels.append(Panel("input", "", pictures.as_picture(x[0])))
         found = noise.at(x, number, evidence.law)
         panels += [] if found is None else _noise_panels(found)
-    if why.startswith("broken"):
-        attempt = worst_break(run)
-        assert attempt is not None, "chosen named its input"
+    attempt = worst_break(run)
+    if attempt is not None and attempt.idx == number:
         said.append(_break_in_words(attempt, record.get("p_upper") is not None))
         panels += _break_panels(run, attempt)
     name = run.names.get(number) or (
