@@ -28,13 +28,14 @@ from ucan.audit import Attempt, Budget
 from ucan.bounds import anytime_lower_bound
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.cli import app, main
-from ucan.cli.explore import _check_listening, _is_loopback
+from ucan.cli.explore import _check_listening
 from ucan.data import InMemory
 from ucan.errors import InvalidInput, StoreError
 from ucan.generators.base import Generator
 from ucan.plan import CertifyPlan
 from ucan.results import Store
 from ucan.scales import Basis, Scalar
+from ucan.service.application import is_loopback
 from ucan.votes import Votes
 
 SHAPE = (1, 4, 4)
@@ -509,8 +510,8 @@ def test_what_the_classifier_is_shown_is_shown_where_it_is_less():
 
 
 def test_only_this_machine_is_loopback():
-    assert _is_loopback("127.0.0.1") and _is_loopback("localhost") and _is_loopback("::1")
-    assert not _is_loopback("0.0.0.0") and not _is_loopback("192.168.0.7") and not _is_loopback("example.org")
+    assert is_loopback("127.0.0.1") and is_loopback("localhost") and is_loopback("::1")
+    assert not is_loopback("0.0.0.0") and not is_loopback("192.168.0.7") and not is_loopback("example.org")
 
 
 def test_an_address_that_is_not_ours_is_refused_at_once():

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from ucan.choices import ALM
+from ucan.cli import words
 from ucan.errors import InvalidInput
 from ucan.storage import storage, write_whole
 
@@ -97,7 +98,7 @@ def compare(
         print(f"By radius everything beyond 0 is 0 %: shown {shown} instead (--at radius).", file=sys.stderr)
     table = comparison(
         ours,
-        fitting if radii is None else parse_radii(radii),
+        fitting if radii is None else list(words.numbers_of("--radii", radii)),
         metric,
         baselines=base,
         envelopes=best_of,
@@ -115,14 +116,6 @@ def compare(
     with storage(output):
         write_whole(output, text.encode())
     typer.echo(f"Wrote {output}, as {look.value}.")
-
-
-def parse_radii(text: str) -> list[float]:
-    """The numbers of a comma-separated list."""
-    try:
-        return [float(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise InvalidInput(f"--radii takes comma-separated numbers such as 0,0.5,1, got {text!r}.") from error
 
 
 def parse_envelope(text: str) -> tuple[str, list[str | Path]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import sys
@@ -16,15 +15,13 @@ import typer
 from ucan.cli import words
 from ucan.errors import InvalidInput, MissingExtra
 
-LOOPBACK = "127.0.0.1"
-
 
 def explore(
     run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify`, `ucan train` or `ucan ask` run.")],
     model: Annotated[str | None, typer.Option(help="The classifier, if it has moved since the run.")] = None,
     source: Annotated[str | None, typer.Option("--data", help="The inputs, if they have moved since the run.")] = None,
     weights: words.WeightsOption = None,
-    host: Annotated[str, typer.Option(help="The address to listen on. Default: this machine only.")] = LOOPBACK,
+    host: Annotated[str, typer.Option(help="The address to listen on. Default: this machine only.")] = words.LOOPBACK,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The port. Default: the first free one from 7860 on.")
     ] = None,
@@ -43,6 +40,7 @@ def explore(
     from ucan.app.session import Session
     from ucan.runs.ask_audit import is_ask_run
     from ucan.runs.jobs import device_of
+    from ucan.service.application import is_loopback
 
     kind = AnswersSession if is_ask_run(run) else Session
     session = kind.open(run, model, source, weights, device_of(device), trust)
@@ -54,7 +52,7 @@ def explore(
             from ucan.app.page import serve
         except ImportError as error:
             raise MissingExtra("exploring needs Gradio: pip install 'ucan[app]'") from error
-        if not _is_loopback(host):
+        if not is_loopback(host):
             print(
                 f"ucan: listening on {host}: anyone who can reach this machine can use the page and upload pictures. "
                 f"There is no password.",
@@ -84,10 +82,3 @@ def _check_listening(host: str, port: int | None) -> None:
         if os.name == "posix":  # elsewhere this would let two programs share the port
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -10,12 +10,10 @@ import typer
 
 from ucan.cli import words
 
-LOOPBACK = "127.0.0.1"
-
 
 def serve(
     run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify`, `ucan train` or `ucan ask` run.")],
-    host: Annotated[str, typer.Option(help="The address to listen on. Default: this machine only.")] = LOOPBACK,
+    host: Annotated[str, typer.Option(help="The address to listen on. Default: this machine only.")] = words.LOOPBACK,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     registry: Annotated[
         Path | None,
@@ -63,7 +61,7 @@ def serve(
     cluster: Annotated[
         str | None, typer.Option(help="The address of the Ray cluster for --replicas. Default: this machine.")
     ] = None,
-    trust: Annotated[bool, typer.Option(help="Allow a model file that can run code (pickles).")] = False,
+    trust: words.TrustOption = False,
 ) -> None:
     """Answer predictions and certificates over HTTP, with the smoothed classifier of a run.
 

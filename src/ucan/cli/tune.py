@@ -9,7 +9,6 @@ import typer
 
 from ucan.cli import words
 from ucan.cli.progress import Shown
-from ucan.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ucan.runs.tune import Tuned
@@ -65,40 +64,11 @@ def tune(
 
     `ucan tune --model credit.skops --data held-out.csv --target approved --train train.csv --budget "income=5%,age=1"`
     """
+    options = locals()
     from ucan.runs.tune import TuneJob
     from ucan.runs.tune import tune as run
 
-    job = TuneJob(
-        model=model,
-        weights=weights,
-        law=law,
-        exponent=exponent,
-        noise=noise,
-        classes=classes,
-        class_names=words.names_of(class_names) or None,
-        trust=trust,
-        normalise=normalise,
-        sigma=sigma,
-        arithmetic=arithmetic,
-        device=device,
-        data=source,
-        split=split,
-        size=size,
-        channels=channels,
-        unit=unit,
-        target=target,
-        train=train,
-        hold=words.names_of(hold),
-        vary=words.names_of(vary),
-        skip=skip,
-        most=most,
-        scales=_numbers(scales),
-        radius=radius,
-        norm=words.norm_of(norm),
-        budget=budget,
-        n=n,
-        alpha=alpha,
-    )
+    job = words.job_of(TuneJob, options, scales=words.numbers_of("--scales", scales))
     done = run(job, Shown("tuning", quiet, "candidates", ""))
     print(json.dumps(done.to_dict()) if as_json else in_words(done))
 
@@ -129,10 +99,3 @@ def in_words(done: Tuned) -> str:
 
 def _sigma(sigma: dict[str, float]) -> str:
     return ",".join(f"{name}={value:g}" for name, value in sigma.items())
-
-
-def _numbers(text: str | None) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(",")) if text is not None else ()
-    except ValueError as error:
-        raise InvalidInput(f"--scales takes numbers separated by commas, got {text!r}.") from error

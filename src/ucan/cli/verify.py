@@ -93,38 +93,11 @@ def verify(
 
     `ucan verify 17.json --model mymodels:resnet --scale 0.25 --input digit.png --replay`
     """
+    options = locals()
     from ucan.runs.verify import VerifyJob
     from ucan.runs.verify import verify as run
 
-    job = VerifyJob(
-        model=model,
-        weights=weights,
-        law=law,
-        scale=scale,
-        exponent=exponent,
-        noise=noise,
-        model_id=model_id,
-        precision=precision,
-        arithmetic=arithmetic,
-        device=device,
-        certificate=certificate,
-        input=source,
-        step=given_step,
-        registry=registry,
-        split=split,
-        size=size,
-        index=index,
-        target=target,
-        train=train,
-        sigma=sigma,
-        hold=words.names_of(hold),
-        vary=words.names_of(vary),
-        trust=trust,
-        n=n,
-        alpha=alpha,
-        seed=seed,
-        replay=again,
-    )
+    job = words.job_of(VerifyJob, options, input=source, step=given_step, seed=seed, replay=again)
     from ucan.errors import DoesNotFollow
     from ucan.runs.ask_verify import is_answer, verify_asked
 

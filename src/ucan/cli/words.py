@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ucan.plan import Seed
 
 
+LOOPBACK = "127.0.0.1"  # only this machine
+
+
 class NormName(StrEnum):
     """The norms by their names on the command line."""
 
@@ -322,6 +325,14 @@ READ: dict[str, Callable[[Any], Any]] = {
     "vary": names_of,
 }
 Job = TypeVar("Job")
+
+
+def numbers_of(option: str, text: str | None) -> tuple[float, ...]:
+    """The numbers of a comma-separated list; none if the option is not given."""
+    try:
+        return () if text is None else tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise InvalidInput(f"{option} takes numbers separated by commas, such as 0.25,0.5, got {text!r}.") from error
 
 
 def job_of(kind: type[Job], options: Mapping[str, Any], **settled: Any) -> Job:
