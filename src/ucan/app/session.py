@@ -16,7 +16,6 @@ from ucan.data.single import load_picture_or_array
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput, UcanError
 from ucan.fingerprint import weights_hash
-from ucan.generators import Splitting
 from ucan.held import Held
 from ucan.plan import Bound, CertifyPlan
 from ucan.report.pictures import is_picture
@@ -218,8 +217,7 @@ class Session:
 def _open_trained(run: Path, source: str | None, device: torch.device) -> Session:
     trained = load_run(run)
     noise = trained.generator
-    step = 1 / noise.steps if isinstance(noise, Splitting) else None  # its cells are for inputs on a grid
-    g = SmoothedClassifier(trained.classifier.to(device), trained.law, noise, trained.num_classes, step=step)
+    g = SmoothedClassifier(trained.classifier.to(device), trained.law, noise, trained.num_classes, step=noise.own_step)
     plan = CertifyPlan(n=VOTES, norm=trained.generator.usual_norm(trained.law), budget=trained.budget)
     settings = trained.settings
     ref = DataRef(settings.data, size=settings.size, channels=trained.shape[0])

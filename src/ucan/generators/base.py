@@ -49,7 +49,8 @@ class Generator(nn.Module):
     recomputes it from a perturbed input.
 
     Implement ``forward``; everything else has a default. Properties of a kind of noise are declared by ``scope``,
-    ``redrawn``, ``shifts_as_law``, ``learns_size``, ``norms``, ``looks`` and ``tells``.
+    ``redrawn``, ``on_model``, ``one_at_a_time``, ``shifts_as_law``, ``learns_size``, ``own_norm``, ``own_step``, ``looks``
+    and ``tells``.
     """
 
     scope: ClassVar[Scope]
@@ -100,6 +101,11 @@ class Generator(nn.Module):
     @property
     def own_norm(self) -> float | None:
         """The only norm that this noise was made for; None if the law decides."""
+        return None
+
+    @property
+    def own_step(self) -> float | None:
+        """The step of the only inputs that this noise was made for; None if any will do."""
         return None
 
     def norms(self, law: Law) -> tuple[float, ...]:

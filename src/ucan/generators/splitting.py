@@ -87,6 +87,11 @@ class Splitting(Generator):
         """ℓ1."""
         return 1
 
+    @property
+    def own_step(self) -> float:
+        """1/steps: its cells are for inputs on that grid."""
+        return 1 / self.steps
+
     def check_claim(self, law: Law, norm: float | None = None) -> None:
         """Refuse a law other than the uniform one, a norm other than ℓ1, and widths that are no whole number of steps."""
         if not isinstance(law, Uniform):

@@ -16,7 +16,7 @@ from torch import nn
 
 from ucan.budget import Budget
 from ucan.data import Labelled
-from ucan.generators import Generator, Splitting
+from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.smoothed import SmoothedClassifier
 from ucan.training.joint import Joint
@@ -64,9 +64,7 @@ class Watch:
         self.classes = classes
         self.law = law
         self.every = every
-        self.step = (
-            1 / generator.steps if isinstance(generator, Splitting) else None
-        )  # its cells are for inputs on a grid
+        self.step = generator.own_step
         self.norm = float(generator.usual_norm(law))
 
     def due(self, epoch: int, epochs: int) -> bool:
