@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ucan import BasisWise, Fixed, Gaussian, InvalidInput, ModelError, SmoothedClassifier, scales
+from ucan import BasisWise, Ensemble, Fixed, Gaussian, InvalidInput, ModelError, SmoothedClassifier, scales
 from ucan import backends as backends_module
 from ucan.arithmetic import Grid
 from ucan.backends import TOLERANCE, prepare
@@ -489,6 +489,55 @@ def test_weights_are_constants_of_what_is_compiled():
 def runtime(request):
     pytest.importorskip(request.param)
     return request.param
+
+
+WAYS = {
+    "bool": lambda y: bool((y > 0).any()),
+    "item": lambda y: y.sum().item() > 0,
+    "float": lambda y: float(y[0, 0]) > 0,
+    "equal": lambda y: torch.equal(y, y.abs()),
+    "list": lambda y: y.tolist()[0][0] > 0,
+    "array": lambda y: y.numpy().sum() > 0,
+}
+
+
+class Decides(nn.Module):
+    """Does with a batch what one number of it says, read in one of several ways."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.linear = WAYS[way], nn.Linear(64, 2)
+
+    def forward(self, x):
+        y = self.linear(x.flatten(1))
+        return y.clone() if self.way(y) else y
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_that_decides_by_values_is_not_recorded_for_one_batch(runtime, way):
+    model = seeded(Decides(way))
+    with pytest.warns(RuntimeWarning, match="reads values of tensors in Python"):
+        there = certify(smoothed(model, backend=runtime, classes=2))
+    assert {c.evidence.backend for c in there} == {"eager"}
+    assert counts(there) == counts(certify(smoothed(model, classes=2)))
+
+
+def test_an_ensemble_with_consensus_is_not_recorded_for_one_batch(runtime):
+    """The first input's batch decides nothing about the second's: a recording certified the other class there."""
+
+    def line(w, b):
+        made = nn.Linear(2, 2).eval()
+        with torch.no_grad():
+            made.weight.copy_(torch.tensor([[-w, 0.0], [w, 0.0]]))
+            made.bias.copy_(torch.tensor([-b, b]))
+        return made
+
+    e = Ensemble([line(1.0, 0.0), line(3.0, -1.5), line(0.0, -50.0)], consensus=2)
+    x = torch.tensor([[3.0, 0.0], [0.4, 0.0]])
+    for backend in (runtime, "auto"):
+        with pytest.warns(RuntimeWarning, match="another backend runs it"):
+            found = SmoothedClassifier(e, Gaussian(0.04), num_classes=2, backend=backend).certify(x, n=500)
+        assert [c.prediction for c in found] == [1, 0]
 
 
 def test_votes_of_another_runtime_are_the_eager_votes(runtime):

@@ -2,6 +2,9 @@
 
 Both compile a network for batches of one shape, and on a CPU both are often faster than PyTorch itself. Their answers are
 held against the module's like those of any other backend.
+
+Both record what a module does with one batch. A module that looks at values to decide what to do, such as an early exit,
+would go on doing what it did for that batch: it is refused.
 """
 
 from __future__ import annotations
@@ -12,9 +15,12 @@ import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ucan.errors import InvalidInput
 
@@ -44,8 +50,41 @@ def check_usable(name: str, device: torch.device, precision: str) -> None:
 
 def loaded(name: str, module: nn.Module, example: torch.Tensor, precision: str) -> Logits:
     """A float32 module in evaluation mode, on batches of the example's shape."""
+    _refuse_decisions(module, example)
     with _quiet():
         return _onnxruntime(module, example) if name == "onnxruntime" else _openvino(module, example, precision)
+
+
+def _refuse_decisions(module: nn.Module, example: torch.Tensor) -> None:
+    """Refuse a module whose Python code reads a number out of a tensor, for whatever it does with it is then fixed."""
+    with torch.inference_mode(False), torch.no_grad():  # in inference mode numbers are read past the dispatcher
+        batch = example.clone()
+        with _Reads() as reads, _Exports() as exports:  # type: ignore[no-untyped-call]
+            module(batch)
+    if reads.seen or exports.seen:
+        raise InvalidInput(
+            "its forward reads values of tensors in Python, and a recording would keep those of one batch"
+        )
+
+
+class _Reads(TorchDispatchMode):
+    """Notices a number that Python takes out of a tensor: bool(), float(), item(), torch.equal."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+        return func(*args, **(kwargs or {}))
+
+
+class _Exports(TorchFunctionMode):
+    """Notices whole tensors that leave PyTorch, past its dispatcher."""
+
+    seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= func in (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__)
+        return func(*args, **(kwargs or {}))
 
 
 def _onnxruntime(module: nn.Module, example: torch.Tensor) -> Logits:
