@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,36 @@ def test_parts_about_other_inputs_do_not_go_together() -> None:
     first, second = router().certify(X[:2], n=500)
     with pytest.raises(InvalidInput, match="the input"):
         replace(second.answer, choice=first.choice)
+
+
+def test_a_router_is_no_part_of_another(tmp_path: Path) -> None:
+    """The inner choice's region would be lost: 3.34 was claimed where 0.5 is true."""
+    wide = router().experts[0]
+    for selector, experts in ((wide, [router(), wide]), (wide, [wide, router()]), (router(), [wide, wide])):
+        with pytest.raises(InvalidInput, match="this part is a Routed"):
+            Routed(selector, experts)
+    with pytest.raises(InvalidInput, match="this is a Routed"):
+        ucan.Registry(tmp_path / "memory").certify(router(), X)
+
+
+@pytest.mark.parametrize("off", [0, 1, 2])
+def test_all_parts_of_a_router_take_inputs_on_one_grid(off: int) -> None:
+    """Else its certificate is said to be about real inputs while a part is about whole steps, or the reverse."""
+    parts = router().on_grid(1 / 10).parts
+    mixed = [part.on_grid(None if i == off else 1 / 10) for i, part in enumerate(parts)]
+    with pytest.raises(InvalidInput, match="on the same grid"):
+        Routed(mixed[0], mixed[1:])
+    (c,) = router().on_grid(1 / 10).certify(X[1:2], n=2000)
+    told = replace(c.choice.evidence, arithmetic="real")
+    with pytest.raises(InvalidInput, match="about the same inputs"):
+        replace(c, choice=replace(c.choice, evidence=told))
+
+
+def test_options_of_other_questions_are_refused_by_name(tmp_path: Path) -> None:
+    memory = ucan.Registry(tmp_path / "memory")
+    for ask in (router().certify, router().predict, partial(memory.certify, router().experts[0])):
+        with pytest.raises(InvalidInput, match="takes no top="):
+            ask(X, top=2)
 
 
 def test_choice_and_answer_are_about_one_budget() -> None:

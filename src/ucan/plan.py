@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Any, Literal, Self
 
@@ -196,6 +197,14 @@ def check_count(name: str, value: Any) -> None:
         raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
     if int(value) > MOST:
         raise InvalidInput(f"{name} must be at most {MOST:,}, got {value!r}.")
+
+
+def check_options(who: str, options: Mapping[str, Any], plan: type[CertifyPlan] | type[PredictPlan]) -> None:
+    """Refuse options that are none of a plan's, such as those of other questions."""
+    known = [field.name for field in fields(plan) if field.name != "block"]
+    for name in options:
+        if name not in known:
+            raise InvalidInput(f"{who} takes no {name}=; its options are {', '.join(known)}.")
 
 
 def given_seed(seed: Any) -> int:

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from ucan.arithmetic import Grid
+from ucan.arithmetic import Grid, arithmetic_of
 from ucan.budget import Budget
 from ucan.certificate import Abstention, Certificate, Prediction, Scope
 from ucan.errors import InvalidInput
 from ucan.held import Held
-from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, given_seed, is_secret
+from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, check_options, derived_from, given_seed, is_secret
 from ucan.sidecar import batch_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.stop_option import parse_stop
@@ -40,6 +40,18 @@ class Routed:
     """
 
     def __init__(self, selector: SmoothedClassifier | Threshold, experts: Sequence[SmoothedClassifier]) -> None:
+        parts = [*experts] if isinstance(selector, Threshold) else [selector, *experts]
+        for part in parts:
+            if not isinstance(part, SmoothedClassifier):
+                raise InvalidInput(
+                    f"a router is made of smoothed classifiers (ucan.SmoothedClassifier), and this part is a "
+                    f"{type(part).__name__}: an answer has one choice, whose region would hide that of another."
+                )
+            if arithmetic_of(part.grid) != arithmetic_of(parts[0].grid):
+                raise InvalidInput(
+                    f"all parts of a router take inputs on the same grid, and one is in {arithmetic_of(part.grid)}, another "
+                    f"in {arithmetic_of(parts[0].grid)}: give all of them the same step, or none."
+                )
         if isinstance(selector, Threshold):
             selector.check(experts)
         elif len(experts) < 2 or selector.num_classes != len(experts):
@@ -63,6 +75,7 @@ class Routed:
         ``options`` are those of ``SmoothedClassifier.certify`` (bound, batch_size, precision, family), for both parts.
         With probability at least 1 − α a certificate is true.
         """
+        check_options("a router's certify", options, CertifyPlan)
         asked = self.parts[0].budget_of(budget, x)
         plan = CertifyPlan(
             n0, n, alpha, self.norm_for(norm, asked), given_seed(seed), stop=parse_stop(stop), budget=asked, **options
@@ -76,6 +89,7 @@ class Routed:
         self, x: torch.Tensor, n: int = 1000, alpha: float = 0.001, seed: Seed = 0, **options: Any
     ) -> list[Prediction | Abstention]:
         """The answer for each of a batch of inputs, wrong with probability at most α; abstains if the choice does."""
+        check_options("a router's predict", options, PredictPlan)
         plan = PredictPlan(n, alpha, given_seed(seed), **options)
         inputs = self.check_inputs(x)
         outcomes = dict(self.predict_each(inputs, self.seeded(plan, seed, batch_hash(inputs))))

@@ -74,6 +74,8 @@ class Certificate(Outcome):
             raise InvalidInput(
                 f"the choice says that the answer has more than {choice.floor:g}, and p is {self.p_lower}."
             )
+        if choice.evidence.arithmetic != self.evidence.arithmetic:
+            raise InvalidInput("a choice and its answer are about the same inputs: both on one grid, or both real.")
         mine, other = self.budget, choice.budget
         if mine is not other and (mine is None or other is None or mine.key != other.key):
             raise InvalidInput("a choice and its answer are certified for the same budget, or both without one.")

@@ -17,7 +17,7 @@ from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.evidence import Evidence
 from ucan.laws import norm_name
 from ucan.named_bounds import bound_named
-from ucan.plan import CertifyPlan, given_seed
+from ucan.plan import CertifyPlan, check_options, given_seed
 from ucan.region import Region
 from ucan.registry.database import ABSTAINED, Database, Row
 from ucan.registry.identity import known_by, region_norm, told_by
@@ -90,6 +90,9 @@ class Registry:
         A certificate's region is around its input. For an input inside a stored region it is the stored Σ with the
         radius that is left, Rᵢ − ‖Σᵢ⁻¹(x − xᵢ)‖, and the evidence is that of the enrolled input.
         """
+        if not isinstance(g, SmoothedClassifier):
+            raise InvalidInput(f"a registry takes a ucan.SmoothedClassifier, and this is a {type(g).__name__}.")
+        check_options("a registry's certify", options, CertifyPlan)
         own = {} if self.norm is None else {"norm": self.norm}
         seed = options.pop("seed", 0)
         plan = CertifyPlan(**{**own, **options, "seed": given_seed(seed), "stop": parse_stop(options.get("stop"))})
