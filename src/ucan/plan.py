@@ -16,7 +16,7 @@ from ucan.errors import InvalidInput
 from ucan.named_bounds import Ballot, bound_named
 from ucan.stopping import Radii, Stop
 
-# A seed for certify and predict: a number; None for a secret one from the system; "derived" for one that is computed from #
+# A seed for certify and predict: a number; None for a secret one from the system; "derived" for one that is computed from
 # model, noise and data, so that nobody can choose it.
 Seed = int | None | Literal["derived"]
 RANDOM_BITS = 128
