@@ -415,10 +415,7 @@ class SmoothedClassifier(Smoothed):
 
     def on_grid(self, step: Any) -> SmoothedClassifier:
         """The same classifier under the same noise on the grid of this step; None: in real arithmetic."""
-        engine = self.engine
-        return SmoothedClassifier(
-            self.f.model, self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, step
-        )
+        return self.again(step=step)
 
     def holding(self, held: Held | None) -> SmoothedClassifier:
         """The classifier at an input with these held values, under the same noise; itself if nothing is held.
@@ -430,12 +427,8 @@ class SmoothedClassifier(Smoothed):
         at = getattr(self.f.model, "at", None)
         if at is None:
             raise InvalidInput(f"{type(self.f.model).__name__} is not a classifier of rows, so no columns can be held.")
-        engine = self.engine
-        made = SmoothedClassifier(
-            at(held), self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, self.step
-        )
-        made.engine = engine.placed(made.engine)
-        made.on_votes(engine.on_votes)
+        made = self.again(f=self.f.reading(at(held)))
+        made.engine = self.engine.placed(made.engine)
         return made
 
     @property

@@ -122,9 +122,7 @@ class Session:
         """
         if scale == self.scale:
             return self.g.holding(held)
-        g, law = self.g, replace(self.g.law, scale=float(scale))
-        backend, precision, named = g.engine.backend, g.engine.precision, g.engine.model_id
-        return SmoothedClassifier(g.f.model, law, g.M, g.f.num_classes, backend, precision, named, g.step).holding(held)
+        return self.g.again(law=replace(self.g.law, scale=float(scale))).holding(held)
 
     def class_name(self, number: int) -> str:
         """What the data set calls a class, or else its number."""

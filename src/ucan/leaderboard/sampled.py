@@ -56,10 +56,7 @@ class Sample:
         outcome = next(iter(certificates.values()), None) or run.outcome(int(run.columns["idx"][0]))
         g = pipeline_of(run.config.model, outcome, where, job.model, job.weights, dataset, job.trust, run.base)
         own = run.config.sampling.precision  # a derived seed follows from it, too
-        g = SmoothedClassifier(
-            g.f.model, g.law, g.M, g.f.num_classes, precision=own, model_id=g.engine.model_id, step=g.step
-        )
-        return cls(g, dataset, run, certificates, of, where)
+        return cls(g.again(precision=own), dataset, run, certificates, of, where)
 
     @property
     def derives(self) -> bool:
