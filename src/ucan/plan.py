@@ -121,6 +121,16 @@ class CertifyPlan:
         """The stopping rule as text."""
         return None if self.stop is None else str(self.stop)
 
+    @property
+    def can_grow(self) -> bool:
+        """Whether votes can be added beyond n."""
+        return holds_at_every_n(self.bound, self.stop)
+
+
+def holds_at_every_n(bound: str | None, stop: Stop | None) -> bool:
+    """Whether what this bound, or this rule, certifies holds at every number of votes, so that more can be added."""
+    return bound == "anytime" or (stop is not None and stop.bound == "anytime")
+
 
 @dataclass(frozen=True)
 class PredictPlan:
