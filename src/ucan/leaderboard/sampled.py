@@ -20,7 +20,8 @@ from ucan.runs.jobs import device_of
 from ucan.runs.progress import Progress
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
-from ucan.smoothed import EXACT, SmoothedClassifier
+from ucan.seating import EXACT
+from ucan.smoothed import SmoothedClassifier
 from ucan.verify import verify
 
 FACTORS = (0.9, 0.999)
