@@ -23,13 +23,14 @@ import ucan
 from ucan import data
 from ucan.app import panels
 from ucan.app.noise import noise_maps
-from ucan.app.session import INSIDE, MOST_BYTES, MOST_PIXELS, Attacked, Session
+from ucan.app.session import INSIDE, MOST_BYTES, Attacked, Session
 from ucan.audit import Attempt, Budget
 from ucan.bounds import anytime_lower_bound
 from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.cli import app, main
 from ucan.cli.explore import _check_listening
 from ucan.data import InMemory
+from ucan.data.pictures import MOST_PIXELS
 from ucan.errors import InvalidInput, StoreError
 from ucan.generators.base import Generator
 from ucan.plan import CertifyPlan

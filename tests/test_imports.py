@@ -59,6 +59,7 @@ ORDER = (
     "backends",
     "engine",
     "questions",
+    "seating",
     "smoothed",
     "differentiable",
     "continuing",

@@ -161,6 +161,7 @@ TAMPERED = {
         "its record the contrary",
     ),
     "records of radius 0": (rewritten(f"UPDATE outcomes SET {RIGHT}, radius = 0 WHERE NOT correct"), "its record"),
+    "records of smaller radii": (raise_a_radius, "the row states radius"),
     "records with fewer votes": (
         rewritten("UPDATE outcomes SET n = 100, n0 = 10"),
         "the row states n 100, its record 1000",
@@ -176,9 +177,9 @@ TAMPERED = {
     "config": (tampered(lambda t: t["sha256"].update(config="0" * 64)), "the run's config"),
     "results": (tampered(lambda t: t["sha256"].update(results="0" * 64)), "the run's rows"),
     "claim": (tampered(lambda t: t["claim"].update(n=100_000)), "n: 100000 stated, 1000 found"),
-    "replay": (raise_a_radius, "the row states another answer or radius than its certificate"),
+    "records of other answers": (change_labels, "the row states the answer"),
+    "data": (change_labels, "the row's label is not that of the data"),
     "replay of forged records": (forge_the_records, "input "),
-    "replay of wrong labels": (change_labels, "the row's label is not that of the data"),
     "replay of other blocks": (in_evidence(block=2), "blocks of 2 copies"),
     "replay of no derived seed": (in_evidence(data_hash=None), "noise does not follow from it"),
     "records": (damage_the_records, "does not follow from its region"),
@@ -227,6 +228,14 @@ def test_a_run_that_was_put_together_or_changed_is_refused(made: Path, tmp_path:
     assert Run.open(chosen).inputs <= 1  # all that is behind a gap is left out
     with pytest.raises(InvalidInput, match="not finished"):
         entry_of(chosen)
+
+
+def test_factors_of_a_budget_do_not_pass_as_radii(made: Path, tmp_path: Path) -> None:
+    job = CertifyJob(model=str(made / "trained"), data="digits", skip=20, n=1000, seed="derived", budget="0.1")
+    certify(job, tmp_path / "run")
+    done = check(CheckJob(entry=made / "entry.json", results=tmp_path / "run", inputs=1, attacks=0))
+    claim = next(one for one in done.checks if one.name == "claim")
+    assert claim.outcome == "failed" and "certifies a budget" in claim.detail
 
 
 def test_several_networks_are_not_stated_as_one(made: Path, tmp_path: Path) -> None:

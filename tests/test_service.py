@@ -221,6 +221,17 @@ def test_pictures_and_bytes_are_pixels_from_0_to_1():
         Form((6,)).from_picture(picture(pixels))
 
 
+def test_a_picture_is_refused_from_its_header(monkeypatch):
+    pixels = np.zeros((2, 3), np.uint8)
+    with pytest.raises(InvalidInput, match="the input has more than 8 bits per channel"):
+        FORM.from_picture(picture(pixels.astype(np.uint16)))
+    with pytest.raises(InvalidInput, match=r"the input is no picture \(PNG, JPEG, WebP, BMP, PPM, TIFF\)"):
+        FORM.from_picture(picture(pixels, "GIF"))
+    monkeypatch.setattr("ucan.data.pictures.MOST_PIXELS", 5)
+    with pytest.raises(InvalidInput, match="the input has 3 × 2 pixels; at most 5 are decoded"):
+        FORM.from_picture(picture(pixels))
+
+
 def header(text: bytes) -> str:
     return base64.b64encode(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text).decode()
 

@@ -842,6 +842,41 @@ def test_repr_shows_the_call_that_makes_a_classifier() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changed", "shown"),
+    [
+        ({}, {}),
+        ({"law": Gaussian(scale=2.0)}, {"Gaussian(scale=0.5)": "Gaussian(scale=2.0)"}),
+        ({"generator": Fixed(3.0)}, {"Fixed(scale=2.0)": "Fixed(scale=3.0)"}),
+        ({"backend": "eager"}, {", backend='compile'": ""}),
+        ({"precision": None}, {", precision='bf16'": ""}),
+        ({"model_id": "other"}, {"model_id='mine'": "model_id='other'"}),
+        ({"step": None}, {", step=0.5": ""}),
+    ],
+    ids=lambda found: "_".join(found) if isinstance(found, dict) else None,
+)
+def test_the_same_classifier_with_one_part_changed_keeps_the_others(changed, shown) -> None:
+    g = SmoothedClassifier(
+        len, Gaussian(scale=0.5), Fixed(2.0), backend="compile", precision="bf16", model_id="mine", step=0.5
+    )
+    counted: list[int] = []
+    g.on_votes(counted.append)
+    wanted = repr(g)
+    for before, after in shown.items():
+        assert before in wanted
+        wanted = wanted.replace(before, after)
+    made = g.again(**changed)
+    assert repr(made) == wanted and made.engine.on_votes == counted.append
+    assert made.f is g.f, "also that nobody gave its number of classes"
+
+
+def test_on_a_grid_an_error_still_says_that_ten_classes_are_the_default() -> None:
+    g = SmoothedClassifier(nn.Linear(2, 3).eval(), Gaussian(scale=0.5))
+    for one in (g, g.on_grid(1 / 255)):
+        with pytest.raises(ModelError, match="num_classes is 10, the default: use num_classes=3"):
+            one.certify(torch.zeros(1, 2), n=10)
+
+
+@pytest.mark.parametrize(
     ("page", "lines"),
     [(("certify_each", "_certify_fixed", "_bound", "conclude"), 80), (("predict_each", "_test"), 40)],
     ids=["Algorithm 1", "Algorithm 2"],

@@ -54,7 +54,7 @@ from ucan.training.average import Average
 from ucan.training.batches import Batches, epoch_seed, flip_and_crop
 from ucan.training.checkpoint import keep_settings, write_checkpoint
 from ucan.training.joint import Joint, scale_entries, variance_term
-from ucan.training.loop import schedule
+from ucan.training.optimisers import schedule
 from ucan.training.recipes import Augmentation, Consistency
 
 pytest.importorskip("lightning_fabric")

@@ -23,7 +23,7 @@ SAME = 1e-5
 SAME_OFFSET = 1e-4
 # Number of draws from which the size of the noise is estimated.
 DRAWS = 16
-# The spacing of floating-point numbers at x + μ, relative to the noise, above which the noise counts as lost. Below it, a #
+# The spacing of floating-point numbers at x + μ, relative to the noise, above which the noise counts as lost. Below it, a
 # radius is off by less than half of that.
 LOST = 1 / 128
 # Number of points inside a certified region at which noise that may depend on its input is computed again.

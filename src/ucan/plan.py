@@ -17,7 +17,7 @@ from ucan.errors import InvalidInput
 from ucan.named_bounds import Ballot, bound_named
 from ucan.stopping import Radii, Stop
 
-# A seed for certify and predict: a number; None for a secret one from the system; "derived" for one that is computed from #
+# A seed for certify and predict: a number; None for a secret one from the system; "derived" for one that is computed from
 # model, noise and data, so that nobody can choose it.
 Seed = int | None | Literal["derived"]
 RANDOM_BITS = 128
@@ -121,6 +121,16 @@ class CertifyPlan:
     def rule(self) -> str | None:
         """The stopping rule as text."""
         return None if self.stop is None else str(self.stop)
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether votes can be added beyond n."""
+        return holds_at_every_n(self.bound, self.stop)
+
+
+def holds_at_every_n(bound: str | None, stop: Stop | None) -> bool:
+    """Whether what this bound, or this rule, certifies holds at every number of votes, so that more can be added."""
+    return bound == "anytime" or (stop is not None and stop.bound == "anytime")
 
 
 @dataclass(frozen=True)

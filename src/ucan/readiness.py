@@ -43,7 +43,7 @@ class Readiness:
         self.M.check_claim(self.law, norm)
         device = self.f.device or x.device
         self.M.to(device)
-        # Noise in 16 bits does not have the law's distribution, so it is not drawn in 16 bits. Copies protect the caller's #
+        # Noise in 16 bits does not have the law's distribution, so it is not drawn in 16 bits. Copies protect the caller's
         # tensor, and the input that is certified, from a model that works in place.
         dtype = torch.promote_types(x.dtype, torch.float32)
         inputs = [x[i : i + 1].detach().clone().to(device, dtype) for i in range(len(x))]

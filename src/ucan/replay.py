@@ -13,8 +13,9 @@ from ucan.engine import device_name
 from ucan.errors import UcanError
 from ucan.evidence import Evidence
 from ucan.plan import CertifyPlan
+from ucan.seating import EXACT
 from ucan.sidecar import batch_hash
-from ucan.smoothed import EXACT, SmoothedClassifier
+from ucan.smoothed import SmoothedClassifier
 from ucan.verify import SLACK, claimable
 from ucan.votes import Stream, Votes, block_size, classify_samples, replayed_size
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from ucan.bounds import majority_p_value, top_two_p_value
@@ -25,29 +24,19 @@ from ucan.named_bounds import Ballot, bound_named
 from ucan.plan import CertifyPlan, PredictPlan, Seed, given_seed
 from ucan.questions.confidence import Confidence
 from ucan.questions.question import Question
-from ucan.questions.smoothed import AnyPlan, Smoothed, in_order
+from ucan.questions.smoothed import AnyPlan, in_order
 from ucan.questions.topk import TopK
 from ucan.readiness import COMPANY as COMPANY
 from ucan.rounding import ceil_digits, floor_digits
-from ucan.sequential import AllVotes, Candidate, Selecting
-from ucan.sidecar import input_hash
+from ucan.seating import EXACT, Seating
 from ucan.sizes import alm_of
 from ucan.stop_option import parse_stop
-from ucan.stopping import AnytimeRadii, Case, Radius, Stop
-from ucan.votes import ENUMERATED, Classifier, Stream, Votes, stream_of
+from ucan.votes import ENUMERATED, Classifier, Votes
 
-EXACT = "exact"  # the bound, and the test, by counting all draws of the noise
 DEFAULT_CLASSES = 10  # where neither the user nor the model states their number
-# Number of votes that name the class of a prediction that may stop early.
-NAMING = 100
 
 
-def _majority(tau: float) -> Radius:
-    """The target of a prediction: more than half of the votes; a share τ of them may be due to the arithmetic."""
-    return Radius(of=lambda p: p - 0.5 - tau, probability=lambda r: 0.5 + tau + r)
-
-
-class SmoothedClassifier(Smoothed):
+class SmoothedClassifier(Seating):
     """g(x) = the most probable answer of the classifier f under noise, argmax_c P(f(x + μ + Σε) = c).
 
     Args:
@@ -157,16 +146,16 @@ class SmoothedClassifier(Smoothed):
             return self.ask(x, _question(top, confidence, bound), settings, seed)
         asked = self.budget_of(budget, x)
         plan = CertifyPlan(
-            n0,
-            n,
-            alpha,
-            self.norm_for(norm, asked),
-            given_seed(seed),
-            batch_size,
-            bound,
-            parse_stop(stop),
-            precision,
-            family,
+            n0=n0,
+            n=n,
+            alpha=alpha,
+            norm=self.norm_for(norm, asked),
+            seed=given_seed(seed),
+            batch_size=batch_size,
+            bound=bound,
+            stop=parse_stop(stop),
+            precision=precision,
+            family=family,
             budget=asked,
         )
         inputs = self.check_inputs(x, plan.norm)
@@ -273,25 +262,6 @@ class SmoothedClassifier(Smoothed):
         for setup, candidate in self.settled(inputs, plan, self):
             yield candidate.index, self.concluded(setup, candidate, plan)
 
-    def concluded(self, setup: Setup, candidate: Candidate, plan: CertifyPlan) -> Certificate | Abstention:
-        """The outcome for a candidate's votes, by the bound of its stopping rule."""
-        M, x, rule = candidate.M, candidate.x, plan.stop or AllVotes()
-        with self.engine.beside(x.device):
-            evidence = self._stopped(setup, candidate, plan, rule.bound, rule.thresholds(candidate.radius))
-            p_A, _ = bound_named(rule.bound).probabilities(evidence.ballot(candidate.c_A))
-            p_A = max(0.0, p_A - self.arithmetic_error(M, x))
-            return self.conclude(M, x, candidate.c_A, p_A, None, evidence, plan)
-
-    def _stopped(
-        self, setup: Setup, candidate: Candidate, plan: AnyPlan, bound: str, thresholds: tuple[float, ...] = ()
-    ) -> Evidence:
-        """The evidence of votes that a rule ended."""
-        chosen = candidate.chosen
-        assert chosen is not None, "its class was chosen before its first vote"
-        selection, votes = torch.from_numpy(chosen.tally[:-1]), Votes.of(candidate.tally)
-        n0, n = chosen.drawn, candidate.drawn
-        return self.engine.evidence(setup, candidate.x, votes, selection, n0, n, plan, bound, thresholds)
-
     def certify_watched(self, x: torch.Tensor, plan: CertifyPlan) -> Iterator[Votes | Certificate | Abstention]:
         """Algorithm 1 for one input (1, *event), step by step: its votes so far after each pass, then its outcome.
 
@@ -386,18 +356,6 @@ class SmoothedClassifier(Smoothed):
         for setup, candidate in self.settled(inputs, plan, self):
             yield candidate.index, self._tested(setup, candidate, plan)
 
-    def _tested(self, setup: Setup, candidate: Candidate, plan: PredictPlan) -> Prediction | Abstention:
-        """The answer for a candidate's votes: whether the class that was named has a majority."""
-        hits, drawn, c_A, M, rule = candidate.hits, candidate.drawn, candidate.c_A, candidate.M, self.rule(plan)
-        tau = self.arithmetic_error(M, candidate.x)
-        with self.engine.beside(candidate.x.device):
-            evidence = self._stopped(setup, candidate, plan, rule.bound)
-        p_value = bound_named(rule.bound).p_value(evidence.ballot(c_A), tau)
-        if p_value <= plan.alpha:
-            return Prediction(None, M.scope, evidence, prediction=c_A, p_value=p_value)
-        reason = f"class {c_A} has {hits} of {drawn} votes, too few to be sure of a majority"
-        return Abstention(None, M.scope, evidence, reason)
-
     # --- votes alone, and the same model otherwise ---
 
     def votes(self, x: torch.Tensor, n: int, seed: int, phase: str, precision: str | None = None) -> Votes:
@@ -415,10 +373,7 @@ class SmoothedClassifier(Smoothed):
 
     def on_grid(self, step: Any) -> SmoothedClassifier:
         """The same classifier under the same noise on the grid of this step; None: in real arithmetic."""
-        engine = self.engine
-        return SmoothedClassifier(
-            self.f.model, self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, step
-        )
+        return self.again(step=step)
 
     def holding(self, held: Held | None) -> SmoothedClassifier:
         """The classifier at an input with these held values, under the same noise; itself if nothing is held.
@@ -430,12 +385,8 @@ class SmoothedClassifier(Smoothed):
         at = getattr(self.f.model, "at", None)
         if at is None:
             raise InvalidInput(f"{type(self.f.model).__name__} is not a classifier of rows, so no columns can be held.")
-        engine = self.engine
-        made = SmoothedClassifier(
-            at(held), self.law, self.M, self.f.num_classes, engine.backend, engine.precision, engine.model_id, self.step
-        )
-        made.engine = engine.placed(made.engine)
-        made.on_votes(engine.on_votes)
+        made = self.again(f=self.f.reading(at(held)))
+        made.engine = self.engine.placed(made.engine)
         return made
 
     @property
@@ -475,76 +426,6 @@ class SmoothedClassifier(Smoothed):
                 "another bound or test."
             )
         return replace(plan, n=turns)
-
-    def rule(self, plan: CertifyPlan | PredictPlan) -> Stop:
-        """The rule that ends the votes of a plan; without one all of its n votes are used."""
-        if isinstance(plan, CertifyPlan):
-            return plan.stop or AllVotes()
-        return AnytimeRadii((0.0,)) if plan.stop else AllVotes()
-
-    def begun(self, setup: Setup, i: int, x: torch.Tensor, M: Generator, plan: CertifyPlan | PredictPlan) -> Candidate:
-        """One input (1, *event) before its first vote, for either algorithm, with a stopping rule or without."""
-        name, counter, stop = input_hash(x), setup.counter, self.rule(plan)
-        if EXACT in (getattr(plan, "bound", None), getattr(plan, "test", None)):  # all draws name the class, too
-            return Candidate(i, x, M, stream_of(plan.seed, name, ENUMERATED), 0, _majority(0.0))
-        if isinstance(plan, CertifyPlan):
-            n0, phase, radius = plan.n0, "estimate", self.decided(M, x, plan)
-        else:
-            n0, phase, radius = NAMING, "predict", _majority(self.arithmetic_error(M, x))
-            if not plan.stop:  # the paper's test names the class by the votes that it looks at
-                return Candidate(i, x, M, Stream(plan.seed, name, phase), 0, radius)
-        lead = stop.lead(Case(plan.n, plan.level, radius, counter.block), n0)
-        tally = np.zeros(counter.num_classes + 1, dtype=np.int64)
-        selecting = Selecting(Stream(plan.seed, name, "select"), n0, lead, tally)
-        return Candidate(i, x, M, Stream(plan.seed, name, phase), 0, radius, selecting)
-
-    def ended(
-        self, setup: Setup, candidate: Candidate, plan: CertifyPlan | PredictPlan
-    ) -> Certificate | Abstention | Prediction:
-        """The outcome for a candidate that ``begun`` made, when its rule or its cap has ended its votes."""
-        if isinstance(plan, PredictPlan):
-            if plan.stop:
-                return self._tested(setup, candidate, plan)
-            return self._test(setup, candidate.M, candidate.x, Votes.of(candidate.tally), plan)
-        if plan.stop is not None:
-            return self.concluded(setup, candidate, plan)
-        selection = None if candidate.chosen is None else torch.from_numpy(candidate.chosen.tally[:-1])
-        votes = Votes.of(candidate.tally)
-        with self.engine.beside(candidate.x.device):
-            return self._bound(setup, candidate.M, candidate.x, selection, votes, plan)
-
-    def unfinished(
-        self,
-        setup: Setup,
-        x: torch.Tensor,
-        candidate: Candidate | None,
-        plan: CertifyPlan | PredictPlan,
-        reason: str,
-    ) -> Abstention:
-        """The abstention for an input (1, *event) whose votes were cut off, with those there are; None: there are none.
-
-        They prove nothing, since no rule ended them, and nothing is claimed.
-        """
-        votes = torch.zeros(setup.counter.num_classes + 1, dtype=torch.int64)
-        selection, n0, n = None, 0, 0
-        if candidate is not None:
-            choosing = candidate.chosen or candidate.selecting
-            if choosing is not None:
-                selection, n0 = torch.from_numpy(choosing.tally[:-1]), choosing.drawn
-            if candidate.drawn:
-                votes, n = candidate.tally, candidate.drawn
-        norm, budget, bound = (
-            (plan.norm, plan.budget, plan.bound) if isinstance(plan, CertifyPlan) else (None, None, plan.test)
-        )
-        named = bound if plan.rule is None else self.rule(plan).bound
-        with self.engine.beside(x.device):
-            evidence = self.engine.evidence(setup, x, Votes.of(votes), selection, n0, n, plan, named)
-        return Abstention(norm, self.M.scope, evidence, reason, budget=budget)
-
-    def decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
-        """The map from p to what a stopping rule decides at x, and its inverse."""
-        with self.engine.beside(x.device):
-            return self.sizes.decided(M, x, plan)
 
 
 def largest_other(counts: torch.Tensor, c_A: int) -> int:

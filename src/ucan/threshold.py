@@ -19,7 +19,8 @@ from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan
 from ucan.region import Region
 from ucan.rounding import floor_digits
-from ucan.smoothed import NAMING, SmoothedClassifier, largest_other
+from ucan.seating import NAMING
+from ucan.smoothed import SmoothedClassifier, largest_other
 from ucan.votes import Votes
 
 

@@ -12,6 +12,7 @@ from ucan.audit import Attempt, Budget, attack, frozen_at, modes_of
 from ucan.audit.judge import derived_seed
 from ucan.certificate import Abstention, Certificate
 from ucan.data import Labelled
+from ucan.data.pictures import FORMAT_NAMES, open_untrusted
 from ucan.data.single import load_picture_or_array
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput, UcanError
@@ -28,10 +29,8 @@ from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
 from ucan.votes import Votes
 
-# Limits of an upload: a photograph of a telephone passes, a decompression bomb does not.
-MOST_BYTES, MOST_PIXELS = 10_000_000, 50_000_000
-# The formats that are decoded; others (PostScript among them) can make a decoder run programs.
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "PPM", "TIFF")
+# The most bytes of an upload.
+MOST_BYTES = 10_000_000
 # Default number of votes: enough for a radius, and quickly counted.
 VOTES = 10_000
 # The share of the region in which the attack has to fail where the guarantee covers it.
@@ -122,9 +121,7 @@ class Session:
         """
         if scale == self.scale:
             return self.g.holding(held)
-        g, law = self.g, replace(self.g.law, scale=float(scale))
-        backend, precision, named = g.engine.backend, g.engine.precision, g.engine.model_id
-        return SmoothedClassifier(g.f.model, law, g.M, g.f.num_classes, backend, precision, named, g.step).holding(held)
+        return self.g.again(law=replace(self.g.law, scale=float(scale))).holding(held)
 
     def class_name(self, number: int) -> str:
         """What the data set calls a class, or else its number."""
@@ -290,22 +287,10 @@ def _table(run: Run, source: str | None) -> tuple[Labelled, tuple[str, ...]]:
 
 def _check_picture(path: Path) -> tuple[int, int]:
     """Width and height, from the header alone; refuses a file that would be unsafe or useless to decode."""
-    from PIL import Image
-
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise InvalidInput(f"{path.name} has {size:,} bytes; at most {MOST_BYTES:,} are taken: scale it down.")
     if path.suffix.lower() == ".npy":
-        raise InvalidInput(f"{path.name} is an array: drop a picture (PNG, JPEG, WebP, BMP, PPM, TIFF).")
-    try:
-        with Image.open(path, formats=FORMATS) as picture:
-            width, height = picture.size
-            pixels = f"{width} × {height}"
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        width = height = MOST_PIXELS
-        pixels = "far too many"
-    except Exception as error:  # Pillow's plugins raise almost anything on damaged files
-        raise InvalidInput(f"{path.name} is no picture (PNG, JPEG, WebP, BMP, PPM, TIFF) that can be read.") from error
-    if width * height > MOST_PIXELS:
-        raise InvalidInput(f"{path.name} has {pixels} pixels; at most {MOST_PIXELS:,} are decoded: scale it down.")
-    return width, height
+        raise InvalidInput(f"{path.name} is an array: drop a picture ({FORMAT_NAMES}).")
+    with open_untrusted(path, path.name) as picture:
+        return picture.size

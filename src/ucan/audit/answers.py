@@ -76,7 +76,7 @@ def attack_answer(
     budget = budget or Budget()
     x = x.to(g.f.device or x.device)
     check_about(g, x, answer)
-    attacked = g if answer.scope == "pipeline" else g.again(g.M.at(x))
+    attacked = g if answer.scope == "pipeline" else g.again(generator=g.M.at(x))
     seed = derived_seed(budget.seed, idx, factor, answer.kind)
     search = _Search(attacked, x, answer, factor, budget, seed)
     z, deltas = search.points()

@@ -10,7 +10,7 @@ from scipy.special import bdtrc
 from ucan.bounds import at_most_p_value, check_alpha
 
 # The level of the second test of a break, and the α of certifying it again. It does not depend on the number of certificates
-# # attacked or of interruptions: up to 2.5 million tests raise a false alarm with probability at most 2 · 10⁻¹⁰ each, 0.0005
+# attacked or of interruptions: up to 2.5 million tests raise a false alarm with probability at most 2 · 10⁻¹⁰ each, 0.0005
 # together. The count of breaks has another 0.0005.
 SURE, COUNT = 1e-10, 0.0005
 

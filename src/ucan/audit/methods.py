@@ -9,7 +9,6 @@ import torch
 
 from ucan.audit.attacks import Aim, black_box_attack, gradient_attack
 from ucan.audit.judge import Budget
-from ucan.smoothed import SmoothedClassifier
 
 # Multiples of the noise found at an input, under which noise that is found anew at every input is attacked.
 SCALES = (0.1, 0.25, 0.5, 1.0)
@@ -39,10 +38,7 @@ def rescaled(aims: Sequence[Aim], budget: Budget) -> list[torch.Tensor]:
     found = []
     for aim in aims:
         g, held = aim.g, aim.g.M.at(aim.x)
-        near = [
-            SmoothedClassifier(g.f.model, replace(g.law, scale=part * g.law.scale), held, g.f.num_classes)
-            for part in SCALES
-        ]
+        near = [g.again(law=replace(g.law, scale=part * g.law.scale), generator=held) for part in SCALES]
         some = [replace(aim, g=each, enough=lambda _: False) for each in near]
         tried = [(each, gradient_attack([each], budget.steps, budget.draws, 1)[0]) for each in some]
         found.append(torch.cat([_worst(each, points) for each, points in tried]))

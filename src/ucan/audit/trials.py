@@ -271,10 +271,7 @@ def promises(certificate: Claim, mode: Mode) -> bool:
 
 def frozen_at(g: SmoothedClassifier, x: torch.Tensor) -> SmoothedClassifier:
     """The classifier that a frozen certificate is about: g with its noise computed at x and frozen."""
-    engine = g.engine
-    return SmoothedClassifier(
-        g.f.model, g.law, g.M.at(x), g.f.num_classes, precision=engine.precision, model_id=engine.model_id, step=g.step
-    )
+    return g.again(generator=g.M.at(x), backend="eager")  # for one input: nothing is compiled
 
 
 def _on(scale: Scale, device: torch.device) -> Scale:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from ucan.catalogue import READERS, call
+from ucan.data.arrays import InMemory
 from ucan.data.files import check_split, load_npy, load_npz
-from ucan.data.images import ImageFolder, InMemory, Labelled
+from ucan.data.images import ImageFolder
+from ucan.data.labelled import Labelled
 from ucan.data.objects import as_dataset, is_named, named_dataset
 from ucan.data.shards import Shards, load_shards, shards_in
 from ucan.errors import InvalidInput

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ucan.data.arrays import InMemory
 from ucan.data.files import check_split
-from ucan.data.images import InMemory
 from ucan.errors import MissingExtra
 
 # Every fourth is a test input.

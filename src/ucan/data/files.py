@@ -14,7 +14,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ucan.data.images import InMemory, open_picture
+from ucan.data.arrays import InMemory
+from ucan.data.pictures import open_picture
 from ucan.errors import InvalidInput, MissingExtra
 
 SPLITS = ("train", "test")

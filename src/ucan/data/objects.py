@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.data.images import UNKNOWN, InMemory, Labelled
+from ucan.data.arrays import InMemory
+from ucan.data.labelled import UNKNOWN, Labelled
 from ucan.errors import InvalidInput
 
 INPUTS = ("image", "img", "pixel_values", "input", "inputs", "x", "data", "audio")

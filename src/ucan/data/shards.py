@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ucan.data.images import BYTE, SUFFIXES, UNKNOWN, Labelled, as_pixels, decoded
+from ucan.data.labelled import BYTE, UNKNOWN, Labelled, as_pixels
+from ucan.data.pictures import SUFFIXES, decoded
 from ucan.errors import InvalidInput, MissingExtra
 
 IMAGE_COLUMNS = ("image", "img", "picture", "jpg", "png")

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ucan.data.images import SUFFIXES, as_pixels, open_picture, resize_and_crop
+from ucan.data.labelled import as_pixels
+from ucan.data.pictures import SUFFIXES, open_picture, resize_and_crop
 from ucan.errors import InvalidInput
 
 

@@ -12,7 +12,7 @@ import torch
 from ucan.budget import Budget
 from ucan.data.columns import Amount, Column, columns_of
 from ucan.data.frames import Frame, RawColumn, read_frame
-from ucan.data.images import UNKNOWN, Labelled, sort_key
+from ucan.data.labelled import UNKNOWN, Labelled, sort_key
 from ucan.errors import InvalidInput
 from ucan.estimators import label_name
 from ucan.held import Held

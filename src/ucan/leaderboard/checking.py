@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ucan.certificate import Certificate
 from ucan.data import Labelled
 from ucan.errors import UcanError
 from ucan.fingerprint import weights_hash
@@ -114,10 +115,11 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
     chosen, counted = drawn_inputs(job, run)
     try:
         records = {idx: run.outcome(idx) for idx in chosen}
+        certificates = {idx: found for idx, found in records.items() if isinstance(found, Certificate)}
     except UcanError as error:
         return [*checks[:-1], Check("records", "failed", str(error))]
     try:
-        sample = Sample.of_run(job, run, records, counted)
+        sample = Sample.of_run(job, run, certificates, counted)
     except UcanError as error:  # the model or the data are not here: the rest is checked all the same
         left = ("data", "weights", "seed", "replay", "audit")
         return [*checks, *(Check(name, "not checked", str(error)) for name in left)]
@@ -145,6 +147,8 @@ def _claimed(one: Entry, run: Run) -> Check:
         "alpha": (claim.alpha, run.alpha),
     }
     other = [f"{name}: {said!r} stated, {is_!r} found" for name, (said, is_) in found.items() if said != is_]
+    if run.budget is not None or run.in_units:
+        other.append("the run certifies a budget or a table's columns, and no radii in a norm")
     least = len(Together.of(config.model.spec or "").folders)
     if claim.networks is not None and claim.networks < least:
         other.append(f"networks: {claim.networks} stated, --model names {least}")

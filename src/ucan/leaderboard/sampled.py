@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +11,7 @@ import torch
 
 from ucan.audit import Attempt, summarise
 from ucan.audit.auditor import audit as attack
-from ucan.certificate import Abstention, Certificate
+from ucan.certificate import Certificate
 from ucan.data import Labelled
 from ucan.leaderboard.checks import Check, CheckJob
 from ucan.replay import Replay, replay
@@ -21,7 +20,8 @@ from ucan.runs.jobs import device_of
 from ucan.runs.progress import Progress
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
-from ucan.smoothed import EXACT, SmoothedClassifier
+from ucan.seating import EXACT
+from ucan.smoothed import SmoothedClassifier
 from ucan.verify import verify
 
 FACTORS = (0.9, 0.999)
@@ -37,37 +37,37 @@ def drawn_inputs(job: CheckJob, run: Run) -> tuple[list[int], int]:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The deployed classifier, its data, and the records that were drawn, ``of`` so many."""
+    """The deployed classifier, its data, and the certificates that were drawn, ``of`` so many.
+
+    That rows, records and labels say the same is checked for all inputs, not here (``checking.py``).
+    """
 
     g: SmoothedClassifier
     dataset: Labelled
     run: Run
-    records: dict[int, Certificate | Abstention]
+    certificates: dict[int, Certificate]
     of: int
     device: torch.device
 
     @classmethod
-    def of_run(cls, job: CheckJob, run: Run, records: dict[int, Certificate | Abstention], of: int) -> Sample:
-        """Rebuild what the records are checked against."""
+    def of_run(cls, job: CheckJob, run: Run, certificates: dict[int, Certificate], of: int) -> Sample:
+        """Rebuild what the certificates are checked against."""
         where = device_of(job.device)
         dataset = data_of(run.config.data, job.data, run.base)
-        outcome = next(iter(records.values()), None) or run.outcome(int(run.columns["idx"][0]))
+        outcome = next(iter(certificates.values()), None) or run.outcome(int(run.columns["idx"][0]))
         g = pipeline_of(run.config.model, outcome, where, job.model, job.weights, dataset, job.trust, run.base)
         own = run.config.sampling.precision  # a derived seed follows from it, too
-        g = SmoothedClassifier(
-            g.f.model, g.law, g.M, g.f.num_classes, precision=own, model_id=g.engine.model_id, step=g.step
-        )
-        return cls(g, dataset, run, records, of, where)
+        return cls(g.again(precision=own), dataset, run, certificates, of, where)
 
     @property
     def derives(self) -> bool:
         """Whether the run states that its seed is derived."""
         return self.run.config.sampling.seed_source == "derived"
 
-    def cases(self, most: int) -> Iterator[tuple[int, torch.Tensor, Certificate | Abstention]]:
-        """The sampled inputs with their records."""
-        for idx, outcome in list(self.records.items())[:most]:
-            yield idx, self.dataset[idx][0][None].to(self.device), outcome
+    def cases(self, most: int) -> Iterator[tuple[int, torch.Tensor, Certificate]]:
+        """The sampled inputs with their certificates."""
+        for idx, certificate in list(self.certificates.items())[:most]:
+            yield idx, self.dataset[idx][0][None].to(self.device), certificate
 
     def power(self, drawn: int) -> str:
         """How many of how many, and how large a share of wrong ones could still have been missed."""
@@ -100,12 +100,8 @@ def replay_sample(job: CheckJob, sample: Sample, progress: Progress) -> Check:
     data, drawn, bears = sample.dataset.fingerprint(), 0, 0
     undrawn: list[str] = []
     for idx, x, certificate in sample.cases(job.inputs):
-        if not isinstance(certificate, Certificate):
-            return Check("replay", "failed", f"input {idx} counts as certified, and its record abstains")
-        wrong = _row_differs(sample, idx, certificate)
-        if not wrong:
-            verdict = verify(certificate, sample.g, x, None, job.alpha / job.inputs)
-            wrong = "; ".join(f"{c.name}: {c.detail}" for c in verdict.checks if not c.passed)
+        verdict = verify(certificate, sample.g, x, None, job.alpha / job.inputs)
+        wrong = "; ".join(f"{c.name}: {c.detail}" for c in verdict.checks if not c.passed)
         if not wrong:
             again = replay(certificate, sample.g, x, data)
             wrong = "" if again.stands else _refuted(again)
@@ -133,19 +129,6 @@ def _refuted(again: Replay) -> str:
     return again.detail if again.outcome == "differs" else "its seed does not follow from model, noise and data"
 
 
-def _row_differs(sample: Sample, idx: int, certificate: Certificate) -> str:
-    """How a row differs from its certificate and its label; empty if it does not."""
-    rows, at = sample.run.columns, int(sample.run.columns["idx"].searchsorted(idx))
-    label = int(sample.dataset[idx][1])
-    if int(rows["label"][at]) != label:
-        return "the row's label is not that of the data"
-    if certificate.prediction != label:
-        return "the row counts as right, and its certificate's answer is not the label"
-    if certificate.prediction != int(rows["prediction"][at]) or not math.isclose(certificate.size, rows["radius"][at]):
-        return "the row states another answer or radius than its certificate"
-    return ""
-
-
 def attack_sample(job: CheckJob, run: Run, sample: Sample, progress: Progress) -> Check:
     """Attack sampled certificates inside their regions, where the guarantee covers it."""
     if run.scope not in ("pipeline", "frozen"):
@@ -155,7 +138,7 @@ def attack_sample(job: CheckJob, run: Run, sample: Sample, progress: Progress) -
     mode: Literal["live", "frozen"] = "live" if run.scope == "pipeline" else "frozen"
     attempts: list[Attempt] = []
     for idx, x, certificate in sample.cases(job.attacks):
-        if not isinstance(certificate, Certificate) or certificate.size <= 0:
+        if certificate.size <= 0:
             continue
         attempts += [made for made, _ in attack(sample.g, x, certificate, mode, FACTORS, job.budget, idx)]
         progress.finished("")

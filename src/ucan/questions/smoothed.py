@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import torch
 
@@ -31,6 +31,18 @@ from ucan.sizes import Sizes
 from ucan.votes import Classifier
 
 AnyPlan = TypeVar("AnyPlan", CertifyPlan, PredictPlan)
+
+
+class Parts(TypedDict, total=False):
+    """What a smoothed model is made of."""
+
+    f: Classifier
+    law: Law
+    generator: Generator | None
+    backend: str
+    precision: str | None
+    model_id: str | None
+    step: Any
 
 
 class Smoothed:
@@ -213,14 +225,20 @@ class Smoothed:
         """The inputs as a list, each (1, *event) on the model's device; raises an error before any work."""
         return self.readiness.inputs(x, norm)
 
-    def again(self, generator: Generator | None = None, step: Any = ...) -> Self:
-        """The same model under other noise, or with another step."""
-        made = object.__new__(type(self))
+    def again(self, **changed: Unpack[Parts]) -> Self:
+        """The same with these parts changed: g.again(law=…), g.again(step=None)."""
         engine = self.engine
-        used = self.step if step is ... else step
-        Smoothed.__init__(
-            made, self.f, self.law, generator or self.M, engine.backend, engine.precision, engine.model_id, used
-        )
+        own: Parts = {
+            "f": self.f,
+            "law": self.law,
+            "generator": self.M,
+            "backend": engine.backend,
+            "precision": engine.precision,
+            "model_id": engine.model_id,
+            "step": self.step,
+        }
+        made = object.__new__(type(self))
+        Smoothed.__init__(made, **(own | changed))
         made.on_votes(engine.on_votes)
         return made
 

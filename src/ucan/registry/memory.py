@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ucan.certificate import Abstention, Certificate, Prediction
@@ -21,34 +19,13 @@ from ucan.plan import CertifyPlan, check_options, given_seed
 from ucan.region import Region
 from ucan.registry.database import ABSTAINED, Database, Row
 from ucan.registry.identity import known_by, region_norm, told_by
-from ucan.registry.separation import (
-    MARGIN,
-    Vector,
-    allowed_radius,
-    check_kind,
-    may_contain,
-    outer_radius,
-    size_bounds,
-)
-from ucan.registry.sketch import LARGEST, Cells, Index
+from ucan.registry.regions import Entry, Regions, flat
+from ucan.registry.separation import MARGIN, Vector, check_kind, size_bounds
 from ucan.scales import Scalar, Scale, as_scale
 from ucan.scales.base import same_map
 from ucan.sidecar import batch_hash, input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.stop_option import parse_stop
-
-KEPT = 2**30  # bytes of Σ matrices cached in memory: a dozen full ones of 3,072 dimensions, in double precision
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """One enrolment: ``answer`` (None: an abstention) holds on the region around ``centre``, and at the centre."""
-
-    number: int
-    centre: torch.Tensor
-    scale: Scale
-    radius: float
-    answer: int | None
 
 
 class Registry:
@@ -68,19 +45,12 @@ class Registry:
 
     def __init__(self, path: str | Path, norm: float | None = None) -> None:
         self._store = Database(Path(path), norm)
-        self._norm: float | None = None
-        self._cells: Cells | None = None
-        self._index: Index | None = None
-        self._scales: OrderedDict[int, Scale] = OrderedDict()  # most recently used last
-        self._kept = 0
+        self._regions = Regions(self._store)
 
     @property
     def norm(self) -> float | None:
         """The norm of its regions; None if not set yet."""
-        if self._norm is None:
-            with self._store.storage():
-                self._norm = self._store.norm()
-        return self._norm
+        return self._regions.norm
 
     def certify(self, g: SmoothedClassifier, x: torch.Tensor, **options: Any) -> list[Certificate | Abstention]:
         """The registry's answer for each of a batch (batch, *event), in order; ``options`` are those of ``g.certify``.
@@ -143,7 +113,7 @@ class Registry:
         made = region_norm(g, x, plan.norm)
         if self.norm not in (None, made):
             raise UnsupportedNorm(
-                f"this registry holds {norm_name(self._metric)} regions; {type(g.law).__name__} noise against "
+                f"this registry holds {norm_name(self._regions.metric)} regions; {type(g.law).__name__} noise against "
                 f"{norm_name(plan.norm)} gives {norm_name(made)} regions. Use another file: Registry(path, norm=…)."
             )
         classifier = known_by(g, x, plan)
@@ -170,9 +140,8 @@ class Registry:
 
     def _check_stored_noise(self, g: SmoothedClassifier) -> None:
         """For a file that does not state its noise: refuse g if its noise at the last enrolled input differs."""
-        entry = next(
-            (self._entry(number) for number in range(len(self), 0, -1) if self._entry(number).radius > 0), None
-        )
+        newest_first = map(self._regions.entry, range(len(self), 0, -1))
+        entry = next((entry for entry in newest_first if entry.radius > 0), None)
         if entry is None:
             return
         x = entry.centre[None].to(g.f.device or entry.centre.device)
@@ -190,12 +159,7 @@ class Registry:
         If x is inside a stored region, that region's answer is returned and nothing is stored. When this returns, the answer
         is on disk. ``classifier`` is what ``check`` returned: it says more than the outcome's evidence alone.
         """
-        return self._enrol(x, outcome, {**(classifier or {}), **told_by(outcome.evidence)})
-
-    def _enrol(
-        self, x: torch.Tensor, outcome: Certificate | Abstention, classifier: dict[str, Any]
-    ) -> Certificate | Abstention:
-        point, about = _flat(x), outcome.evidence.input_hash
+        point, about = flat(x), outcome.evidence.input_hash
         if len(about) == 64 and about != input_hash(x):  # a hash, and that of another input
             raise InvalidInput("this outcome is about another input: give what certify returned for this input.")
         if outcome.norm is None or (isinstance(outcome, Certificate) and outcome.region.dim != len(point)):
@@ -204,36 +168,34 @@ class Registry:
             try:
                 with self._store.transaction():
                     self._store.settle_shape(x.shape[1:])
-                    self._store.settle_classifier(classifier)
+                    self._store.settle_classifier({**(classifier or {}), **told_by(outcome.evidence)})
                     if isinstance(outcome, Certificate):
                         self._store.settle_norm(outcome.region.norm)
-                    self._refresh()
-                    found = self._containing(point)
+                    self._regions.refresh()
+                    found = self._regions.containing(point)
                     if found is None:
                         self._check_room(outcome.evidence.family)
                         answer, scale = self._fitted(point, outcome)
                         self._keep(x, point, answer, scale)
             except BaseException:
-                self._scales.clear()  # one of them may not have been stored,
-                self._kept = 0
-                self._norm = None  # nor the norm set
+                self._regions.forget()
                 raise
             return self._given(found, x, outcome.norm) if found is not None else answer
 
     def lookup(self, x: torch.Tensor) -> Entry | None:
         """The first enrolment whose region contains this input (1, *event), or None."""
-        point = _flat(x)
+        point = flat(x)
         with self._store.storage():
             self._store.check_shape(x.shape[1:])
-            self._refresh()
-            return self._containing(point)
+            self._regions.refresh()
+            return self._regions.containing(point)
 
     def issuer(self, x: torch.Tensor, certificate: Certificate) -> Entry | None:
         """The enrolment that a certificate about x (1, *event) comes from; None if this registry did not issue it."""
         found = self.lookup(x)
         if found is None or found.answer != certificate.prediction or not _same(found.scale, certificate.region.scale):
             return None
-        used, _ = size_bounds(found.scale, self._metric, _flat(x) - _flat(found.centre[None]))
+        used, _ = size_bounds(found.scale, self._regions.metric, flat(x) - flat(found.centre[None]))
         kept = certificate.region.norm == self.norm and certificate.region.radius <= (found.radius - used) * (
             1 + MARGIN
         )
@@ -241,15 +203,11 @@ class Registry:
 
     def rivals(self, x: torch.Tensor, answer: int | None, count: int) -> list[Entry]:
         """Enrolments with another answer, ordered by the distance of their regions to this input (1, *event)."""
-        point = _flat(x)
+        point = flat(x)
         with self._store.storage():
             self._store.check_shape(x.shape[1:])
-            self._refresh()
-            if self._cells is None or self._index is None:
-                return []
-            own = ABSTAINED if answer is None else answer
-            ids, _, _ = self._index.near(self._cells.sketch(point), math.inf, own)
-            return [self._entry(int(number)) for number in ids[:count]]
+            self._regions.refresh()
+            return self._regions.rivals(point, answer, count)
 
     def copy(self, path: str | Path) -> Registry:
         """Copy the registry to another file."""
@@ -261,14 +219,14 @@ class Registry:
 
     def __len__(self) -> int:
         with self._store.storage():
-            self._refresh()
-        return 0 if self._index is None else self._index.count
+            self._regions.refresh()
+        return self._regions.count
 
     def __iter__(self) -> Iterator[Entry]:
         """All enrolments, in order."""
         for number in range(1, len(self) + 1):  # none is ever removed
             with self._store.storage():
-                entry = self._entry(number)
+                entry = self._regions.entry(number)
             yield entry
 
     def close(self) -> None:
@@ -281,71 +239,6 @@ class Registry:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- search ---
-
-    @property
-    def _metric(self) -> float:
-        """The norm to measure in. If there is none yet, only points are stored, and any norm will do."""
-        return 2 if self.norm is None else self.norm
-
-    def _refresh(self) -> None:
-        """Bring the filter up to date with what has been enrolled, here and by other processes."""
-        rows = self._store.sketches(0 if self._index is None else self._index.last)
-        if self._index is None and rows:
-            shape = self._store.shape()
-            assert shape is not None, "it is settled before the first enrolment"
-            self._cells = Cells(shape)
-            self._index = Index(self._cells.length)
-        if self._index is not None and rows:
-            self._index.extend(rows)
-
-    def _containing(self, point: Vector) -> Entry | None:
-        """The first enrolment that contains the point; if rounding makes it uncertain, it counts as contained."""
-        if self._cells is None or self._index is None:
-            return None
-        ids, _, reaches = self._index.near(self._cells.sketch(point), 0.0)
-        for i in np.argsort(ids):
-            row = self._store.read(int(ids[i]))
-            offset = point - _flat(row.tensors["centre"][None])
-            if not offset.any():
-                return self._entry(int(ids[i]), row)
-            if np.linalg.norm(offset) > reaches[i] * (1 + MARGIN):  # outside the ball around it: no need for Σ
-                continue
-            if may_contain(self._scale(row.scale), self._metric, row.radius, offset):
-                return self._entry(int(ids[i]), row)
-        return None
-
-    def _room(self, point: Vector, scale: Scale, number: int, radius: float, answer: int) -> float:
-        """The radius up to which the region at this point meets no stored region of another answer."""
-        if self._cells is None or self._index is None:
-            return radius
-        stretch = outer_radius(scale, self._metric, 1.0, len(point))
-        ids, gaps, reaches = self._index.near(self._cells.sketch(point), radius * stretch, answer)
-        for other, gap, reach in zip(ids, gaps, reaches, strict=True):
-            if gap > radius * stretch:  # nor can any after it
-                break
-            row = self._store.read(int(other))
-            offset = _flat(row.tensors["centre"][None]) - point
-            if np.linalg.norm(offset) * (1 - MARGIN) - reach > radius * stretch:  # the balls around both are apart
-                continue
-            theirs = scale if row.scale == number else self._scale(row.scale)
-            radius = min(radius, allowed_radius(self._metric, offset, scale, theirs, row.radius))
-        return radius
-
-    def _entry(self, number: int, row: Row | None = None) -> Entry:
-        row = row or self._store.read(number)
-        answer = None if row.answer == ABSTAINED else row.answer
-        return Entry(number, row.tensors["centre"], self._scale(row.scale), row.radius, answer)
-
-    def _scale(self, number: int) -> Scale:
-        if number not in self._scales:
-            self._scales[number] = self._store.read_scale(number)
-            self._kept += _bytes(self._scales[number])
-            while len(self._scales) > 1 and self._kept > KEPT:
-                self._kept -= _bytes(self._scales.popitem(last=False)[1])
-        self._scales.move_to_end(number)
-        return self._scales[number]
-
     # --- answers ---
 
     def _fitted(self, point: Vector, outcome: Certificate | Abstention) -> tuple[Certificate | Abstention, int]:
@@ -357,7 +250,7 @@ class Registry:
             raise InvalidInput("a registry stores only regions of finite radius.")
         check_kind(region.scale, region.norm)
         number = self._store.scale_id(region.scale)
-        radius = self._room(point, self._scale(number), number, region.radius, outcome.prediction)
+        radius = self._regions.room(point, number, region.radius, outcome.prediction)
         if radius == 0 < region.radius:
             reason = "the input touches the region of an enrolled input with another answer"
             return Abstention(outcome.norm, "registry", outcome.evidence, reason, outcome.p_lower), number
@@ -375,23 +268,18 @@ class Registry:
         else:
             label, radius = ABSTAINED, 0.0
             record["reason"] = answer.reason
-        row = Row(label, radius, number, tensors, record)
-        sketch = Cells(x.shape[1:]).sketch(point) if self._cells is None else self._cells.sketch(point)
-        reach = outer_radius(self._scale(number), self._metric, radius, len(point)) if radius else 0.0
-        self._store.add(row, reach, sketch.astype("<f4").tobytes())
+        self._regions.add(Row(label, radius, number, tensors, record), point, x.shape[1:])
 
     def _given(self, entry: Entry, x: torch.Tensor, norm: float) -> Certificate | Abstention:
         """The answer of an enrolment for an input that it contains."""
-        row = self._store.read(entry.number)
+        row, metric = self._store.read(entry.number), self._regions.metric
         evidence, record = Evidence.from_dict(row.record["evidence"]), row.record
         if entry.answer is None:
             return Abstention(norm, "registry", evidence, record["reason"], record["p_lower"])
-        _, used = size_bounds(entry.scale, self._metric, _flat(x) - _flat(entry.centre[None]))
-        region = Region.sharing(entry.scale, entry.radius, self._metric, x.shape[1:])
+        _, used = size_bounds(entry.scale, metric, flat(x) - flat(entry.centre[None]))
+        region = Region.sharing(entry.scale, entry.radius, metric, x.shape[1:])
         # ALM is said in the norm that is asked for now; at any p the law's radii stand in the same proportion.
-        asked, own = (
-            (evidence.law.radius(0.75, q, x.numel()) for q in (norm, self._metric)) if norm != self._metric else (1, 1)
-        )
+        asked, own = (evidence.law.radius(0.75, q, x.numel()) for q in (norm, metric)) if norm != metric else (1, 1)
         stored = Certificate(
             norm,
             "registry",
@@ -427,17 +315,3 @@ def _resized(certificate: Certificate, radius: float) -> Certificate:
 def _same(a: Scale, b: Scale) -> bool:
     """Whether two Σ are equal, whatever their precision."""
     return a.same_as(b.to("cpu"), lambda mine, theirs: torch.equal(mine.double(), theirs.double()))
-
-
-def _bytes(scale: Scale) -> int:
-    return sum(tensor.nbytes for tensor in scale.tensors().values())
-
-
-def _flat(x: torch.Tensor) -> Vector:
-    """An input (1, *event) as a float64 vector."""
-    if x.ndim < 2 or len(x) != 1:
-        raise InvalidInput(f"give one input at a time, of shape (1, *event), got {tuple(x.shape)}.")
-    point = np.asarray(x.detach().double().cpu().flatten().numpy())
-    if not (np.abs(point) <= LARGEST).all():
-        raise InvalidInput(f"x holds a value that is not finite, or above {LARGEST:g}.")
-    return point

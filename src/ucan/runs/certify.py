@@ -32,7 +32,6 @@ from ucan.results.metrics import NO_LABEL, labelled
 from ucan.results.store import Store
 from ucan.rounding import floor_percent, floor_share
 from ucan.routed import Deployed, single
-from ucan.runs.config import Sampling
 from ucan.runs.mishaps import answered
 from ucan.runs.prepare import CertifyJob as CertifyJob
 from ucan.runs.prepare import Prepared, compared, config_of, grows, prepared
@@ -240,8 +239,7 @@ def _outcomes(
 
 def _unfinished(work: Prepared, store: Store, done: set[int]) -> dict[int, Evidence]:
     """The votes of results made with a smaller n; empty unless the bound allows more votes."""
-    sampling = Sampling.of(work.plan, "", None, None)
-    if not done or not sampling.can_grow or work.scope == "registry":
+    if not done or not work.plan.can_grow or work.scope == "registry":
         return {}
     columns = store.columns(("idx", "n"))
     fewer = set(columns["idx"][columns["n"] < work.plan.n].tolist()) & set(work.selection.indices)

@@ -17,7 +17,7 @@ from ucan.errors import InvalidInput
 from ucan.evidence import law_to_json
 from ucan.laws import Law
 from ucan.places import base_of, same_place
-from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, is_secret
+from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, holds_at_every_n, is_secret
 from ucan.runs.fields import Leaf, Option, entry, from_table, leaves, to_table
 from ucan.stop_option import package_of, parse_stop
 from ucan.stopping import Stop
@@ -130,28 +130,26 @@ class Sampling:
     def of(cls, plan: CertifyPlan, arithmetic: str, backend: str | None, precision: str | None) -> Sampling:
         """The record of a plan."""
         seed, source = kept_seed(plan)
-        family = plan.family if plan.family > 1 else None
         return cls(
-            plan.n0,
-            plan.n,
-            plan.alpha,
-            plan.bound,
-            plan.rule,
-            package_of(plan.stop),
-            seed,
-            source,
-            family,
-            plan.batch_size,
-            precision,
-            arithmetic,
-            backend,
+            n0=plan.n0,
+            n=plan.n,
+            alpha=plan.alpha,
+            bound=plan.bound,
+            stop=plan.rule,
+            stop_package=package_of(plan.stop),
+            seed=seed,
+            seed_source=source,
+            family=plan.family if plan.family > 1 else None,
+            batch_size=plan.batch_size,
+            precision=precision,
+            arithmetic=arithmetic,
+            backend=backend,
         )
 
     @property
     def can_grow(self) -> bool:
         """Whether a run can be continued with a larger n: its bound holds at every number of votes."""
-        rule = self.rule
-        return self.bound == "anytime" or (rule is not None and rule.bound == "anytime")
+        return holds_at_every_n(self.bound, self.rule)
 
     @property
     def rule(self) -> Stop | None:

@@ -72,19 +72,19 @@ class Run:
             columns["radius"] = _in_units(columns["alm"], config.noise.sigma)
         behind = _certificates(store.columns(("abstained", "radius"))) - _certificates(columns) if left_out else 0
         return cls(
-            store.name,
-            folder,
-            store.scope if store.scope in SCOPES else "unknown",
-            store.norm,
-            config.claim.alm_cap,
-            config,
-            columns,
-            attempts_on(store, config),
-            left_out,
-            behind,
-            store.budget,
-            in_units,
-            store,
+            label=store.name,
+            folder=folder,
+            scope=store.scope if store.scope in SCOPES else "unknown",
+            norm=store.norm,
+            cap=config.claim.alm_cap,
+            config=config,
+            columns=columns,
+            attempts=attempts_on(store, config),
+            left_out=left_out,
+            certificates_left_out=behind,
+            budget=store.budget,
+            in_units=in_units,
+            store=store,
         )
 
     def outcome(self, idx: int) -> Certificate | Abstention:

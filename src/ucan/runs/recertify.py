@@ -197,15 +197,8 @@ def _successor(
     if job.model is None and job.precision is None and job.backend is None:
         raise InvalidInput("say what replaces the run's classifier: --model, --precision or --backend.")
     g = pipeline_of(run.config.model, first, where, job.model, job.weights, dataset, job.trust, run.base)
-    return SmoothedClassifier(
-        g.f.model,
-        g.law,
-        g.M,
-        g.f.num_classes,
-        precision=job.precision or g.precision,
-        model_id=None if job.model is not None else g.engine.model_id,  # the old one's name is not the new one's
-        step=g.step,
-    )
+    named = None if job.model is not None else g.engine.model_id  # the old one's name is not the new one's
+    return g.again(precision=job.precision or g.precision, model_id=named)
 
 
 def _settled(job: RecertifyJob, run: Run, new: SmoothedClassifier, dataset: Labelled, n: int, known: str | None) -> str:

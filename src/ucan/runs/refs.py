@@ -19,33 +19,36 @@ def model_ref(
     asked: Pipeline, g: Deployed | Smoothed, given: bool = False, class_names: Sequence[str] | None = None
 ) -> ModelRef:
     """The config's record of the model; with ``given``, also how its number of classes and its name were given."""
-    weights = None if asked.weights is None else str(asked.weights)
-    spelled = (asked.classes, asked.model_id) if given else (None, None)
-    weights_of = weights_hash(g.f.model) if isinstance(g, Smoothed) else None
-    hashes = (weights_of, g.identity())
-    named = tuple(asked.class_names or ()) if given else ()
     return ModelRef(
-        asked.spec, weights, *spelled, *hashes, tuple(class_names or ()), named, asked.trust or None, asked.normalise
+        spec=asked.spec,
+        weights=None if asked.weights is None else str(asked.weights),
+        classes=asked.classes if given else None,
+        model_id=asked.model_id if given else None,
+        weights_hash=weights_hash(g.f.model) if isinstance(g, Smoothed) else None,
+        identity=g.identity(),
+        class_names=tuple(class_names or ()),
+        named=tuple(asked.class_names or ()) if given else (),
+        trust=asked.trust or None,
+        normalise=asked.normalise,
     )
 
 
 def data_ref(asked: Inputs, dataset: Labelled) -> DataRef:
     """The config's record of the data."""
-    train = str(asked.train) if isinstance(asked.train, str | Path) else None
     return DataRef(
-        asked.source,
-        asked.split,
-        asked.size,
-        asked.channels,
-        asked.skip,
-        dataset.fingerprint(),
-        asked.target,
-        asked.id,
-        train,
-        tuple(asked.hold),
-        tuple(asked.vary),
-        tuple(column.name for column in dataset.columns) if isinstance(dataset, Table) else (),
-        asked.unit,
+        source=asked.source,
+        split=asked.split,
+        size=asked.size,
+        channels=asked.channels,
+        skip=asked.skip,
+        fingerprint=dataset.fingerprint(),
+        target=asked.target,
+        id=asked.id,
+        train=str(asked.train) if isinstance(asked.train, str | Path) else None,
+        hold=tuple(asked.hold),
+        vary=tuple(asked.vary),
+        columns=tuple(column.name for column in dataset.columns) if isinstance(dataset, Table) else (),
+        unit=asked.unit,
     )
 
 

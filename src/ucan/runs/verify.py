@@ -15,7 +15,7 @@ from ucan import verify as verification
 from ucan.arithmetic import REAL, step_of
 from ucan.certificate import Certificate, load_json
 from ucan.data.frames import is_table
-from ucan.data.images import BYTE
+from ucan.data.labelled import BYTE
 from ucan.data.single import is_single, load_picture_or_array
 from ucan.errors import InvalidInput
 from ucan.models.adapt import adapt

@@ -6,7 +6,6 @@ import base64
 import binascii
 import io
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.data.images import as_pixels, resize_and_crop
+from ucan.data.labelled import as_pixels
+from ucan.data.pictures import converted, open_untrusted, resize_and_crop
 from ucan.errors import InvalidInput
 
-# The most pixels of a picture that is decoded. The formats: others, PostScript among them, can make a decoder run programs.
-MOST_PIXELS = 50_000_000
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "PPM", "TIFF")
 NUMBERS = ("float16", "float32", "float64", "uint8")
 # The longest header of an .npy array: its type and its shape.
 HEADER = 1000
@@ -74,35 +71,16 @@ class Form:
 
     def from_picture(self, data: bytes) -> torch.Tensor:
         """A picture file; of exactly the size of the inputs, unless the run resizes its pictures."""
-        from PIL import Image
-
         if len(self.shape) != 3 or self.shape[0] not in (1, 3):
             raise InvalidInput(f"inputs of shape {self.shape} are no pictures with 1 or 3 channels: send an array.")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-                with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
-                    self._check_picture(picture)
-                    shown = (picture.convert("RGBA") if "transparency" in picture.info else picture).convert(
-                        "RGB" if self.shape[0] == 3 else "L"
-                    )
-        except InvalidInput:
-            raise
-        except Exception as error:  # Pillow's plugins raise almost anything on damaged files
-            raise InvalidInput(f"this is no picture that can be read ({', '.join(FORMATS)}).") from error
+        with open_untrusted(io.BytesIO(data), "the input") as picture:
+            width, height = picture.size
+            _, high, wide = self.shape
+            if self.size is None and (width, height) != (wide, high):
+                raise InvalidInput(f"the picture has {width} × {height} pixels; inputs have {wide} × {high}: scale it.")
+            shown = converted(picture, "RGB" if self.shape[0] == 3 else "L")
         pixels = np.array(shown if self.size is None else resize_and_crop(shown, self.size), dtype=np.uint8)
         return self._checked(pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1))
-
-    def _check_picture(self, picture: Any) -> None:
-        """From the header alone."""
-        width, height = picture.size
-        if width * height > MOST_PIXELS:
-            raise InvalidInput(f"the picture has {width} × {height} pixels; at most {MOST_PIXELS:,} are decoded.")
-        if picture.mode[0] in "IF":
-            raise InvalidInput("the picture has more than 8 bits per channel: save it with 8 bits.")
-        _, high, wide = self.shape
-        if self.size is None and (width, height) != (wide, high):
-            raise InvalidInput(f"the picture has {width} × {height} pixels; inputs have {wide} × {high}: scale it.")
 
     def _check_shape(self, shape: Sequence[int]) -> None:
         if tuple(shape) not in (self.shape, (1, *self.shape)):

@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 
+from ucan.data.pictures import FORMAT_NAMES
 from ucan.version import __version__
 
 NUMBER: dict[str, Any] = {"type": "number"}
@@ -25,7 +26,7 @@ INPUT: dict[str, Any] = {
             "type": "object",
             "properties": {"image": {"type": "string", "contentEncoding": "base64"}},
             "required": ["image"],
-            "description": "a base64 picture: PNG, JPEG, WebP, BMP, PPM, TIFF; 8 bits per channel",
+            "description": f"a base64 picture: {FORMAT_NAMES}; 8 bits per channel",
         },
     ],
 }

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from ucan.data import InMemory, Labelled
-from ucan.data.images import as_pixels
+from ucan.data.labelled import as_pixels
 from ucan.errors import InvalidInput
 from ucan.training.share import Share
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from ucan.data import Labelled, as_dataset, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError
+from ucan.generators import Generator
 from ucan.places import started_in
 from ucan.storage import Journal
 from ucan.training.average import Average
@@ -35,6 +36,7 @@ from ucan.training.checkpoint import (
 )
 from ucan.training.classifier import count_outputs, load_start
 from ucan.training.joint import Exact, Joint
+from ucan.training.optimisers import build_optimisers, load_optimiser, schedule
 from ucan.training.recipes import Task
 from ucan.training.settings import TrainSettings
 from ucan.training.share import LEAVING, launched, share_statistics
@@ -89,59 +91,61 @@ class Trainer:
         _begin_with(settings, classifier, finetune)
         self.fabric = _fabric(accelerator, settings.precision)
         self.fabric.launch()
-        if self.fabric.world_size > 1:
+        device, self.rank, world = self.fabric.device, self.fabric.global_rank, self.fabric.world_size
+        if world > 1:
             LEAVING.expect(self)
-        if not isinstance(dataset, Labelled):
-            dataset = as_dataset(dataset)
-        if len(dataset) < 1:
-            raise InvalidInput("the training set is empty.")
-        classes = count_outputs(settings, classifier, dataset)
-        self.config = {
-            "kind": "train",
-            "ucan": __version__,
-            "shape": list(dataset.event_shape),
-            "num_classes": classes,
-            "data_hash": dataset.fingerprint() if self.fabric.global_rank == 0 else None,
-            "finetune": None if finetune is None else str(finetune),
-            "started_in": started_in(self.folder),
-            "training": settings.to_dict(),
-        }
+        dataset = _as_training_set(dataset)
+        classes, shape = count_outputs(settings, classifier, dataset), dataset.event_shape
+        self.config = self._config(dataset, classes, finetune)
         apart: Labelled | None = None
         if settings.held_out:
             dataset, apart = held_out(dataset, settings.held_out, settings.seed)
-        self.rank, world = self.fabric.global_rank, self.fabric.world_size
-        self.batches = Batches(dataset, settings.batch, settings.seed, self.fabric.device, self.rank, world)
+        self.batches = Batches(dataset, settings.batch, settings.seed, device, self.rank, world)
         self.share = self.batches.share
-        shape = dataset.event_shape
         torch.manual_seed(epoch_seed(settings.seed, 0, "initial weights"))
-        images = _pixels(dataset).to(self.fabric.device) if settings.wants_images() else None
-        generator = settings.build_generator(shape, images)
-        budget = settings.build_budget(shape, images)
+        generator, limits = _noise(settings, dataset, device)
         self.law = settings.build_law(math.prod(shape))
         generator.check_claim(self.law)  # before any training: nothing could be certified afterwards
         self.recipe = settings.build_recipe()
-        term, weight = settings.variance_term, settings.variance_weight
-        if world > 1:
-            classifier = share_statistics(classifier, self.fabric.device)
-        limits = None if budget is None else budget.limits
-        joint = Joint(classifier, generator, self.law, self.recipe, term, weight, limits, self.share)
-        self.joint = joint.to(self.fabric.device)
-        if self.fabric.device.type == "cuda":
-            classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if settings.compile:
-            recorded = self.fabric.device.type == "cuda" and world == 1
-            self.joint.use_for_answers(Twins.compiled(classifier, lambda f: _compiled(f, recorded), apart=world == 1))
-        self.wrapped, *self.optimisers = self.fabric.setup(self.joint, *_optimisers(settings, self.joint))
+        self.joint = self._joint(classifier, generator, limits)
+        self.wrapped, *self.optimisers = self.fabric.setup(self.joint, *build_optimisers(settings, self.joint))
         self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
         self.average = None if self.ema is None else Average(self.ema, self.joint)
-        self.recipe.prepare(Task(len(dataset), shape, classes, self.law, generator, self.fabric.device))
-        self.rng = torch.Generator(self.fabric.device)
+        self.recipe.prepare(Task(len(dataset), shape, classes, self.law, generator, device))
+        self.rng = torch.Generator(device)
         self.epoch = self.step = 0
         self.totals: dict[str, torch.Tensor] = {}
         self.board = Board(self.folder / "tensorboard")
         self.watch = None if apart is None else Watch(apart, classes, self.law, generator, settings.certify_every)
         self._stop = False
         self._written, self._writing = -math.inf, 0.0  # when the last checkpoint was written, and how long it took
+
+    def _config(self, dataset: Labelled, classes: int, finetune: str | Path | None) -> dict[str, Any]:
+        """What the folder stores of this run; only the first process reads the data for their hash."""
+        return {
+            "kind": "train",
+            "ucan": __version__,
+            "shape": list(dataset.event_shape),
+            "num_classes": classes,
+            "data_hash": dataset.fingerprint() if self.rank == 0 else None,
+            "finetune": None if finetune is None else str(finetune),
+            "started_in": started_in(self.folder),
+            "training": self.settings.to_dict(),
+        }
+
+    def _joint(self, classifier: nn.Module, generator: Generator, limits: torch.Tensor | None) -> Joint:
+        """Classifier and noise as one module on this process's device; the classifier is compiled if the settings say so."""
+        settings, device, world = self.settings, self.fabric.device, self.fabric.world_size
+        if world > 1:
+            classifier = share_statistics(classifier, device)
+        term, weight = settings.variance_term, settings.variance_weight
+        joint = Joint(classifier, generator, self.law, self.recipe, term, weight, limits, self.share).to(device)
+        if device.type == "cuda":
+            classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if settings.compile:
+            recorded = device.type == "cuda" and world == 1
+            joint.use_for_answers(Twins.compiled(classifier, lambda f: _compiled(f, recorded), apart=world == 1))
+        return joint
 
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to the end; the weights are then in the folder."""
@@ -321,7 +325,7 @@ class Trainer:
         try:
             self.joint.load_state_dict(state["joint"])
             for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
-                _go_on(optimiser, saved)
+                load_optimiser(optimiser, saved)
             self.recipe.load_state(state.get("recipe", {}))  # older checkpoints do not have it
         except (RuntimeError, ValueError, KeyError) as error:
             raise TrainingError(
@@ -370,44 +374,6 @@ class Trainer:
                 signal.signal(number, handler)
 
 
-def schedule(name: str, done: float, drops: int = 0) -> float:
-    """The share of the peak learning rate after the given share of all steps; with "steps", after so many drops."""
-    if name == "constant":
-        return 1.0
-    if name == "steps":
-        return 0.1**drops
-    if name == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * done))
-    warm = 0.2  # one-cycle: a straight line up, then a cosine down
-    return max(0.04, done / warm) if done < warm else 0.5 * (1 + math.cos(math.pi * (done - warm) / (1 - warm)))
-
-
-def _optimisers(settings: TrainSettings, joint: Joint) -> list[torch.optim.Optimizer]:
-    """One for the classifier, as the settings say; Adam for the generator, if it has anything to learn."""
-    weights = [p for p in joint.classifier.parameters() if p.requires_grad]
-    groups = [{"params": weights, "lr": settings.lr, "peak": settings.lr}]
-    if settings.optimiser == "adam":
-        optimisers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, weight_decay=settings.weight_decay)]
-    else:
-        one_kernel = all(p.is_cuda for p in weights)
-        decay, ahead = settings.weight_decay, settings.optimiser == "sgd"
-        optimisers = [torch.optim.SGD(groups, momentum=0.9, nesterov=ahead, weight_decay=decay, fused=one_kernel)]
-    learned = [p for p in joint.generator.parameters() if p.requires_grad]
-    if learned:
-        # No weight decay: it would pull the scales towards the middle of their range.
-        lr = settings.lr if settings.generator_lr is None else settings.generator_lr
-        optimisers.append(torch.optim.Adam([{"params": learned, "lr": lr, "peak": lr}]))
-    return optimisers
-
-
-def _go_on(optimiser: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Load an optimiser's state; whether it is one kernel goes by the device here, not by that of the checkpoint."""
-    own = [group.get("fused") for group in optimiser.param_groups]
-    optimiser.load_state_dict(saved)
-    for group, fused in zip(optimiser.param_groups, own, strict=True):
-        group["fused"] = fused
-
-
 def _compiled(classifier: Any, recorded: bool) -> Any:
     """The compiled classifier; ``recorded`` replays its kernels as graphs, since launching them takes longer than they run."""
     return torch.compile(classifier, mode="reduce-overhead") if recorded else torch.compile(classifier)
@@ -419,8 +385,19 @@ def _all_finite(values: Iterable[torch.Tensor]) -> bool:
     return bool(torch.stack(finite).all()) if finite else True
 
 
-def _pixels(dataset: Labelled) -> torch.Tensor:
-    return dataset.batch(torch.arange(len(dataset)))[0]
+def _as_training_set(dataset: Any) -> Labelled:
+    found = dataset if isinstance(dataset, Labelled) else as_dataset(dataset)
+    if len(found) < 1:
+        raise InvalidInput("the training set is empty.")
+    return found
+
+
+def _noise(settings: TrainSettings, dataset: Labelled, device: torch.device) -> tuple[Generator, torch.Tensor | None]:
+    """The generator, and the limits of the budget that the noise is trained for; either may be made from all inputs."""
+    images = dataset.batch(torch.arange(len(dataset)))[0].to(device) if settings.wants_images() else None
+    generator = settings.build_generator(dataset.event_shape, images)
+    budget = settings.build_budget(dataset.event_shape, images)
+    return generator, None if budget is None else budget.limits
 
 
 def _begin_with(settings: TrainSettings, classifier: nn.Module, finetune: str | Path | None) -> None:

@@ -7,7 +7,8 @@ import torch
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
 from ucan.registry import Registry
-from ucan.smoothed import EXACT, SmoothedClassifier
+from ucan.seating import EXACT
+from ucan.smoothed import SmoothedClassifier
 from ucan.verify.follows import follow_checks, votes_behind
 from ucan.verify.fresh import LEAST, claimed_precision, counted_checks, fresh_checks, fresh_seed
 from ucan.verify.same import same_checks

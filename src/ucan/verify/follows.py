@@ -15,8 +15,9 @@ from ucan.named_bounds import BY_NAME
 from ucan.plan import CertifyPlan
 from ucan.region import Region
 from ucan.rounding import ceil_digits, floor_digits, floor_significant
+from ucan.seating import EXACT
 from ucan.sizes import alm_of
-from ucan.smoothed import EXACT, SmoothedClassifier
+from ucan.smoothed import SmoothedClassifier
 from ucan.stop_option import parse_stop
 from ucan.verify.verdict import FOLLOWS, IS, SLACK, Check
 from ucan.votes import Stream
