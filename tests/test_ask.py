@@ -104,6 +104,22 @@ def test_a_run_takes_no_file_and_no_folder_of_something_else(tmp_path):
     assert [path.name for path in (tmp_path / "notes").iterdir()] == ["mine.txt"]
 
 
+def test_a_reader_does_not_write_and_needs_no_lock_on_an_archive(begun, tmp_path, monkeypatch):
+    folder, _ = begun("labels")
+    with (
+        AnswerStore.open(folder) as store,
+        pytest.raises(InvalidInput, match=r"opened read-only: use AnswerStore\.create"),
+    ):
+        store.add(9, store.answer(0), 1.0)
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    for name in ("config.toml", "answers.sqlite"):
+        shutil.copy(folder / name, archive)
+    monkeypatch.setattr("ucan.results.database.os.access", lambda *_: False)  # as on read-only storage
+    assert records(archive) == records(folder)
+    assert {path.name for path in archive.iterdir()} == {"config.toml", "answers.sqlite"}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -177,7 +177,9 @@ def test_a_report_opens_each_database_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(OLD)
     opened = []
     connect = database.connect_reader
-    monkeypatch.setattr("ucan.results.store.connect_reader", lambda path: opened.append(path) or connect(path))
+    monkeypatch.setattr(
+        "ucan.results.store.connect_reader", lambda path, *kind: opened.append(path) or connect(path, *kind)
+    )
     runs = read_runs([OLD / "isotropic-run", OLD / "basis-wise-run"])
     build_page(runs, galleries_of(runs))
     assert len(opened) == 2

@@ -26,6 +26,7 @@ from ucan.evidence import Evidence
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.results.confusion import other_order
+from ucan.results.database import OUTCOMES
 from ucan.results.folder import remove_empty
 from ucan.results.formats import class_name, write
 from ucan.results.metrics import NO_LABEL, labelled
@@ -130,7 +131,7 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
         return _certify(work, job, progress)
     except Exception:
         if work.known is None:
-            remove_empty(work.folder)
+            remove_empty(work.folder, OUTCOMES)
         raise
 
 
