@@ -23,8 +23,9 @@ from ucan.report.answer_charts import boxes, confidence_chart, interval_chart, l
 from ucan.report.markup import render
 from ucan.report.page import COLOURS, GENERATOR
 from ucan.results.answers import AnswerStore
-from ucan.runs.ask import begun, mean_samples
+from ucan.runs.ask import begun
 from ucan.runs.ask_audit import targets_of
+from ucan.runs.ask_summary import mean_samples
 from ucan.runs.audited import tries_on
 from ucan.runs.config import AskConfig
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ucan.config import CONFIG, differences, frozen, read_config, settle
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, StoreError
 from ucan.results.database import OUTCOMES, Kind, connect_writer, count_results
 from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import storage
@@ -71,13 +71,23 @@ def _is_begun(folder: Path, wanted: dict[str, Any], kind: Kind) -> bool:
 
 
 def remove_empty(folder: Path, kind: Kind) -> None:
-    """Remove a run that has no result, so that its folder does not block another attempt; other files are left alone."""
-    names = {CONFIG, kind.file, f"{kind.file}-wal", f"{kind.file}-shm", LOCK}
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} - names or _results(folder, kind):
+    """Remove a run that has no result, so that its folder does not block another attempt.
+
+    Other files are left alone, and so is a run that another process has just begun in the same folder.
+    """
+    names = {CONFIG, kind.file, f"{kind.file}-wal", f"{kind.file}-shm"}
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - {*names, LOCK}:
         return
-    with suppress(OSError):
-        for name in names:
-            (folder / name).unlink(missing_ok=True)
+    with suppress(OSError, sqlite3.Error, StoreError):
+        lock = WriterLock(folder / LOCK)
+        try:
+            if _results(folder, kind):
+                return
+            for name in names:
+                (folder / name).unlink(missing_ok=True)
+        finally:
+            lock.release()
+        (folder / LOCK).unlink(missing_ok=True)
         folder.rmdir()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.allocator import keep_memory
 from ucan.arithmetic import arithmetic_of
 from ucan.budget import Budget
-from ucan.certificate import SCOPES, Abstention, Certificate, save_json
-from ucan.cluster import spread
+from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.continuing import can_go_on, certify_more
 from ucan.data.tables import Table, by_held
 from ucan.errors import InvalidInput
@@ -33,8 +31,10 @@ from ucan.results.metrics import NO_LABEL, labelled
 from ucan.results.store import Store
 from ucan.rounding import floor_percent
 from ucan.routed import Deployed, single
+from ucan.runs.certificates import CERTIFICATES, write_certificate, write_missing
 from ucan.runs.config import Sampling
 from ucan.runs.mishaps import answered
+from ucan.runs.placing import placed
 from ucan.runs.prepare import CertifyJob as CertifyJob
 from ucan.runs.prepare import Prepared, compared, config_of, grows, prepared
 from ucan.runs.progress import SILENT, Progress
@@ -43,7 +43,6 @@ from ucan.tabular import RowAnswer
 
 # Number of a table's rows that a summary describes.
 SHOWN = 3
-CERTIFICATES = "certificates"  # the folder of certificates as files, inside the run's
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
     todo = [index for index in work.selection.indices if index not in done]
     more = _unfinished(work, store, done)
     if work.job.certificates:
-        write_certificates(store, sorted(done))
+        write_missing(store.folder, sorted(done), store.outcome)
     tally = _Tally.of(store)
     with progress.working(len(todo) + len(more), len(done) - len(more), plan.n0 + plan.n):
         if not todo and not more:
@@ -203,7 +202,7 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
                 store.add(index, label, outcome, now - last, again=index in done, name=named)
                 last = now
                 if work.job.certificates:
-                    save_json(outcome, _certificate_path(store, index))
+                    write_certificate(store.folder, index, outcome)
                 tally.add(label, outcome)
                 # Under a stopping rule the easy inputs finish first, so a share of the finished ones would be too high.
                 progress.finished("" if plan.stop is not None or more else tally.words)
@@ -280,27 +279,11 @@ class _Tally:
 
 @contextmanager
 def _placed(work: Prepared, progress: Progress) -> Iterator[Deployed]:
-    """Set up where the votes are counted: in this process, or on the workers of a cluster."""
-    device = work.first.device.type
-    if work.job.cluster is None:
-        if device == "cpu":
-            keep_memory()
-        yield work.g
-        return
-    with spread(single(work.g, "a cluster"), work.job.cluster, work.job.workers, progress.say, device) as served:
+    """The classifier with its votes counted here, or on the workers of a cluster, which take one classifier."""
+    job = work.job
+    g = work.g if job.cluster is None else single(work.g, "a cluster")
+    with placed(g, job.cluster, job.workers, work.first.device, progress) as served:
         yield served
-
-
-def write_certificates(store: Store, indices: Sequence[int]) -> None:
-    """Write certificates that are missing because an earlier call was interrupted or did not ask for them."""
-    (store.folder / CERTIFICATES).mkdir(exist_ok=True)
-    for index in indices:
-        if not _certificate_path(store, index).exists():
-            save_json(store.outcome(index), _certificate_path(store, index))
-
-
-def _certificate_path(store: Store, index: int) -> Path:
-    return store.folder / CERTIFICATES / f"{index}.json"
 
 
 def _summary(store: Store, work: Prepared) -> Certified:

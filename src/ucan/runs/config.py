@@ -269,6 +269,7 @@ class AskConfig:
 
     kind: Literal["ask"] = entry("kind", "ask")
     ucan: str | None = entry("ucan")
+    started_in: str | None = entry("started_in", later=True, compared=False)  # seen from the run's folder
     question: str | None = entry("question")
     settings: Mapping[str, Any] = entry("asked", {})
     model: ModelRef = field(default_factory=ModelRef)
