@@ -20,7 +20,7 @@ from ucan.errors import InvalidInput, StoreError
 from ucan.models import examples
 from ucan.report.answers import command, read_asked
 from ucan.results.answers import AnswerStore
-from ucan.runs.ask_audit import is_ask_run
+from ucan.runs.asked import is_ask_run
 from ucan.verify_answer import verify_answer
 
 ROOT = Path(__file__).parents[1]

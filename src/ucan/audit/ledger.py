@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,16 @@ class Ledger:
     An attempt is one line of a journal. An attempt with an incomplete line, after a crash, is repeated.
     """
 
-    def __init__(self, folder: str | Path, config: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        config: dict[str, Any],
+        compare: Callable[[dict[str, Any], dict[str, Any]], list[str]] = differences,
+    ) -> None:
         self.folder = Path(folder)
         with storage(self.folder):
             (self.folder / BREAKS).mkdir(parents=True, exist_ok=True)
-            settle(self.folder, frozen(config), differences)
+            settle(self.folder, frozen(config), compare)
         self._journal = Journal(self.folder / ATTEMPTS)
         try:
             records = [json.loads(line) for line in self._journal.lines()]

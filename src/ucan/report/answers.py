@@ -23,9 +23,8 @@ from ucan.report.answer_charts import boxes, confidence_chart, interval_chart, l
 from ucan.report.markup import render
 from ucan.report.page import COLOURS, GENERATOR
 from ucan.results.answers import AnswerStore
-from ucan.runs.ask import begun
-from ucan.runs.ask_audit import targets_of
 from ucan.runs.ask_summary import mean_samples
+from ucan.runs.asked import asked_in, targets_of
 from ucan.runs.audited import tries_on
 from ucan.runs.config import AskConfig
 
@@ -49,10 +48,9 @@ def read_asked(folders: Sequence[Path]) -> list[Asked]:
     """The runs in these folders, which all are runs of questions."""
     found = []
     for folder in folders:
-        config = begun(Path(folder))
-        assert config is not None, "the caller looked"
+        config, base = asked_in(folder)
         with AnswerStore.open(folder) as store:
-            found.append(Asked(Path(folder), config, list(store.answers()), targets_of(config)))
+            found.append(Asked(Path(folder), config, list(store.answers()), targets_of(config, base)))
     return found
 
 
