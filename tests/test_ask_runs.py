@@ -21,7 +21,7 @@ from ucan.data import InMemory
 from ucan.errors import InvalidInput, ModelError, StoreError
 from ucan.generators import Fixed
 from ucan.questions.topk import TopK
-from ucan.report.answers import read_asked
+from ucan.report.answers import command, read_asked
 from ucan.results.answers import AnswerStore
 from ucan.results.database import ANSWERS
 from ucan.results.folder import remove_empty
@@ -89,6 +89,8 @@ def test_a_run_is_found_and_resumed_from_another_directory(home, tmp_path, monke
     assert tried.attacked == 3 and not tried.bug
     (found,) = read_asked([run])
     assert found.data is not None
+    first, second = command(found).splitlines()
+    assert first == "cd ../project" and "--data data.npz" in second and second.endswith("-o runs/a")
     session = AnswersSession.open(run)
     assert session.notes == () and session.g is not None
     assert Deployed.open(run, device=torch.device("cpu")).question == TopK(1)
