@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ucan.audit import Ledger
 from ucan.audit.answers import Try, attack_answers, mode_of
 from ucan.audit.summary import allowed_by_chance
+from ucan.certificate import Abstention
 from ucan.config import differences
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
@@ -114,10 +116,11 @@ def _check_options(job: AuditJob) -> None:
 
 def _chosen(store: AnswerStore, least: float, most: int | None) -> list[tuple[int, Answer]]:
     """The answers to attack: those of at least this radius, at most so many."""
-    answers = [(idx, one) for idx, one in store.answers() if isinstance(one, Answer)]
-    chosen = [(idx, one) for idx, one in answers if one.radius > 0 and one.radius >= least][:most]
+    answers = ((idx, one) for idx, one in store.answers() if isinstance(one, Answer))
+    large = ((idx, one) for idx, one in answers if one.radius > 0 and one.radius >= least)
+    chosen = list(islice(large, most))  # a record may be large: no more than these are read
     if not chosen:
-        if not answers:
+        if all(isinstance(one, Abstention) for _, one in store.answers()):
             raise InvalidInput(
                 f"all {len(store)} inputs of {store.folder} abstained: there is no answer to audit. Ask with more samples "
                 "(--n), or with less noise."
