@@ -100,6 +100,13 @@ def test_a_run_is_found_and_resumed_from_another_directory(home, tmp_path, monke
         ask(job(data="./data.npz"), run)
 
 
+def test_a_budget_is_found_from_another_directory(home, tmp_path, monkeypatch):
+    np.save("budget.npy", np.full((1, 4, 4), 0.5))
+    ask(job(budget="budget.npy", most=1), "run")
+    monkeypatch.chdir(tmp_path)
+    assert ask(job(budget="project/budget.npy", data="project/data.npz"), "project/run").inputs == 3
+
+
 def test_a_default_that_is_written_out_is_no_other_config(home):
     ask(job(most=1), "run")
     assert ask(job(law="gaussian", noise="isotropic", classes=3, data="./data.npz"), "run").inputs == 3
