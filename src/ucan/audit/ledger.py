@@ -21,7 +21,8 @@ ATTEMPTS, BREAKS = "attempts.jsonl", "breaks"
 class Ledger:
     """The folder of one audit: ``config.toml`` (how it attacks), ``attempts.jsonl``, ``breaks/``.
 
-    An attempt is one line of a journal. An attempt with an incomplete line, after a crash, is repeated.
+    An attempt is one line of a journal. An attempt with an incomplete line, after a crash, is repeated. An audit in this folder
+    is resumed if ``compare`` (its config, the requested one) finds no difference.
     """
 
     def __init__(
