@@ -5,22 +5,26 @@ import shlex
 import shutil
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import save_file
 from torch import nn
 from typer.testing import CliRunner
 
 import ucan
 from ucan.audit.answers import attack_answer
 from ucan.cli import app
+from ucan.config import read_config
 from ucan.data import load
 from ucan.errors import InvalidInput, StoreError
 from ucan.models import examples
 from ucan.report.answers import command, read_asked
 from ucan.results.answers import AnswerStore
-from ucan.runs.ask_audit import is_ask_run
+from ucan.runs.asked import is_ask_run
 from ucan.verify_answer import verify_answer
 
 ROOT = Path(__file__).parents[1]
@@ -102,6 +106,22 @@ def test_a_run_takes_no_file_and_no_folder_of_something_else(tmp_path):
             AnswerStore.create(tmp_path / name, {"kind": "ask"})
         assert message in str(error.value)
     assert [path.name for path in (tmp_path / "notes").iterdir()] == ["mine.txt"]
+
+
+def test_a_reader_does_not_write_and_needs_no_lock_on_an_archive(begun, tmp_path, monkeypatch):
+    folder, _ = begun("labels")
+    with (
+        AnswerStore.open(folder) as store,
+        pytest.raises(InvalidInput, match=r"opened read-only: use AnswerStore\.create"),
+    ):
+        store.add(9, store.answer(0), 1.0)
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    for name in ("config.toml", "answers.sqlite"):
+        shutil.copy(folder / name, archive)
+    monkeypatch.setattr("ucan.results.database.os.access", lambda *_: False)  # as on read-only storage
+    assert records(archive) == records(folder)
+    assert {path.name for path in archive.iterdir()} == {"config.toml", "answers.sqlite"}
 
 
 @pytest.mark.parametrize(
@@ -277,12 +297,70 @@ def test_bars_within_t_have_radii_of_their_own(tmp_path):
     assert "stays, ± 30 up to a radius of its own" in text and "largest of the radii" not in text
 
 
-def test_the_command_of_a_report_repeats_the_run(begun, tmp_path):
-    folder, _ = begun("labels")
+@pytest.mark.parametrize("task", TASKS)
+def test_the_command_of_a_report_repeats_the_run(task, begun, tmp_path):
+    repeated(begun(task)[0], tmp_path)
+
+
+def repeated(folder, tmp_path):
+    """The words of the command of a run's report, which makes the same run again."""
     (found,) = read_asked([folder])
     words = shlex.split(command(found))
-    assert run(*words[1:-1], tmp_path / "again", "--max", 3, "-q").exit_code == 0
+    tmp_path.mkdir(exist_ok=True)
+    assert run(*words[1:-1], tmp_path / "again", "-q").exit_code == 0
     assert records(tmp_path / "again") == records(folder)
+    first, again = (read_config(path / "config.toml") for path in (folder, tmp_path / "again"))
+    for about in (first, again):
+        del about["started_in"]
+        about.get("given", {}).pop("law", None)  # the default is written out
+        about.get("given", {}) or about.pop("given", None)
+    assert first == again
+    return words
+
+
+MORE = {
+    "size": "regression --radius 0.1234567 --range 0,inf --percentile 0.25 --precision bf16 --batch-size 64 --family 7",
+    "noise": "regression --within 30 --law laplace --scale 0.2 --norm 1 --skip 2 --seed derived --arithmetic real",
+    "law": "regression --radius 0.1 --law powerlaw --exponent 30.5 --unit cm",
+    "model": "top-k --top 3 --classes 10 --trust --budget 0.5 --split train",
+    "shape": "confidence --confidence 0.6 --noise pattern-2 --n0 50 --alpha 0.01 --stop 0.1",
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_the_command_of_a_report_has_the_options_that_were_given(name, tmp_path):
+    words = shlex.split(MORE[name])
+    about = ("diabetes", "diabetes") if words[0] == "regression" else ("digits", "digits")
+    done = run("ask", *words, "--model", EXAMPLES + about[0], "--data", about[1], "--n", 200, "--max", 2, "-q",
+               "-o", tmp_path / "run")  # fmt: skip
+    assert done.exit_code == 0
+    told = repeated(tmp_path / "run", tmp_path)
+    for option, value in pairwise(words):
+        if option.startswith("--"):
+            assert option in told and (value.startswith("--") or told[told.index(option) + 1] == value)
+
+
+def test_the_command_of_a_report_finds_pictures_and_weights_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in range(2):
+        folder = tmp_path / "pictures" / f"class-{number}"
+        folder.mkdir(parents=True)
+        Image.new("L", (10, 10), 90 + 80 * number).save(folder / "one.png")
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 3)).eval()
+    (tmp_path / "shown.py").write_text(
+        "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(48, 3)).eval()\n"
+        "def plain(x): return x.mean((2, 3))\n"
+    )
+    save_file(net.state_dict(), tmp_path / "net.safetensors")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, model in {
+        "net": "--model shown:net --weights net.safetensors --normalise half",
+        "plain": "--model shown:plain --classes 3 --model-id mine",
+    }.items():
+        options = [*model.split(), "--data", "pictures", "--size", "4", "--channels", "3"]
+        assert run("ask", "top-k", "--top", 1, *options, "--n", 200, "-q", "-o", name).exit_code == 0
+        told = repeated(Path(name), tmp_path / f"{name} again")
+        assert all(word in told for word in options)
 
 
 def test_runs_of_both_kinds_need_a_page_each(tmp_path):

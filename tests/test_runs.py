@@ -23,7 +23,7 @@ from ucan.report.rerun import SPELLED, commands
 from ucan.results import database
 from ucan.results.imports import complete
 from ucan.runs.certify import CertifyJob, certify
-from ucan.runs.config import AuditConfig, ModelRef, NoiseRef, RunConfig, Sampling, changes
+from ucan.runs.config import AskConfig, AuditConfig, ModelRef, NoiseRef, RunConfig, Sampling, changes
 from ucan.runs.fields import Option, leaves
 from ucan.runs.predict import PredictJob, predict
 from ucan.runs.progress import Progress
@@ -74,6 +74,24 @@ def test_every_option_is_a_field_or_changes_no_result(command: str, record: type
     given = {name for parameter in options for name in parameter.opts if name.startswith("--")}
     fields = {role.name for leaf in leaves(record) if isinstance(role := leaf.roles.get(command), Option)}
     assert given - FREE[command] == fields
+
+
+# Options of certify that ask has no use for: a table's, those of names and registries, and the bound, which is the question's.
+NOT_ASKED = {"--target", "--id", "--train", "--hold", "--vary", "--sigma", "--class-names", "--registry", "--bound"}
+
+
+def test_every_option_of_ask_is_a_field_of_its_config_or_of_its_question() -> None:
+    import typer
+
+    from ucan.cli import app
+    from ucan.questions.catalogue import OPTIONS, QUESTIONS
+
+    options = typer.main.get_command(app).commands["ask"].params  # type: ignore[attr-defined]
+    given = {name for parameter in options for name in parameter.opts if name.startswith("--")}
+    fields = {role.name for leaf in leaves(AskConfig) if isinstance(role := leaf.roles.get("certify"), Option)}
+    own = {option for takes in OPTIONS.values() for option in takes}
+    assert OPTIONS.keys() == QUESTIONS.keys()
+    assert given - FREE["certify"] == (fields - NOT_ASKED) | own
 
 
 def test_functions_are_short() -> None:
@@ -177,7 +195,9 @@ def test_a_report_opens_each_database_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(OLD)
     opened = []
     connect = database.connect_reader
-    monkeypatch.setattr("ucan.results.store.connect_reader", lambda path: opened.append(path) or connect(path))
+    monkeypatch.setattr(
+        "ucan.results.store.connect_reader", lambda path, *kind: opened.append(path) or connect(path, *kind)
+    )
     runs = read_runs([OLD / "isotropic-run", OLD / "basis-wise-run"])
     build_page(runs, galleries_of(runs))
     assert len(opened) == 2

@@ -12,7 +12,7 @@ from ucan import InvalidInput
 from ucan.questions.looks import looks_of
 from ucan.questions.records import from_dict
 from ucan.runs.ask import begun
-from ucan.runs.ask_audit import targets_of
+from ucan.runs.asked import targets_of
 from ucan.service.deployed import Deployed
 from ucan.service.limits import Limits
 from ucan.service.service import ServeJob, Service

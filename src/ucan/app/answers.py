@@ -39,8 +39,7 @@ from ucan.report.pictures import as_picture, is_picture
 from ucan.results.answers import AnswerStore
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_digits, floor_percent
-from ucan.runs.ask import begun
-from ucan.runs.ask_audit import pipeline_again
+from ucan.runs.asked import asked_in, pipeline_again
 from ucan.runs.config import AskConfig
 from ucan.runs.rebuild import data_of
 from ucan.verify import Verdict
@@ -84,17 +83,18 @@ class AnswersSession:
         trust: bool = False,
     ) -> AnswersSession:
         """The run in this folder, which ``ucan ask`` made. Without its data or its model answers can still be looked at."""
-        folder, config = Path(run), begun(Path(run))
-        if config is None:
-            raise InvalidInput(f"{run} is not the folder of a `ucan ask` run.")
+        folder = Path(run)
+        config, base = asked_in(folder)
         with AnswerStore.open(folder) as store:
             numbers = tuple(sorted(store.done()))
             if not numbers:
                 raise InvalidInput(f"{run} has no answers yet: let `ucan ask` finish at least one input first.")
-            first, notes = store.answer(numbers[0]), list[str]()
+            # An answer tells Σ, an abstention only the law: prefer the former.
+            told = (one for _, one in store.answers() if isinstance(one, Answer))
+            first, notes = next(told, store.answer(numbers[0])), list[str]()
         dataset, g = None, None
         try:
-            dataset = data_of(config.data, source)
+            dataset = data_of(config.data, source, base)
         except UcanError as error:
             if source is not None:
                 raise
@@ -102,7 +102,7 @@ class AnswersSession:
         if dataset is not None:
             try:
                 x = dataset[numbers[0]][0][None].to(device or "cpu")
-                g = pipeline_again(config, first, x, model, weights, trust)
+                g = pipeline_again(config, first, x, model, weights, trust, base)
             except UcanError as error:
                 if model is not None:
                     raise

@@ -14,6 +14,7 @@ from ucan.audit.attacks import reachable
 from ucan.audit.balls import Ball
 from ucan.audit.decide import SURE
 from ucan.audit.judge import AGAIN, Budget, derived_seed
+from ucan.audit.trials import Mode
 from ucan.backends import PRECISIONS
 from ucan.errors import InvalidInput
 from ucan.questions.record import Answer
@@ -82,9 +83,14 @@ def attack_answer(
     z, deltas = search.points()
     found, delta = search.verdict(z, deltas)
     size = 0.0 if delta is None else float(answer.region.size(delta)[0]) / answer.region.radius
-    mode, claim = "frozen" if answer.scope == "frozen" else "live", answer.evidence.input_hash
-    about = (idx, factor, mode, answer.task, answer.scope, answer.radius)
+    claim = answer.evidence.input_hash
+    about = (idx, factor, mode_of(answer), answer.task, answer.scope, answer.radius)
     return Try(*about, *found, size=size, votes=search.votes, attack=search.kind, seed=seed, claim=claim), delta
+
+
+def mode_of(answer: Answer) -> Mode:
+    """What is attacked: the pipeline, or, where the answer is about that, the model with its noise frozen at the input."""
+    return "frozen" if answer.scope == "frozen" else "live"
 
 
 def check_about(g: Smoothed, x: torch.Tensor, answer: Answer) -> None:

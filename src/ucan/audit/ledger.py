@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,20 @@ ATTEMPTS, BREAKS = "attempts.jsonl", "breaks"
 class Ledger:
     """The folder of one audit: ``config.toml`` (how it attacks), ``attempts.jsonl``, ``breaks/``.
 
-    An attempt is one line of a journal. An attempt with an incomplete line, after a crash, is repeated.
+    An attempt is one line of a journal. An attempt with an incomplete line, after a crash, is repeated. An audit in this folder
+    is resumed if ``compare`` (its config, the requested one) finds no difference.
     """
 
-    def __init__(self, folder: str | Path, config: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        config: dict[str, Any],
+        compare: Callable[[dict[str, Any], dict[str, Any]], list[str]] = differences,
+    ) -> None:
         self.folder = Path(folder)
         with storage(self.folder):
             (self.folder / BREAKS).mkdir(parents=True, exist_ok=True)
-            settle(self.folder, frozen(config), differences)
+            settle(self.folder, frozen(config), compare)
         self._journal = Journal(self.folder / ATTEMPTS)
         try:
             records = [json.loads(line) for line in self._journal.lines()]

@@ -82,15 +82,12 @@ def read_attempts(folder: str | Path) -> list[Attempt]:
 def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:
     """Counts over all attempts of one run, which certified every ``skip``-th input.
 
-    A claim is false with probability at most α for each input that was certified, abstentions included. Among
-    certificates chosen by their radius the share of false ones may be larger; their number is not. So the number that chance
-    allows is computed over all inputs up to the last one attacked.
+    What chance allows is ``allowed_by_chance``.
     """
     covered = [a for a in attempts if a.covered]
     tests = Counter(a.claim or a.idx for a in covered)  # certificates with the same evidence are true or false together
     breaks = {a.claim or a.idx for a in covered if a.refuted}
-    inputs = max(len(tests), max((a.idx for a in covered), default=0) // skip + 1)
-    alpha = max((a.alpha for a in covered), default=0.001)
+    last, alpha = max((a.idx for a in covered), default=0), max((a.alpha for a in covered), default=0.001)
     modes = [mode for mode in MODES if any(a.mode == mode for a in attempts)]
     return Summary(
         scope=attempts[0].scope if attempts else "unknown",
@@ -105,9 +102,20 @@ def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:
             if (some := [a for a in attempts if (a.mode, a.factor, a.part) == (mode, factor, part)])
         ),
         covered_breaks=len(breaks),
-        allowed=allowed_breaks(inputs, alpha + SURE * max(tests.values(), default=0)),
+        allowed=allowed_by_chance(tests, last, skip, alpha),
         bugs=tuple(a for a in covered if a.bug and a.refuted and a.same_as is None),
     )
+
+
+def allowed_by_chance(tests: Counter[Any], last: int, skip: int, alpha: float) -> int:
+    """How many claims may break by chance, of a run that claims something about every ``skip``-th input.
+
+    A claim is false with probability at most α for each input of the run, abstentions included. Among claims chosen by their
+    radius the share of false ones may be larger; their number is not. So the number is computed over all inputs up to
+    ``last``, the last one attacked. ``tests`` counts how often each claim was tested: each test may also be wrong.
+    """
+    inputs = max(len(tests), last // skip + 1)
+    return allowed_breaks(inputs, alpha + SURE * max(tests.values(), default=0))
 
 
 def _unchanged(count: int) -> str:

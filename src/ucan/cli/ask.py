@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ucan.cli import words
 from ucan.cli.progress import Shown
-from ucan.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ucan.runs.ask import Summary
@@ -103,64 +102,25 @@ def ask(
     `ucan ask segmentation --radius 0.2 --model ucan.models.examples:shapes --data shapes -o runs/masks`
     """
     options = locals()
-    from ucan.questions.catalogue import question_named
+    from ucan.questions.catalogue import question_named, settings_of
     from ucan.runs.ask import AskJob
     from ucan.runs.ask import ask as run
 
-    asked = question_named(question, _settings(question, radius, within, percentile, limits, top, confidence, rule))
+    own = {
+        "--radius": words.numbers_of("--radius", radius) or None,
+        "--within": within,
+        "--percentile": percentile,
+        "--range": words.numbers_of("--range", limits) or None,
+        "--top": top,
+        "--confidence": confidence,
+        "--rule": rule,
+    }
+    given = {option: value for option, value in own.items() if value is not None}
+    asked = question_named(question, settings_of(question, given))
     job = words.job_of(AskJob, options, question=asked)
     with words.results_apart(cluster):
         done = run(job, out, Shown("asking", quiet))
     print(json.dumps(done.to_dict()) if as_json else in_words(done))
-
-
-def _settings(
-    question: str,
-    radius: str | None,
-    within: float | None,
-    percentile: float | None,
-    limits: str | None,
-    top: int | None,
-    confidence: float | None,
-    rule: str | None,
-) -> dict[str, Any]:
-    """The question's settings from the options; an option of another question is refused."""
-    radii, ends = _numbers("--radius", radius), _numbers("--range", limits)
-    if ends and len(ends) != 2:
-        raise InvalidInput(f"--range takes two numbers such as 0,1, got {limits!r}.")
-    single = question in ("labels", "segmentation")
-    if single and len(radii) > 1:
-        raise InvalidInput(f"--radius takes one number for {question}; without it every place has a radius of its own.")
-    given = {
-        "--radius": ("radius" if single else "radii", (radii[0] if radii else None) if single else radii or None),
-        "--within": ("within", within),
-        "--percentile": ("p", percentile),
-        "--range": ("least", ends[0] if ends else None),
-        "--top": ("k", top),
-        "--confidence": ("level", confidence),
-        "--rule": ("rule", rule),
-    }
-    takes = {
-        "regression": ("--radius", "--within", "--percentile", "--range"),
-        "top-k": ("--top",),
-        "confidence": ("--confidence",),
-        "labels": ("--radius", "--rule"),
-        "segmentation": ("--radius", "--rule"),
-    }.get(question, tuple(given))
-    unused = [option for option, (_, value) in given.items() if value is not None and option not in takes]
-    if unused:
-        raise InvalidInput(f"{unused[0]} is not an option of {question}, which takes {', '.join(takes)}.")
-    if question in ("top-k", "confidence") and given[takes[0]][1] is None:
-        raise InvalidInput(f"{question} needs {takes[0]}.")
-    settings = {key: value for key, value in given.values() if value is not None}
-    return {**settings, **({"most": ends[1]} if ends else {})}
-
-
-def _numbers(option: str, text: str | None) -> tuple[float, ...]:
-    try:
-        return () if text is None else tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise InvalidInput(f"{option} takes numbers separated by commas, got {text!r}.") from error
 
 
 def in_words(done: Summary) -> str:

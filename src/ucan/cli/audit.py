@@ -102,7 +102,8 @@ def audit(
         device=device,
         trust=trust,
     )
-    from ucan.runs.ask_audit import audit_answers, is_ask_run
+    from ucan.runs.ask_audit import audit_answers
+    from ucan.runs.asked import is_ask_run
 
     if is_ask_run(run):
         tried = audit_answers(job, out, Shown("auditing", quiet, "attempts", "attempts are kept"))

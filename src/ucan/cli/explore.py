@@ -38,7 +38,7 @@ def explore(
     """
     from ucan.app.answers import AnswersSession
     from ucan.app.session import Session
-    from ucan.runs.ask_audit import is_ask_run
+    from ucan.runs.asked import is_ask_run
     from ucan.runs.jobs import device_of
     from ucan.service.application import is_loopback
 

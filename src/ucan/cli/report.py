@@ -38,7 +38,7 @@ def report(
     """
     from ucan.report.page import build_page, figure_files, galleries_of
     from ucan.report.runs import read_runs
-    from ucan.runs.ask_audit import is_ask_run
+    from ucan.runs.asked import is_ask_run
 
     check_output(output, force)
     if any(map(is_ask_run, runs)):
@@ -64,7 +64,7 @@ def report(
 def _report_answers(runs: list[Path], output: Path, figures: Path | None, quiet: bool) -> None:
     """The page on runs of questions."""
     from ucan.report.answers import build_answers_page, read_asked
-    from ucan.runs.ask_audit import is_ask_run
+    from ucan.runs.asked import is_ask_run
 
     if not all(map(is_ask_run, runs)):
         raise InvalidInput("runs of `ucan ask` and of `ucan certify` need a page each: give one kind at a time.")

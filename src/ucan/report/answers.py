@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -14,7 +12,8 @@ from markupsafe import Markup
 
 from ucan.certificate import SCOPES, Abstention
 from ucan.data import Labelled
-from ucan.questions.catalogue import QUESTIONS
+from ucan.places import found_model
+from ucan.questions.catalogue import QUESTIONS, options_of
 from ucan.questions.confidence import Confident
 from ucan.questions.decisions import Decided
 from ucan.questions.record import Answer
@@ -22,11 +21,13 @@ from ucan.questions.regression import Interval
 from ucan.report.answer_charts import boxes, confidence_chart, interval_chart, labels, masks, radii_chart, width_curve
 from ucan.report.markup import render
 from ucan.report.page import COLOURS, GENERATOR
+from ucan.report.rerun import line, options, place
 from ucan.results.answers import AnswerStore
-from ucan.runs.ask import begun, mean_samples
-from ucan.runs.ask_audit import targets_of
+from ucan.runs.ask_summary import mean_samples
+from ucan.runs.asked import asked_in, targets_of
 from ucan.runs.audited import tries_on
 from ucan.runs.config import AskConfig
+from ucan.training import is_trained_run
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,7 @@ class Asked:
     config: AskConfig
     answers: list[tuple[int, Answer | Abstention]]
     data: Labelled | None
+    base: Path | None = None
 
     @property
     def given(self) -> list[tuple[int, Answer]]:
@@ -48,10 +50,9 @@ def read_asked(folders: Sequence[Path]) -> list[Asked]:
     """The runs in these folders, which all are runs of questions."""
     found = []
     for folder in folders:
-        config = begun(Path(folder))
-        assert config is not None, "the caller looked"
+        config, base = asked_in(folder)
         with AnswerStore.open(folder) as store:
-            found.append(Asked(Path(folder), config, list(store.answers()), targets_of(config)))
+            found.append(Asked(Path(folder), config, list(store.answers()), targets_of(config, base), base))
     return found
 
 
@@ -113,32 +114,12 @@ def _audit(run: Asked) -> str:
 
 
 def command(run: Asked) -> str:
-    """The command that repeats the run; what was given in Python is left out."""
-    config, words = run.config, ["ucan", "ask", run.config.question or ""]
-    options = {"radii": "--radius", "radius": "--radius", "within": "--within", "p": "--percentile", "k": "--top"}
-    options |= {"level": "--confidence", "rule": "--rule"}
-    for key, option in options.items():
-        value = config.settings.get(key)
-        if value not in (None, [], ()):
-            words += [option, ",".join(f"{v:g}" for v in value) if isinstance(value, list | tuple) else f"{value}"]
-    if "least" in config.settings and "most" in config.settings:
-        words += ["--range", f"{config.settings['least']:g},{config.settings['most']:g}"]
-    sampling = config.sampling
-    norm = None if config.claim.norm is None else "inf" if math.isinf(config.claim.norm) else f"{config.claim.norm:g}"
-    given = {
-        "--model": config.model.spec,
-        "--data": config.data.source,
-        "--split": None if config.data.split == "test" else config.data.split,
-        "--law": config.law.given,
-        "--scale": config.law.scale,
-        "--noise": config.noise.given,
-        "--norm": None if norm == "2" else norm,
-        "--n0": sampling.n0,
-        "--n": sampling.n,
-        "--alpha": sampling.alpha,
-        "--stop": sampling.stop,
-        "--seed": sampling.seed if sampling.seed_source is None else sampling.seed_source,
-        "--skip": None if config.data.skip == 1 else config.data.skip,
-    }
-    words += [str(word) for option, value in given.items() if value is not None for word in (option, value)]
-    return shlex.join([*words, "-o", str(run.folder)])
+    """The command that repeats the run, after a change of directory if it was started elsewhere."""
+    config = run.config
+    folder, moved = place(run.folder, run.base)
+    model = found_model(config.model.spec or "", run.base)
+    asked = config.question or ""
+    words = [asked, *options_of(asked, config.settings)]
+    words += options(config, "certify", trained=bool(model) and is_trained_run(model))
+    most = ["--max", len(run.answers)] if run.answers else []
+    return "\n".join([*moved, line("ask", *words, *most, "-o", folder)])

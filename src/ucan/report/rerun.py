@@ -28,27 +28,30 @@ NOISES["Pattern(norm=inf)"] = "pattern-inf"
 
 def commands(run: Run) -> list[str]:
     """The commands that made this run, in order; a remark (#) where a setting is not on record."""
-    folder, made = _place(run)
+    folder, made = place(run.folder, run.base)
     if run.config.is_imported:
-        return [_line("import", *_options(run.config), "-o", folder)]
+        return [line("import", *options(run.config), "-o", folder)]
     if run.config.kind == "recertify":
-        return [_line("recertify", *_options(run.config), "-o", folder), _audit(run, folder)]
+        return [line("recertify", *options(run.config), "-o", folder), _audit(run, folder)]
     model = found_model(run.config.model.spec or "", run.base)
-    made += [line for one in Together.of(model).folders for line in _trained(one)] if is_trained_run(model) else []
+    made += [text for one in Together.of(model).folders for text in _trained(one)] if is_trained_run(model) else []
     most = run.inputs + run.left_out
-    options = _options(run.config, trained=is_router(model) or (bool(model) and is_trained_run(model)))
-    return [*made, _line("certify", *options, "--max", most, "-o", folder), _audit(run, folder)]
+    given = options(run.config, trained=is_router(model) or (bool(model) and is_trained_run(model)))
+    return [*made, line("certify", *given, "--max", most, "-o", folder), _audit(run, folder)]
 
 
-def _place(run: Run) -> tuple[Path, list[str]]:
-    """The run's folder as the commands name it, and the change of directory that they need; none if it was started here."""
-    if run.base is None or run.base == Path.cwd():
-        return run.folder, []
-    return Path(os.path.relpath(run.folder, run.base)), [shlex.join(["cd", os.path.relpath(run.base)])]
+def place(folder: Path, base: Path | None) -> tuple[Path, list[str]]:
+    """A run's folder as the commands name it, and the change of directory that they need; none if it was started here."""
+    if base is None or base == Path.cwd():
+        return folder, []
+    return Path(os.path.relpath(folder, base)), [shlex.join(["cd", os.path.relpath(base)])]
 
 
-def _options(config: Any, kind: str | None = None, trained: bool = False) -> Iterator[Any]:
-    """Every field that is an option of the command, as one gives it; those that say what is usual are left out."""
+def options(config: Any, kind: str | None = None, trained: bool = False) -> Iterator[Any]:
+    """Every field that is an option of the command, as one gives it; those that say what is usual are left out.
+
+    ``kind`` is the command, if it is not the config's own kind: `ucan ask` has the options of `ucan certify`.
+    """
     kind = kind or config.kind
     for leaf in leaves(type(config)):
         role = leaf.roles.get(kind)
@@ -99,7 +102,7 @@ def _audit(run: Run, folder: Path) -> str:
     """The audit as it was run; where it was not, how to."""
     trusted = ["--trust"] if run.config.model.trust else []
     if not run.attempts:
-        return _line("audit", folder, *trusted)
+        return line("audit", folder, *trusted)
     path = run.folder / AUDIT / CONFIG
     try:
         config = from_table(AuditConfig, read_config(path), str(path))
@@ -109,7 +112,7 @@ def _audit(run: Run, folder: Path) -> str:
     both = len(modes) == 2 or run.scope == "pipeline"
     factors = ",".join(f"{f:g}" for f in sorted({a.factor for a in run.attempts}))
     chosen = ["--max", len({a.idx for a in run.attempts}), *([] if both else ["--mode", modes[0]])]
-    return _line("audit", folder, *chosen, "--factors", factors, *_options(config), *trusted)
+    return line("audit", folder, *chosen, "--factors", factors, *options(config), *trusted)
 
 
 def _trained(folder: str) -> list[str]:
@@ -118,9 +121,10 @@ def _trained(folder: str) -> list[str]:
     settings = TrainSettings.from_dict(dict(from_table(TrainConfig, read_config(path), str(path)).training))
     for name in preset_names():
         if read_settings(name) == settings:
-            return [_line("train", name, "-o", folder)]
+            return [line("train", name, "-o", folder)]
     return [f"# {folder}: trained with the settings under [training] in {path}"]
 
 
-def _line(command: str, *words: Any) -> str:
+def line(command: str, *words: Any) -> str:
+    """A command of ours, as a shell takes it."""
     return shlex.join(["ucan", command, *map(str, words)])

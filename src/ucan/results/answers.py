@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ucan.certificate import Abstention
-from ucan.config import CONFIG, differences, frozen, read_config, settle
+from ucan.config import CONFIG, differences, read_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.questions.record import Answer
 from ucan.questions.records import from_dict
-from ucan.results.folder import make_folder
-from ucan.results.lock import LOCK, WriterLock
-from ucan.storage import claim, close_with, recognise, storage, transaction
-
-ANSWERS = "answers.sqlite"
-APPLICATION_ID = 0x55434151  # "UCAQ"
-SCHEMA_VERSION = 1
-SCHEMA = "CREATE TABLE answers (idx INTEGER PRIMARY KEY, seconds REAL NOT NULL, record TEXT NOT NULL);"
+from ucan.results.database import ANSWERS, connect_reader
+from ucan.results.folder import begin
+from ucan.results.lock import WriterLock
+from ucan.storage import close_with, storage, transaction
 
 
 class AnswerStore:
@@ -30,35 +26,32 @@ class AnswerStore:
         self.folder, self.config, self._db, self._lock = folder, config, db, lock
 
     @classmethod
-    def create(cls, folder: str | Path, config: dict[str, Any]) -> AnswerStore:
-        """Start a run, or go on with the one in this folder, if its config is the same."""
-        folder = Path(folder)
-        with storage(folder):
-            make_folder(folder)
-            lock = WriterLock(folder / LOCK)
-        try:
-            with storage(folder):
-                settled = settle(folder, frozen(config), differences)
-                return cls(folder, settled, _connect_writer(folder / ANSWERS), lock)
-        except BaseException:
-            lock.release()
-            raise
+    def create(
+        cls,
+        folder: str | Path,
+        config: dict[str, Any],
+        compare: Callable[[dict[str, Any], dict[str, Any]], list[str]] = differences,
+    ) -> AnswerStore:
+        """Start a run, or go on with the one in this folder, if its config is the same; see ``folder.begin``."""
+        return cls(Path(folder), *begin(Path(folder), config, ANSWERS, compare))
 
     @classmethod
     def open(cls, folder: str | Path) -> AnswerStore:
         """An existing run, read-only; also while another process writes it."""
         folder = Path(folder)
-        if not (folder / ANSWERS).is_file():
+        if not (folder / ANSWERS.file).is_file():
             raise StoreError(f"{folder} holds no answers: give the folder of a `ucan ask` run.")
         config = read_config(folder / CONFIG)
         with storage(folder):
-            db = _connect_reader(folder / ANSWERS)
+            db = connect_reader(folder / ANSWERS.file, ANSWERS)
         store = cls(folder, config, db, None)
         close_with(store, db)
         return store
 
     def add(self, idx: int, answer: Answer | Abstention, seconds: float) -> None:
         """Store one answer with its record, in one transaction."""
+        if self._lock is None:
+            raise InvalidInput(f"{self.folder} was opened read-only: use AnswerStore.create to write.")
         with storage(self.folder):
             record = json.dumps(answer.to_dict(self.folder), ensure_ascii=False, allow_nan=False)
             with transaction(self._db):
@@ -70,7 +63,8 @@ class AnswerStore:
             return {row[0] for row in self._db.execute("SELECT idx FROM answers")}
 
     def __len__(self) -> int:
-        return len(self.done())
+        with storage(self.folder):
+            return int(self._db.execute("SELECT count(*) FROM answers").fetchone()[0])
 
     def answers(self) -> Iterator[tuple[int, Answer | Abstention]]:
         """The answers in the order of the data."""
@@ -101,28 +95,3 @@ class AnswerStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _connect_writer(path: Path) -> sqlite3.Connection:
-    """Check the file before anything is written to it; an empty file is initialised."""
-    db = sqlite3.connect(path, timeout=30, isolation_level=None)
-    try:
-        if not recognise(db, path, APPLICATION_ID, SCHEMA_VERSION):
-            db.execute("PRAGMA journal_mode = WAL")
-        claim(db, path, APPLICATION_ID, SCHEMA_VERSION, SCHEMA)
-        return db
-    except BaseException:
-        db.close()
-        raise
-
-
-def _connect_reader(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write."""
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)
-    try:
-        if not recognise(db, path, APPLICATION_ID, SCHEMA_VERSION):
-            raise StoreError(f"{path.parent} holds no answers yet.")
-        return db
-    except BaseException:
-        db.close()
-        raise

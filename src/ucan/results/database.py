@@ -1,37 +1,71 @@
-"""The SQLite file of a run, opened by its only writer, or read-only; and its records as JSON values."""
+"""The SQLite files of runs, opened by their only writer, or read-only; and their records as JSON values."""
 
 from __future__ import annotations
 
 import json
 import os
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ucan.errors import StoreError
 from ucan.storage import claim, recognise, storage
 
-APPLICATION_ID = 0x5543414E  # "UCAN": identifies our SQLite files
-SCHEMA_VERSION = 1
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of SQLite file in a run's folder: its name there, and how it is recognised.
+
+    ``schema`` makes an empty file one of this kind. ``table`` has one row per result, which the runs call ``what``.
+    """
+
+    file: str
+    application_id: int
+    version: int
+    schema: str
+    table: str
+    what: str
+
+    def recognises(self, db: sqlite3.Connection, path: Path) -> bool:
+        """Whether this is such a file (True) or an empty one (False); any other is an error."""
+        return recognise(db, path, self.application_id, self.version)
+
+
 # Numbers and evidence are in separate tables, so that metrics over a million rows read megabytes, not gigabytes.
-SCHEMA = """
+OUTCOMES = Kind(
+    "results.sqlite",
+    0x5543414E,  # "UCAN"
+    1,
+    """
 CREATE TABLE outcomes (
     idx INTEGER PRIMARY KEY, label INTEGER NOT NULL, prediction INTEGER NOT NULL, abstained INTEGER NOT NULL,
     correct INTEGER NOT NULL, radius REAL, alm REAL, p_lower REAL, log_volume REAL, n0 INTEGER NOT NULL,
     n INTEGER NOT NULL, seconds REAL);
 CREATE TABLE records (idx INTEGER PRIMARY KEY, record TEXT NOT NULL);
-"""
+""",
+    "outcomes",
+    "results",
+)
+ANSWERS = Kind(
+    "answers.sqlite",
+    0x55434151,  # "UCAQ"
+    1,
+    "CREATE TABLE answers (idx INTEGER PRIMARY KEY, seconds REAL NOT NULL, record TEXT NOT NULL);",
+    "answers",
+    "answers",
+)
 # Names of inputs came later: the table is added to a run whose inputs have names, and is absent from the others.
 NAMES = "CREATE TABLE IF NOT EXISTS names (idx INTEGER PRIMARY KEY, name TEXT NOT NULL)"
 
 
-def connect_writer(path: Path) -> sqlite3.Connection:
+def connect_writer(path: Path, kind: Kind) -> sqlite3.Connection:
     """Check the file before anything is written to it; an empty file is initialised in one transaction."""
     db = sqlite3.connect(path, timeout=30, isolation_level=None)
     try:
-        if not recognise(db, path, APPLICATION_ID, SCHEMA_VERSION):
+        if not kind.recognises(db, path):
             db.execute("PRAGMA journal_mode = WAL")
-        claim(db, path, APPLICATION_ID, SCHEMA_VERSION, SCHEMA)
+        claim(db, path, kind.application_id, kind.version, kind.schema)
         db.execute("PRAGMA synchronous = NORMAL")
         return db
     except BaseException:
@@ -39,29 +73,33 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         raise
 
 
-def connect_reader(path: Path) -> sqlite3.Connection:
+def connect_reader(path: Path, kind: Kind) -> sqlite3.Connection:
     """A connection that cannot write; it sees each finished transaction, also while the writer is active."""
-    uri = f"{path.resolve().as_uri()}?mode=ro"
-    if not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists():
-        uri += "&immutable=1"  # an archive on read-only storage: no one can write, so no lock is needed
-    db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
+    db = _connect(path)
     try:
-        if not recognise(db, path, APPLICATION_ID, SCHEMA_VERSION):
-            raise StoreError(f"{path} holds no results yet.")
+        if not kind.recognises(db, path):
+            raise StoreError(f"{path} holds no {kind.what} yet.")
         return db
     except BaseException:
         db.close()
         raise
 
 
-def count_results(path: Path) -> int:
+def count_results(path: Path, kind: Kind) -> int:
     """How many results a file holds; none if it was only begun."""
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30, isolation_level=None)
+    db = _connect(path)
     try:
-        begun = recognise(db, path, APPLICATION_ID, SCHEMA_VERSION)
-        return int(db.execute("SELECT count(*) FROM outcomes").fetchone()[0]) if begun else 0
+        begun = kind.recognises(db, path)
+        return int(db.execute(f"SELECT count(*) FROM {kind.table}").fetchone()[0]) if begun else 0
     finally:
         db.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    if not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists():
+        uri += "&immutable=1"  # an archive on read-only storage: no one can write, so no lock is needed
+    return sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
 
 
 def in_records(db: sqlite3.Connection, folder: Path, query: str) -> list[Any]:

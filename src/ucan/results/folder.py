@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ucan.config import CONFIG, read_config
-from ucan.errors import InvalidInput
-from ucan.results.database import count_results
-from ucan.results.lock import LOCK
+from ucan.config import CONFIG, differences, frozen, read_config, settle
+from ucan.errors import InvalidInput, StoreError
+from ucan.results.database import OUTCOMES, Kind, connect_writer, count_results
+from ucan.results.lock import LOCK, WriterLock
+from ucan.storage import storage
 
-RESULTS = "results.sqlite"
+RESULTS = OUTCOMES.file
+
+
+class Begun(NamedTuple):
+    """A run whose folder is held for writing: its config as it is stored, its database and its lock."""
+
+    config: dict[str, Any]
+    db: sqlite3.Connection
+    lock: WriterLock
 
 
 def make_folder(folder: Path) -> None:
@@ -27,25 +38,60 @@ def make_folder(folder: Path) -> None:
         )
 
 
-def is_begun(folder: Path, wanted: dict[str, Any]) -> bool:
+def begin(
+    folder: Path,
+    config: dict[str, Any],
+    kind: Kind,
+    compare: Callable[[dict[str, Any], dict[str, Any]], list[str]] = differences,
+) -> Begun:
+    """Start a run in a folder, or resume the run there if its config is the same; the only writer until the lock is released.
+
+    A different config is refused, with each difference that ``compare`` (the run's config, the requested one) finds; so is
+    a folder that holds other files. A run without any result is begun anew.
+    """
+    wanted = frozen(config)
+    with storage(folder):
+        make_folder(folder)
+        lock = WriterLock(folder / LOCK)
+    try:
+        with storage(folder):
+            if _is_begun(folder, wanted, kind) and compare(read_config(folder / CONFIG), wanted):
+                (folder / CONFIG).unlink()  # it has no result: nothing to resume, and nothing to lose
+            return Begun(settle(folder, wanted, compare), connect_writer(folder / kind.file, kind), lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _is_begun(folder: Path, wanted: dict[str, Any], kind: Kind) -> bool:
     """Whether a folder holds a run of the wanted kind without any result."""
     if not (folder / CONFIG).is_file() or read_config(folder / CONFIG).get("kind") != wanted.get("kind"):
         return False
-    return not _results(folder)
+    return not _results(folder, kind)
 
 
-def remove_empty(folder: Path) -> None:
-    """Remove a run that has no result, so that its folder does not block another attempt; other files are left alone."""
-    names = {CONFIG, RESULTS, f"{RESULTS}-wal", f"{RESULTS}-shm", LOCK}
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} - names or _results(folder):
+def remove_empty(folder: Path, kind: Kind) -> None:
+    """Remove a run that has no result, so that its folder does not block another attempt.
+
+    Other files are left alone, and so is a run that another process has just begun in the same folder.
+    """
+    names = {CONFIG, kind.file, f"{kind.file}-wal", f"{kind.file}-shm"}
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - {*names, LOCK}:
         return
-    with suppress(OSError):
-        for name in names:
-            (folder / name).unlink(missing_ok=True)
+    with suppress(OSError, sqlite3.Error, StoreError):
+        lock = WriterLock(folder / LOCK)
+        try:
+            if _results(folder, kind):
+                return
+            for name in names:
+                (folder / name).unlink(missing_ok=True)
+        finally:
+            lock.release()
+        (folder / LOCK).unlink(missing_ok=True)
         folder.rmdir()
 
 
-def _results(folder: Path) -> int:
+def _results(folder: Path, kind: Kind) -> int:
     """How many results the run in a folder has."""
-    path = folder / RESULTS
-    return count_results(path) if path.is_file() else 0
+    path = folder / kind.file
+    return count_results(path, kind) if path.is_file() else 0

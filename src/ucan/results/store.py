@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from ucan.certificate import Abstention, Certificate, from_dict
-from ucan.config import CONFIG, differences, frozen, read_config, settle, write_config
+from ucan.config import CONFIG, differences, frozen, read_config, write_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.claims import Claims, claims_of_records, refuse_other
-from ucan.results.database import NAMES, connect_reader, connect_writer, damaged, in_records, read_record
-from ucan.results.folder import RESULTS, is_begun, make_folder
-from ucan.results.lock import LOCK, WriterLock
+from ucan.results.database import NAMES, OUTCOMES, connect_reader, damaged, in_records, read_record
+from ucan.results.folder import RESULTS, begin
+from ucan.results.lock import WriterLock
 from ucan.storage import close_with, storage, transaction
 
 COLUMNS: dict[str, type] = {
@@ -66,19 +66,7 @@ class Store:
         A different config is refused, with each difference that ``compare`` (the run's config, the requested one) finds; so
         is a folder that holds other files.
         """
-        folder, wanted = Path(folder), frozen(config)
-        with storage(folder):
-            make_folder(folder)
-            lock = WriterLock(folder / LOCK)
-        try:
-            with storage(folder):
-                if is_begun(folder, wanted) and compare(read_config(folder / CONFIG), wanted):
-                    (folder / CONFIG).unlink()  # it has no result: nothing to resume, and nothing to lose
-                settled = settle(folder, wanted, compare)
-                return cls(folder, settled, connect_writer(folder / RESULTS), lock)
-        except BaseException:
-            lock.release()
-            raise
+        return cls(Path(folder), *begin(Path(folder), config, OUTCOMES, compare))
 
     @classmethod
     def open(cls, folder: str | Path) -> Store:
@@ -91,7 +79,7 @@ class Store:
         if not (folder / RESULTS).is_file():
             raise StoreError(f"{folder} has no results yet: {RESULTS} is missing. `ucan certify` writes it.")
         with storage(folder):
-            db = connect_reader(folder / RESULTS)
+            db = connect_reader(folder / RESULTS, OUTCOMES)
         store = cls(folder, config, db, None)
         close_with(store, db)
         return store

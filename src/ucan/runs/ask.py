@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ucan.arithmetic import arithmetic_of
-from ucan.certificate import SCOPES, Abstention, save_json
-from ucan.cluster import spread
 from ucan.config import CONFIG, read_config
-from ucan.data import Labelled
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
+from ucan.places import started_in
 from ucan.plan import CertifyPlan, Seed
 from ucan.questions.catalogue import name_of
-from ucan.questions.decisions import Decided, Decisions
+from ucan.questions.decisions import Decisions
 from ucan.questions.kinds import SmoothedLabels, SmoothedRegressor, SmoothedSegmenter
 from ucan.questions.looks import looks_of
 from ucan.questions.question import Question
-from ucan.questions.record import Answer
-from ucan.questions.regression import Interval, Percentile
+from ucan.questions.regression import Percentile
 from ucan.questions.smoothed import Smoothed
-from ucan.questions.topk import Among
 from ucan.results.answers import AnswerStore
-from ucan.results.metrics import NO_LABEL
+from ucan.results.database import ANSWERS
+from ucan.results.folder import remove_empty
+from ucan.runs.ask_summary import Summary as Summary
+from ucan.runs.ask_summary import summarise
 from ucan.runs.backend import settle_one
 from ucan.runs.build import budget_of, budget_word, generator_of, law_of, loaded, smoothed_of, step_for
-from ucan.runs.config import AskConfig, ClaimRef, LawRef, Sampling, begun_seed
+from ucan.runs.certificates import write_certificate, write_missing
+from ucan.runs.config import AskConfig, ClaimRef, LawRef, Sampling, begun_seed, changes, respelled
 from ucan.runs.fields import from_table, to_table
 from ucan.runs.jobs import Inputs, Pipeline, Selection
+from ucan.runs.mishaps import answered
+from ucan.runs.placing import check_workers, placed
+from ucan.runs.prepare import check_family, check_identity
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.refs import data_ref, model_ref, noise_ref
 from ucan.version import __version__
@@ -66,47 +67,19 @@ class AskJob(Pipeline, Inputs):
     workers: int | None = None
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What a run's answers come to. ``figures`` are numbers by name, shares rounded down; NaN if nothing is known."""
+def smoothed_for(
+    asked: Pipeline, question: Question, first: torch.Tensor, step: Any = None, remarks: list[str] | None = None
+) -> Smoothed:
+    """The model under its noise as a question needs it, for inputs like ``first`` (1, *event), on its device.
 
-    run: Path
-    question: str
-    inputs: int
-    abstained: int
-    scope: str
-    norm: float
-    arithmetic: str
-    figures: tuple[tuple[str, float], ...]
-    stop: str | None
-    mean_samples: float
-    first: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "run": str(self.run),
-            "question": self.question,
-            "inputs": self.inputs,
-            "abstained": self.abstained,
-            "scope": self.scope,
-            "guarantee": SCOPES[self.scope],
-            "norm": "inf" if self.norm == math.inf else self.norm,
-            "arithmetic": self.arithmetic,
-            "stop": self.stop,
-            "mean_samples": None if math.isnan(self.mean_samples) else self.mean_samples,
-            **{name: None if math.isnan(value) else value for name, value in self.figures},
-        }
-
-
-def smoothed_for(asked: Pipeline, question: Question, first: torch.Tensor, step: Any = None) -> Smoothed:
-    """The model under its noise as a question needs it, for inputs like ``first`` (1, *event), on its device."""
+    Warnings about the model are appended to ``remarks``.
+    """
     if not isinstance(question, Percentile | Decisions):
-        return smoothed_of(asked, first, step)
+        return smoothed_of(asked, first, step, remarks)
     event = tuple(first.shape[1:])
-    model = loaded(asked, first.device, event)
+    model = loaded(asked, first.device, event, remarks)
     law = law_of(asked.law, asked.scale, asked.exponent)
-    noise = generator_of(asked.noise, event, law)
+    noise = generator_of(asked.noise, event, law, model)
     options: dict[str, Any] = {"precision": asked.precision, "model_id": asked.model_id, "step": step}
     if isinstance(question, Percentile):
         return SmoothedRegressor(model, law, noise, **options)
@@ -137,30 +110,54 @@ def ask(job: AskJob, out: str | Path, progress: Progress = SILENT) -> Summary:
     Returns:
         How many inputs have an answer, and what the answers come to.
     """
-    if job.workers is not None and job.cluster is None:
-        raise InvalidInput("--workers needs a cluster: add --cluster local, or a cluster's address.")
-    where, selection, folder = job.place(), job.selection(), Path(out)
+    work = _prepared(job, Path(out), progress)
+    try:
+        config = _config(work)
+        with AnswerStore.create(work.folder, to_table(config), partial(compared, work.folder)) as store:
+            _ask_all(work, store, progress)
+    except Exception:
+        if work.known is None:
+            remove_empty(work.folder, ANSWERS)
+        raise
+    return summarise(work.folder, work.selection.dataset, work.selection)
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A checked job: the model under its noise, the plan, the inputs, and the config of a run that is resumed."""
+
+    job: AskJob
+    g: Smoothed
+    plan: CertifyPlan
+    selection: Selection
+    first: torch.Tensor
+    folder: Path
+    known: AskConfig | None
+
+
+def _prepared(job: AskJob, folder: Path, progress: Progress) -> _Prepared:
+    """Build and check a job; whatever can be refused is refused here, before any work."""
+    check_workers(job.cluster, job.workers)
+    where, selection = job.place(), job.selection()
     if isinstance(selection.dataset, Table):
         raise InvalidInput("tables can be asked about classes only (`ucan certify`): give arrays (.npz, .npy) here.")
     known = begun(folder)
-    first = selection.first().to(where)
+    first, remarks = selection.first().to(where), list[str]()
     step = step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic)
-    g = smoothed_for(job, job.question, first, step)
+    g = smoothed_for(job, job.question, first, step, remarks)
+    for remark in remarks:
+        progress.warn(remark)
     budget = budget_of(job.budget, selection.dataset, job.model)
     plan = g.plan(job.n0, job.n, job.alpha, job.norm, job.batch_size, None, job.family or 1, job.stop, budget)
     job.question.check(g.f, plan.stop)
     g.check_inputs(first, plan.norm)
     selection.dataset.check(selection.indices)
-    if job.family is not None and len(selection.indices) > job.family:
-        raise InvalidInput(f"--family {job.family} is smaller than the number of inputs, {len(selection.indices)}.")
-    if known is not None and g.engine.identity() is None:
-        raise InvalidInput(f"{folder} holds a run, and this model cannot be identified: give it a --model-id.")
+    check_family(job.family, selection)
+    if known is not None:
+        check_identity(folder, g.engine.identity())
     started = None if known is None else known.sampling
     plan = g.seeded(plan, begun_seed(job.seed, started), selection.dataset.fingerprint())
-    config = _config(job, g, plan, selection, first, known)
-    with AnswerStore.create(folder, to_table(config)) as store:
-        _ask_all(job, g, plan, selection, store, progress)
-    return summarise(folder, selection.dataset, selection)
+    return _Prepared(job, g, plan, selection, first, folder, known)
 
 
 def begun(folder: Path) -> AskConfig | None:
@@ -169,22 +166,32 @@ def begun(folder: Path) -> AskConfig | None:
         return None
     table = read_config(folder / CONFIG)
     if table.get("kind") != "ask":
-        raise InvalidInput(f"{folder} holds a run of another kind ({table.get('kind', 'certify')}). Give a new folder.")
+        kind = table.get("kind", "certify")
+        raise InvalidInput(f"{folder} holds a run of another kind ({kind}); nothing was changed. Give a new folder.")
     return from_table(AskConfig, table, str(folder / CONFIG))
 
 
-def _config(
-    job: AskJob, g: Smoothed, plan: CertifyPlan, selection: Selection, first: torch.Tensor, known: AskConfig | None
-) -> AskConfig:
+def compared(folder: Path, begun: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """The differences between the requested config and that of the run in this folder.
+
+    The path of the same file from another working directory is not one.
+    """
+    old, new = (from_table(AskConfig, table, str(folder / CONFIG)) for table in (begun, asked))
+    return changes(old, respelled(old, new, folder))
+
+
+def _config(work: _Prepared) -> AskConfig:
     """Make the run's config; this also chooses the backend."""
+    job, g, plan, known = work.job, work.g, work.plan, work.known
     before = known.sampling.backend if known is not None and known.model.spec == job.spec else None
-    backend = settle_one(g, job.backend, plan, first, len(selection.indices), before)
+    backend = settle_one(g, job.backend, plan, work.first, len(work.selection.indices), before)
     return AskConfig(
         ucan=__version__,
+        started_in=started_in(work.folder),
         question=name_of(job.question),
         settings={name: value for name, value in job.question.settings().items() if name != "what"},
-        model=replace(model_ref(job, g, given=True)),
-        data=data_ref(job, selection.dataset),
+        model=model_ref(job, g, given=True),
+        data=data_ref(job, work.selection.dataset),
         law=replace(LawRef.of(g.law), given=job.law if isinstance(job.law, str) else None),
         noise=replace(noise_ref(g), given=job.noise if isinstance(job.noise, str) else None),
         claim=ClaimRef(
@@ -198,94 +205,23 @@ def _config(
     )
 
 
-def _ask_all(
-    job: AskJob, g: Smoothed, plan: CertifyPlan, selection: Selection, store: AnswerStore, progress: Progress
-) -> None:
+def _ask_all(work: _Prepared, store: AnswerStore, progress: Progress) -> None:
     """Ask about every input without an answer."""
-    done, data = store.done(), selection.dataset
-    todo = [index for index in selection.indices if index not in done]
-    folder = store.folder / "certificates"
+    job, plan, data, done = work.job, work.plan, work.selection.dataset, store.done()
+    todo = [index for index in work.selection.indices if index not in done]
     if job.certificates:
-        folder.mkdir(exist_ok=True)
-    with progress.working(len(todo), len(done), plan.n), _placed(job, g, bool(todo), progress) as g:
-        g.on_votes(progress.sampled)
-        last = time.perf_counter()
-        for number, answer in g.ask_each((data[i][0][None] for i in todo), plan, job.question):
-            now = time.perf_counter()
-            store.add(todo[number], answer, now - last)
-            if job.certificates:
-                save_json(answer, folder / f"{todo[number]}.json")
-            last = now
-            progress.finished("")
-
-
-@contextmanager
-def _placed(job: AskJob, g: Smoothed, needed: bool, progress: Progress) -> Iterator[Smoothed]:
-    """Where the votes are counted: in this process, or, if any are needed, on the workers of a cluster."""
-    if job.cluster is None or not needed:
-        yield g
-        return
-    with spread(g, job.cluster, job.workers, progress.say, job.place().type) as served:
-        yield served
-
-
-def summarise(folder: Path, data: Labelled, selection: Selection) -> Summary:
-    """What the answers in a folder come to, beside the labels and targets that the data have."""
-    config = begun(folder)
-    assert config is not None and config.claim.scope is not None and config.claim.norm is not None, "just written"
-    with AnswerStore.open(folder) as store:
-        wanted = set(selection.indices)
-        answers = [(idx, answer) for idx, answer in store.answers() if idx in wanted]
-    given = [(idx, answer) for idx, answer in answers if not isinstance(answer, Abstention)]
-    return Summary(
-        run=folder,
-        question=config.question or "",
-        inputs=len(answers),
-        abstained=len(answers) - len(given),
-        scope=config.claim.scope,
-        norm=config.claim.norm,
-        arithmetic=config.sampling.arithmetic,
-        figures=tuple(figures(given, len(answers), data)),
-        stop=config.sampling.stop,
-        mean_samples=mean_samples([answer for _, answer in answers]),
-        first=tuple(f"{data.name_of(idx)}: {answer}" for idx, answer in answers[:3]),
-    )
-
-
-def mean_samples(answers: list[Answer | Abstention]) -> float:
-    """The mean number of samples of an input, those that choose included; NaN without answers."""
-    return sum(one.evidence.n0 + one.evidence.n for one in answers) / len(answers) if answers else math.nan
-
-
-def figures(given: list[tuple[int, Answer]], inputs: int, data: Labelled) -> list[tuple[str, float]]:
-    """Numbers about answers, by name; shares are of all inputs, and of all pixels or labels."""
-    radii = [answer.radius for _, answer in given]
-    found = [("median_radius", _median(radii))]
-    factors = [answer.budget_factor for _, answer in given if answer.budget_factor is not None]
-    if factors:
-        found.append(("median_budget_factor", _median(factors)))
-    targets = data.targets
-    if given and isinstance(given[0][1], Interval):
-        ends = [(idx, a.lower, a.upper) for idx, a in given if isinstance(a, Interval)]
-        found.append(("median_width", _median([float((high - low).mean()) for _, low, high in ends])))
-        if targets is not None and targets[0].shape == ends[0][1].shape:
-            inside = [bool(((low <= targets[i]) & (targets[i] <= high)).all()) for i, low, high in ends]
-            found.append(("targets_inside", sum(inside) / inputs))
-    if given and isinstance(given[0][1], Decided):
-        maps = [(idx, a) for idx, a in given if isinstance(a, Decided)]
-        found.append(("certified", sum(a.share for _, a in maps) / inputs))
-        if targets is not None and targets[0].shape == maps[0][1].answers.shape:
-            right = [float((a.answers == targets[i]).double().mean()) for i, a in maps]
-            found.append(("certified_and_correct", sum(right) / inputs))
-    labels = data.labels
-    if given and isinstance(given[0][1], Among):
-        known = [(int(labels[i]), a) for i, a in given if isinstance(a, Among)]
-        right = [a.radius_of(label) > 0 for label, a in known if label != NO_LABEL]
-        found.append(("label_among_first", sum(right) / inputs if inputs else math.nan))
-    elif given and hasattr(given[0][1], "prediction"):
-        found.append(("correct", sum(int(labels[i]) == a.prediction for i, a in given) / inputs))  # type: ignore[attr-defined]
-    return found
-
-
-def _median(values: list[float]) -> float:
-    return float(torch.tensor(values, dtype=torch.float64).median()) if values else math.nan
+        write_missing(store.folder, sorted(done), store.answer)
+    with progress.working(len(todo), len(done), plan.n):
+        if not todo:
+            return
+        with placed(work.g, job.cluster, job.workers, work.first.device, progress) as g:
+            g.on_votes(progress.sampled)
+            answers = g.ask_each((data[i][0][None] for i in todo), plan, job.question)
+            last = time.perf_counter()
+            for number, answer in answered(answers, store.__len__, store.folder):
+                now = time.perf_counter()
+                store.add(todo[number], answer, now - last)
+                if job.certificates:
+                    write_certificate(store.folder, todo[number], answer)
+                last = now
+                progress.finished("")

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ucan.arithmetic import step_of
-from ucan.audit import Ledger, allowed_breaks
-from ucan.audit.answers import Try, attack_answers
+from ucan.audit import Ledger
+from ucan.audit.answers import Try, attack_answers, mode_of
+from ucan.audit.summary import allowed_by_chance
 from ucan.certificate import Abstention
-from ucan.config import CONFIG, read_config
-from ucan.data import Labelled
+from ucan.config import differences
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
-from ucan.questions.catalogue import question_named
 from ucan.questions.record import Answer
-from ucan.questions.smoothed import Smoothed
 from ucan.results.answers import AnswerStore
-from ucan.runs.ask import begun, smoothed_for
-from ucan.runs.audit import AuditJob
-from ucan.runs.audited import AUDIT
-from ucan.runs.config import AskConfig, AuditConfig
+from ucan.runs.asked import asked_in, pipeline_again
+from ucan.runs.audit import AuditJob, attacked_data, locked, refuse_other_weights
+from ucan.runs.audited import AUDIT, config_hash, on_another
+from ucan.runs.config import AuditConfig
 from ucan.runs.fields import to_table
-from ucan.runs.jobs import Pipeline, device_of
+from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
-from ucan.runs.rebuild import data_of
-from ucan.training import is_trained_run
 from ucan.version import __version__
 
 
@@ -54,36 +49,36 @@ class Tried:
         return {**counts, "audit": str(self.folder), "attempts": [one.to_dict() for one in self.tries]}
 
 
-def is_ask_run(folder: str | Path) -> bool:
-    """Whether a folder holds a run of a question."""
-    path = Path(folder) / CONFIG
-    return path.is_file() and read_config(path).get("kind") == "ask"
-
-
 def audit_answers(job: AuditJob, out: str | Path | None = None, progress: Progress = SILENT) -> Tried:
-    """Attack the answers of a run and store the attempts in a folder; an interrupted audit resumes."""
-    run = Path(job.run)
-    config = begun(run)
-    if config is None:
-        raise InvalidInput(f"{run} is not the folder of a `ucan ask` run.")
-    where, data = device_of(job.device), data_of(config.data, job.data)
+    """Attack the answers of a run and store the attempts in a folder; an interrupted audit resumes.
+
+    Args:
+        job: the run, the attack and its budget.
+        out: the audit's folder; ``RUN/audit`` if None.
+        progress: receives progress and messages; silent by default.
+
+    Returns:
+        The attempts, and how many claims broke.
+    """
+    _check_options(job)
+    run, where = Path(job.run), device_of(job.device)
+    config, base = asked_in(run)
     with AnswerStore.open(run) as store:
-        chosen = list(_chosen(store, job.min_radius, job.most))
-        if not chosen:
-            raise InvalidInput(f"{run} has no answer with radius {job.min_radius:g} or more: nothing to audit.")
-        g = pipeline_again(
-            config, chosen[0][1], data[chosen[0][0]][0][None].to(where), job.model, job.weights, job.trust
-        )
-        about = AuditConfig(ucan=__version__, weights_hash=weights_hash(g.f.model), **asdict(job.budget))
-        ledger = Ledger(run / AUDIT if out is None else Path(out), to_table(about))
-        factors, tries = sorted(job.factors), list[Try]()
-        known = {
-            (idx, factor): Try(**record)
-            for idx, answer in chosen
-            for factor in factors
-            if (record := ledger.get(idx, factor, "frozen" if answer.scope == "frozen" else "live")) is not None
-        }
+        chosen, about = _chosen(store, job.min_radius, job.most), store.config
+    data = attacked_data(config.data, job.data, base, chosen[-1][0])
+    first = data[chosen[0][0]][0][None].to(where)
+    g = pipeline_again(config, chosen[0][1], first, job.model, job.weights, job.trust, base)
+    refuse_other_weights(run, config.model, g)
+    told = AuditConfig(
+        ucan=__version__, weights_hash=weights_hash(g.f.model), run=config_hash(about), **asdict(job.budget)
+    )
+    folder = run / AUDIT if out is None else Path(out)
+    with locked(folder):
+        ledger = Ledger(folder, to_table(told), _compared)
+        factors = sorted(job.factors)
+        known = _known(ledger, chosen, factors)
         cases = ((idx, data[idx][0][None].to(where), answer) for idx, answer in chosen)
+        tries = list(known.values())
         with progress.working(len(chosen) * len(factors) - len(known), len(known), job.budget.check):
             for found, x, delta in attack_answers(g, cases, factors, job.budget, known):
                 ledger.add(found.to_dict())
@@ -91,60 +86,67 @@ def audit_answers(job: AuditJob, out: str | Path | None = None, progress: Progre
                     ledger.keep(found.to_dict(), x, delta)
                 tries.append(found)
                 progress.finished(f"{sum(one.broken for one in tries)} broken")
-    tries = [*known.values(), *tries]
-    broken = len({one.idx for one in tries if one.broken})
-    alpha = max(answer.evidence.alpha for _, answer in chosen)
-    return Tried(len(chosen), broken, allowed_breaks(len(chosen), alpha), ledger.folder, tuple(tries))
+    alpha = max(answer.alpha for _, answer in chosen)
+    return counted(tries, folder, alpha, config.data.skip or 1)
 
 
-def _chosen(store: AnswerStore, least: float, most: int | None) -> Iterator[tuple[int, Answer]]:
+def counted(tries: Sequence[Try], folder: Path, alpha: float, skip: int = 1) -> Tried:
+    """Count the attempts of an audit, of a run that asked about every ``skip``-th input at level ``alpha``.
+
+    Answers about the same input are made from the same votes: they are true or false together, and count once.
+    """
+    tests = Counter(one.claim for one in tries)
+    broken = {one.claim for one in tries if one.broken}
+    allowed = allowed_by_chance(tests, max(one.idx for one in tries), skip, alpha)
+    return Tried(len({one.idx for one in tries}), len(broken), allowed, folder, tuple(tries))
+
+
+def _check_options(job: AuditJob) -> None:
+    """Refuse options that are about certificates of one class."""
+    if job.mode != "both":
+        raise InvalidInput(
+            "--mode is for runs of `ucan certify`: an answer is attacked as its scope says, frozen ones with their noise "
+            "frozen and all others live. Leave it out."
+        )
+    if job.registry is not None:
+        raise InvalidInput(
+            "--registry is for runs of `ucan certify`: answers to questions have no registry. Leave it out."
+        )
+
+
+def _chosen(store: AnswerStore, least: float, most: int | None) -> list[tuple[int, Answer]]:
     """The answers to attack: those of at least this radius, at most so many."""
-    count = 0
-    for idx, answer in store.answers():
-        if isinstance(answer, Abstention) or not answer.radius > 0 or answer.radius < least:
-            continue
-        if most is not None and count >= most:
-            return
-        count += 1
-        yield idx, answer
+    answers = ((idx, one) for idx, one in store.answers() if isinstance(one, Answer))
+    large = ((idx, one) for idx, one in answers if one.radius > 0 and one.radius >= least)
+    chosen = list(islice(large, most))  # a record may be large: no more than these are read
+    if not chosen:
+        if all(isinstance(one, Abstention) for _, one in store.answers()):
+            raise InvalidInput(
+                f"all {len(store)} inputs of {store.folder} abstained: there is no answer to audit. Ask with more samples "
+                "(--n), or with less noise."
+            )
+        raise InvalidInput(f"{store.folder} has no answer with radius {least:g} or more: nothing to audit.")
+    return chosen
 
 
-def pipeline_again(
-    config: AskConfig,
-    answer: Answer | Abstention,
-    first: torch.Tensor,
-    model: str | None = None,
-    weights: str | Path | None = None,
-    trust: bool = False,
-) -> Smoothed:
-    """The model under its noise behind a run's answers, from the run's config; for inputs like ``first``."""
-    known = config.model
-    spec = model or known.spec
-    if spec is None:
-        raise InvalidInput("this run does not state its model: give it with --model.")
-    trained = is_trained_run(spec)
-    if config.noise.given is None and not trained and "Isotropic" not in (config.noise.described or ""):
-        raise InvalidInput("this run's noise was made in Python and cannot be made again from its folder.")
-    evidence = answer.evidence
-    asked = Pipeline(
-        model=spec,
-        weights=weights or (known.weights if model is None else None),
-        law=None if trained else evidence.law,
-        scale=evidence.law.scale if trained else None,
-        noise=None if trained else config.noise.given,
-        classes=known.classes,
-        model_id=known.model_id,
-        precision=config.sampling.precision,
-        trust=trust,
-        normalise=known.normalise,
-    )
-    question = question_named(config.question or "", config.settings)
-    return smoothed_for(asked, question, first, step_of(evidence.arithmetic))
+def _known(
+    ledger: Ledger, chosen: Sequence[tuple[int, Answer]], factors: Sequence[float]
+) -> dict[tuple[int, float], Try]:
+    """The finished attempts on these answers; attempts on other answers are refused."""
+    known = {
+        (idx, factor): Try(**record)
+        for idx, answer in chosen
+        for factor in factors
+        if (record := ledger.get(idx, factor, mode_of(answer))) is not None
+    }
+    other = on_another(known.values(), chosen)
+    if other is not None:
+        raise InvalidInput(
+            f"{ledger.folder} holds attacks on another answer about input {other.idx}: give another folder with --out."
+        )
+    return known
 
 
-def targets_of(config: AskConfig) -> Labelled | None:
-    """The data of a run, if they are still there."""
-    try:
-        return data_of(config.data)
-    except (InvalidInput, OSError):
-        return None
+def _compared(begun: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """The differences of two audits; one of an earlier version does not name its run, only its attempts tell it."""
+    return differences(begun, {name: value for name, value in asked.items() if name != "run" or "run" in begun})

@@ -20,12 +20,13 @@ from ucan.data.tables import by_held
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
 from ucan.places import found, found_model
+from ucan.questions.smoothed import Smoothed
 from ucan.registry import Registry
 from ucan.results.lock import LOCK, WriterLock
 from ucan.routed import Deployed
 from ucan.runs.audited import AUDIT
 from ucan.runs.build import routed_of
-from ucan.runs.config import AuditConfig
+from ucan.runs.config import AuditConfig, DataRef, ModelRef
 from ucan.runs.fields import to_table
 from ucan.runs.jobs import Pipeline, device_of
 from ucan.runs.progress import SILENT, Progress
@@ -92,7 +93,7 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     where = device_of(job.device)
     run = Run.open(job.run)
     chosen = _chosen(run, job.min_radius, job.most)
-    dataset = _dataset(run, job.data, chosen[-1])
+    dataset = attacked_data(run.config.data, job.data, run.base, chosen[-1])
     first = next((c for _, c in _certificates(run, chosen)), None)
     if first is None:
         raise InvalidInput(f"{run.folder} was imported and has no certificates to attack.")
@@ -103,7 +104,7 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     own = run.config.claim.registry
     registry = job.registry or (None if own is None else found(own, run.base))
     folder = run.folder / AUDIT if out is None else Path(out)
-    with _locked(folder), _memory(registry, first) as memory:
+    with locked(folder), _memory(registry, first) as memory:
         ledger = Ledger(folder, to_table(config))
         kinds = _kinds(g)
         todo = sum(_open(ledger.get(i, f, m, k)) for i in chosen for m in modes for f in factors for k in kinds)
@@ -126,10 +127,7 @@ def _deployed(job: AuditJob, run: Run, first: Certificate, dataset: Labelled, wh
     spec = job.model or (None if known.spec is None else found_model(known.spec, run.base))
     if not is_router(spec):
         g = pipeline_of(known, first, where, job.model, job.weights, dataset, job.trust, run.base)
-        if known.weights_hash not in (None, weights_hash(g.f.model)):
-            raise InvalidInput(
-                f"{run.folder} was made with other weights: give the certified weights with --model or --weights."
-            )
+        refuse_other_weights(run.folder, known, g)
         return g
     asked = Pipeline(model=spec, classes=len(first.evidence.counts), device=where, trust=job.trust)
     router = routed_of(asked, torch.zeros(1, *first.region.shape, device=where), step_of(first.evidence.arithmetic))
@@ -203,7 +201,7 @@ def _memory(path: str | Path | None, certificate: Certificate) -> Iterator[Regis
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Make sure that no other audit writes to this folder."""
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -236,10 +234,19 @@ def _certificates(run: Run, indices: list[int]) -> Iterator[tuple[int, Certifica
             yield idx, outcome
 
 
-def _dataset(run: Run, source: str | None, last: int) -> Labelled:
-    dataset = data_of(run.config.data, source, run.base)
+def attacked_data(data: DataRef, source: str | None, base: Path | None, last: int) -> Labelled:
+    """The inputs of a run, or those at ``source``; refused if input ``last``, which is attacked, is not among them."""
+    dataset = data_of(data, source, base)
     if last >= len(dataset):
         raise InvalidInput(
             f"{dataset.name} has {len(dataset)} inputs, but input {last} was certified: are these the same data?"
         )
     return dataset
+
+
+def refuse_other_weights(folder: Path, known: ModelRef, g: Smoothed) -> None:
+    """Refuse a model with other weights than those of the run in ``folder``."""
+    if known.weights_hash not in (None, weights_hash(g.f.model)):
+        raise InvalidInput(
+            f"{folder} was made with other weights: give the certified weights with --model or --weights."
+        )

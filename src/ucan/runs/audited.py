@@ -61,13 +61,18 @@ def tries_on(folder: Path, model: ModelRef, answers: Iterable[tuple[int, Answer 
     if not tries:
         return []
     _check_weights(folder, _about(folder), model)
+    other = on_another(tries, answers)
+    if other is not None:
+        raise _foreign(folder, f"its attack on input {other.idx} is not on this run's answer")
+    return tries
+
+
+def on_another(tries: Iterable[Try], answers: Iterable[tuple[int, Answer | Abstention]]) -> Try | None:
+    """The first of these attempts that is not on one of these answers; None if all are."""
     claims = {
         idx: (one.radius, one.scope, one.evidence.input_hash) for idx, one in answers if not isinstance(one, Abstention)
     }
-    for one in tries:
-        if claims.get(one.idx) != (one.radius, one.scope, one.claim):
-            raise _foreign(folder, f"its attack on input {one.idx} is not on this run's answer")
-    return tries
+    return next((one for one in tries if claims.get(one.idx) != (one.radius, one.scope, one.claim)), None)
 
 
 def _about(folder: Path) -> AuditConfig:

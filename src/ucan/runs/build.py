@@ -232,9 +232,14 @@ def loaded(asked: Pipeline, where: torch.device, event: tuple[int, ...], remarks
     return found
 
 
-def smoothed_of(asked: Pipeline, first: torch.Tensor, step: float | None = None) -> SmoothedClassifier:
-    """Build the smoothed classifier for inputs like ``first`` (1, *event), on the device of ``first``."""
-    return _smoothed(asked, first, step, [])[0]
+def smoothed_of(
+    asked: Pipeline, first: torch.Tensor, step: float | None = None, remarks: list[str] | None = None
+) -> SmoothedClassifier:
+    """Build the smoothed classifier for inputs like ``first`` (1, *event), on the device of ``first``.
+
+    Warnings about the model are appended to ``remarks``.
+    """
+    return _smoothed(asked, first, step, [] if remarks is None else remarks)[0]
 
 
 def _smoothed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ucan.allocator import keep_memory
 from ucan.arithmetic import arithmetic_of
 from ucan.budget import Budget
-from ucan.certificate import SCOPES, Abstention, Certificate, save_json
+from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.choices import norm_to_json
-from ucan.cluster import spread
 from ucan.continuing import can_go_on, certify_more
 from ucan.data.tables import Table, by_held
 from ucan.errors import InvalidInput
@@ -26,13 +24,16 @@ from ucan.evidence import Evidence
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.results.confusion import other_order
+from ucan.results.database import OUTCOMES
 from ucan.results.folder import remove_empty
 from ucan.results.formats import class_name, write
 from ucan.results.metrics import NO_LABEL, labelled
 from ucan.results.store import Store
 from ucan.rounding import floor_percent, floor_share
 from ucan.routed import Deployed, single
+from ucan.runs.certificates import CERTIFICATES, write_certificate, write_missing
 from ucan.runs.mishaps import answered
+from ucan.runs.placing import placed
 from ucan.runs.prepare import CertifyJob as CertifyJob
 from ucan.runs.prepare import Prepared, compared, config_of, grows, prepared
 from ucan.runs.progress import SILENT, Progress
@@ -41,7 +42,6 @@ from ucan.tabular import RowAnswer
 
 # Number of a table's rows that a summary describes.
 SHOWN = 3
-CERTIFICATES = "certificates"  # the folder of certificates as files, inside the run's
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def certify(job: CertifyJob, out: str | Path | None = None, progress: Progress =
         return _certify(work, job, progress)
     except Exception:
         if work.known is None:
-            remove_empty(work.folder)
+            remove_empty(work.folder, OUTCOMES)
         raise
 
 
@@ -187,7 +187,7 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
     todo = [index for index in work.selection.indices if index not in done]
     more = _unfinished(work, store, done)
     if work.job.certificates:
-        write_certificates(store, sorted(done))
+        write_missing(store.folder, sorted(done), store.outcome)
     tally = _Tally.of(store)
     with progress.working(len(todo) + len(more), len(done) - len(more), plan.n0 + plan.n):
         if not todo and not more:
@@ -201,7 +201,7 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
                 store.add(index, label, outcome, now - last, again=index in done, name=named)
                 last = now
                 if work.job.certificates:
-                    save_json(outcome, _certificate_path(store, index))
+                    write_certificate(store.folder, index, outcome)
                 tally.add(label, outcome)
                 # Under a stopping rule the easy inputs finish first, so a share of the finished ones would be too high.
                 progress.finished("" if plan.stop is not None or more else tally.words)
@@ -277,27 +277,11 @@ class _Tally:
 
 @contextmanager
 def _placed(work: Prepared, progress: Progress) -> Iterator[Deployed]:
-    """Set up where the votes are counted: in this process, or on the workers of a cluster."""
-    device = work.first.device.type
-    if work.job.cluster is None:
-        if device == "cpu":
-            keep_memory()
-        yield work.g
-        return
-    with spread(single(work.g, "a cluster"), work.job.cluster, work.job.workers, progress.say, device) as served:
+    """The classifier with its votes counted here, or on the workers of a cluster, which take one classifier."""
+    job = work.job
+    g = work.g if job.cluster is None else single(work.g, "a cluster")
+    with placed(g, job.cluster, job.workers, work.first.device, progress) as served:
         yield served
-
-
-def write_certificates(store: Store, indices: Sequence[int]) -> None:
-    """Write certificates that are missing because an earlier call was interrupted or did not ask for them."""
-    (store.folder / CERTIFICATES).mkdir(exist_ok=True)
-    for index in indices:
-        if not _certificate_path(store, index).exists():
-            save_json(store.outcome(index), _certificate_path(store, index))
-
-
-def _certificate_path(store: Store, index: int) -> Path:
-    return store.folder / CERTIFICATES / f"{index}.json"
 
 
 def _summary(store: Store, work: Prepared) -> Certified:

@@ -267,6 +267,7 @@ class AskConfig:
 
     kind: Literal["ask"] = entry("kind", "ask")
     ucan: str | None = entry("ucan")
+    started_in: str | None = entry("started_in", later=True, compared=False)  # seen from the run's folder
     question: str | None = entry("question")
     settings: Mapping[str, Any] = entry("asked", {})
     model: ModelRef = field(default_factory=ModelRef)
@@ -360,9 +361,14 @@ def respelled(begun: Any, asked: Any, folder: Path) -> Any:
         if same_place(getattr(begun.data, name), base, getattr(data, name)):
             data = replace(data, **{name: getattr(begun.data, name)})
     moved = replace(asked, model=model, data=data)
-    if isinstance(asked, RunConfig) and same_place(begun.claim.registry, base, asked.claim.registry):
-        moved = replace(moved, claim=replace(asked.claim, registry=begun.claim.registry))
-    return moved
+    if isinstance(asked, PredictConfig):
+        return moved
+    claim = asked.claim
+    for name in ("registry", "budget"):
+        old, new = getattr(begun.claim, name), getattr(claim, name)
+        if isinstance(old, str) and isinstance(new, str) and same_place(old, base, new):
+            claim = replace(claim, **{name: old})
+    return replace(moved, claim=claim)
 
 
 def _without(table: dict[str, Any], left_out: list[Leaf]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ucan.runs.backend import settle_backend
 from ucan.runs.build import budget_of, budget_word, norm_of, settle, step_for
 from ucan.runs.config import ClaimRef, RunConfig, Sampling, begun_seed, changes, read_run_config, respelled
 from ucan.runs.jobs import Inputs, Pipeline, Selection
+from ucan.runs.placing import check_workers
 from ucan.runs.progress import Progress
 from ucan.runs.refs import data_ref, law_ref, model_ref, noise_ref
 from ucan.stop_option import parse_stop
@@ -78,8 +79,7 @@ class Prepared:
 
 def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Prepared:
     """Build and check a job; whatever can be refused is refused here, before any work."""
-    if job.workers is not None and job.cluster is None:
-        raise InvalidInput("--workers needs a cluster: add --cluster local, or a cluster's address.")
+    check_workers(job.cluster, job.workers)
     where = job.place()
     settled = settle(job, job.selection(), where)
     g, selection = settled.g, settled.selection
@@ -111,17 +111,28 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
     plan = g.seeded(
         plan, begun_seed(job.seed, None if known is None else known.sampling), selection.dataset.fingerprint()
     )
-    if job.family is not None and len(selection.indices) > job.family:
+    check_family(job.family, selection)
+    if known is not None:
+        check_identity(folder, g.identity())
+    scope = g.scope if job.registry is None else "registry"
+    return Prepared(job, g, plan, selection, first, folder, tsv, scope, known, settled.class_names, settled.sigma)
+
+
+def check_family(family: int | None, selection: Selection) -> None:
+    """Refuse more inputs than share α."""
+    if family is not None and len(selection.indices) > family:
         raise InvalidInput(
-            f"--family {job.family} is smaller than the number of selected inputs, {len(selection.indices)}."
+            f"--family {family} is smaller than the number of selected inputs, {len(selection.indices)}."
         )
-    if known is not None and g.identity() is None:
+
+
+def check_identity(folder: Path, identity: str | None) -> None:
+    """Refuse to resume the run in a folder with a model that nothing identifies."""
+    if identity is None:
         raise InvalidInput(
             f"{folder} holds a run, and this model cannot be identified, so resuming could mix two models: give the model a "
             f"name with --model-id, in a new folder."
         )
-    scope = g.scope if job.registry is None else "registry"
-    return Prepared(job, g, plan, selection, first, folder, tsv, scope, known, settled.class_names, settled.sigma)
 
 
 def _check_held(job: CertifyJob, selection: Selection) -> None:

@@ -25,7 +25,7 @@ from ucan.recertify import recertify as certified_again
 from ucan.results.formats import write
 from ucan.results.store import Store
 from ucan.runs.backend import settle_one
-from ucan.runs.certify import write_certificates
+from ucan.runs.certificates import write_missing
 from ucan.runs.config import RunConfig, changes, kept_seed, read_run_config
 from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
@@ -118,7 +118,7 @@ def recertify(job: RecertifyJob, out: str | Path | None = None, progress: Progre
             if len(store):
                 write(store, folder / "results.tsv", overwrite=True)
             if job.certificates:
-                write_certificates(store, sorted(store.done()))
+                write_missing(store.folder, sorted(store.done()), store.outcome)
         return _summary(run, store)
 
 

@@ -143,7 +143,7 @@ def _tried(
 ) -> Candidate:
     g = single(settled.g, "ucan tune")
     law, step = replace(g.law, scale=scale), step_for(job.arithmetic, settled.selection.dataset, None)
-    made = SmoothedClassifier(g.f.model, law, noise, g.f.num_classes, precision=g.engine.precision, step=step)
+    made = g.again(law=law, generator=noise, step=step)
     made.on_votes(progress.sampled)
     target = 1.0 if budget is not None else float(job.radius or 0.0)
     plan = CertifyPlan(job.n0, job.n, job.alpha, norm, job.seed, stop=AtRadii((target,)), budget=budget)

@@ -24,8 +24,7 @@ from ucan.questions.record import Answer
 from ucan.questions.regression import Percentile
 from ucan.questions.smoothed import Smoothed
 from ucan.results.answers import AnswerStore
-from ucan.runs.ask import begun
-from ucan.runs.ask_audit import is_ask_run, pipeline_again
+from ucan.runs.asked import asked_in, is_ask_run, pipeline_again
 from ucan.runs.backend import settle_backend, settle_one
 from ucan.runs.config import DataRef
 from ucan.runs.read import Run
@@ -124,17 +123,16 @@ def told_of(question: Question) -> dict[str, Any]:
 def _asked(
     run: Path, model: str | None, weights: str | Path | None, source: str | None, device: torch.device, trust: bool
 ) -> Deployed:
-    config = begun(run)
-    assert config is not None, "the caller looked"
+    config, base = asked_in(run)
     question = question_named(config.question or "", config.settings)
     with AnswerStore.open(run) as store:  # an answer tells Σ and the shape of inputs, an abstention only the law
         first = next((answer for _, answer in store.answers() if isinstance(answer, Answer)), None)
     if first is None:
         raise InvalidInput(f"{run} has no answers yet: let `ucan ask` find at least one that is no abstention first.")
-    shape, dataset = tuple(first.region.shape), _data(config.data, source, None)
+    shape, dataset = tuple(first.region.shape), _data(config.data, source, base)
     form = Form(shape, _dtype(dataset), config.data.size)
     example = torch.zeros(1, *shape, dtype=form.dtype, device=device)
-    g = pipeline_again(config, first, example, model, weights, trust)
+    g = pipeline_again(config, first, example, model, weights, trust, base)
     _check_same(run, g, first.evidence, config.model.weights_hash)
     plan = replace(config.sampling.plan(config.claim.norm), precision=None, family=1, block=first.evidence.block)
     plan = replace(plan, stop=question_stop(config.sampling.stop), budget=first.budget)
