@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.integrate import quad
+from scipy.optimize import brentq
 
 import ucan
 from test_laws import directions, kept_after
@@ -64,6 +66,40 @@ def test_draws_have_its_distribution(beta: float) -> None:
     z = law.sample(20_000, (3,), torch.Generator().manual_seed(0), torch.float64).numpy()
     assert stats.kstest(z[:, 1], stats.gennorm(beta, scale=law.scale).cdf).pvalue > 0.01
     assert z.std() == pytest.approx(0.5, rel=0.02) and abs(np.corrcoef(z[:, 0], z[:, 1])[0, 1]) < 0.03
+
+
+LARGE = (20.0, 150.0, 300.0, 1000.0, 1e5)
+
+
+@pytest.mark.parametrize("beta", LARGE)
+def test_a_large_exponent_is_nearly_uniform_noise_down_to_zero(beta: float) -> None:
+    """Against the integral of its density: nothing underflows, and nothing is above the truth."""
+    law, half = ucan.GeneralNormal(1.0, beta=beta), math.gamma(1 + 1 / beta)
+
+    def density(t: float) -> float:
+        return math.exp(-math.exp(min(700.0, beta * math.log(t)))) if t > 0 else 1.0
+
+    def cdf(z: float) -> float:
+        edge = min(abs(z), 0.9)  # below it exp(−t^β) is flat for quad, beyond it falls steeply
+        parts = [quad(density, *ends)[0] for ends in ((0, edge), (edge, max(edge, abs(z))))]
+        return 0.5 + math.copysign(sum(parts), z) / (2 * half)
+
+    for p in (0.501, 0.6, 0.9, 0.99):
+        start = brentq(lambda z, p=p: cdf(z) - p, 0, 3, xtol=1e-14)
+        assert law.radius(p, 1, 1) == pytest.approx(start, rel=1e-7) and law.radius(p, 1, 1) <= start * (1 + 1e-9)
+        for r in (1e-5, 0.05, 0.3, 0.85, 1.1):
+            keeps = cdf(start - r)
+            assert law.shifted(p, r, 1, 1) == pytest.approx(keeps, rel=1e-7, abs=1e-15)
+            assert law.shifted(p, r, 1, 1) <= keeps * (1 + 1e-9) + 1e-15
+    assert law.shifted(0.4, 0.1, 1, 1) == pytest.approx(cdf(brentq(lambda z: cdf(z) - 0.4, -3, 0) - 0.1), rel=1e-7)
+
+
+@pytest.mark.parametrize("beta", LARGE)
+def test_draws_of_a_large_exponent_leave_no_hole_around_zero(beta: float) -> None:
+    law = ucan.GeneralNormal(1.0, beta=beta)
+    z = law.sample(200_000, (1,), torch.Generator().manual_seed(1), torch.float64).abs().flatten().numpy()
+    assert stats.kstest(z[z < 0.5], "uniform", (0, 0.5)).pvalue > 0.01
+    assert z.mean() == pytest.approx(math.gamma(2 / beta) / math.gamma(1 / beta), rel=0.01)
 
 
 def test_it_certifies_and_refuses(tmp_path) -> None:

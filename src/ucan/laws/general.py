@@ -17,6 +17,8 @@ from ucan.laws.radial import standard_gamma
 
 # How far scipy's inverses of the incomplete gamma functions are taken to be off, relative to their values.
 INVERTED = 1e-11
+# Where |z|^β is below this, the density is that at 0 to the last digit; the incomplete gamma functions underflow there.
+LEVEL = 1e-100
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,19 @@ class GeneralNormal(Law):
         return self.beta == 2
 
     def _draw(self, n: int, dim: int, rng: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
-        size = standard_gamma(1 / self.beta, n * dim, rng) ** (1 / self.beta)
+        # |z|^β has the law Gamma(1/β), that of Gamma(1 + 1/β)·U^β: in this form a large β leaves no hole around 0.
+        size = standard_gamma(1 + 1 / self.beta, n * dim, rng) ** (1 / self.beta)
+        size *= torch.rand(n * dim, generator=rng, device=rng.device, dtype=torch.float64)
         negative = torch.randint(0, 2, (n * dim,), generator=rng, device=rng.device, dtype=torch.bool)
         return (self.scale * torch.where(negative, -size, size)).to(dtype).reshape(n, dim)
 
     def _unit_std(self, dim: int) -> float:
         return math.sqrt(math.gamma(3 / self.beta) / math.gamma(1 / self.beta))
+
+    @property
+    def _half_width(self) -> float:
+        """½ over the density at 0, at λ = 1."""
+        return math.gamma(1 + 1 / self.beta)
 
     def _quantile(self, p: Array) -> Array:
         """F⁻¹(p) at λ = 1, to a relative ``INVERTED``; by the tail where p is far from 1/2, which is exact there."""
@@ -55,11 +64,15 @@ class GeneralNormal(Law):
         near = special.gammaincinv(1 / self.beta, 1 - 2 * tail)
         far = special.gammainccinv(1 / self.beta, 2 * tail)
         size = np.where(tail < 0.25, far, near) ** (1 / self.beta)
+        even = (1 - 2 * tail) * self._half_width
+        size = np.where(even**self.beta < LEVEL, even, size)
         found: Array = np.where(p < 0.5, -size, size)
         return found
 
     def _cdf(self, z: Array) -> Array:
-        tail = special.gammaincc(1 / self.beta, np.abs(z) ** self.beta) / 2
+        power = np.abs(z) ** self.beta
+        tail = special.gammaincc(1 / self.beta, power) / 2
+        tail = np.where(power < LEVEL, (1 - np.abs(z) / self._half_width) / 2, tail)
         found: Array = np.where(z < 0, tail, 1 - tail)
         return found
 
