@@ -122,6 +122,10 @@ def test_missing_values_of_frames_are_refused_too():
         read_frame(pandas.DataFrame({"x": [1.0, None]}))
     with pytest.raises(InvalidInput, match=r"row 0 \(from 0\) has no value in column 's'"):
         read_frame(pandas.DataFrame({"s": [None, "a"]}))
+    with pytest.raises(InvalidInput, match=r"row 1 \(from 0\) has no value in column 'whole'"):
+        read_frame(pandas.DataFrame({"whole": pandas.array([1, None], dtype="Int64")}))
+    with pytest.raises(InvalidInput, match=r"'large' has whole numbers beyond 2\^53"):
+        read_frame({"large": [1, 2**70]})
     with pytest.raises(InvalidInput, match="holds dates"):
         read_frame(pandas.DataFrame({"when": pandas.to_datetime(["2020-01-01", "2020-01-02"])}))
 

@@ -95,6 +95,16 @@ def test_log_sigma_changes_no_faster_than_the_rate() -> None:
     torch.testing.assert_close(copies.std(0).mean(1), 0.4 * g.M.sigma(x), rtol=0.02, atol=0)
 
 
+def test_noise_that_is_lost_beside_the_input_is_refused() -> None:
+    """Its size is that at the input: at 0, far from all references, σ is infinite here."""
+    references, x = 1e8 + torch.randn(50, 4, generator=torch.Generator().manual_seed(0)), torch.full((1, 4), 1e8)
+    noise = InputDependent(references, k=3, rate=0.01, middle=0.0)
+    g = ucan.SmoothedClassifier(lambda y: (y[:, 0] >= 1e8).long(), ucan.Gaussian(0.3), noise, num_classes=2)
+    with pytest.raises(InvalidInput, match="lost in rounding"):
+        g.certify(x, n=1000)
+    assert g.certify(x.double(), n=1000)[0].abstained  # it lies on the border
+
+
 def test_certified_verified_attacked_and_kept(tmp_path) -> None:
     g, x = smoothed()
     outcomes = g.certify(x, n=5000)

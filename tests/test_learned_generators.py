@@ -590,3 +590,17 @@ INVALID = {
 def test_invalid_generators_are_refused(case):
     with pytest.raises((InvalidInput, ucan.SingularScale)):
         INVALID[case]()
+
+
+@pytest.mark.parametrize("kind", ["certification-wise", "composed"])
+def test_inputs_in_double_precision_are_taken_with_a_network_in_single(kind):
+    """As a message about noise lost in rounding advises."""
+    if kind == "composed":
+        noise = ucan.Composed(1, norm=2, features=2, growth=2)
+    else:
+        noise = ucan.CertificationWise(1, features=2, growth=2)
+    x = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).eval()
+    g = ucan.SmoothedClassifier(net, ucan.Gaussian(0.25), noise, num_classes=3)
+    single, double = g.certify(x, n=200), g.certify(x.double(), n=200)
+    assert [c.evidence.n for c in single] == [c.evidence.n for c in double] == [200, 200]

@@ -154,6 +154,32 @@ def test_the_rows_of_a_table_are_numbers_and_there() -> None:
         g().certify(frame, n=20)
 
 
+def test_a_table_answers_its_own_question_for_all_rows_together() -> None:
+    rows = {"age, in years": [0.0, 1.0, 2.0], "b": [1.0, 0.5, 2.0], "kind": [0.0, 1.0, 2.0]}
+    sigma = {"age, in years": 1, "b": "2"}  # a name of any characters, as a mapping
+    table = ucan.SmoothedTable(lambda r: (r[:, 0] > 0.5).long(), ucan.Table(rows, hold=["kind"]), sigma, num_classes=2)
+    assert list(table.sigma.values()) == [1.0, 2.0]
+    for question in ({"top": 1}, {"confidence": 0.6}):
+        with pytest.raises(InvalidInput, match=r"table\.at\(index\)"):
+            table.certify([0], n=20, **question)
+    with pytest.raises(InvalidInput, match="family is 2, but there are 3 inputs"):  # each held value is asked apart
+        table.certify(n=200, family=2)
+    assert len(table.certify(n=200, family=3)) == 3
+
+
+@pytest.mark.parametrize("x", [torch.eye(3).to_sparse(), torch.rand(2, 3).to(torch.float8_e4m3fn)])
+def test_inputs_that_noise_cannot_be_added_to_are_refused(x: torch.Tensor) -> None:
+    with pytest.raises(InvalidInput, match=r"x\.to_dense\(\), x\.float\(\)"):
+        g().certify(x, n=20)
+
+
+def test_radii_that_are_no_numbers_are_refused() -> None:
+    line = ucan.SmoothedRegressor(lambda b: b[:, 0], LAW)
+    for radius in ("a", [0.1, "b"], [None]):
+        with pytest.raises(InvalidInput, match="radius takes a number or several"):
+            line.certify(X, radius=radius, n=200)
+
+
 def test_a_reach_of_less_than_a_step_is_no_reach() -> None:
     moves = (Move("income", 40.0, 20.0, "", 1.0), Move("age", 0.415, 0.2, "", 1.0))
     words = Reach("approved", moves, (), True, "pipeline", 0.001).words()

@@ -100,6 +100,16 @@ def test_votes_before_and_in_pairs_have_one_test_where_they_were_a_fixed_number_
     assert bound_named("paired").probabilities(uncounted.ballot(1))[0] == low - upper_bound(lost, 1000, 2 * half)
 
 
+def test_one_step_per_entry_is_compared_as_a_whole():
+    steps = torch.tensor([0.001, 0.002, 0.001])
+    x = (at(0.9) / steps).round() * steps
+    old, new = smoothed(step=steps), smoothed(1e-5, step=steps.clone())
+    (c,) = old.certify(x, n=10_000)
+    assert not recertify(c, old, new, x, seed=5).abstained
+    with pytest.raises(InvalidInput, match="different arithmetics"):
+        recertify(c, old, smoothed(1e-5, step=2 * steps), x, seed=5)
+
+
 def test_after_votes_that_a_rule_ended_each_have_a_bound_of_their_own():
     old, new = smoothed(), smoothed(0.02)
     (c,) = old.certify(at(0.9), n=2000, stop=0.2)

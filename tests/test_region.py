@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -81,6 +82,27 @@ def test_the_border_itself_is_outside():
     assert region.contains(border).tolist() == [False, False, False]
     assert region.contains(torch.nextafter(border, torch.zeros(()))).tolist() == [True, True, True]
     assert not Region(1.0, 0.0, 2, shape=(2,)).contains(torch.zeros(1, 2)).any()
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["Dense", "BlockDiagonal"])
+@pytest.mark.parametrize("condition", [1e3, 1e7, 1e9, 1e11])
+def test_nothing_outside_an_ill_conditioned_region_is_taken_for_inside(condition, wrapped):
+    """Σ⁻¹δ in fractions: undoing such a Σ in float64 loses more than the last digits."""
+    inside = 0
+    for seed in range(40):
+        u, v = (torch.linalg.qr(randn(2, 2, seed=2 * seed + k)).Q for k in (0, 1))
+        a = u @ torch.diag(torch.tensor([1.0, 1 / condition], dtype=torch.float64)) @ v
+        region = Region(BlockDiagonal([a]) if wrapped else Dense(a), 1.0, 2, (2,))
+        (p, q), (r, s) = ([Fraction(value) for value in row] for row in a.tolist())
+        for off in (-1e-2, -1e-5, -1e-9, 1e-11, 1e-9, 1e-8, 1e-6):
+            z = randn(2, seed=seed + 500)
+            delta = a @ (z / z.norm()) * (1 + off)
+            x, y = (Fraction(value) for value in delta.tolist())
+            exact = ((s * x - q * y) ** 2 + (p * y - r * x) ** 2) / (p * s - q * r) ** 2  # ‖Σ⁻¹δ‖²
+            found = bool(region.contains(delta[None])[0])
+            assert exact < 1 or not found, (condition, off)
+            inside += found
+    assert inside >= 40  # what is well inside still is
 
 
 def test_perturbations_that_are_not_numbers_are_outside():

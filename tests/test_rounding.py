@@ -65,3 +65,9 @@ def test_a_share_of_a_count_is_exact_where_six_decimals_are() -> None:
         float(f"{k / 10_000:.4f}") for k in range(10_001)
     ]
     assert rounding.floor_share(2, 3) == 0.666666 and rounding.floor_share(0, 0) is None
+
+
+@given(st.floats(min_value=1e-300, max_value=0.999), st.integers(min_value=1, max_value=9))
+def test_a_level_is_rounded_up_and_by_less_than_a_digit(value: float, digits: int) -> None:
+    shown = float(rounding.ceil_significant(value, digits))
+    assert value * (1 - 1e-14) <= shown <= value * (1 + 1.01 * 10.0 ** (1 - digits))

@@ -16,11 +16,15 @@ from scipy import special
 
 from ucan.errors import InvalidInput
 
+LEAST_ALPHA = 1e-300  # below it, a tail of a distribution has fewer digits than float64
+
 
 def check_alpha(alpha: float) -> None:
-    """Refuse an α outside (0, 1)."""
+    """Refuse an α outside (0, 1), or so small that float64 cannot compute with it."""
     if not (isinstance(alpha, Real) and 0 < alpha < 1):
         raise InvalidInput(f"alpha must lie strictly between 0 and 1, got {alpha!r}; 0.001 is usual.")
+    if alpha < LEAST_ALPHA:
+        raise InvalidInput(f"alpha must be at least {LEAST_ALPHA:g}, where bounds can be computed, got {alpha!r}.")
 
 
 def check_counts(k: int, n: int) -> None:

@@ -134,6 +134,10 @@ def check_batch(x: torch.Tensor) -> None:
             "(ucan.models.Embedded)"
         )
         raise InvalidInput(f"x must hold floating-point numbers, got {x.dtype}: {advice}.")
+    if x.layout != torch.strided or torch.finfo(x.dtype).bits < 16:
+        raise InvalidInput(
+            f"x must be a dense tensor of 16 bits or more, got {x.dtype} in layout {x.layout}: use x.to_dense(), x.float()."
+        )
     if x.ndim < 2 or x.numel() == 0:
         one = ": give one input as x[None]" if x.ndim == 1 and x.numel() else ""
         raise InvalidInput(f"x must be a non-empty batch of shape (batch, *event), got {tuple(x.shape)}{one}.")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ucan.arithmetic import arithmetic_of
 from ucan.bounds import at_most_p_value
 from ucan.certificate import Abstention, Certificate
 from ucan.engine import Setup
@@ -147,7 +148,7 @@ def _check_same(certificate: Certificate, old: SmoothedClassifier, new: Smoothed
             "the classifiers have different numbers of classes": not (
                 old.f.num_classes == new.f.num_classes == len(evidence.counts)
             ),
-            "the classifiers have different arithmetics": old.step is not new.step and old.step != new.step,
+            "the classifiers have different arithmetics": arithmetic_of(old.grid) != arithmetic_of(new.grid),
         }
     )
 

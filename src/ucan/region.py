@@ -73,10 +73,9 @@ class Region:
         return self.size(delta) * ROUNDED_UP < self.radius
 
     def size(self, delta: torch.Tensor) -> torch.Tensor:
-        """‖Σ⁻¹δ‖ₚ for each perturbation of a batch, in float64."""
-        found: torch.Tensor = torch.linalg.vector_norm(
-            self.scale.solve(delta.reshape(len(delta), self.dim)), ord=self.norm, dim=1
-        )
+        """‖Σ⁻¹δ‖ₚ for each perturbation of a batch, in float64; what undoing an ill-conditioned Σ may have lost is added."""
+        undone = self.scale.solve(delta.reshape(len(delta), self.dim))
+        found: torch.Tensor = torch.linalg.vector_norm(undone, ord=self.norm, dim=1) * (1 + self.scale.lost)
         return found
 
     def inscribed_radius(self, norm: float | None = None) -> float:

@@ -46,6 +46,20 @@ def floor_significant(value: float, digits: int = 6) -> str:
     return repr(float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_FLOOR, _EXACT)))
 
 
+def ceil_significant(value: float, digits: int = 6) -> str:
+    """A number for a sentence with at most so many significant digits, rounded up: for a level such as α.
+
+    The last digit of a float64 does not count, which α · 3 may have changed.
+
+    >>> ceil_significant(0.001), ceil_significant(0.001 / 3), ceil_significant(3 * (0.001 / 3 + 1e-19))
+    ('0.001', '0.000333334', '0.001')
+    """
+    exact = Decimal(f"{float(value):.15g}")
+    if exact.is_finite() and len(exact.normalize().as_tuple().digits) > digits:
+        exact = exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_CEILING, _EXACT)
+    return f"{float(exact):.{digits}g}"
+
+
 def floor_grouped(value: float, digits: int = 3) -> str:
     """A number for a sentence with so many significant digits, rounded down, thousands apart.
 

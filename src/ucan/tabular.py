@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from ucan.certificate import Abstention, Certificate
-from ucan.data.columns import Amount, parse_amounts
+from ucan.data.columns import Amount, parse_amount, parse_amounts
 from ucan.data.frames import is_table
 from ucan.data.tables import Table, by_held
 from ucan.errors import InvalidInput
 from ucan.generators import Fixed
 from ucan.laws import Gaussian, Law
 from ucan.models.rows import TableModel
+from ucan.plan import CertifyPlan
 from ucan.reach import Reach
 from ucan.smoothed import SmoothedClassifier
 
@@ -88,10 +89,17 @@ class SmoothedTable:
     ) -> list[RowAnswer]:
         """Certificates for these rows, all of them if not given; ``options`` are those of ``SmoothedClassifier.certify``.
 
-        ``budget`` says how much each column may change at ε = 1 ("income=5%,age=1"; a percentage is of its median size in the
-        training table).
+        Other questions (top=, confidence=) are asked row by row, of ``at(index)``. ``budget`` says how much each column may
+        change at ε = 1 ("income=5%,age=1"; a percentage is of its median size in the training table).
         """
         chosen = self._rows(indices)
+        for question in ("top", "confidence"):
+            if options.get(question) is not None:
+                raise InvalidInput(
+                    f"a table's certify answers with one class and how far each column may change: ask {question}= of "
+                    "table.at(index).certify(…), row by row."
+                )
+        CertifyPlan(family=options.get("family", 1)).check_family(len(chosen))  # of all rows, whatever they hold
         if budget is not None:
             options["budget"] = self.table.budget(as_amounts(budget, "--budget"))
         found: dict[int, Certificate | Abstention] = {}
@@ -143,7 +151,7 @@ def as_amounts(given: Amounts | None, option: str) -> dict[str, Amount]:
         raise InvalidInput(f'{option} takes "column=number,…" or a mapping of columns to numbers, got {given!r}.')
     found: dict[str, Amount] = {}
     for name, value in given.items():
-        found |= {name: value} if isinstance(value, Amount) else parse_amounts(f"{name}={value}", option)
+        found[name] = value if isinstance(value, Amount) else parse_amount(value, name, option)
     return found
 
 

@@ -16,6 +16,7 @@ from ucan.certificate.entries import budget_to_json
 from ucan.choices import EARLIER, SCOPES, Scope, check_choice, norm_to_json
 from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.evidence import Evidence
+from ucan.rounding import ceil_significant
 
 FORMAT = 2
 ROUTED = 3  # of an outcome with a choice, whose claim an older reader would take for a larger one
@@ -89,13 +90,15 @@ class Outcome:
         """The scope and the level of the claim."""
         evidence = self.evidence
         family = (
-            f", one of {evidence.family:,} at {self.alpha * evidence.family:g} together" if evidence.family > 1 else ""
+            f", one of {evidence.family:,} at {ceil_significant(self.alpha * evidence.family)} together"
+            if evidence.family > 1
+            else ""
         )
         copy = f", of a copy in {evidence.precision}" if evidence.copy else ""
         held = f", {evidence.held.words()}" if evidence.held is not None else ""
         bound = ", by a randomised bound" if evidence.bound == "randomised" else ""
         routed = "" if self.choice is None else f", by expert {self.expert}"
-        return f"scope {self.scope}, α = {self.alpha:g}{family}{bound}{copy}{held}{routed}"
+        return f"scope {self.scope}, α = {ceil_significant(self.alpha)}{family}{bound}{copy}{held}{routed}"
 
 
 @dataclass(frozen=True, eq=False)

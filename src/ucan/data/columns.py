@@ -118,7 +118,7 @@ class Amount:
 def parse_amounts(text: str, option: str) -> dict[str, Amount]:
     """Amounts by column from ``income=5%,age=1``, or from a TOML file of such lines."""
     if Path(text).suffix.lower() == ".toml":
-        return {name: _amount(value, name, option) for name, value in _read_toml(Path(text), option).items()}
+        return {name: parse_amount(value, name, option) for name, value in _read_toml(Path(text), option).items()}
     found: dict[str, Amount] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.rpartition("=")
@@ -126,13 +126,14 @@ def parse_amounts(text: str, option: str) -> dict[str, Amount]:
             raise InvalidInput(f"{option} takes column=number, separated by commas, or a .toml file; got {part!r}.")
         if name.strip() in found:
             raise InvalidInput(f"{option} names {name.strip()!r} twice.")
-        found[name.strip()] = _amount(value, name.strip(), option)
+        found[name.strip()] = parse_amount(value, name.strip(), option)
     if not found:
         raise InvalidInput(f"{option} is empty: write column=number, separated by commas.")
     return found
 
 
-def _amount(value: Any, name: str, option: str) -> Amount:
+def parse_amount(value: Any, name: str, option: str) -> Amount:
+    """The amount of one column: a number, or a text such as 5%."""
     text = str(value).strip()
     percent = text.endswith("%")
     try:

@@ -194,7 +194,7 @@ def _of_array(name: str, values: np.ndarray, title: str) -> RawColumn:
         raise _missing(title, name, int(bad[0]), len(bad), numbers[bad[0]])
     kind = values.dtype.kind
     if kind in "iu" and len(numbers) and np.abs(numbers).max() > 2**53:
-        raise InvalidInput(f"{title}: column {name!r} has whole numbers beyond 2^53: give them as texts.")
+        raise _too_large(title, name)
     decimals = 0 if kind in "biu" else _most_decimals(repr(v) for v in numbers.tolist())
     return RawColumn(name, numbers, None, decimals, kind in "iu", kind == "b")
 
@@ -208,6 +208,8 @@ def _of_values(name: str, values: list[Any], title: str) -> RawColumn:
     if kinds <= {bool, np.bool_}:
         return _of_array(name, np.array(values, dtype=bool), title)
     if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
+        if any(abs(int(value)) > 2**53 for value in values):
+            raise _too_large(title, name)
         return _of_array(name, np.array(values, dtype=np.int64), title)
     if all(issubclass(kind, int | float | np.number) and kind is not bool for kind in kinds):
         return _of_array(name, np.array(values, dtype=np.float64), title)
@@ -262,8 +264,12 @@ def _most_decimals(texts: Any) -> int | None:
     return most
 
 
+def _too_large(title: str, column: str) -> InvalidInput:
+    return InvalidInput(f"{title}: column {column!r} has whole numbers beyond 2^53: give them as texts.")
+
+
 def _is_missing(value: Any) -> bool:
-    return value is None or value != value or type(value).__name__ in ("NAType", "NaTType")
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 
 def _missing(title: str, column: str, row: int, count: int, value: Any) -> InvalidInput:

@@ -17,7 +17,7 @@ from ucan.evidence import Noise
 from ucan.generators.base import Generator
 from ucan.generators.context import SHOWN, Context, check_shown, fits
 from ucan.generators.fitted import closed_form
-from ucan.generators.learned import DenseBlock
+from ucan.generators.learned import DenseBlock, run_in_own
 from ucan.generators.shape import as_map
 from ucan.laws import Gaussian, Law, norm_name
 from ucan.laws.base import SHAVE
@@ -162,7 +162,7 @@ class Composed(Generator):
 
     def second_scale(self, y1: torch.Tensor, law: Law) -> torch.Tensor:
         """s for first looks (n, *event), from them alone; it meets the norm's budget, from the sound side."""
-        raw = self.net(y1)
+        raw = run_in_own(self.net, y1)
         if raw.shape != y1.shape:
             raise InvalidInput(
                 f"the net returned shape {tuple(raw.shape)} for inputs of shape {tuple(y1.shape)}; the shapes "

@@ -160,6 +160,11 @@ class InputDependent(Generator):
         """x + σ(x)ε: every input has the σ of where it is. Of which law ε is, ``check_claim`` asks before any work."""
         return x + self.sigma(x).reshape(-1, *[1] * (x.ndim - 1)) * eps
 
+    def noise_size(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        """With the σ of x itself: at the 0 where other noise is measured, it is another one."""
+        draws = law.sample(n, tuple(x.shape[1:]), rng, x.dtype)
+        return draws.abs().mean(0) * self.sigma(x.double())[0].to(x.dtype)
+
     def region(self, law: Law, p: float, norm: float, x: torch.Tensor, p_b: float | None = None) -> Region:
         """The ball in which the class keeps its lead, whatever σ is there."""
         self.check_claim(law, norm)

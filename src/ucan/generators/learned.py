@@ -35,6 +35,13 @@ def bounded_offset(raw: torch.Tensor, gamma: float) -> torch.Tensor:
     return gamma * torch.tanh(raw)
 
 
+def run_in_own(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A network's answer in the precision of x, which may be another one than the network's: float64 for large numbers."""
+    own = next((p.dtype for p in net.parameters() if p.is_floating_point()), x.dtype)
+    found: torch.Tensor = net(x) if own == x.dtype else net(x.to(own)).to(x.dtype)
+    return found
+
+
 def check_gamma(gamma: float) -> float:
     """Return γ if it is valid."""
     if not (math.isfinite(gamma) and gamma > 0):
@@ -230,8 +237,8 @@ class CertificationWise(Generator):
 
     def maps(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The same as two tensors of x's shape; nothing is looked at, so that a GPU need not be waited for."""
-        mu = torch.zeros_like(x) if self.mu_net is None else bounded_offset(self.mu_net(x), self.gamma)
-        return mu, bounded_scale(self.sigma_net(x + mu), self.gamma)
+        mu = torch.zeros_like(x) if self.mu_net is None else bounded_offset(run_in_own(self.mu_net, x), self.gamma)
+        return mu, bounded_scale(run_in_own(self.sigma_net, x + mu), self.gamma)
 
     def at(self, x: torch.Tensor) -> Generator:
         """μ, Σ ← M, at this input."""

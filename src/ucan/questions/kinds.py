@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from ucan.certificate import Abstention
+from ucan.errors import InvalidInput
 from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.plan import Seed
@@ -202,7 +204,9 @@ def _rising(radius: Any) -> tuple[float, ...]:
     """The radii asked for."""
     if radius is None:
         return ()
-    try:
+    with suppress(TypeError, ValueError):
         return (float(radius),)
-    except (TypeError, ValueError):
+    try:
         return tuple(float(r) for r in radius)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"radius takes a number or several, got {radius!r}.") from error

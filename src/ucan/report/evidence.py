@@ -16,7 +16,7 @@ from ucan.report.markup import render, slug
 from ucan.report.paint import PAGE, PAPER, Paint
 from ucan.report.runs import Run
 from ucan.results.metrics import summary
-from ucan.rounding import ceil_percent, floor_percent, floor_significant
+from ucan.rounding import ceil_percent, ceil_significant, floor_percent, floor_significant
 
 
 def overview_section(runs: Sequence[Run]) -> Markup:
@@ -35,7 +35,7 @@ def _figures(run: Run) -> tuple[str, ...]:
         ceil_percent(figure.abstention_rate),
         _size(figure.average_radius),
         _size(figure.median_radius),
-        "–" if run.alpha is None else f"{run.alpha:g}",
+        "–" if run.alpha is None else ceil_significant(run.alpha),
         _copies(run),
     )
 

@@ -28,7 +28,7 @@ from ucan.report.runs import Run
 from ucan.report.slices import Slice, cut
 from ucan.results.formats import class_name
 from ucan.results.metrics import labelled
-from ucan.rounding import floor_digits, floor_significant
+from ucan.rounding import ceil_significant, floor_digits, floor_significant
 from ucan.runs.audited import AUDIT
 from ucan.runs.rebuild import data_of
 from ucan.runs.router import is_router
@@ -144,7 +144,7 @@ def in_words(record: dict[str, Any], truth: int, names: Sequence[str] = ()) -> l
         f"No change {within} can alter it"
         + condition.get(record["scope"], ", **if the noise stays as it was computed at this input**."),
         f"{called[0].upper()}{called[1:]} got {_votes_in_words(evidence, answer)}, so its probability is at least "
-        f"{floor_digits(record['p_lower'], 3)}, except with probability {evidence['alpha']:g}.",
+        f"{floor_digits(record['p_lower'], 3)}, except with probability {ceil_significant(evidence['alpha'])}.",
         *_choice_in_words(record.get("choice")),
     ]
 
@@ -158,13 +158,13 @@ def _choice_in_words(choice: dict[str, Any] | None) -> list[str]:
         who = "this class has" if choice["above"] else "no other class has"
         return [
             f"A router of two experts gives this answer, since {who} more than {choice['threshold']:g} under the noise of "
-            f"expert {choice['of']}, except with probability {evidence['alpha']:g}; that stays so within a radius of "
-            f"{floor_significant(choice['radius'], 3)}."
+            f"expert {choice['of']}, except with probability {ceil_significant(evidence['alpha'])}; that stays so within a "
+            f"radius of {floor_significant(choice['radius'], 3)}."
         ]
     expert = choice["prediction"]
     return [
         f"A router chose expert {expert}, with {_votes_in_words(evidence, expert)}, except with probability "
-        f"{evidence['alpha']:g}; the choice stays within a radius of {floor_significant(choice['radius'], 3)}."
+        f"{ceil_significant(evidence['alpha'])}; the choice stays within a radius of {floor_significant(choice['radius'], 3)}."
     ]
 
 

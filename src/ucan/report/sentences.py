@@ -24,7 +24,7 @@ from ucan.results.metrics import (
     clean_accuracy,
     median_radius,
 )
-from ucan.rounding import ceil_percent, floor_digits, floor_percent, floor_significant
+from ucan.rounding import ceil_percent, ceil_significant, floor_digits, floor_percent, floor_significant
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,11 @@ def _attacked(runs: Sequence[Run]) -> str:
 def _certainty(runs: Sequence[Run], trusted: Run | None) -> Sentence:
     heading = "How sure that is"
     run = trusted or _claiming(runs) or runs[0]
-    alpha = "with a probability that was not stated" if run.alpha is None else f"with probability at most {run.alpha:g}"
+    alpha = (
+        "with a probability that was not stated"
+        if run.alpha is None
+        else f"with probability at most {ceil_significant(run.alpha)}"
+    )
     text = f"Each single guarantee is false {alpha} and ends at the edge of its region"
     if trusted is None or not _is_sample(run):
         return Sentence(heading, f"{text}.")

@@ -52,6 +52,11 @@ class Scale(ABC):
     def dim(self) -> int | None:
         """d, or None for a scalar, which fits every d."""
 
+    @property
+    def lost(self) -> float:
+        """How far ``solve`` may be off, relative to its result, where that is more than the last digits."""
+        return 0.0
+
     @abstractmethod
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Σz for z of shape (…, *event); differentiable."""

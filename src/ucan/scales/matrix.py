@@ -114,11 +114,11 @@ class Dense(Scale):
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact, or a bound from above for ∞→2, ∞→1, 2→1; what inverting A in float64 may have lost is added."""
         self.check_dim(dim)
-        return dense_norm(self.inverse, q, p) * (1 + self._lost)
+        return dense_norm(self.inverse, q, p) * (1 + self.lost)
 
     def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
         """As of any Σ; what inverting A in float64 may have lost is added."""
-        return super().budget_norm(budget, p, dim) * (1 + self._lost)
+        return super().budget_norm(budget, p, dim) * (1 + self.lost)
 
     def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
         """From A⁻¹, and from its norms over balls."""
@@ -127,11 +127,11 @@ class Dense(Scale):
     def axis_norms(self, p: float, dim: int) -> torch.Tensor:
         """The columns of A⁻¹; what inverting A in float64 may have lost is added."""
         self.check_dim(dim)
-        found: torch.Tensor = torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() * (1 + self._lost)
+        found: torch.Tensor = torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() * (1 + self.lost)
         return found
 
     @property
-    def _lost(self) -> float:
+    def lost(self) -> float:
         """What inverting A in float64 may have changed of its inverse, relative to it."""
         return self.known("lost", self._measured_loss)
 
@@ -317,6 +317,11 @@ class BlockDiagonal(Scale):
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """Each block's inverse on its own slice."""
         return torch.cat([d.solve(p) for d, p in self._slices(y)], dim=1).reshape(y.shape)
+
+    @property
+    def lost(self) -> float:
+        """The most that a block lost."""
+        return max(part.lost for part in self.parts)
 
     def log_abs_det(self, dim: int) -> float:
         """The sum over blocks."""
