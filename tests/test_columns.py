@@ -116,6 +116,19 @@ def test_what_is_wrong_with_a_file_is_said_with_row_and_column(text, says, tmp_p
         Table(path)
 
 
+def test_a_column_that_the_training_table_lacks_is_left_out_unless_the_model_takes_it(loans, tmp_path):
+    more = tmp_path / "more.csv"
+    lines = loans.read_text(encoding="utf-8").splitlines()
+    more.write_text(
+        "\n".join([lines[0] + ",extra", *(f"{line},{i}" for i, line in enumerate(lines[1:]))]), encoding="utf-8"
+    )
+    made = table(more, train=loans)
+    assert "extra" not in made.given.names and made.given.names == table(loans, train=loans).given.names
+    assert made.for_model(made.given.names, None).given.names == made.given.names
+    with pytest.raises(InvalidInput, match="the model takes extra"):
+        made.for_model([*made.given.names, "extra"], None)
+
+
 def test_missing_values_of_frames_are_refused_too():
     pandas = pytest.importorskip("pandas")
     with pytest.raises(InvalidInput, match=r"row 1 \(from 0\) has no value in column 'x'"):
@@ -218,7 +231,7 @@ def test_labels_in_the_order_that_the_model_knows(loans):
     made = table(loans).for_model(["age", "income"], ["yes", "no"])
     assert made.classes == ("yes", "no") and made.labels.tolist() == [0, 1, 0, 1]
     assert [c.name for c in made.columns] == ["age", "income"]
-    with pytest.raises(InvalidInput, match="row 2 has the label 'no'"):
+    with pytest.raises(InvalidInput, match=r"row 1 \(from 0\) has the label 'no'"):
         table(loans).for_model(None, ["yes", "maybe"])
     with pytest.raises(InvalidInput, match="the model takes wage"):
         table(loans).for_model(["wage"], None)

@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ from ucan.report.page import build_page, galleries_of
 from ucan.report.rerun import SPELLED, commands
 from ucan.results import database
 from ucan.results.imports import complete
+from ucan.runs import build
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.config import AskConfig, AuditConfig, ModelRef, NoiseRef, RunConfig, Sampling, changes
 from ucan.runs.fields import Option, leaves
+from ucan.runs.jobs import Pipeline
 from ucan.runs.predict import PredictJob, predict
 from ucan.runs.progress import Progress
 from ucan.runs.read import Run, read_runs
@@ -403,3 +406,12 @@ def test_a_mean_and_std_in_a_job_are_refused_with_the_place_for_them(pictures: I
     statistics: Any = ((0.5,), (0.2,))
     with pytest.raises(InvalidInput, match=r"name here.*load_model"):
         certify(CertifyJob(model=net, data=pictures, n=100, normalise=statistics), tmp_path / "run")
+
+
+def test_options_that_a_trained_run_does_not_take_are_refused(monkeypatch):
+    first = torch.zeros(1, 1, 8, 8)
+    with pytest.raises(InvalidInput, match=r"its own network and noise: leave out --weights, --normalise\."):
+        build._trained(Pipeline(model="runs/x", weights="w.pt", normalise="imagenet"), "runs/x", first, None)
+    monkeypatch.setattr(build, "load_run", lambda folder: SimpleNamespace(num_classes=10))
+    with pytest.raises(InvalidInput, match="trained with 10 classes: leave out --classes"):
+        build._trained(Pipeline(model="runs/x", classes=4), "runs/x", first, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from ucan.cli.compare import compare
 from ucan.cli.demo import demo
 from ucan.cli.exchange import export_run, import_results
 from ucan.cli.explore import explore
+from ucan.cli.interrupts import INTERRUPTS
 from ucan.cli.leaderboard import leaderboard
 from ucan.cli.predict import predict
 from ucan.cli.recertify import recertify
@@ -106,21 +106,16 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
         raise typer.Exit()
 
 
-def _like_ctrl_c(*_: object) -> None:
-    """Treat SIGTERM (a scheduler stops the job) like Ctrl-C, so that finished work is kept."""
-    raise KeyboardInterrupt
-
-
 def main() -> None:
     """Run a command. Exit codes: 0 success, 1 a claim does not hold, 2 wrong usage or input, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without the character λ shows "?" instead
-    signal.signal(signal.SIGTERM, _like_ctrl_c)
     # PyTorch's idle OpenMP threads sleep instead of spinning on cores that ONNX Runtime needs; read when PyTorch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        app(prog_name="ucan")
+        with INTERRUPTS.heard():
+            app(prog_name="ucan")
     except UcanError as error:
         print(f"ucan: {error}", file=sys.stderr)
         sys.exit(2)

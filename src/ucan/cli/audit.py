@@ -107,7 +107,7 @@ def audit(
 
     if is_ask_run(run):
         tried = audit_answers(job, out, Shown("auditing", quiet, "attempts", "attempts are kept"))
-        told = f"{tried.attacked} answers attacked, {tried.broken} broken, {tried.allowed} allowed by chance."
+        told = f"{words.counted(tried.attacked, 'answer')} attacked, {tried.broken} broken, {tried.allowed} allowed by chance."
         print(json.dumps(tried.to_dict()) if as_json else f"{told}\nAttempts and breaks: {tried.folder}")
         if tried.bug:
             raise typer.Exit(1)

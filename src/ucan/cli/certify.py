@@ -55,7 +55,8 @@ def certify(
         typer.Option(
             help="`binary`, the default; `randomised`, which gains a little by a random number that follows from the "
             "seed; `two-class`, which also bounds the runner-up; or `anytime`, which holds for every n at once, so that an "
-            "input may be certified again with more samples. With --stop only `anytime`: the rule has its own."
+            "input may be certified again with more samples; for splitting noise `exact`, which counts all draws. With "
+            "--stop only `anytime`: the rule has its own."
         ),
     ] = None,
     stop: Annotated[
@@ -226,8 +227,11 @@ def _ceiling(done: Certified) -> str:
     certified = done.inputs - done.abstained
     if certified == 0 or 2 * done.at_ceiling < certified or done.stop is not None:
         return ""
-    which = f"All {certified}" if done.at_ceiling == certified else f"{done.at_ceiling} of {certified}"
-    return f"{which} radii are the largest that n = {done.n:,} can prove: use more samples (--n) for larger ones.\n"
+    which = (
+        f"{done.at_ceiling} of {certified} radii are" if done.at_ceiling < certified else f"All {certified} radii are"
+    )
+    which = "The radius is" if certified == 1 else which
+    return f"{which} the largest that n = {done.n:,} can prove: use more samples (--n) for larger ones.\n"
 
 
 def _changes(arithmetic: str) -> str:

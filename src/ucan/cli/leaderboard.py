@@ -96,4 +96,4 @@ def make_page(
             raise InvalidInput(f"{folder / path}: {'; '.join(wrong)}.")
     with storage(output):
         write_whole(output, page(entries, title).encode())
-    typer.echo(f"Wrote {output}: {len(entries)} entries.")
+    typer.echo(f"Wrote {output}: {len(entries)} entr{'y' if len(entries) == 1 else 'ies'}.")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from ucan.cli.interrupts import INTERRUPTS
 from ucan.runs import progress
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Progress:
 
     def sampled(self, count: int) -> None:
         """``count`` more samples of the current item were classified."""
+        INTERRUPTS.check()
         self.samples += count
         self.within = min(self.per_item, self.within + count)
         self._show()
@@ -135,7 +137,8 @@ class Shown(progress.Progress):
 
     def stopped(self) -> str:
         """What is kept of the work."""
-        return f"{self.done} {self.kept}. Run the same command again to resume"
+        kept = self.kept.replace("s are", " is", 1) if self.done == 1 else self.kept
+        return f"{self.done} {kept}. Run the same command again to resume"
 
     def sampled(self, count: int) -> None:
         """Update the time left."""

@@ -79,6 +79,8 @@ def check_output(path: Path, force: bool = False) -> None:
     """Refuse, before any work, a path that cannot be written or that holds something other than a report."""
     if path.is_dir():
         raise InvalidInput(f"{path} is a folder: give the page's file name, such as {path / 'report.html'}.")
+    if path.suffix.lower() not in ("", ".html", ".htm"):
+        raise InvalidInput(f"a report is an HTML page: give {path.with_suffix('.html')} instead of {path}.")
     if not path.parent.is_dir():
         raise InvalidInput(f"the folder {path.parent} does not exist: create it, or give another path with -o.")
     _check_writable(path.parent)

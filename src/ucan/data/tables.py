@@ -59,8 +59,18 @@ class Table(Labelled):
         self.name = name or self.frame.name
         self.target, self.id, self.hold, self.vary = target, id, tuple(hold), tuple(vary)
         apart = [column for column in (target, id) if column is not None]
+        for option, names in (("--hold", self.hold), ("--vary", self.vary)):
+            for column in names:
+                self.frame.column(column, option)
+                if column in apart:
+                    raise InvalidInput(f"{option}: {column!r} is the target or the id, which the model is not given.")
+        like = None if train is None else read_frame(train, "the training table")
+        if (
+            features is None and like is not None
+        ):  # until the model says what it takes, what it can have been trained on
+            features = [name for name in self.frame.names if name in like.names and name not in apart] or None
         self.given = _features(self.frame, apart, features)
-        self.train = None if train is None else _features(read_frame(train, "the training table"), (), self.given.names)
+        self.train = None if like is None else _features(like, (), self.given.names)
         self.columns = columns_of(self.given, _only(hold, self.given), _only(vary, self.given), self.train)
         self._raw = {column.name: column for column in self.given.columns}
         numbers = [self._raw[column.name].numbers for column in self.varying]
@@ -260,7 +270,7 @@ def _numbered(labels: Sequence[str] | None, classes: Sequence[str] | None, count
     strange = next((i for i, label in enumerate(labels) if label not in number), None)
     if strange is not None:
         raise InvalidInput(
-            f"{title}: row {strange + 1} has the label {labels[strange]!r}, and the model knows {_listed(list(classes))}: "
+            f"{title}: row {strange} (from 0) has the label {labels[strange]!r}, and the model knows {_listed(list(classes))}: "
             "is it the model for this target?"
         )
     return torch.tensor([number[label] for label in labels], dtype=torch.int64)

@@ -94,6 +94,8 @@ def _no_model(spec: str) -> str:
             f"package.module:name and this file as --weights, or write the whole model with torch.export.save (.pt2)."
         )
     if Path(spec).is_dir():
+        if (Path(spec) / "checkpoint.pt").is_file():
+            return f"{spec} is a `ucan train` run that is not finished: run its command again, which goes on where it stopped."
         return f"{spec} is a folder, but not of a finished `ucan train` run: give one, or {kinds}."
     return f"{spec!r} is not a model: give {kinds}."
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ucan.arithmetic import step_name
+from ucan.arithmetic import OWN_STEPS, step_name
 from ucan.generators import Isotropic
 from ucan.laws import norm_name
 from ucan.report.basis import idle, same_inputs, stopped_in_words
@@ -256,7 +256,8 @@ def _units(run: Run) -> str:
     pixels = not source.endswith((".npz", ".npy")) and not data.columns and data.unit is None
     units = ["pixels run from 0 to 1"] if pixels else []
     units += ["each column in units of its σ"] if run.in_units else [f"in {data.unit}"] if data.unit else []
-    units += [f"in steps of {step}"] if (step := step_name(run.config.sampling.arithmetic)) else []
+    step = step_name(run.config.sampling.arithmetic)
+    units += ["in whole steps of each"] if step == OWN_STEPS else [f"in steps of {step}"] if step else []
     return f" ({', '.join(units)})" if units else ""
 
 

@@ -266,11 +266,14 @@ def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | No
         "--noise": None if _is_optimised(asked.noise) else asked.noise,
         "--weights": asked.weights,
         "--model-id": asked.model_id,
+        "--normalise": asked.normalise,
     }
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise InvalidInput(f"{folder} is a trained run with its own noise: leave out {', '.join(given)}.")
+        raise InvalidInput(f"{folder} is a trained run with its own network and noise: leave out {', '.join(given)}.")
     run = load_run(folder)
+    if asked.classes not in (None, run.num_classes):
+        raise InvalidInput(f"{folder} was trained with {run.num_classes} classes: leave out --classes.")
     if run.shape != tuple(first.shape[1:]):
         raise InvalidInput(
             f"{folder} was trained on inputs of shape {run.shape}, but these have shape {tuple(first.shape[1:])}."

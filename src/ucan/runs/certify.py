@@ -209,8 +209,8 @@ def _certify_all(work: Prepared, memory: Registry | None, store: Store, progress
                     break
     if tally.invalid:
         progress.warn(
-            f"{tally.invalid:,} of {tally.votes:,} votes were invalid: the model returned NaN or a class number out of "
-            f"range. They count against every class."
+            f"{tally.invalid:,} of {tally.votes:,} votes were invalid: the model failed, or returned NaN or a class "
+            f"number out of range. They count against every class."
         )
 
 

@@ -193,6 +193,8 @@ def dataset_of(
         raise InvalidInput(f"--size and --channels are for folders of pictures, and {found.name} is not one.")
     if not isinstance(found, Table):
         asked.check_unused(found.name)
+    if asked.unit is not None and getattr(found, "unit", None) != asked.unit:
+        raise InvalidInput(f"--unit is for arrays that are no pictures, and {found.name} has its own: leave it out.")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import tomllib
 from collections.abc import Sequence
@@ -197,7 +198,11 @@ def read_settings(source: str | Path) -> TrainSettings:
     else:
         path = Path(source)
         if not path.is_file():
-            raise InvalidInput(f"{source!r} is neither a file nor a preset; presets: {', '.join(preset_names())}.")
+            near = difflib.get_close_matches(str(source), preset_names())
+            meant = f"did you mean {' or '.join(near)}? " if near else ""
+            raise InvalidInput(
+                f"{source!r} is neither a file nor a preset: {meant}`ucan train list` shows all presets."
+            )
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:

@@ -1,0 +1,40 @@
+"""Ctrl-C and SIGTERM, which a scheduler sends: both interrupt a command, so that finished work is kept."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class _Interrupts:
+    """Remembers an interrupt: Python only prints one that is raised where nothing can catch it, such as in a callback of the
+    garbage collector while a network is compiled, and the command would go on.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def raised(self, *_: object) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise an interrupt that was lost; called wherever a command tells its progress."""
+        if self.came:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """The context of a command."""
+        self.came = False
+        before = {number: signal.signal(number, self.raised) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            self.came = False
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+INTERRUPTS = _Interrupts()
