@@ -437,3 +437,46 @@ def test_votes_that_no_places_have_are_refused(kind, name, change) -> None:
     assert verify_answer(one, the_model(kind), x, seed=7, replay=False).stands
     both = {other: change(getattr(one, other)) for other in one.votes if kind == "within" or other == name}
     assert not verify_answer(dataclasses.replace(one, **both), the_model(kind), x, seed=7, replay=False).stands
+
+
+@pytest.mark.parametrize("options", [{}, {"radius": 0.0}], ids=["bonferroni", "holm"])
+def test_an_answer_without_a_majority_is_none_whatever_its_radius(options) -> None:
+    """Of places that no votes decide, a forger claims nothing but the answer itself: a radius of 0."""
+    x = torch.tensor([2.0, 0.01, -0.01, 1.5]).reshape(1, 1, 2, 2)
+    g = ucan.SmoothedSegmenter(lambda b: torch.cat([b, -b], 1), ucan.Gaussian(0.3), num_classes=2)
+    (one,) = g.certify(x, n=400, **options)
+    assert not one.certified.all() and verify_answer(one, g, x, seed=7, replay=False).stands
+    check_sound(one)
+    lows = torch.where(one.certified, one.p_lowers, 0.3)
+    forged = dataclasses.replace(
+        one,
+        answers=one.selected,
+        p_lowers=torch.full_like(lows, 0.3) if options else lows,
+        region=ucan.Region(one.region.scale, 0.0, one.region.norm, one.region.shape),
+        hits=torch.maximum(one.hits, torch.tensor(150)),
+    )
+    assert "region" in failed(record_of(forged))
+    verdict = verify_answer(forged, g, x, seed=7, replay=False)
+    assert [c.name for c in verdict.checks if not c.passed] == ["claim"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "claim"),
+    [("confidence", {"p_lower": 0.5}), ("top", {"p_lowers": [0.0, 0.0], "radii": [0.0, 0.0]}), ("within", {})],
+)
+def test_an_answer_that_is_not_true_at_its_own_input_is_none_whatever_its_radius(kind, claim) -> None:
+    record = record_of(answered(kind))
+    record["region"]["radius"] = 0.0
+    if kind == "within":
+        record["radii"] = [0.0]
+        ends = record["ends"]
+        ends["below"]["data"], ends["above"]["data"] = ([[0.6] * 4] for _ in range(2))
+    assert "region" in failed({**record, **claim})
+    assert not verify_answer(
+        from_dict({**record, **claim}),
+        ucan.SmoothedClassifier(four, ucan.Gaussian(0.3), ucan.Fixed(0.7), num_classes=4)
+        if kind != "within"
+        else the_model(kind),
+        torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT),
+        replay=False,
+    ).stands

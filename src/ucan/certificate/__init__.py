@@ -1,6 +1,6 @@
 """The results of certify and predict: frozen records with their scope and their evidence."""
 
-from ucan.certificate.certified import Certificate, fits
+from ucan.certificate.certified import Certificate, fits, leads, no_lead
 from ucan.certificate.entries import budget_from_json, budget_to_json, region_from_json, region_to_json
 from ucan.certificate.files import from_dict, load_json, save_json
 from ucan.certificate.level import Level
@@ -20,7 +20,9 @@ __all__ = [
     "check_guarantee",
     "fits",
     "from_dict",
+    "leads",
     "load_json",
+    "no_lead",
     "region_from_json",
     "region_to_json",
     "save_json",

@@ -68,7 +68,10 @@ class Decided(Answer):
         return float(self.certified.double().mean())
 
     def follows(self, shift: Shift) -> bool:
-        """Each bound bears its radius: by Holm's rule it is the threshold of the one radius, else its radius is the bound's."""
+        """Each bound bears its radius: by Holm's rule it is the threshold of the one radius, else its radius is the bound's.
+
+        Then an answer without a majority is none, whatever its radius.
+        """
         held = self.certified.numpy()
         radii, lows, smallest = self.radii.numpy(), self.p_lowers.numpy()[held], self.region.radius
         if not held.any() or radii[~held].any() or not smallest <= radii[held].min() * (1 + SLACK):
@@ -77,7 +80,7 @@ class Decided(Answer):
             return self.asked is not None and bool(
                 (radii[held] <= self.asked).all() and (lows >= shift.threshold(self.asked) * (1 - SLACK)).all()
             )
-        return bool((radii[held] <= shift.radii(lows) * (1 + SLACK)).all())
+        return bool((lows > 0.5).all() and (radii[held] <= shift.radii(lows) * (1 + SLACK)).all())
 
     def bounded(self, look: Look) -> bool:
         """The votes of each place bear its answer, by the rule that shares α, and its bound."""

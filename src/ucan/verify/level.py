@@ -24,7 +24,8 @@ def verify_level(
     seed, n = fresh_seed(seed, level.evidence), max(LEAST, level.evidence.n) if n is None else n
     x = x.to(g.f.device or x.device)
     held, evidence = g.M.at(x), level.evidence
-    like = Certificate(level.norm, level.scope, evidence, level.top, 0.0, None, level.region, 0.0, held(x)[0].cpu())
+    # For the checks that do not look at p: 1 stands for it.
+    like = Certificate(level.norm, level.scope, evidence, level.top, 1.0, None, level.region, 0.0, held(x)[0].cpu())
     tau = g.arithmetic_error(held, x)
     scope, _ = scope_check(like, g, x, None)
     mine = rule.level_of(level.of)
