@@ -1211,7 +1211,13 @@ class Answered(Claim):
             }
         if "within" in self.record:
             return {**every, "ends": self.ends, "region": self.kept_within, "answers": self.outside}
-        return {**every, "ends": self.ends, "region": self.intervals, "answers": self.beyond}
+        return {
+            **every,
+            "ends": self.ends,
+            "range": self.assumed,
+            "region": self.intervals,
+            "answers": self.beyond,
+        }
 
     # --- what all of them share ---
 
@@ -1499,6 +1505,18 @@ class Answered(Claim):
             if shown in record and record[shown] != true:
                 raise Wrong(f"what is shown as {shown} is not what the ends are")
         return f"{found['value'].size} outputs at {len(self.list_of('radii'))} radii"
+
+    def assumed(self) -> str:
+        """No end is that of the stated range, which nothing in the file can show."""
+        found, (low, high) = self.tensors(), self.limits()
+        at_low, at_high = (
+            low > -ENDLESS and (found["lowers"] <= low).any(),
+            high < ENDLESS and (found["uppers"] >= high).any(),
+        )
+        if at_low or at_high:
+            ends = [f"at least {low:g}"] * (low > -ENDLESS) + [f"at most {high:g}"] * (high < ENDLESS)
+            raise NotChecked(f"an end rests on the stated range of the outputs, {' and '.join(ends)}")
+        return "no end rests on a stated range of the outputs"
 
     def intervals(self) -> str:
         """The levels of the order statistics are T_r(p) and T_r(1 − p); where no draw will do, an end is infinite."""

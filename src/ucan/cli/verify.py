@@ -73,6 +73,13 @@ def verify(
         bool,
         typer.Option("--replay", help="Also redraw the certificate's own noise and compare the counts."),
     ] = False,
+    limits: Annotated[
+        str | None,
+        typer.Option(
+            "--range",
+            help="What the deployed regressor's outputs are at least and at most (`0,1`), for an answer that rests on a range.",
+        ),
+    ] = None,
     device: words.DeviceOption = "auto",
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
@@ -97,7 +104,7 @@ def verify(
     from ucan.runs.verify import VerifyJob
     from ucan.runs.verify import verify as run
 
-    job = words.job_of(VerifyJob, options, input=source, step=given_step, seed=seed, replay=again)
+    job = words.job_of(VerifyJob, options, input=source, step=given_step, seed=seed, replay=again, range=_range(limits))
     from ucan.errors import DoesNotFollow
     from ucan.runs.ask_verify import is_answer, verify_asked
 
@@ -115,6 +122,18 @@ def verify(
     else:
         _show(done)
     raise typer.Exit(_code(done))
+
+
+def _range(text: str | None) -> tuple[float, float] | None:
+    """The two ends of --range, if it is given."""
+    ends = words.numbers_of("--range", text)
+    if not ends:
+        return None
+    if len(ends) != 2 or not ends[0] < ends[1]:
+        from ucan.errors import InvalidInput
+
+        raise InvalidInput(f"--range takes two numbers such as 0,1, the smaller one first, got {text!r}.")
+    return ends
 
 
 def _code(done: Verified | VerifiedAnswer) -> int:
@@ -147,8 +166,16 @@ def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
     if done.undrawn:
         typer.echo("not checked replay: its seed is secret")
     failed = ", ".join(check.name for check in done.verdict.checks if not check.passed)
+    unknown = "" if done.verdict.confirms is not None else f" Scope {done.answer.scope} is not confirmed, since "
+    if unknown and any(check.name == "precision" for check in done.verdict.checks):
+        precision = done.answer.evidence.precision
+        unknown += f"it is about a copy in {precision}: give --precision {precision} if that is what is deployed."
+    elif unknown:
+        unknown += (
+            "it rests on a range of the outputs that was not checked: give what they are at least and at most, --range."
+        )
     stands = (
-        f"The claim stands: {done.answer}. This is not a proof: a claim that is slightly too large can pass as well."
+        f"The claim stands: {done.answer}.{unknown} This is not a proof: a claim that is slightly too large can pass as well."
         f"{UNDRAWN if done.undrawn else ''}"
     )
     typer.echo(stands if done.stands else f"The claim does not stand ({failed}).")

@@ -54,6 +54,11 @@ class Answer(Outcome, ABC):
         return None if self.budget is None else self.region.budget_factor(self.budget)
 
     @property
+    def assumed(self) -> tuple[float | None, float | None] | None:
+        """The range of the model's numbers that the claim rests on, and that no votes can show; None if it rests on none."""
+        return None
+
+    @property
     def complete(self) -> bool:
         """Whether it holds the votes that its bounds follow from; records that were written without them still count."""
         return all(getattr(self, name) is not None for name in self.votes)

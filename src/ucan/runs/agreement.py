@@ -45,10 +45,11 @@ def _of_row(row: Mapping[str, Any], record: Mapping[str, Any], in_units: bool) -
         yield f"the row states the answer {row['prediction']}, its record {said}"
     if bool(row["correct"]) != (not abstains and said == row["label"]):
         yield "whether the answer is right does not follow from answer and label"
-    p_lower, p_upper = record.get("p_lower"), record.get("p_upper")
-    numbers = isinstance(p_lower, int | float) and isinstance(p_upper, int | float | None)
-    if record.get("kind") == "certificate" and not (numbers and leads(p_lower, p_upper)):
-        yield no_lead(p_lower, p_upper)
+    if record.get("kind") == "certificate":
+        p_lower, p_upper = record.get("p_lower"), record.get("p_upper")
+        known = isinstance(p_lower, int | float) and isinstance(p_upper, int | float | None)
+        if not known or not leads(float(p_lower or 0), p_upper):
+            yield no_lead(p_lower, p_upper)
     evidence = record.get("evidence", {})
     sizes = {"n": evidence.get("n"), "n0": evidence.get("n0"), "p_lower": record.get("p_lower")}
     if not abstains:
