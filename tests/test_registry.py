@@ -27,6 +27,7 @@ from ucan.errors import StoreError
 from ucan.evidence import Evidence, Noise
 from ucan.plan import CertifyPlan
 from ucan.scales import Basis, Dense, Diagonal, Scalar
+from ucan.sidecar import input_hash
 from ucan.smoothed import COMPANY
 
 INF = math.inf
@@ -581,3 +582,51 @@ def test_the_stored_record_is_the_shrunk_one(tmp_path):
         assert again.region.radius == c.region.radius < 2.0 and again.p_upper == 0.05
         assert again.alm == pytest.approx(c.alm)
         assert c.alm == pytest.approx(c.region.radius)
+
+
+@every_norm
+def test_no_certificate_is_issued_by_regions_that_overlap(norm, tmp_path, monkeypatch):
+    """A registry that was made without shrinking issued neither of two; regions of one answer may overlap."""
+    x = point(0.0, 0.0, 0.0), point(1.0, 0.0, 0.0)
+    wide = claim(0, Scalar(1.0), 0.8, norm, (3,)), claim(1, Diagonal(torch.tensor([1.0, 2.0, 0.5])), 0.8, norm)
+    with Registry(tmp_path / "honest", norm) as honest:
+        given = [honest.enrol(*each) for each in zip(x, about(x, wide), strict=True)]
+        assert given[1].radius < 0.8
+        assert all(honest.issuer(*each) is not None for each in zip(x, given, strict=True))
+    with Registry(tmp_path / "forged", norm) as forged:
+        with monkeypatch.context() as patched:
+            patched.setattr(Registry, "_room", lambda self, point, scale, number, radius, answer: radius)
+            given = [forged.enrol(*each) for each in zip(x, about(x, wide), strict=True)]
+        assert [each.region.radius for each in given] == [0.8, 0.8]
+        assert all(forged.issuer(*each) is None for each in zip(x, given, strict=True))
+    with Registry(tmp_path / "same", norm) as same:
+        both = about(x, (wide[0], replace(wide[1], prediction=0)))
+        given = [same.enrol(*each) for each in zip(x, both, strict=True)]
+        assert all(
+            same.issuer(*each) is not None for each in zip(x, given, strict=True)
+        )
+
+
+def about(inputs, claims):
+    """Claims with the hashes of their inputs."""
+    return [
+        replace(each, evidence=replace(each.evidence, input_hash=input_hash(x)))
+        for x, each in zip(inputs, claims, strict=True)
+    ]
+
+
+def test_every_region_of_an_honest_registry_is_one_that_it_issued(tmp_path):
+    """Of any sequence, in every norm and with a full Σ in ℓ2: the room is computed again as it was when it was enrolled."""
+    rng = np.random.default_rng(0)
+    for norm in NORMS:
+        sigmas = [Scalar(0.7), Diagonal(torch.tensor([0.5, 1.5, 1.0]))]
+        sigmas += [Dense(torch.tensor(rng.normal(size=(3, 3)) / 4 + np.eye(3)))] if norm == 2 else []
+        with Registry(tmp_path / f"r{norm}", norm) as registry:
+            issued = []
+            for _ in range(60):
+                x = torch.from_numpy(rng.uniform(-1, 1, (1, 3)))
+                answer = (None, 0, 1, 2)[rng.integers(4)]
+                made = claim(answer, sigmas[rng.integers(len(sigmas))], float(rng.choice([0.05, 0.2, 0.6])), norm, (3,))
+                given = registry.enrol(x, *about([x], [made]))
+                issued += [(x, given)] if isinstance(given, Certificate) and given.radius > 0 else []
+            assert len(issued) > 10 and all(registry.issuer(*each) is not None for each in issued)
