@@ -70,7 +70,17 @@ FLOATS = {"float16": "<f2", "float32": "<f4", "float64": "<f8", "F16": "<f2", "F
 FLOATS |= {"int64": "<i8", "I64": "<i8"}
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(300)
 # What reading a damaged file may raise.
-BROKEN = (OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError, RecursionError)
+BROKEN = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+)
 LIMITS = """\
 This checks arithmetic only. It cannot know that these votes were ever drawn, that the settings were fixed before the
 first vote, or which model, noise and input are deployed. `ucan verify --replay` with model and input looks at those."""

@@ -799,3 +799,11 @@ def test_a_lead_is_a_majority_or_the_bounds_of_two_classes() -> None:
         record |= {"p_lower": p_lower, "p_upper": p_upper, "radius": 0.0, "alm": 0.0, "log_volume": None}
         assert failed(record) == set()
         assert from_dict(record).radius == 0
+
+
+def test_a_region_that_no_memory_holds_cannot_be_checked(tmp_path) -> None:
+    record = record_of(certified())
+    record["region"]["shape"] = [10**14]
+    (tmp_path / "huge.json").write_text(json.dumps(record))
+    done = run(tmp_path / "huge.json", CHECKER)
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr

@@ -602,9 +602,7 @@ def test_no_certificate_is_issued_by_regions_that_overlap(norm, tmp_path, monkey
     with Registry(tmp_path / "same", norm) as same:
         both = about(x, (wide[0], replace(wide[1], prediction=0)))
         given = [same.enrol(*each) for each in zip(x, both, strict=True)]
-        assert all(
-            same.issuer(*each) is not None for each in zip(x, given, strict=True)
-        )
+        assert all(same.issuer(*each) is not None for each in zip(x, given, strict=True))
 
 
 def about(inputs, claims):

@@ -19,8 +19,8 @@ from ucan.replay import LARGEST_BLOCK
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
 from ucan.sidecar import batch_hash
-from ucan.verify import LEAST, Check, Verdict
-from ucan.verify.fresh import fresh_seed
+from ucan.verify import Check, Verdict
+from ucan.verify.fresh import fresh_number, fresh_seed
 from ucan.verify.same import own_precision
 from ucan.votes import block_size, replayed_size
 
@@ -42,8 +42,8 @@ def verify_answer(
 ) -> Verdict:
     """Check whether an answer about input x (1, *event) stands for g, the deployed model under its noise.
 
-    Input, model, law, noise, Σ and arithmetic must be g's, and n fresh samples (as many as its own, at least 100) must not
-    reject what the claim says of the input itself; a true claim is rejected with probability at most α. With
+    Input, model, law, noise, Σ and arithmetic must be g's, and n fresh samples (as many as its own, from 100 to 1,000,000)
+    must not reject what the claim says of the input itself; a true claim is rejected with probability at most α. With
     ``replay`` its own noise is drawn again as well, and must lead to the same claim; with a secret seed there is no such check.
     A seed that is stated to be derived must follow; ``data_hash`` is that of the data set that x is from.
 
@@ -56,7 +56,7 @@ def verify_answer(
     if tuple(x.shape[1:]) != answer.region.shape:
         raise InvalidInput(f"the answer is about inputs of shape {answer.region.shape}, not {tuple(x.shape[1:])}.")
     x = x.to(g.f.device or x.device)
-    n = max(LEAST, evidence.n) if n is None else n
+    n = fresh_number(n, evidence.n)
     checks = [*_same(answer, g, x), *_looks(answer), *_derived(answer, g, x, data_hash), *_assumed(answer, range)]
     if all(check.passed for check in checks):
         checks.append(_follows(answer, g, x))
@@ -163,7 +163,13 @@ def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
             )
         bounded = answer.bounded(Look.at(evidence.n, evidence.looks, evidence.alpha))
         follows = bounded and answer.follows(shift)
-    except (UcanError, IndexError, ValueError, RuntimeError) as error:  # lists of other lengths, classes that are none
+    except (
+        UcanError,
+        IndexError,
+        ValueError,
+        RuntimeError,
+        TypeError,
+    ) as error:  # lists of other lengths, classes that are none
         return Check("claim", False, f"the answer's numbers do not fit together: {error}")
     about = "its bounds do not follow from its votes" if not bounded else "its radii do not follow from its bounds"
     told = "its bounds and radii follow"

@@ -29,6 +29,7 @@ from ucan.cli.serve import serve
 from ucan.cli.train import train
 from ucan.cli.tune import tune
 from ucan.cli.verify import verify
+from ucan.cli.words import printable
 from ucan.errors import InvalidInput, UcanError
 from ucan.version import __version__
 
@@ -122,7 +123,7 @@ def main() -> None:
     try:
         app(prog_name="ucan")
     except UcanError as error:
-        print(f"ucan: {error}", file=sys.stderr)
+        print(f"ucan: {printable(str(error), kept=chr(10))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a full or missing disk, not a bug
         print(f"ucan: {error}.", file=sys.stderr)

@@ -63,7 +63,8 @@ def verify(
     split: words.SplitOption = "test",
     index: Annotated[int | None, typer.Option(help="The input's number in a data source.")] = None,
     n: Annotated[
-        int | None, typer.Option(help="Number of fresh samples. Default: as many as the certificate has.")
+        int | None,
+        typer.Option(help="Number of fresh samples. Default: as many as the certificate has, at most 1,000,000."),
     ] = None,
     alpha: words.AlphaOption = 0.001,
     seed: Annotated[
@@ -118,7 +119,7 @@ def verify(
         _show_contradiction(error, str(certificate), as_json)
         raise typer.Exit(1) from error
     if as_json:
-        typer.echo(json.dumps({"certificate": str(certificate), **done.to_dict()}))
+        words.say(json.dumps({"certificate": str(certificate), **done.to_dict()}))
     else:
         _show(done)
     raise typer.Exit(_code(done))
@@ -145,10 +146,10 @@ def _show_contradiction(error: DoesNotFollow, name: str, as_json: bool) -> None:
     """Show the verdict on a record whose fields contradict each other."""
     if as_json:
         check = {"name": error.field, "passed": False, "detail": str(error)}
-        typer.echo(json.dumps({"certificate": name, "stands": False, "checks": [check]}))
+        words.say(json.dumps({"certificate": name, "stands": False, "checks": [check]}))
         return
-    typer.echo(f"FAIL {error.field}: {error}")
-    typer.echo(f"The claim does not stand ({error.field}): the record contradicts itself, and no votes were drawn.")
+    words.say(f"FAIL {error.field}: {error}")
+    words.say(f"The claim does not stand ({error.field}): the record contradicts itself, and no votes were drawn.")
 
 
 def _mark(check: Check) -> str:
@@ -159,12 +160,12 @@ def _mark(check: Check) -> str:
 def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
     """Show the verdict on the answer to another question."""
     if as_json:
-        typer.echo(json.dumps({"certificate": name, **done.to_dict()}))
+        words.say(json.dumps({"certificate": name, **done.to_dict()}))
         return
     for check in done.verdict.checks:
-        typer.echo(f"{_mark(check)} {check.name}: {check.detail}")
+        words.say(f"{_mark(check)} {check.name}: {check.detail}")
     if done.undrawn:
-        typer.echo("not checked replay: its seed is secret")
+        words.say("not checked replay: its seed is secret")
     failed = ", ".join(check.name for check in done.verdict.checks if not check.passed)
     unknown = "" if done.verdict.confirms is not None else f" Scope {done.answer.scope} is not confirmed, since "
     if unknown and any(check.name == "precision" for check in done.verdict.checks):
@@ -178,20 +179,22 @@ def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
         f"The claim stands: {done.answer}.{unknown} This is not a proof: a claim that is slightly too large can pass as well."
         f"{UNDRAWN if done.undrawn else ''}"
     )
-    typer.echo(stands if done.stands else f"The claim does not stand ({failed}).")
+    words.say(stands if done.stands else f"The claim does not stand ({failed}).")
 
 
 def _show(done: Verified) -> None:
     from ucan.rounding import floor_significant
-    from ucan.verify import STATED
+    from ucan.verify import MOST, STATED
 
     record, verdict, redrawn = done.certificate, done.verdict, done.replay
     for check in verdict.checks:
-        typer.echo(f"{_mark(check)} {check.name}: {check.detail}")
+        words.say(f"{_mark(check)} {check.name}: {check.detail}")
     if redrawn is not None:
         mark = "FAIL" if not redrawn.stands else "ok  " if redrawn.drawn else "not checked"
-        typer.echo(f"{mark} replay: {redrawn.outcome}: {redrawn.detail}{_chosen(redrawn, record)}")
+        words.say(f"{mark} replay: {redrawn.outcome}: {redrawn.detail}{_chosen(redrawn, record)}")
     tested = f"{verdict.n:,} fresh votes at level {verdict.alpha:g}"
+    if verdict.n == MOST < record.evidence.n:
+        tested += f" (the certificate has {record.evidence.n:,}; --n draws as many as you like)"
     about = f"The claim stands against {tested}: class {record.prediction} on the whole region"
     if record.alpha != verdict.alpha or record.alpha != USUAL_ALPHA:
         about += f", false with probability at most α = {record.alpha:g}"
@@ -206,17 +209,15 @@ def _show(done: Verified) -> None:
             if redrawn.outcome == "differs"
             else "its seed is stated to follow from model, noise and data, and does not"
         )
-        typer.echo(f"The claim does not stand (replay): {why}.")
+        words.say(f"The claim does not stand (replay): {why}.")
     elif verdict.confirms is not None:
         own = f", for {verdict.about}" if verdict.about == STATED else ""
-        typer.echo(f"{about}, scope {verdict.confirms}{own}{_steps(record)}. {weak}")
+        words.say(f"{about}, scope {verdict.confirms}{own}{_steps(record)}. {weak}")
     elif verdict.stands:
-        typer.echo(
-            f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since {_why_not(done)} {weak}"
-        )
+        words.say(f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since {_why_not(done)} {weak}")
     else:
         failed = ", ".join(check.name for check in verdict.checks if not check.passed)
-        typer.echo(f"The claim does not stand ({failed}), tested with {tested}.")
+        words.say(f"The claim does not stand ({failed}), tested with {tested}.")
 
 
 def _why_not(done: Verified) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from ucan.arithmetic import changes_in_words
 from ucan.budget import Budget
-from ucan.certificate import SCOPES, Outcome, budget_to_json, region_to_json
+from ucan.certificate import SCOPES, Outcome, budget_to_json, check_number, region_to_json
 from ucan.choices import norm_name, norm_to_json
 from ucan.questions.looks import Look
 from ucan.questions.shift import Shift
@@ -42,6 +42,11 @@ class Answer(Outcome, ABC):
     votes: ClassVar[
         tuple[str, ...]
     ] = ()  # fields with the votes that its bounds follow from, where its evidence has none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("an answer's tau", self.tau, 1.0)
+        self.question()  # which refuses settings that no question has
 
     @property
     def radius(self) -> float:

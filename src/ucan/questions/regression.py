@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ucan.bounds import lower_bounds, majority_p_values
-from ucan.certificate import Abstention
+from ucan.certificate import Abstention, check_numbers
 from ucan.errors import InvalidInput, ModelError
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
@@ -58,6 +58,10 @@ class Interval(Answer):
     kind: ClassVar[str] = "interval"
     task: ClassVar[str] = "regression"
     votes: ClassVar[tuple[str, ...]] = ("under", "over")
+
+    def __post_init__(self) -> None:
+        check_numbers("an answer's radii", self.radii, math.inf)
+        super().__post_init__()
 
     @property
     def lower(self) -> torch.Tensor:

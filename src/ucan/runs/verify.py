@@ -123,7 +123,7 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
         g = _deployed(job, record, x, declared) if job.states_noise else _as_stated(job, record, x)
     if job.registry is not None and not Path(job.registry).is_file():
         raise InvalidInput(f"there is no registry {job.registry}.")
-    samples = record.evidence.n if job.n is None else job.n
+    samples = verification.fresh_number(job.n, record.evidence.n)
     with (
         Registry(job.registry) if job.registry is not None else nullcontext() as memory,
         progress.working(1, 0, samples),
