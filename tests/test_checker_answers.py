@@ -540,3 +540,41 @@ def test_an_answer_in_another_precision_is_about_a_copy(kind) -> None:
     assert [c.name for c in verdict.checks if not c.passed] == ["precision"]
     verdict = verify_answer(copied, deployed, x, seed=7)
     assert verdict.stands and verdict.confirms is None
+
+
+ODD = [
+    ("top", "norm", "x"),
+    ("top", "norm", True),
+    ("top", "tau", None),
+    ("top", "tau", "0"),
+    ("top", "tau", math.nan),
+    ("top", "radii", [None, 0.1]),
+    ("top", "radii", ["x", 0.1]),
+    ("top", "p_lowers", [None, 0.1]),
+    ("top", "p_uppers", None),
+    ("top", "labels", []),
+    ("top", "labels", [0, 99]),
+    ("top", "k", None),
+    ("confidence", "confidence", None),
+    ("confidence", "confidence", "x"),
+    ("confidence", "line", [None, 0.0]),
+    ("confidence", "line", ["1", 0.0]),
+    ("confidence", "line", [1.0]),
+    ("confidence", "p_lower", None),
+    ("confidence", "prediction", None),
+    ("interval", "p", None),
+    ("interval", "p", "x"),
+    ("interval", "radii", [None]),
+    ("interval", "limits", []),
+    ("within", "within", "x"),
+    ("labels", "what", "x"),
+    ("labels", "asked", "x"),
+]
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), ODD)
+def test_a_record_with_an_odd_value_is_refused_in_words(kind, key, value) -> None:
+    record = record_of(answered(kind))
+    assert key in record and from_dict(record) is not None
+    with pytest.raises(ucan.InvalidInput):
+        from_dict({**record, key: value})

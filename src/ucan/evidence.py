@@ -148,6 +148,9 @@ class Evidence:
                     f"{name} of evidence is a whole number of at least {least}, got {getattr(self, name)!r}: it was changed or "
                     f"is damaged. Ask for the file again where it was issued."
                 )
+        for name in ("bound", "precision", "backend", "input_hash", "arithmetic", "phase"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidInput(f"{name} of evidence is a text, got {getattr(self, name)!r}.")
         for name in ("streams", "versions"):
             told = getattr(self, name)
             if not isinstance(told, Mapping) or any(not isinstance(text, str) for text in told.values()):

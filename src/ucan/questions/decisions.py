@@ -156,6 +156,8 @@ class Decisions(Question):
     def __post_init__(self) -> None:
         if self.radius is not None and not (math.isfinite(self.radius) and self.radius >= 0):
             raise InvalidInput(f"radius must be finite and at least 0, got {self.radius!r}.")
+        if self.what not in ("segmentation", "labels"):
+            raise InvalidInput(f"what must be segmentation or labels, got {self.what!r}.")
         if self.rule not in (None, "holm", "bonferroni"):
             raise InvalidInput(f"rule must be holm or bonferroni, got {self.rule!r}.")
         if self.rule == "holm" and self.radius is None:

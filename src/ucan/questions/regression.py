@@ -61,6 +61,8 @@ class Interval(Answer):
 
     def __post_init__(self) -> None:
         check_numbers("an answer's radii", self.radii, math.inf)
+        if len(self.limits) != 2:
+            raise InvalidInput(f"an answer's limits must be two, each a number or none, got {self.limits!r}.")
         super().__post_init__()
 
     @property
