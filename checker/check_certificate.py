@@ -1650,6 +1650,11 @@ def looked_at(path: Path) -> tuple[int, list[str]]:
     return code, [f"{verdict:<11} {name}: {words}" for verdict, name, words in lines]
 
 
+def printable(text: str) -> str:
+    """Escapes in place of control characters: what a file says must not rewrite the reader's terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def main(arguments: list[str]) -> int:
     """Check the files, say what was found, and give the exit code: the worst, 1 before 2 before 0."""
     if not arguments or any(word.startswith("-") for word in arguments):
@@ -1660,10 +1665,10 @@ def main(arguments: list[str]) -> int:
         code, lines = looked_at(path)
         codes.append(code)
         if several:
-            print(f"{('ok', 'FAIL', 'not checked')[code]:<11} {path}")
+            print(printable(f"{('ok', 'FAIL', 'not checked')[code]:<11} {path}"))
             lines = [f"    {line}" for line in lines if not line.startswith("ok ")]
         for line in lines:
-            print(line)
+            print(printable(line))
     if several:
         print(f"{len(codes)} files: {codes.count(0)} ok, {codes.count(1)} wrong, {codes.count(2)} not checked in all.")
     worst = 1 if 1 in codes else max(codes)

@@ -807,3 +807,11 @@ def test_a_region_that_no_memory_holds_cannot_be_checked(tmp_path) -> None:
     (tmp_path / "huge.json").write_text(json.dumps(record))
     done = run(tmp_path / "huge.json", CHECKER)
     assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+
+
+def test_control_characters_of_a_file_are_printed_as_escapes(tmp_path) -> None:
+    record = record_of(certified())
+    record["evidence"]["bound"] = "binary\x1b[2J\nok   everything\u202e"
+    (tmp_path / "odd.json").write_text(json.dumps(record))
+    done = run(tmp_path / "odd.json", CHECKER)
+    assert done.returncode == 2 and "\\x1b[2J\\nok" in done.stdout and not {"\x1b", "\u202e"} & {*done.stdout}

@@ -163,13 +163,8 @@ def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
             )
         bounded = answer.bounded(Look.at(evidence.n, evidence.looks, evidence.alpha))
         follows = bounded and answer.follows(shift)
-    except (
-        UcanError,
-        IndexError,
-        ValueError,
-        RuntimeError,
-        TypeError,
-    ) as error:  # lists of other lengths, classes that are none
+    # Lists of other lengths, classes that are none.
+    except (UcanError, IndexError, ValueError, RuntimeError, TypeError) as error:
         return Check("claim", False, f"the answer's numbers do not fit together: {error}")
     about = "its bounds do not follow from its votes" if not bounded else "its radii do not follow from its bounds"
     told = "its bounds and radii follow"

@@ -126,7 +126,7 @@ def main() -> None:
         print(f"ucan: {printable(str(error), kept=chr(10))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a full or missing disk, not a bug
-        print(f"ucan: {error}.", file=sys.stderr)
+        print(f"ucan: {printable(str(error))}.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("ucan: interrupted.", file=sys.stderr)

@@ -60,7 +60,7 @@ def check(
     )
     done = run(job, Shown("checking", quiet, kept=""))
     if as_json:
-        words.say(json.dumps(done.to_dict()))
+        typer.echo(json.dumps(done.to_dict()))
     else:
         marks = {"ok": "ok  ", "failed": "FAIL", "not checked": "not checked"}
         for one in done.checks:

@@ -119,7 +119,7 @@ def verify(
         _show_contradiction(error, str(certificate), as_json)
         raise typer.Exit(1) from error
     if as_json:
-        words.say(json.dumps({"certificate": str(certificate), **done.to_dict()}))
+        typer.echo(json.dumps({"certificate": str(certificate), **done.to_dict()}))
     else:
         _show(done)
     raise typer.Exit(_code(done))
@@ -146,7 +146,7 @@ def _show_contradiction(error: DoesNotFollow, name: str, as_json: bool) -> None:
     """Show the verdict on a record whose fields contradict each other."""
     if as_json:
         check = {"name": error.field, "passed": False, "detail": str(error)}
-        words.say(json.dumps({"certificate": name, "stands": False, "checks": [check]}))
+        typer.echo(json.dumps({"certificate": name, "stands": False, "checks": [check]}))
         return
     words.say(f"FAIL {error.field}: {error}")
     words.say(f"The claim does not stand ({error.field}): the record contradicts itself, and no votes were drawn.")
@@ -160,7 +160,7 @@ def _mark(check: Check) -> str:
 def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
     """Show the verdict on the answer to another question."""
     if as_json:
-        words.say(json.dumps({"certificate": name, **done.to_dict()}))
+        typer.echo(json.dumps({"certificate": name, **done.to_dict()}))
         return
     for check in done.verdict.checks:
         words.say(f"{_mark(check)} {check.name}: {check.detail}")

@@ -200,8 +200,8 @@ def range_in_words(limits: tuple[float | None, float | None]) -> str:
     """A range of numbers that may be open to one side."""
     low, high = limits
     if low is None or high is None:
-        return f"at most {high:g}" if low is None else f"at least {low:g}"
-    return f"from {low:g} to {high:g}"
+        return f"at most {high:.12g}" if low is None else f"at least {low:.12g}"
+    return f"from {low:.12g} to {high:.12g}"
 
 
 def _plain(ends: torch.Tensor) -> list[float | None]:
