@@ -226,10 +226,7 @@ class Registry:
             return self._containing(point)
 
     def issuer(self, x: torch.Tensor, certificate: Certificate) -> Entry | None:
-        """The enrolment that a certificate about x (1, *event) comes from; None if this registry did not issue it.
-
-        Nor does it come from an enrolment whose region meets one of another answer: an honest registry holds none.
-        """
+        """The enrolment that a certificate about x (1, *event) comes from; None if this registry did not issue it."""
         found = self.lookup(x)
         if found is None or found.answer != certificate.prediction or not _same(found.scale, certificate.region.scale):
             return None
@@ -237,8 +234,31 @@ class Registry:
         kept = certificate.region.norm == self.norm and certificate.region.radius <= (found.radius - used) * (
             1 + MARGIN
         )
-        kept = kept and input_hash(found.centre[None]) == certificate.evidence.input_hash
-        return found if kept and self._apart(found) else None
+        return found if kept and input_hash(found.centre[None]) == certificate.evidence.input_hash else None
+
+    def apart(self, entry: Entry) -> bool:
+        """Whether a region meets none of another answer: of any two, the later one is as small as the earlier one demands.
+
+        So it is in every registry that made its regions itself. From centres and Σ, as they were enrolled; rounding may add
+        MARGIN to a radius that is computed again.
+        """
+        point = _flat(entry.centre[None])
+        reach = outer_radius(entry.scale, self._metric, entry.radius, len(point))
+        with self._store.storage():
+            assert self._cells is not None and self._index is not None, "the entry is in them"
+            ids, _, reaches = self._index.near(self._cells.sketch(point), reach)
+            for number, theirs in zip(ids.tolist(), reaches.tolist(), strict=True):
+                row = self._store.read(number)
+                offset = _flat(row.tensors["centre"][None]) - point
+                if row.answer == entry.answer or np.linalg.norm(offset) * (1 - MARGIN) - theirs > reach:
+                    continue
+                rival = self._entry(number, row)
+                first, last = (rival, entry) if number < entry.number else (entry, rival)
+                offset = offset if first is rival else -offset
+                room = allowed_radius(self._metric, offset, last.scale, first.scale, first.radius)
+                if last.radius > room * (1 + MARGIN):
+                    return False
+        return True
 
     def rivals(self, x: torch.Tensor, answer: int | None, count: int) -> list[Entry]:
         """Enrolments with another answer, ordered by the distance of their regions to this input (1, *event)."""
@@ -332,29 +352,6 @@ class Registry:
             theirs = scale if row.scale == number else self._scale(row.scale)
             radius = min(radius, allowed_radius(self._metric, offset, scale, theirs, row.radius))
         return radius
-
-    def _apart(self, entry: Entry) -> bool:
-        """Whether a region meets none of another answer: of any two, the later one is as small as the earlier one demands.
-
-        From centres and Σ, as they were enrolled; rounding may add MARGIN to a radius that is computed again.
-        """
-        point = _flat(entry.centre[None])
-        reach = outer_radius(entry.scale, self._metric, entry.radius, len(point))
-        with self._store.storage():
-            assert self._cells is not None and self._index is not None, "the entry is in them"
-            ids, _, reaches = self._index.near(self._cells.sketch(point), reach)
-            for number, theirs in zip(ids.tolist(), reaches.tolist(), strict=True):
-                row = self._store.read(number)
-                offset = _flat(row.tensors["centre"][None]) - point
-                if row.answer == entry.answer or np.linalg.norm(offset) * (1 - MARGIN) - theirs > reach:
-                    continue
-                rival = self._entry(number, row)
-                first, last = (rival, entry) if number < entry.number else (entry, rival)
-                offset = offset if first is rival else -offset
-                room = allowed_radius(self._metric, offset, last.scale, first.scale, first.radius)
-                if last.radius > room * (1 + MARGIN):
-                    return False
-        return True
 
     def _entry(self, number: int, row: Row | None = None) -> Entry:
         row = row or self._store.read(number)
