@@ -70,7 +70,17 @@ FLOATS = {"float16": "<f2", "float32": "<f4", "float64": "<f8", "F16": "<f2", "F
 FLOATS |= {"int64": "<i8", "I64": "<i8"}
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(300)
 # What reading a damaged file may raise.
-BROKEN = (OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError, RecursionError)
+BROKEN = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+)
 LIMITS = """\
 This checks arithmetic only. It cannot know that these votes were ever drawn, that the settings were fixed before the
 first vote, or which model, noise and input are deployed. `ucan verify --replay` with model and input looks at those."""
@@ -1018,9 +1028,12 @@ class Claim:
         return at_least_sequential(hits, n, whole(evidence, "cap", 1), alpha, chose, thresholds)
 
     def bounds(self) -> str:
-        """The bounds on the probabilities follow from the votes."""
+        """The bounds on the probabilities follow from the votes, and the class leads by them."""
         prediction = whole(self.record, "prediction")
         said = follows("p", self.p_a, self.allowed(prediction))
+        if not (self.p_a > 0.5 or (self.p_b is not None and self.p_a > self.p_b)):
+            rival = "" if self.p_b is None else f", nor above {self.p_b:.12g}, the bound on every other class"
+            raise Wrong(f"p of {self.p_a:.12g} is not above 1/2{rival}: nothing follows, not even at the input itself")
         if (self.bound in ("two-class", "exact")) != (self.p_b is not None):
             raise Wrong(f"p_upper belongs to the two-class and the exact bound, and this one is {self.bound}")
         if self.p_b is None:
@@ -1208,7 +1221,13 @@ class Answered(Claim):
             }
         if "within" in self.record:
             return {**every, "ends": self.ends, "region": self.kept_within, "answers": self.outside}
-        return {**every, "ends": self.ends, "region": self.intervals, "answers": self.beyond}
+        return {
+            **every,
+            "ends": self.ends,
+            "range": self.assumed,
+            "region": self.intervals,
+            "answers": self.beyond,
+        }
 
     # --- what all of them share ---
 
@@ -1284,11 +1303,13 @@ class Answered(Claim):
         return self._paid
 
     def reached(self, holds: Callable[[float], bool]) -> float:
-        """The largest radius at which a statement holds."""
+        """The largest radius at which a statement holds; it must hold at the input itself, where an answer has one."""
+        if not holds(0.0):
+            raise Wrong("what is claimed does not follow from the bounds, not even at the input itself")
         far = 1e6 * number(self.law, "scale", 0)
         if holds(far):
             raise NotChecked("the claim holds at every radius, which nothing here can show")
-        return turning_point(holds, 0.0, far) if holds(0.0) else 0.0
+        return turning_point(holds, 0.0, far)
 
     def budget(self) -> str:
         """The budget times its factor lies in the region."""
@@ -1375,7 +1396,9 @@ class Answered(Claim):
         lows, highs, k = self.list_of("p_lowers", 0, 1), self.list_of("p_uppers", 0, 1), whole(self.record, "k", 1)
         if len(radii) != len(labels):
             raise Wrong("every label has a radius")
-        for label, low, radius in zip(labels, lows, radii, strict=True):
+        for place, (label, low, radius) in enumerate(zip(labels, lows, radii, strict=True)):
+            if place and radius == 0:  # of the first label something is claimed
+                continue
             strong = sorted((high for c, high in enumerate(highs) if c != label), reverse=True)[:k]
             sums = [min(1 - low, total) for total in itertools.accumulate(reversed(strong))]
 
@@ -1421,7 +1444,7 @@ class Answered(Claim):
         return follows("the largest p", float(lows.max()), max(0.0, most))
 
     def decided(self) -> str:
-        """Each bound bears its radius; Holm's rule has one radius; the region is the smallest."""
+        """Each bound bears a majority and its radius; Holm's rule has one radius; the region is the smallest."""
         maps, asked = self.maps(), field(self.record, "asked")
         held = maps["answers"] != -1
         radii, lows = maps["radii"][held], maps["p_lowers"][held]
@@ -1429,6 +1452,10 @@ class Answered(Claim):
             raise Wrong("Holm's rule decides at the one radius that was asked for")
         if asked is not None and (radii < number(self.record, "asked", 0)).any():
             raise Wrong("a radius is below the one that was asked for")
+        least = float(lows.min())
+        # Holm's rule shows that p is above the bound, which at the radius 0 is 1/2, up to rounding.
+        if not (least > 0.5 or (self.record["rule"] == "holm" and least >= 0.5 * (1 - SLACK))):
+            raise Wrong(f"an answer has p of {least:.12g}, which is not above 1/2: it is none")
         for low, radius in {*zip(lows.tolist(), radii.tolist(), strict=True)}:
             follows("radius", radius, self.own * radius_of(self.law, self.norm, self.dim, low, None) - self.paid)
         return follows("radius", self.R, float(radii.min()))
@@ -1488,6 +1515,18 @@ class Answered(Claim):
             if shown in record and record[shown] != true:
                 raise Wrong(f"what is shown as {shown} is not what the ends are")
         return f"{found['value'].size} outputs at {len(self.list_of('radii'))} radii"
+
+    def assumed(self) -> str:
+        """No end is that of the stated range, which nothing in the file can show."""
+        found, (low, high) = self.tensors(), self.limits()
+        at_low, at_high = (
+            low > -ENDLESS and (found["lowers"] <= low).any(),
+            high < ENDLESS and (found["uppers"] >= high).any(),
+        )
+        if at_low or at_high:
+            ends = [f"at least {low:g}"] * (low > -ENDLESS) + [f"at most {high:g}"] * (high < ENDLESS)
+            raise NotChecked(f"an end rests on the stated range of the outputs, {' and '.join(ends)}")
+        return "no end rests on a stated range of the outputs"
 
     def intervals(self) -> str:
         """The levels of the order statistics are T_r(p) and T_r(1 − p); where no draw will do, an end is infinite."""
@@ -1611,6 +1650,11 @@ def looked_at(path: Path) -> tuple[int, list[str]]:
     return code, [f"{verdict:<11} {name}: {words}" for verdict, name, words in lines]
 
 
+def printable(text: str) -> str:
+    """Escapes in place of control characters: what a file says must not rewrite the reader's terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def main(arguments: list[str]) -> int:
     """Check the files, say what was found, and give the exit code: the worst, 1 before 2 before 0."""
     if not arguments or any(word.startswith("-") for word in arguments):
@@ -1621,10 +1665,10 @@ def main(arguments: list[str]) -> int:
         code, lines = looked_at(path)
         codes.append(code)
         if several:
-            print(f"{('ok', 'FAIL', 'not checked')[code]:<11} {path}")
+            print(printable(f"{('ok', 'FAIL', 'not checked')[code]:<11} {path}"))
             lines = [f"    {line}" for line in lines if not line.startswith("ok ")]
         for line in lines:
-            print(line)
+            print(printable(line))
     if several:
         print(f"{len(codes)} files: {codes.count(0)} ok, {codes.count(1)} wrong, {codes.count(2)} not checked in all.")
     worst = 1 if 1 in codes else max(codes)

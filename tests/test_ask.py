@@ -166,6 +166,42 @@ def test_answers_are_verified_from_their_files(tmp_path):
         record["lower"] = record["ends"]["lowers"]["data"][-1]
 
 
+def test_a_range_that_an_answer_rests_on_is_said_and_can_be_given(tmp_path):
+    """A false range gives any radius: whoever verifies says what the outputs are, or nothing is confirmed."""
+    words = ["--model", EXAMPLES + "diabetes", "-q"]
+    wide = [
+        "--radius",
+        "0.1,50",
+        "--range",
+        "-900,900",
+        "--n",
+        300,
+        "--max",
+        1,
+        "--certificates",
+        "-o",
+        tmp_path / "run",
+    ]
+    assert run("ask", "regression", *words, "--data", "diabetes", *wide).exit_code == 0
+    file = tmp_path / "run" / "certificates" / "0.json"
+    words = ["verify", file, *words, "--input", "diabetes", "--index", 0, "--scale", 0.25]
+    unsure = run(*words, "--replay")
+    assert unsure.exit_code == 0 and "given that the outputs are from -900 to 900" in unsure.stdout
+    assert "not confirmed range: rests on the stated range of the outputs, from -900 to 900" in unsure.stdout
+    assert "Scope pipeline is not confirmed, since it rests on a range" in unsure.stdout
+    sure = run(*words, "--range", "-500,500")
+    assert sure.exit_code == 0 and "ok   range" in sure.stdout and "is not confirmed" not in sure.stdout
+    false = run(*words, "--range", "-1000,500")
+    assert false.exit_code == 1 and "FAIL range" in false.stdout
+    for wrong in ("1", "5,1"):
+        with pytest.raises(InvalidInput, match="two numbers"):
+            run(*words, "--range", wrong)
+    asked("top-k", tmp_path / "other", "--max", 1, "--certificates")
+    other = [tmp_path / "other" / "certificates" / "0.json", "--model", EXAMPLES + "digits", "--input", "digits"]
+    with pytest.raises(InvalidInput, match="--range is for answers about numbers"):
+        run("verify", *other, "--index", 0, "--scale", 0.5, "--range", "0,1")
+
+
 def test_a_run_is_attacked_from_its_folder(tmp_path):
     asked("top-k", tmp_path / "run", "--max", 3)
     words = ["audit", tmp_path / "run", "--steps", 4, "--draws", 4, "--check", 300, "-q"]

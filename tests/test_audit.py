@@ -1037,8 +1037,9 @@ def test_a_memory_keeps_to_its_answers_and_the_audit_leaves_it_alone(tmp_path):
 class Forgetful(ucan.Registry):
     """A planted fault: regions of another answer are not kept away from."""
 
-    def _room(self, point, scale, number, radius, answer):
-        return radius
+    def __init__(self, *given):
+        super().__init__(*given)
+        self._regions.room = lambda point, number, radius, answer: radius
 
 
 def test_a_memory_that_lets_regions_overlap_is_caught(tmp_path):

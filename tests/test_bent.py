@@ -129,7 +129,7 @@ def test_the_votes_before_those_in_pairs_are_checked_as_well():
     assert not failed(verify(found, new, X, seed=77))
     pairs = found.evidence.pairs
     counted = replace(found.evidence, pairs=replace(pairs, before=replace(pairs.before, bound="exact")))
-    assert failed(verify(forged(found, new, counted), new, X, seed=77)) == {"votes before"}
+    assert failed(verify(replace(found, evidence=counted), new, X, seed=77)) == {"votes before", "bound"}
     streams = {**pairs.before.streams, "estimate": min((f"{i:064x}" for i in range(5000)), key=uniform_of)}
     chosen = replace(found.evidence, pairs=replace(pairs, before=replace(pairs.before, streams=streams)))
     assert failed(verify(forged(found, new, chosen), new, X, seed=77)) == {"uniform"}

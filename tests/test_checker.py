@@ -32,8 +32,9 @@ from ucan import (
     Uniform,
 )
 from ucan.bounds import anytime_lower_bound, log_wealth, lower_bound, upper_bound
-from ucan.certificate import save_json
+from ucan.certificate import from_dict, save_json
 from ucan.choices import EARLIER, SCOPES
+from ucan.errors import DoesNotFollow
 from ucan.laws import Law
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, LowRank
 
@@ -767,3 +768,50 @@ def test_composed_noise_with_a_budget() -> None:
     record = record_of(outcome)
     wider = {**record, "region": {**record["region"], "radius": 1.01 * record["region"]["radius"]}}
     assert "region" in failed(wider)
+
+
+@pytest.mark.parametrize(
+    ("settings", "p_lower", "p_upper"),
+    [
+        ({}, 0.0, None),
+        ({}, 0.299, None),
+        ({}, 0.5, None),
+        ({"bound": "two-class"}, 0.4, 0.4),
+        ({"bound": "two-class"}, 0.0, 0.9),
+    ],
+)
+def test_a_certificate_without_a_lead_is_none_whatever_its_radius(settings, p_lower, p_upper, tmp_path) -> None:
+    """An abstention that says "class 1" with the radius 0 claims what certify did not: that class 1 is answered."""
+    record = record_of(certified(**settings))
+    record["region"]["radius"] = 0.0
+    record |= {"p_lower": p_lower, "p_upper": p_upper, "radius": 0.0, "alm": 0.0, "log_volume": None}
+    assert failed(record) == {"bound"}
+    with pytest.raises(DoesNotFollow, match="is not above 1/2") as refused:
+        from_dict(record)
+    assert refused.value.field == "p_lower"
+
+
+def test_a_lead_is_a_majority_or_the_bounds_of_two_classes() -> None:
+    """Above 1/2 the bound on the others may be anything; below it they must part. A shrunken region keeps its p."""
+    for p_lower, p_upper in ((0.51, None), (0.51, 0.52), (0.4, 0.39)):
+        record = record_of(certified(bound="binary" if p_upper is None else "two-class"))
+        record["region"]["radius"] = 0.0
+        record |= {"p_lower": p_lower, "p_upper": p_upper, "radius": 0.0, "alm": 0.0, "log_volume": None}
+        assert failed(record) == set()
+        assert from_dict(record).radius == 0
+
+
+def test_a_region_that_no_memory_holds_cannot_be_checked(tmp_path) -> None:
+    record = record_of(certified())
+    record["region"]["shape"] = [10**14]
+    (tmp_path / "huge.json").write_text(json.dumps(record))
+    done = run(tmp_path / "huge.json", CHECKER)
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+
+
+def test_control_characters_of_a_file_are_printed_as_escapes(tmp_path) -> None:
+    record = record_of(certified())
+    record["evidence"]["bound"] = "binary\x1b[2J\nok   everything\u202e"
+    (tmp_path / "odd.json").write_text(json.dumps(record))
+    done = run(tmp_path / "odd.json", CHECKER)
+    assert done.returncode == 2 and "\\x1b[2J\\nok" in done.stdout and not {"\x1b", "\u202e"} & {*done.stdout}

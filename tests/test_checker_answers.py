@@ -437,3 +437,144 @@ def test_votes_that_no_places_have_are_refused(kind, name, change) -> None:
     assert verify_answer(one, the_model(kind), x, seed=7, replay=False).stands
     both = {other: change(getattr(one, other)) for other in one.votes if kind == "within" or other == name}
     assert not verify_answer(dataclasses.replace(one, **both), the_model(kind), x, seed=7, replay=False).stands
+
+
+@pytest.mark.parametrize("options", [{}, {"radius": 0.0}], ids=["bonferroni", "holm"])
+def test_an_answer_without_a_majority_is_none_whatever_its_radius(options) -> None:
+    """Of places that no votes decide, a forger claims nothing but the answer itself: a radius of 0."""
+    x = torch.tensor([2.0, 0.01, -0.01, 1.5]).reshape(1, 1, 2, 2)
+    g = ucan.SmoothedSegmenter(lambda b: torch.cat([b, -b], 1), ucan.Gaussian(0.3), num_classes=2)
+    (one,) = g.certify(x, n=400, **options)
+    assert not one.certified.all() and verify_answer(one, g, x, seed=7, replay=False).stands
+    check_sound(one)
+    lows = torch.where(one.certified, one.p_lowers, 0.3)
+    forged = dataclasses.replace(
+        one,
+        answers=one.selected,
+        p_lowers=torch.full_like(lows, 0.3) if options else lows,
+        region=ucan.Region(one.region.scale, 0.0, one.region.norm, one.region.shape),
+        hits=torch.maximum(one.hits, torch.tensor(150)),
+    )
+    assert "region" in failed(record_of(forged))
+    verdict = verify_answer(forged, g, x, seed=7, replay=False)
+    assert [c.name for c in verdict.checks if not c.passed] == ["claim"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "claim"),
+    [("confidence", {"p_lower": 0.5}), ("top", {"p_lowers": [0.0, 0.0], "radii": [0.0, 0.0]}), ("within", {})],
+)
+def test_an_answer_that_is_not_true_at_its_own_input_is_none_whatever_its_radius(kind, claim) -> None:
+    record = record_of(answered(kind))
+    record["region"]["radius"] = 0.0
+    if kind == "within":
+        record["radii"] = [0.0]
+        ends = record["ends"]
+        ends["below"]["data"], ends["above"]["data"] = ([[0.6] * 4] for _ in range(2))
+    assert "region" in failed({**record, **claim})
+    assert not verify_answer(
+        from_dict({**record, **claim}),
+        ucan.SmoothedClassifier(four, ucan.Gaussian(0.3), ucan.Fixed(0.7), num_classes=4)
+        if kind != "within"
+        else the_model(kind),
+        torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT),
+        replay=False,
+    ).stands
+
+
+def test_an_interval_that_rests_on_a_stated_range_is_not_confirmed() -> None:
+    """Ends of the range need no votes: a false range would give any radius. Who knows the range says so himself."""
+    g, x = the_model("interval"), torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT)
+    (one,) = g.certify(x, radius=50.0, n=400, range=(-4.0, 4.0))
+    assert one.assumed == (-4.0, 4.0) and "given that the outputs are from -4 to 4" in str(one)
+    verdict = verify_answer(one, g, x, seed=7)
+    (told,) = (c for c in verdict.checks if c.name == "range")
+    assert verdict.stands and verdict.confirms is None and not told.confirmed
+    assert "rests on the stated range of the outputs, from -4 to 4, which was not checked" in told.detail
+    assert verdicts(record_of(one))["range"] == "not checked" and not failed(record_of(one))
+    known = verify_answer(one, g, x, seed=7, range=(-4.0, 3.5))
+    assert known.stands and known.confirms == "pipeline"
+    for wider in ((-5.0, 4.0), (-4.0, math.inf)):
+        verdict = verify_answer(one, g, x, seed=7, range=wider)
+        assert [c.name for c in verdict.checks if not c.passed] == ["range"]
+    (open_above,) = g.certify(x, radius=50.0, n=400, range=(-4.0, None))
+    assert open_above.assumed == (-4.0, None) and "at least -4" in str(open_above)
+    assert verify_answer(open_above, g, x, seed=7, range=(-4.0, math.inf)).confirms == "pipeline"
+    (near,) = g.certify(x, radius=[0.01, 0.02], n=400, range=(-9.0, 9.0))
+    assert near.assumed is None and verify_answer(near, g, x, seed=7).confirms == "pipeline"
+    check_sound(near)
+
+
+def test_fresh_numbers_outside_the_range_that_an_interval_rests_on_refute_it() -> None:
+    g, x = the_model("interval"), torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT)
+    (one,) = g.certify(x, radius=50.0, n=400, range=(-4.0, 4.0))
+    narrow = dataclasses.replace(
+        one, limits=(-1.0, 1.0), lowers=torch.full_like(one.lowers, -1.0), uppers=torch.full_like(one.uppers, 1.0)
+    )
+    verdict = verify_answer(narrow, g, x, seed=7)
+    assert [c.name for c in verdict.checks if not c.passed] == ["votes", "replay"] and verdict.confirms is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_in_another_precision_is_about_a_copy(kind) -> None:
+    """In bf16 it is none of the deployed model; if it says that it is a copy's, nothing is confirmed of the model."""
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 4)).eval()
+    law, x = ucan.Gaussian(0.1), torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT)
+    made = {
+        "labels": (ucan.SmoothedLabels, {}, {"radius": 0.01}),
+        "pixels": (ucan.SmoothedSegmenter, {"num_classes": 2}, {}),
+        "interval": (ucan.SmoothedRegressor, {}, {"radius": 0.01}),
+        "within": (ucan.SmoothedRegressor, {}, {"within": 5.0}),
+        "top": (ucan.SmoothedClassifier, {"num_classes": 4}, {"top": 2}),
+        "confidence": (ucan.SmoothedClassifier, {"num_classes": 4}, {"confidence": 0.3}),
+    }
+    cls, own, asked = made[kind]
+    model = torch.nn.Conv2d(2, 2, 1).eval() if kind == "pixels" else net
+    deployed, low = (cls(model, law, precision=precision, **own) for precision in (None, "bf16"))
+    (true,), (other,) = deployed.certify(x, n=400, **asked), low.certify(x, n=400, **asked)
+    (copied,) = deployed.certify(x, n=400, precision="bf16", **asked)
+    assert not (true.abstained or other.abstained or copied.abstained)
+    assert verify_answer(true, deployed, x, seed=7).confirms == "pipeline"
+    assert verify_answer(other, low, x, seed=7).confirms == "pipeline"
+    verdict = verify_answer(other, deployed, x, seed=7)
+    assert [c.name for c in verdict.checks if not c.passed] == ["precision"]
+    verdict = verify_answer(copied, deployed, x, seed=7)
+    assert verdict.stands and verdict.confirms is None
+
+
+ODD = [
+    ("top", "norm", "x"),
+    ("top", "norm", True),
+    ("top", "tau", None),
+    ("top", "tau", "0"),
+    ("top", "tau", math.nan),
+    ("top", "radii", [None, 0.1]),
+    ("top", "radii", ["x", 0.1]),
+    ("top", "p_lowers", [None, 0.1]),
+    ("top", "p_uppers", None),
+    ("top", "labels", []),
+    ("top", "labels", [0, 99]),
+    ("top", "k", None),
+    ("confidence", "confidence", None),
+    ("confidence", "confidence", "x"),
+    ("confidence", "line", [None, 0.0]),
+    ("confidence", "line", ["1", 0.0]),
+    ("confidence", "line", [1.0]),
+    ("confidence", "p_lower", None),
+    ("confidence", "prediction", None),
+    ("interval", "p", None),
+    ("interval", "p", "x"),
+    ("interval", "radii", [None]),
+    ("interval", "limits", []),
+    ("within", "within", "x"),
+    ("labels", "what", "x"),
+    ("labels", "asked", "x"),
+]
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), ODD)
+def test_a_record_with_an_odd_value_is_refused_in_words(kind, key, value) -> None:
+    record = record_of(answered(kind))
+    assert key in record and from_dict(record) is not None
+    with pytest.raises(ucan.InvalidInput):
+        from_dict({**record, key: value})

@@ -743,6 +743,66 @@ def test_a_claim_about_a_copy_says_what_to_do(place: Path) -> None:
     assert "precision:" not in stated and "since the noise of the pipeline was not given" in stated
 
 
+def test_text_from_a_file_does_not_reach_the_terminal_as_control_characters(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify("run", "--certificates")
+    record = json.loads((place / "run" / "certificates" / "0.json").read_text())
+    words = ["verify", "odd.json", "--model", "tiny:net", "--input", "data.npz", "--index", "0", "-q"]
+    record["evidence"]["bound"] = "binary\x1b[2J\x1b[H\rok   everything\nThe claim stands.\x9b8m\u202e"
+    (place / "odd.json").write_text(json.dumps(record))
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 1 and not {*said.stdout} & {"\x1b", "\r", "\x9b", "\u202e"}
+    assert "\\x1b[2J" in said.stdout and "\nThe claim stands" not in said.stdout
+    (place / "odd.json").write_text(json.dumps({**record, "format": "\x1b[2J", "kind": "\x1b[2J"}))
+    assert "\x1b" not in refused(capsys, monkeypatch, *words)
+    record["evidence"] |= {"bound": "binary", "law": {"name": "Odd", "module": "odd\x1b[2J"}}
+    (place / "odd.json").write_text(json.dumps(record))
+    assert "odd\\x1b[2J" in refused(capsys, monkeypatch, *words)
+
+
+ODD = {
+    "a key twice": lambda text: text.replace('"radius":', '"radius": 9.0, "radius":', 1),
+    "deeply nested": lambda text: '{"format": 2, "x": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    "too many digits": lambda text: text.replace('"n0": 20', '"n0": ' + "9" * 5000),
+    "no class": lambda text: text.replace('"prediction": 0', '"prediction": null'),
+    "n0 is nan": lambda text: text.replace('"n0": 20', '"n0": NaN'),
+    "n0 is huge": lambda text: text.replace('"n0": 20', '"n0": 1e308'),
+    "n0 is text": lambda text: text.replace('"n0": 20', '"n0": "20"'),
+    "n is a float": lambda text: text.replace('"n": 300', '"n": 300.0'),
+    "the norm is text": lambda text: text.replace('"norm": 2', '"norm": "x"'),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_files_are_refused_in_words(
+    place: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify("run", "--certificates")
+    text = (place / "run" / "certificates" / "0.json").read_text()
+    assert ODD[name](text) != text
+    (place / "odd.json").write_text(ODD[name](text))
+    words = ("verify", "odd.json", "--model", "tiny:net", "--input", "data.npz", "--index", 0, "--replay")
+    said = refused(capsys, monkeypatch, *words)
+    if name == "a key twice":
+        assert "the entry 'radius' occurs twice" in said
+
+
+def test_a_claim_of_very_many_votes_does_not_decide_how_many_are_drawn(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certify("run", "--certificates")
+    record = json.loads((place / "run" / "certificates" / "0.json").read_text())
+    record["evidence"] |= {"counts": [10**13, 0], "n": 10**13, "cap": 10**13}
+    (place / "many.json").write_text(json.dumps(record))
+    monkeypatch.setattr("ucan.verify.fresh.MOST", 500)
+    monkeypatch.setattr("ucan.verify.MOST", 500)
+    said = ok("verify", "many.json", "--model", "tiny:net", "--input", "data.npz", "--index", 0, "-q")
+    assert (
+        "500 fresh votes at level 0.001 (the certificate has 10,000,000,000,000; --n draws as many as you like)" in said
+    )
+
+
 def test_too_few_fresh_votes_confirm_no_scope(place: Path) -> None:
     certify("run", "--certificates")
     words = (

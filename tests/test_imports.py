@@ -18,6 +18,7 @@ ORDER = (
     "version",
     "lazy",
     "errors",
+    "json_text",
     "catalogue",
     "choices",
     "rounding",

@@ -26,6 +26,7 @@ from ucan.leaderboard.making import entry_of
 from ucan.leaderboard.page import best_table, page
 from ucan.results.imports import import_run
 from ucan.results.store import Store
+from ucan.runs.agreement import contradiction
 from ucan.runs.certify import certify
 from ucan.runs.prepare import CertifyJob
 from ucan.runs.read import Run
@@ -154,6 +155,23 @@ def other_votes(folder: Path) -> None:
     stated(folder)
 
 
+def abstentions_of_radius_0(folder: Path) -> None:
+    """Every input with a wrong answer, or none, has a certificate of the right one with radius 0; all hashes follow."""
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
+        shown = {"radius": 0.0, "alm": 0.0, "log_volume": None, "p_lower": 0.0, "p_upper": None, "kind": "certificate"}
+        one = json.loads(db.execute("SELECT record FROM records JOIN outcomes USING (idx) WHERE correct").fetchone()[0])
+        rows = db.execute(
+            "SELECT idx, label, record FROM records JOIN outcomes USING (idx) WHERE NOT correct"
+        ).fetchall()
+        assert rows
+        for idx, label, text in rows:
+            region = {**one["region"], "radius": 0.0}
+            forged = {**one, **shown, "region": region, "prediction": label, "evidence": json.loads(text)["evidence"]}
+            db.execute("UPDATE records SET record = ? WHERE idx = ?", (json.dumps(forged), idx))
+        db.execute(f"UPDATE outcomes SET {RIGHT}, radius = 0, alm = 0, p_lower = 0 WHERE NOT correct")
+    stated(folder)
+
+
 RIGHT = "prediction = label, abstained = 0, correct = 1"
 TAMPERED = {
     "records that abstain": (
@@ -162,6 +180,7 @@ TAMPERED = {
     ),
     "records of radius 0": (rewritten(f"UPDATE outcomes SET {RIGHT}, radius = 0 WHERE NOT correct"), "its record"),
     "records of smaller radii": (raise_a_radius, "the row states radius"),
+    "records without a lead": (abstentions_of_radius_0, "is not above 1/2"),
     "records with fewer votes": (
         rewritten("UPDATE outcomes SET n = 100, n0 = 10"),
         "the row states n 100, its record 1000",
@@ -424,3 +443,12 @@ def test_the_commands_make_check_and_show_an_entry(made: Path, tmp_path: Path) -
     assert json.loads(said("leaderboard", "check", entry, "--results", made / "run", *few, "--json"))["stands"]
     said("leaderboard", "page", tmp_path, "-o", tmp_path / "README.md")
     assert "[run](entry.json)" in (tmp_path / "README.md").read_text()
+
+
+def test_a_certificate_without_a_lead_is_found_among_all_inputs(made: Path, tmp_path: Path) -> None:
+    """Also where none of them is drawn."""
+    folder = tmp_path / "copy"
+    shutil.copytree(made, folder)
+    assert contradiction(Run.open(folder / "run")) == ""
+    abstentions_of_radius_0(folder)
+    assert "is not above 1/2" in contradiction(Run.open(folder / "run"))

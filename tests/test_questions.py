@@ -291,7 +291,7 @@ def test_what_a_file_shows_its_readers_must_follow_from_the_rest():
         assert error.value.field == name
         del record[name]
         from_dict(record)  # not shown, and not missed
-    with pytest.raises(InvalidInput, match="not a complete record"):
+    with pytest.raises(InvalidInput, match="labels must be some of the"):
         from_dict(first.to_dict() | {"labels": []})
 
 

@@ -26,8 +26,11 @@ from ucan.certificate import from_dict, load_json, save_json
 from ucan.errors import StoreError
 from ucan.evidence import Evidence, Noise
 from ucan.plan import CertifyPlan
+from ucan.registry.regions import Regions
 from ucan.scales import Basis, Dense, Diagonal, Scalar
+from ucan.sidecar import input_hash
 from ucan.smoothed import COMPANY
+from ucan.verify import verify
 
 INF = math.inf
 NORMS = (1, 2, INF)
@@ -581,3 +584,68 @@ def test_the_stored_record_is_the_shrunk_one(tmp_path):
         assert again.region.radius == c.region.radius < 2.0 and again.p_upper == 0.05
         assert again.alm == pytest.approx(c.alm)
         assert c.alm == pytest.approx(c.region.radius)
+
+
+@every_norm
+def test_regions_that_overlap_are_found(norm, tmp_path, monkeypatch):
+    """A registry that was made without shrinking; regions of one answer may overlap."""
+    x = point(0.0, 0.0, 0.0), point(1.0, 0.0, 0.0)
+    wide = claim(0, Scalar(1.0), 0.8, norm, (3,)), claim(1, Diagonal(torch.tensor([1.0, 2.0, 0.5])), 0.8, norm)
+    with Registry(tmp_path / "honest", norm) as honest:
+        assert [honest.enrol(*each).region.radius < 0.8 for each in zip(x, about(x, wide), strict=True)] == [
+            False,
+            True,
+        ]
+        assert all(honest.apart(entry) for entry in honest)
+    with Registry(tmp_path / "forged", norm) as forged:
+        with monkeypatch.context() as patched:
+            patched.setattr(Regions, "room", lambda self, point, number, radius, answer: radius)
+            given = [forged.enrol(*each) for each in zip(x, about(x, wide), strict=True)]
+        assert [each.region.radius for each in given] == [0.8, 0.8]
+        assert not any(forged.apart(entry) for entry in forged)
+    with Registry(tmp_path / "same", norm) as same:
+        for each in zip(x, about(x, (wide[0], replace(wide[1], prediction=0))), strict=True):
+            same.enrol(*each)
+        assert all(same.apart(entry) for entry in same)
+
+
+def test_verify_confirms_no_region_that_meets_one_of_another_answer(tmp_path, monkeypatch):
+    g = SmoothedClassifier(lambda y: (y[:, 0] >= 1).long(), Gaussian(scale=1.0), Leaning(), num_classes=2)
+    x = torch.tensor([[0.0], [1.2]])
+    for name in ("honest", "forged"):
+        with Registry(tmp_path / name) as registry:
+            if name == "forged":
+                monkeypatch.setattr(Regions, "room", lambda self, point, number, radius, answer: radius)
+                monkeypatch.setattr(Regions, "containing", lambda self, point: None)
+            given = registry.certify(g, x, n=5000)
+            monkeypatch.undo()
+            sure = [each for each in zip(given, x.split(1), strict=True) if not each[0].abstained]
+            assert sure
+            verdicts = [verify(c, g, x1, seed=5, registry=registry) for c, x1 in sure if registry.issuer(x1, c)]
+            assert verdicts and all(v.stands == (name == "honest") for v in verdicts)
+            for v in verdicts if name == "forged" else ():
+                assert v.confirms is None and [c.name for c in v.checks if not c.passed] == ["scope"]
+
+
+def about(inputs, claims):
+    """Claims with the hashes of their inputs."""
+    return [
+        replace(each, evidence=replace(each.evidence, input_hash=input_hash(x)))
+        for x, each in zip(inputs, claims, strict=True)
+    ]
+
+
+def test_no_region_of_an_honest_registry_meets_another(tmp_path):
+    """Of any sequence, in every norm and with a full Σ in ℓ2: the room is computed again as it was when it was enrolled."""
+    rng = np.random.default_rng(0)
+    for norm in NORMS:
+        sigmas = [Scalar(0.7), Diagonal(torch.tensor([0.5, 1.5, 1.0]))]
+        sigmas += [Dense(torch.tensor(rng.normal(size=(3, 3)) / 4 + np.eye(3)))] if norm == 2 else []
+        with Registry(tmp_path / f"r{norm}", norm) as registry:
+            for _ in range(60):
+                x = torch.from_numpy(rng.uniform(-1, 1, (1, 3)))
+                answer = (None, 0, 1, 2)[rng.integers(4)]
+                made = claim(answer, sigmas[rng.integers(len(sigmas))], float(rng.choice([0.05, 0.2, 0.6])), norm, (3,))
+                registry.enrol(x, *about([x], [made]))
+            certified = [entry for entry in registry if entry.answer is not None]
+            assert len(certified) > 10 and all(registry.apart(entry) for entry in certified)

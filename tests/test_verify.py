@@ -308,9 +308,9 @@ def fallen(c, truth, n, alpha, times=4000):
     [
         ((0.4, *[0.15] * 4), 0.15),  # everything at its limit
         ((0.4, 0.3, *[0.1] * 3), 0.3),
-        ((0.5, 0.5), 0.5),
+        ((0.501, 0.499), 0.499),
         ((0.98, *[0.001] * 20), 0.001),  # counts of a few: far from a normal law
-        ((0.4, *[0.15] * 4), None),
+        ((0.6, *[0.1] * 4), None),
     ],
 )
 def test_a_claim_at_its_limits_falls_no_more_often_than_alpha(truth, p_upper, alpha):

@@ -194,6 +194,6 @@ def norm_from_json(norm: Any) -> Any:
 
 def check_norm(norm: float) -> None:
     """Refuse a norm other than ℓ1, ℓ2, ℓ∞."""
-    if norm not in NORMS:
+    if norm not in NORMS or isinstance(norm, bool):
         text = ", a number and no text" if isinstance(norm, str) else ""
         raise InvalidInput(f"norm must be 1, 2 or math.inf{text}, got {norm!r}.")

@@ -142,12 +142,15 @@ class Evidence:
             set(self.thresholds)
         ):
             raise InvalidInput(f"thresholds are rising probabilities, got {self.thresholds!r}.")
-        for name in ("block", "batch_size"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+        for name, least in (("block", 1), ("batch_size", 1), ("n0", 0), ("n", 0)):
+            if type(getattr(self, name)) is not int or getattr(self, name) < least:
                 raise InvalidInput(
-                    f"{name} of evidence is a whole number of at least 1, got {getattr(self, name)!r}: it was changed or "
+                    f"{name} of evidence is a whole number of at least {least}, got {getattr(self, name)!r}: it was changed or "
                     f"is damaged. Ask for the file again where it was issued."
                 )
+        for name in ("bound", "precision", "backend", "input_hash", "arithmetic", "phase"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidInput(f"{name} of evidence is a text, got {getattr(self, name)!r}.")
         for name in ("streams", "versions"):
             told = getattr(self, name)
             if not isinstance(told, Mapping) or any(not isinstance(text, str) for text in told.values()):

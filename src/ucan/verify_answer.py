@@ -8,22 +8,25 @@ from typing import Any
 import torch
 
 from ucan.bounds import check_alpha
-from ucan.errors import InvalidInput, UcanError
+from ucan.errors import InvalidInput, ModelError, UcanError
 from ucan.plan import CertifyPlan
 from ucan.questions.looks import Look, looks_of, question_stop
 from ucan.questions.record import SLACK, Answer
+from ucan.questions.regression import range_in_words
 from ucan.questions.shift import Shift
 from ucan.questions.smoothed import Smoothed
 from ucan.replay import LARGEST_BLOCK
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
 from ucan.sidecar import batch_hash
-from ucan.verify import LEAST, Check, Verdict
-from ucan.verify.fresh import fresh_seed
+from ucan.verify import Check, Verdict
+from ucan.verify.fresh import fresh_number, fresh_seed
+from ucan.verify.same import own_precision
 from ucan.votes import block_size, replayed_size
 
 # Σ may differ by this share from the one that was certified.
 TOLERANCE = 1e-5
+RANGE = "range"
 
 
 def verify_answer(
@@ -35,13 +38,17 @@ def verify_answer(
     seed: int | None = None,
     replay: bool = True,
     data_hash: str | None = None,
+    range: tuple[float, float] | None = None,
 ) -> Verdict:
     """Check whether an answer about input x (1, *event) stands for g, the deployed model under its noise.
 
-    Input, model, law, noise, Σ and arithmetic must be g's, and n fresh samples (as many as its own, at least 100) must not
-    reject what the claim says of the input itself; a true claim is rejected with probability at most α. With
+    Input, model, law, noise, Σ and arithmetic must be g's, and n fresh samples (as many as its own, from 100 to 1,000,000)
+    must not reject what the claim says of the input itself; a true claim is rejected with probability at most α. With
     ``replay`` its own noise is drawn again as well, and must lead to the same claim; with a secret seed there is no such check.
     A seed that is stated to be derived must follow; ``data_hash`` is that of the data set that x is from.
+
+    Nothing is confirmed of an answer about a copy in another precision than g's, nor of an interval that rests on the range
+    which its record states for the outputs; unless ``range``, what the outputs of g are at least and at most, lies in it.
     """
     check_alpha(alpha)
     evidence = answer.evidence
@@ -49,8 +56,8 @@ def verify_answer(
     if tuple(x.shape[1:]) != answer.region.shape:
         raise InvalidInput(f"the answer is about inputs of shape {answer.region.shape}, not {tuple(x.shape[1:])}.")
     x = x.to(g.f.device or x.device)
-    n = max(LEAST, evidence.n) if n is None else n
-    checks = [*_same(answer, g, x), *_looks(answer), *_derived(answer, g, x, data_hash)]
+    n = fresh_number(n, evidence.n)
+    checks = [*_same(answer, g, x), *_looks(answer), *_derived(answer, g, x, data_hash), *_assumed(answer, range)]
     if all(check.passed for check in checks):
         checks.append(_follows(answer, g, x))
     if all(check.passed for check in checks):
@@ -62,7 +69,8 @@ def verify_answer(
         if replay:
             checks += _again(answer, g, x)
     stands = all(check.passed for check in checks)
-    return Verdict(tuple(checks), n, alpha, confirms=answer.scope if stands else None)
+    known = not _of_a_copy(answer, g, x) and all(check.confirmed for check in checks if check.name == RANGE)
+    return Verdict(tuple(checks), n, alpha, confirms=answer.scope if stands and known else None)
 
 
 def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
@@ -79,16 +87,38 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
                 noise = ["its regions have another norm"]
         except UcanError as error:
             noise = [str(error)]
-    arithmetic = g.engine.arithmetic(x)
+    arithmetic, precision = g.engine.arithmetic(x), []
+    if _of_a_copy(answer, g, x):
+        told = f"about a copy in {evidence.precision}, not about the model that is deployed"
+        precision.append(Check("precision", evidence.copy, told))
     claimed, mine = evidence.identity, g.engine.identity()
     return [
         Check("input", right, "this is the input that was certified" if right else "this is another input"),
         Check("model", claimed == mine, "the model is the certified one" if claimed == mine else "it is another model"),
+        *precision,
         Check("law", evidence.law == g.law, f"the law here is {g.law}, in the answer {evidence.law}"),
         Check("noise", not noise, "; ".join(noise) or "kind, settings, weights and Σ are the answer's"),
         Check("scope", answer.scope == g.M.scope, f"the scope here is {g.M.scope}, in the answer {answer.scope}"),
         Check("arithmetic", arithmetic == evidence.arithmetic, f"{arithmetic} here, {evidence.arithmetic} claimed"),
     ]
+
+
+def _of_a_copy(answer: Answer, g: Smoothed, x: torch.Tensor) -> bool:
+    """Whether the answer is about the model in another precision than the deployed one."""
+    return answer.evidence.precision != own_precision(g, x)
+
+
+def _assumed(answer: Answer, own: tuple[float, float] | None) -> list[Check]:
+    """Whether the range that the claim rests on holds of the outputs, by what the verifier says of them; no check if none."""
+    if answer.assumed is None:
+        return []
+    rests = f"rests on the stated range of the outputs, {range_in_words(answer.assumed)}"
+    if own is None:
+        return [Check(RANGE, True, f"{rests}, which was not checked", False)]
+    low, high = answer.assumed
+    holds = (low is None or low <= own[0]) and (high is None or own[1] <= high)
+    given = f"the given one, {range_in_words(own)}"
+    return [Check(RANGE, holds, f"{rests}, which {'covers' if holds else 'does not cover'} {given}")]
 
 
 def _derived(answer: Answer, g: Smoothed, x: torch.Tensor, data_hash: str | None) -> list[Check]:
@@ -133,7 +163,8 @@ def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
             )
         bounded = answer.bounded(Look.at(evidence.n, evidence.looks, evidence.alpha))
         follows = bounded and answer.follows(shift)
-    except (UcanError, IndexError, ValueError, RuntimeError) as error:  # lists of other lengths, classes that are none
+    # Lists of other lengths, classes that are none.
+    except (UcanError, IndexError, ValueError, RuntimeError, TypeError) as error:
         return Check("claim", False, f"the answer's numbers do not fit together: {error}")
     about = "its bounds do not follow from its votes" if not bounded else "its radii do not follow from its bounds"
     told = "its bounds and radii follow"
@@ -161,11 +192,15 @@ def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
         evidence.seed,
         replayed_size(evidence.batch_size, x.numel(), x.device),
         stop=question_stop(evidence.stop),
+        precision=evidence.precision if evidence.copy else None,
         family=evidence.family,
         block=evidence.block,
     )
-    with g.engine.running(evidence.backend):
-        ((_, found),) = g.ask_each(g.check_inputs(x, plan.norm), plan, answer.question())
+    try:
+        with g.engine.running(evidence.backend):
+            ((_, found),) = g.ask_each(g.check_inputs(x, plan.norm), plan, answer.question())
+    except ModelError as error:  # a number outside the stated range
+        return [Check("replay", False, f"its own noise, drawn again, leads to no answer: {error}")]
     counted = [(e.counts, e.invalid, e.selection, e.n, e.bound) for e in (found.evidence, evidence)]
     if isinstance(found, type(answer)) and not answer.complete:  # an older file
         absent: dict[str, Any] = dict.fromkeys(answer.votes)

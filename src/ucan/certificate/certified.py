@@ -15,7 +15,7 @@ from ucan.budget import Budget
 from ucan.certificate.entries import budget_to_json, region_to_json
 from ucan.certificate.outcome import FORMAT, ROUTED, Outcome, check_number, choice_to_json
 from ucan.choices import SCOPES, norm_name, norm_to_json
-from ucan.errors import InvalidInput
+from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.region import Intersection, Region
 from ucan.rounding import floor_digits
 from ucan.sidecar import tensors_to_json
@@ -27,8 +27,9 @@ class Certificate(Outcome):
 
     ``scope`` says which classifier this is about (``ucan.choices.SCOPES``). ``radius`` is the largest ball of the requested
     ``norm`` inside the region. ``mean`` is the offset μ of the noise, None for 0. ``p_lower`` bounds the probability of the
-    answer from below, ``p_upper`` that of every other class from above (None: 1 − p_lower). ``alm`` is the alternative
-    Lebesgue measure of the region, and ``evidence`` is what all of it follows from.
+    answer from below, ``p_upper`` that of every other class from above (None: 1 − p_lower); they show that the answer leads,
+    also where the region has shrunk to its centre. ``alm`` is the alternative Lebesgue measure of the region, and
+    ``evidence`` is what all of it follows from.
 
     With a ``budget``, no change within ε·budget changes the answer either, for every ε strictly below
     ``budget_factor``. That set can be larger than what fits into the region (Uniform noise, docs/shape.md).
@@ -59,6 +60,8 @@ class Certificate(Outcome):
             check_number("a certificate's alm", self.alm, math.inf)
         if self.p_upper is not None:
             check_number("a certificate's p_upper", self.p_upper, 1.0)
+        if not leads(self.p_lower, self.p_upper):
+            raise DoesNotFollow(no_lead(self.p_lower, self.p_upper), "p_lower")
         if self.mean is not None and not fits(self.mean.shape, (1, *self.region.shape)):
             raise InvalidInput(
                 f"the offset μ of shape {tuple(self.mean.shape)} does not fit inputs of {self.region.shape}."
@@ -151,6 +154,23 @@ class Certificate(Outcome):
             **choice_to_json(self.choice, folder),
             "evidence": self.evidence.to_dict(),
         }
+
+
+def leads(p_lower: float, p_upper: float | None) -> bool:
+    """Whether these bounds put a class above every other: above 1/2, or above the bound on each of the others.
+
+    Otherwise nothing is certified, not even at the input itself: ``certify`` abstains.
+    """
+    return p_lower > 0.5 or (p_upper is not None and p_lower > p_upper)
+
+
+def no_lead(p_lower: Any, p_upper: Any) -> str:
+    """The message for a certificate whose bounds show no lead."""
+    rival = "" if p_upper is None else f", nor above {p_upper!r}, the bound on every other class"
+    return (
+        f"this certificate's p_lower, {p_lower!r}, is not above 1/2{rival}: nothing follows from it, and certify abstains "
+        f"there. It was changed or is damaged."
+    )
 
 
 def fits(offset: Sequence[int], inputs: Sequence[int]) -> bool:

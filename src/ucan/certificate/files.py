@@ -14,6 +14,7 @@ from ucan.certificate.outcome import ROUTED, Abstention, Outcome, Prediction, ch
 from ucan.choices import norm_from_json
 from ucan.errors import DoesNotFollow, InvalidInput, UcanError
 from ucan.evidence import Evidence
+from ucan.json_text import read_json
 from ucan.sidecar import tensors_from_json
 from ucan.storage import storage, write_whole
 
@@ -108,8 +109,8 @@ def load_json(path: str | Path) -> Certificate | Abstention | Prediction | Level
     """Read a result that ``save_json`` wrote."""
     path = Path(path)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        record = read_json(path)
+    except (OSError, ValueError) as error:
         if path.is_dir():
             raise InvalidInput(f"{path} is a folder, and a certificate is a file. {WHERE}") from error
         if path.suffix in (".tsv", ".csv", ".sqlite"):

@@ -13,7 +13,7 @@ import torch
 
 from ucan.budget import Budget
 from ucan.certificate.entries import budget_to_json
-from ucan.choices import EARLIER, SCOPES, Scope, check_choice, norm_to_json
+from ucan.choices import EARLIER, SCOPES, Scope, check_choice, check_norm, norm_to_json
 from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.evidence import Evidence
 from ucan.rounding import ceil_significant
@@ -38,8 +38,11 @@ class Outcome:
 
     def __post_init__(self) -> None:
         check_choice("the scope", self.scope, SCOPES)
+        if self.norm is not None:
+            check_norm(self.norm)
         answer, classes = getattr(self, "prediction", None), len(self.evidence.counts)
-        if answer is not None and not (type(answer) is int and 0 <= answer < classes):  # −1 would count from the end
+        names = hasattr(self, "prediction") and not self.abstained
+        if names and not (type(answer) is int and 0 <= answer < classes):  # −1 would count from the end
             raise InvalidInput(f"the prediction must be one of the {classes} classes, got {answer!r}.")
         if answer is not None and getattr(self.choice, "top", answer) != answer:
             raise InvalidInput(f"the choice is about class {self.choice.top}, and the answer is {answer!r}.")
@@ -181,6 +184,14 @@ def check_number(name: str, value: Any, most: float) -> None:
     """Refuse anything but a number from 0 to ``most``."""
     if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) <= most):
         raise InvalidInput(f"{name} must be a number of at least 0, and at most {most:g}, got {value!r}.")
+
+
+def check_numbers(name: str, values: Any, most: float) -> None:
+    """Refuse anything but numbers from 0 to ``most``, one at least."""
+    if not isinstance(values, tuple) or not values:
+        raise InvalidInput(f"{name} must be a list of numbers, got {values!r}.")
+    for value in values:
+        check_number(name, value, most)
 
 
 def choice_to_json(choice: Outcome | None, folder: str | Path | None) -> dict[str, Any]:

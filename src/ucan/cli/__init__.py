@@ -29,6 +29,7 @@ from ucan.cli.serve import serve
 from ucan.cli.train import train
 from ucan.cli.tune import tune
 from ucan.cli.verify import verify
+from ucan.cli.words import printable
 from ucan.errors import InvalidInput, UcanError
 from ucan.version import __version__
 
@@ -117,10 +118,10 @@ def main() -> None:
         with INTERRUPTS.heard():
             app(prog_name="ucan")
     except UcanError as error:
-        print(f"ucan: {error}", file=sys.stderr)
+        print(f"ucan: {printable(str(error), kept=chr(10))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a full or missing disk, not a bug
-        print(f"ucan: {error}.", file=sys.stderr)
+        print(f"ucan: {printable(str(error))}.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("ucan: interrupted.", file=sys.stderr)

@@ -64,13 +64,11 @@ def check(
     else:
         marks = {"ok": "ok  ", "failed": "FAIL", "not checked": "not checked"}
         for one in done.checks:
-            typer.echo(f"{marks[one.outcome]} {one.name}: {one.detail}")
+            words.say(f"{marks[one.outcome]} {one.name}: {one.detail}")
         unchecked = [one.name for one in done.checks if one.outcome == "not checked"]
         rest = f" Not checked: {', '.join(unchecked)}." if unchecked else ""
         failed = ", ".join(one.name for one in done.checks if one.outcome == "failed")
-        typer.echo(
-            f"The entry does not stand ({failed})." if failed else f"No check failed; this is not a proof.{rest}"
-        )
+        words.say(f"The entry does not stand ({failed})." if failed else f"No check failed; this is not a proof.{rest}")
     if not done.stands:
         raise typer.Exit(1)
 
@@ -96,4 +94,4 @@ def make_page(
             raise InvalidInput(f"{folder / path}: {'; '.join(wrong)}.")
     with storage(output):
         write_whole(output, page(entries, title).encode())
-    typer.echo(f"Wrote {output}: {len(entries)} entr{'y' if len(entries) == 1 else 'ies'}.")
+    words.say(f"Wrote {output}: {len(entries)} entr{'y' if len(entries) == 1 else 'ies'}.")

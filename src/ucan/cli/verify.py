@@ -63,7 +63,8 @@ def verify(
     split: words.SplitOption = "test",
     index: Annotated[int | None, typer.Option(help="The input's number in a data source.")] = None,
     n: Annotated[
-        int | None, typer.Option(help="Number of fresh samples. Default: as many as the certificate has.")
+        int | None,
+        typer.Option(help="Number of fresh samples. Default: as many as the certificate has, at most 1,000,000."),
     ] = None,
     alpha: words.AlphaOption = 0.001,
     seed: Annotated[
@@ -73,6 +74,13 @@ def verify(
         bool,
         typer.Option("--replay", help="Also redraw the certificate's own noise and compare the counts."),
     ] = False,
+    limits: Annotated[
+        str | None,
+        typer.Option(
+            "--range",
+            help="What the deployed regressor's outputs are at least and at most (`0,1`), for an answer that rests on a range.",
+        ),
+    ] = None,
     device: words.DeviceOption = "auto",
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
@@ -97,7 +105,7 @@ def verify(
     from ucan.runs.verify import VerifyJob
     from ucan.runs.verify import verify as run
 
-    job = words.job_of(VerifyJob, options, input=source, step=given_step, seed=seed, replay=again)
+    job = words.job_of(VerifyJob, options, input=source, step=given_step, seed=seed, replay=again, range=_range(limits))
     from ucan.errors import DoesNotFollow
     from ucan.runs.ask_verify import is_answer, verify_asked
 
@@ -117,6 +125,18 @@ def verify(
     raise typer.Exit(_code(done))
 
 
+def _range(text: str | None) -> tuple[float, float] | None:
+    """The two ends of --range, if it is given."""
+    ends = words.numbers_of("--range", text)
+    if not ends:
+        return None
+    if len(ends) != 2 or not ends[0] < ends[1]:
+        from ucan.errors import InvalidInput
+
+        raise InvalidInput(f"--range takes two numbers such as 0,1, the smaller one first, got {text!r}.")
+    return ends
+
+
 def _code(done: Verified | VerifiedAnswer) -> int:
     """The exit code: a replay that was asked for and not made is neither a failure nor a success."""
     return 1 if not done.stands else 2 if done.undrawn else 0
@@ -128,8 +148,8 @@ def _show_contradiction(error: DoesNotFollow, name: str, as_json: bool) -> None:
         check = {"name": error.field, "passed": False, "detail": str(error)}
         typer.echo(json.dumps({"certificate": name, "stands": False, "checks": [check]}))
         return
-    typer.echo(f"FAIL {error.field}: {error}")
-    typer.echo(f"The claim does not stand ({error.field}): the record contradicts itself, and no votes were drawn.")
+    words.say(f"FAIL {error.field}: {error}")
+    words.say(f"The claim does not stand ({error.field}): the record contradicts itself, and no votes were drawn.")
 
 
 def _mark(check: Check) -> str:
@@ -143,31 +163,41 @@ def _show_answer(done: VerifiedAnswer, name: str, as_json: bool) -> None:
         typer.echo(json.dumps({"certificate": name, **done.to_dict()}))
         return
     for check in done.verdict.checks:
-        typer.echo(f"{_mark(check)} {check.name}: {check.detail}")
+        words.say(f"{_mark(check)} {check.name}: {check.detail}")
     if done.undrawn:
-        typer.echo("not checked replay: its seed is secret")
+        words.say("not checked replay: its seed is secret")
     failed = ", ".join(check.name for check in done.verdict.checks if not check.passed)
+    unknown = "" if done.verdict.confirms is not None else f" Scope {done.answer.scope} is not confirmed, since "
+    if unknown and any(check.name == "precision" for check in done.verdict.checks):
+        precision = done.answer.evidence.precision
+        unknown += f"it is about a copy in {precision}: give --precision {precision} if that is what is deployed."
+    elif unknown:
+        unknown += (
+            "it rests on a range of the outputs that was not checked: give what they are at least and at most, --range."
+        )
     stands = (
-        f"The claim stands: {done.answer}. This is not a proof: a claim that is slightly too large can pass as well."
+        f"The claim stands: {done.answer}.{unknown} This is not a proof: a claim that is slightly too large can pass as well."
         f"{UNDRAWN if done.undrawn else ''}"
     )
-    typer.echo(stands if done.stands else f"The claim does not stand ({failed}).")
+    words.say(stands if done.stands else f"The claim does not stand ({failed}).")
 
 
 def _show(done: Verified) -> None:
-    from ucan.rounding import floor_significant
-    from ucan.verify import STATED
+    from ucan.rounding import ceil_significant, floor_significant
+    from ucan.verify import MOST, STATED
 
     record, verdict, redrawn = done.certificate, done.verdict, done.replay
     for check in verdict.checks:
-        typer.echo(f"{_mark(check)} {check.name}: {check.detail}")
+        words.say(f"{_mark(check)} {check.name}: {check.detail}")
     if redrawn is not None:
         mark = "FAIL" if not redrawn.stands else "ok  " if redrawn.drawn else "not checked"
-        typer.echo(f"{mark} replay: {redrawn.outcome}: {redrawn.detail}{_chosen(redrawn, record)}")
+        words.say(f"{mark} replay: {redrawn.outcome}: {redrawn.detail}{_chosen(redrawn, record)}")
     tested = f"{verdict.n:,} fresh votes at level {verdict.alpha:g}"
+    if verdict.n == MOST < record.evidence.n:
+        tested += f" (the certificate has {record.evidence.n:,}; --n draws as many as you like)"
     about = f"The claim stands against {tested}: class {record.prediction} on the whole region"
     if record.alpha != verdict.alpha or record.alpha != USUAL_ALPHA:
-        about += f", false with probability at most α = {record.alpha:g}"
+        about += f", false with probability at most α = {ceil_significant(record.alpha)}"
     if record.budget is not None and record.budget_factor is not None:
         about += f" and under {record.budget.words()}, ε = {floor_significant(record.budget_factor)}"
     weak = "This is not a proof: a claim that is slightly too large can pass as well."
@@ -179,17 +209,15 @@ def _show(done: Verified) -> None:
             if redrawn.outcome == "differs"
             else "its seed is stated to follow from model, noise and data, and does not"
         )
-        typer.echo(f"The claim does not stand (replay): {why}.")
+        words.say(f"The claim does not stand (replay): {why}.")
     elif verdict.confirms is not None:
         own = f", for {verdict.about}" if verdict.about == STATED else ""
-        typer.echo(f"{about}, scope {verdict.confirms}{own}{_steps(record)}. {weak}")
+        words.say(f"{about}, scope {verdict.confirms}{own}{_steps(record)}. {weak}")
     elif verdict.stands:
-        typer.echo(
-            f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since {_why_not(done)} {weak}"
-        )
+        words.say(f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since {_why_not(done)} {weak}")
     else:
         failed = ", ".join(check.name for check in verdict.checks if not check.passed)
-        typer.echo(f"The claim does not stand ({failed}), tested with {tested}.")
+        words.say(f"The claim does not stand ({failed}), tested with {tested}.")
 
 
 def _why_not(done: Verified) -> str:

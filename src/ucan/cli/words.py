@@ -275,6 +275,19 @@ def results_apart(cluster: str | None) -> AbstractContextManager[Any]:
     return nullcontext() if cluster is None else redirect_stdout(sys.stderr)
 
 
+def say(text: str) -> None:
+    """Print a line that may hold text from a file."""
+    typer.echo(printable(text))
+
+
+def printable(text: str, kept: str = "") -> str:
+    """The text with escapes in place of control characters: what a file says must not rewrite the reader's terminal.
+
+    ``kept`` are characters that stay as they are.
+    """
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+
+
 def seconds_of(text: str | None) -> float | None:
     """Convert a time such as 30s, 10m or 2h to seconds."""
     if text is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from ucan.bounds import at_most_p_value, lower_bound
-from ucan.certificate import Abstention
+from ucan.certificate import Abstention, check_number, check_numbers
 from ucan.errors import InvalidInput
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
@@ -37,6 +38,13 @@ class Confident(Answer):
     line: tuple[float, float] = (1.0, 0.0)
     kind: ClassVar[str] = "confidence"
     task: ClassVar[str] = "confidence"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("an answer's p_lower", self.p_lower, 1.0)
+        check_numbers("an answer's line", self.line, math.inf)
+        if len(self.line) != 2:
+            raise InvalidInput(f"an answer's line must be two numbers, got {self.line!r}.")
 
     def at(self, radius: float) -> float:
         """A lower bound on the probability for every change of at most this size, before Σ: T_r(p_lower)."""

@@ -68,7 +68,10 @@ class Decided(Answer):
         return float(self.certified.double().mean())
 
     def follows(self, shift: Shift) -> bool:
-        """Each bound bears its radius: by Holm's rule it is the threshold of the one radius, else its radius is the bound's."""
+        """Each bound bears its radius: by Holm's rule it is the threshold of the one radius, else its radius is the bound's.
+
+        Then an answer without a majority is none, whatever its radius.
+        """
         held = self.certified.numpy()
         radii, lows, smallest = self.radii.numpy(), self.p_lowers.numpy()[held], self.region.radius
         if not held.any() or radii[~held].any() or not smallest <= radii[held].min() * (1 + SLACK):
@@ -77,7 +80,7 @@ class Decided(Answer):
             return self.asked is not None and bool(
                 (radii[held] <= self.asked).all() and (lows >= shift.threshold(self.asked) * (1 - SLACK)).all()
             )
-        return bool((radii[held] <= shift.radii(lows) * (1 + SLACK)).all())
+        return bool((lows > 0.5).all() and (radii[held] <= shift.radii(lows) * (1 + SLACK)).all())
 
     def bounded(self, look: Look) -> bool:
         """The votes of each place bear its answer, by the rule that shares α, and its bound."""
@@ -153,6 +156,8 @@ class Decisions(Question):
     def __post_init__(self) -> None:
         if self.radius is not None and not (math.isfinite(self.radius) and self.radius >= 0):
             raise InvalidInput(f"radius must be finite and at least 0, got {self.radius!r}.")
+        if self.what not in ("segmentation", "labels"):
+            raise InvalidInput(f"what must be segmentation or labels, got {self.what!r}.")
         if self.rule not in (None, "holm", "bonferroni"):
             raise InvalidInput(f"rule must be holm or bonferroni, got {self.rule!r}.")
         if self.rule == "holm" and self.radius is None:

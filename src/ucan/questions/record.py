@@ -12,7 +12,7 @@ import torch
 
 from ucan.arithmetic import changes_in_words
 from ucan.budget import Budget
-from ucan.certificate import SCOPES, Outcome, budget_to_json, region_to_json
+from ucan.certificate import SCOPES, Outcome, budget_to_json, check_number, region_to_json
 from ucan.choices import norm_name, norm_to_json
 from ucan.questions.looks import Look
 from ucan.questions.shift import Shift
@@ -43,6 +43,11 @@ class Answer(Outcome, ABC):
         tuple[str, ...]
     ] = ()  # fields with the votes that its bounds follow from, where its evidence has none
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("an answer's tau", self.tau, 1.0)
+        self.question()  # which refuses settings that no question has
+
     @property
     def radius(self) -> float:
         """The largest ball of the requested norm inside the region."""
@@ -52,6 +57,11 @@ class Answer(Outcome, ABC):
     def budget_factor(self) -> float | None:
         """The largest known ε such that ε·budget lies in the region; None without a budget."""
         return None if self.budget is None else self.region.budget_factor(self.budget)
+
+    @property
+    def assumed(self) -> tuple[float | None, float | None] | None:
+        """The range of the model's numbers that the claim rests on, and that no votes can show; None if it rests on none."""
+        return None
 
     @property
     def complete(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from ucan.certificate import from_dict as class_from_dict
 from ucan.choices import norm_from_json
 from ucan.errors import DoesNotFollow, InvalidInput, UcanError
 from ucan.evidence import Evidence
+from ucan.json_text import read_json
 from ucan.questions.confidence import Confident
 from ucan.questions.decisions import Decided
 from ucan.questions.record import FORMAT, SLACK, Answer
@@ -45,7 +45,7 @@ def from_dict(
             "scope": record["scope"],
             "evidence": Evidence.from_dict(record["evidence"]),
             "region": region_from_json(record["region"], where),
-            "tau": float(record["tau"]),
+            "tau": record["tau"],
             "budget": budget_from_json(record.get("budget"), where),
         }
         found = kind.restored(shared, record, where)
@@ -80,8 +80,8 @@ def load_json(path: str | Path) -> Answer | Abstention | Certificate | Predictio
     """Read an answer or a certificate from a file that ``ucan.certificate.save_json`` wrote."""
     path = Path(path)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        record = read_json(path)
+    except (OSError, ValueError) as error:
         raise InvalidInput(f"{path} cannot be read as a certificate: {error}.") from error
     if not isinstance(record, dict):
         raise InvalidInput(f"{path} cannot be read as a certificate: it holds no JSON object.")

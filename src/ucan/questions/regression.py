@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ucan.bounds import lower_bounds, majority_p_values
-from ucan.certificate import Abstention
+from ucan.certificate import Abstention, check_numbers
 from ucan.errors import InvalidInput, ModelError
 from ucan.questions.looks import Look, all_decided
 from ucan.questions.question import Asked, Question
@@ -39,9 +39,9 @@ class Interval(Answer):
     of the noisy answers, an estimate of the one at the input itself, NaN where there was no number. ``below`` and ``above``
     are what the claim rests on: at the input itself an answer is below ``lowers`` with at most that probability, and above
     ``uppers`` likewise. With ``within`` = t the interval is ``value`` ± t, and the radius is what was looked for.
-    ``limits`` are the range of the outputs that was stated. ``under`` and ``over``, int64 (radii, *outputs), are the votes that
-    this follows from: how many answers are below ``lowers``, and above ``uppers``; a missing number is both. None in a record
-    that was written without them.
+    ``limits`` are the range of the outputs that was stated; the claim rests on it (``assumed``) where it is an end.
+    ``under`` and ``over``, int64 (radii, *outputs), are the votes that this follows from: how many answers are below
+    ``lowers``, and above ``uppers``; a missing number is both. None in a record that was written without them.
     """
 
     p: float
@@ -59,6 +59,12 @@ class Interval(Answer):
     task: ClassVar[str] = "regression"
     votes: ClassVar[tuple[str, ...]] = ("under", "over")
 
+    def __post_init__(self) -> None:
+        check_numbers("an answer's radii", self.radii, math.inf)
+        if len(self.limits) != 2:
+            raise InvalidInput(f"an answer's limits must be two, each a number or none, got {self.limits!r}.")
+        super().__post_init__()
+
     @property
     def lower(self) -> torch.Tensor:
         """The lower ends (*outputs) at the largest radius."""
@@ -68,6 +74,14 @@ class Interval(Answer):
     def upper(self) -> torch.Tensor:
         """The upper ends (*outputs) at the largest radius."""
         return self.uppers[-1]
+
+    @property
+    def assumed(self) -> tuple[float | None, float | None] | None:
+        """The stated range, if an end is its end: then no answers were needed for it. None otherwise, and with ``within``."""
+        low, high = self.limits
+        at_low = low is not None and bool((self.lowers <= low).any())
+        at_high = high is not None and bool((self.uppers >= high).any())
+        return self.limits if self.within is None and (at_low or at_high) else None
 
     def at(self, radius: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Lower and upper ends for every change of at most this size: those of the next larger radius of the list."""
@@ -116,9 +130,12 @@ class Interval(Answer):
 
     def p_value(self, kept: Sample, where: Where) -> float:
         """By how many answers lie outside: at the input itself for every radius, inside for the largest. Ends are corrected
-        for being many.
+        for being many. At the input itself one answer outside a range that the claim rests on refutes it.
         """
         values, n, here = kept.values, kept.n, where == "here"
+        low, high = self.question().range
+        if here and self.assumed is not None and bool(((values < low) | (values > high)).any()):
+            return 0.0
         lowers, uppers = (self.lowers, self.uppers) if here else (self.lowers[-1:], self.uppers[-1:])
         hits = [(values < end).sum(0) for end in lowers] + [(values > end).sum(0) for end in uppers]
         if here:
@@ -175,7 +192,16 @@ class Interval(Answer):
         ends = ", ".join(f"[{_down(a)}, {_up(b)}]" for a, b in zip(lower[:4], upper[:4], strict=True))
         more = f" and {len(lower) - 4} more" if len(lower) > 4 else ""
         what = "the smoothed median" if self.p == 0.5 else f"the smoothed percentile at {self.p:g}"
-        return f"{what} stays within {ends}{more}"
+        given = "" if self.assumed is None else f", given that the outputs are {range_in_words(self.assumed)}"
+        return f"{what} stays within {ends}{more}{given}"
+
+
+def range_in_words(limits: tuple[float | None, float | None]) -> str:
+    """A range of numbers that may be open to one side."""
+    low, high = limits
+    if low is None or high is None:
+        return f"at most {high:.12g}" if low is None else f"at least {low:.12g}"
+    return f"from {low:.12g} to {high:.12g}"
 
 
 def _plain(ends: torch.Tensor) -> list[float | None]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ucan.bounds import at_most_p_value, lower_bound, majority_p_value, upper_bound
-from ucan.certificate import Abstention
+from ucan.certificate import Abstention, check_numbers
 from ucan.errors import InvalidInput
 from ucan.plan import check_count
 from ucan.questions.looks import Look, all_decided
@@ -69,6 +69,14 @@ class Among(Answer):
     p_uppers: tuple[float, ...]
     kind: ClassVar[str] = "top-k"
     task: ClassVar[str] = "top-k"
+
+    def __post_init__(self) -> None:
+        for name, most in (("radii", math.inf), ("p_lowers", 1.0), ("p_uppers", 1.0)):
+            check_numbers(f"an answer's {name}", getattr(self, name), most)
+        classes = len(self.evidence.counts)
+        if not self.labels or any(type(label) is not int or not 0 <= label < classes for label in self.labels):
+            raise InvalidInput(f"an answer's labels must be some of the {classes} classes, got {self.labels!r}.")
+        super().__post_init__()
 
     @property
     def prediction(self) -> int:

@@ -201,6 +201,12 @@ class Registry:
         )
         return found if kept and input_hash(found.centre[None]) == certificate.evidence.input_hash else None
 
+    def apart(self, entry: Entry) -> bool:
+        """Whether the region of an enrolment meets none of another answer; so it is in a registry that made them itself."""
+        with self._store.storage():
+            self._regions.refresh()
+            return self._regions.apart(entry)
+
     def rivals(self, x: torch.Tensor, answer: int | None, count: int) -> list[Entry]:
         """Enrolments with another answer, ordered by the distance of their regions to this input (1, *event)."""
         point = flat(x)

@@ -110,6 +110,29 @@ class Regions:
             radius = min(radius, allowed_radius(self.metric, offset, scale, theirs, row.radius))
         return radius
 
+    def apart(self, entry: Entry) -> bool:
+        """Whether a region meets none of another answer: of any two, the later one is as small as the earlier one demands.
+
+        From centres and Σ, as they were enrolled; rounding may add MARGIN to a radius that is computed again.
+        """
+        assert self._cells is not None and self._index is not None, "the entry is in them"
+        point = flat(entry.centre[None])
+        reach = outer_radius(entry.scale, self.metric, entry.radius, len(point))
+        ids, _, reaches = self._index.near(self._cells.sketch(point), reach)
+        for number, theirs in zip(ids.tolist(), reaches.tolist(), strict=True):
+            row = self._store.read(number)
+            offset = flat(row.tensors["centre"][None]) - point
+            if row.answer == entry.answer or np.linalg.norm(offset) * (1 - MARGIN) - theirs > reach:
+                continue
+            rival = self.entry(number, row)
+            first, last = (rival, entry) if number < entry.number else (entry, rival)
+            room = allowed_radius(
+                self.metric, offset if first is rival else -offset, last.scale, first.scale, first.radius
+            )
+            if last.radius > room * (1 + MARGIN):
+                return False
+        return True
+
     def rivals(self, point: Vector, answer: int | None, count: int) -> list[Entry]:
         """Enrolments with another answer, ordered by the distance of their regions to this point."""
         if self._cells is None or self._index is None:

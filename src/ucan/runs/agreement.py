@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ucan.arithmetic import REAL, ROUNDED
+from ucan.certificate import leads, no_lead
 from ucan.choices import norm_from_json
 from ucan.results.store import ABSTAINED
 from ucan.runs.config import RunConfig
@@ -44,6 +45,11 @@ def _of_row(row: Mapping[str, Any], record: Mapping[str, Any], in_units: bool) -
         yield f"the row states the answer {row['prediction']}, its record {said}"
     if bool(row["correct"]) != (not abstains and said == row["label"]):
         yield "whether the answer is right does not follow from answer and label"
+    if record.get("kind") == "certificate":
+        p_lower, p_upper = record.get("p_lower"), record.get("p_upper")
+        known = isinstance(p_lower, int | float) and isinstance(p_upper, int | float | None)
+        if not known or not leads(float(p_lower or 0), p_upper):
+            yield no_lead(p_lower, p_upper)
     evidence = record.get("evidence", {})
     sizes = {"n": evidence.get("n"), "n0": evidence.get("n0"), "p_lower": record.get("p_lower")}
     if not abstains:

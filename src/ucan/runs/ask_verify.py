@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ucan.errors import InvalidInput
+from ucan.json_text import read_json
 from ucan.questions.record import FORMAT, Answer
 from ucan.questions.records import load_json
+from ucan.questions.regression import Interval
 from ucan.runs.ask import smoothed_for
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.verify import VerifyJob, deployed_step, input_of, with_model
-from ucan.verify import Verdict
+from ucan.verify import Verdict, fresh_number
 from ucan.verify_answer import verify_answer
 
 
@@ -39,8 +40,8 @@ class VerifiedAnswer:
 def is_answer(path: str | Path) -> bool:
     """Whether a file holds the answer to another question than one class."""
     try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        record = read_json(path)
+    except (OSError, ValueError):  # whoever reads it as a certificate says what is wrong
         return False
     return isinstance(record, dict) and record.get("format") == FORMAT
 
@@ -50,13 +51,15 @@ def verify_asked(job: VerifyJob, progress: Progress = SILENT) -> VerifiedAnswer:
     answer, job = load_json(job.certificate), with_model(job)
     if not isinstance(answer, Answer):
         raise InvalidInput(f"{job.certificate} is not the answer to a question.")
+    if job.range is not None and not isinstance(answer, Interval):
+        raise InvalidInput(f"--range is for answers about numbers, and this one is about {answer.task}: leave it out.")
     if not job.states_noise:
         raise InvalidInput("give the noise of the deployed pipeline: --law, --scale and --noise, or a trained run.")
     x, declared, data_hash = input_of(job, answer.region.shape)
     x = x[None].to(job.place())
     g = smoothed_for(job, answer.question(), x, deployed_step(job, declared, answer.evidence.arithmetic))
-    with progress.working(1, 0, answer.evidence.n if job.n is None else job.n):
+    with progress.working(1, 0, fresh_number(job.n, answer.evidence.n)):
         g.on_votes(progress.sampled)
-        verdict = verify_answer(answer, g, x, job.n, job.alpha, job.seed, job.replay, data_hash)
+        verdict = verify_answer(answer, g, x, job.n, job.alpha, job.seed, job.replay, data_hash, job.range)
         progress.finished("")
     return VerifiedAnswer(answer, verdict, undrawn=job.replay and answer.evidence.seed is None)

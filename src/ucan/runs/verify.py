@@ -39,7 +39,7 @@ class VerifyJob(Pipeline):
     """The settings of `ucan verify`; each field is the option of that name.
 
     ``certificate`` is a JSON file; ``input`` a picture, an array, or a data source with ``index``. ``replay`` also redraws
-    the certificate's own noise.
+    the certificate's own noise. ``range`` is what the outputs of a regressor are at least and at most.
     """
 
     certificate: str | Path
@@ -53,6 +53,7 @@ class VerifyJob(Pipeline):
     alpha: float = 0.001
     seed: int | None = None
     replay: bool = False
+    range: tuple[float, float] | None = None
     target: str | None = None
     id: str | None = None
     train: str | Path | None = None
@@ -110,6 +111,8 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
         raise InvalidInput(
             f"{job.certificate} is an abstention or a prediction, not a certificate: it has no region to verify."
         )
+    if job.range is not None:
+        raise InvalidInput("--range is for answers about numbers, and this is a certificate of a class: leave it out.")
     where = job.place()
     g: Deployed
     if is_table(job.input):
@@ -120,7 +123,7 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
         g = _deployed(job, record, x, declared) if job.states_noise else _as_stated(job, record, x)
     if job.registry is not None and not Path(job.registry).is_file():
         raise InvalidInput(f"there is no registry {job.registry}.")
-    samples = record.evidence.n if job.n is None else job.n
+    samples = verification.fresh_number(job.n, record.evidence.n)
     with (
         Registry(job.registry) if job.registry is not None else nullcontext() as memory,
         progress.working(1, 0, samples),

@@ -2,7 +2,7 @@
 
 from ucan.verify.deployed import verify
 from ucan.verify.follows import claimable
-from ucan.verify.fresh import LEAST, fresh_checks
+from ucan.verify.fresh import LEAST, MOST, fresh_checks, fresh_number
 from ucan.verify.same import same_noise
 from ucan.verify.stated import Stated, constant_line, noise_again, noise_of
 from ucan.verify.verdict import DEPLOYED, SLACK, STATED, Check, Verdict
@@ -10,6 +10,7 @@ from ucan.verify.verdict import DEPLOYED, SLACK, STATED, Check, Verdict
 __all__ = [
     "DEPLOYED",
     "LEAST",
+    "MOST",
     "SLACK",
     "STATED",
     "Check",
@@ -18,6 +19,7 @@ __all__ = [
     "claimable",
     "constant_line",
     "fresh_checks",
+    "fresh_number",
     "noise_again",
     "noise_of",
     "same_noise",

@@ -10,7 +10,7 @@ from ucan.registry import Registry
 from ucan.seating import EXACT
 from ucan.smoothed import SmoothedClassifier
 from ucan.verify.follows import follow_checks, votes_behind
-from ucan.verify.fresh import LEAST, claimed_precision, counted_checks, fresh_checks, fresh_seed
+from ucan.verify.fresh import claimed_precision, counted_checks, fresh_checks, fresh_number, fresh_seed
 from ucan.verify.same import same_checks
 from ucan.verify.scope import concluded, scope_check
 from ucan.verify.verdict import Verdict
@@ -30,7 +30,7 @@ def verify_classifier(
         raise InvalidInput("this certificate is a router's: give the router that is deployed.")
     seed = fresh_seed(seed, certificate.evidence)
     scope, x = scope_check(certificate, g, x, registry)
-    n = max(LEAST, *(one.n for one in votes_behind(certificate.evidence))) if n is None else n
+    n = fresh_number(n, *(one.n for one in votes_behind(certificate.evidence)))
     x = x.to(g.f.device or x.device)
     same, follows = same_checks(certificate, g, x), follow_checks(certificate, g, x)
     checks = (scope, *same, *follows)

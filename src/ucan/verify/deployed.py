@@ -27,7 +27,7 @@ def verify(
 
     Model, law, kind of noise, its settings and weights, μ and Σ at this input, number of classes, norm, view and the rule
     from p to the region are all taken from g; a difference is reported, and that check fails. Its numbers are recomputed from
-    its own evidence, and n fresh samples (as many as its own, and at least 100) are drawn with a fresh random seed, or the
+    its own evidence, and n fresh samples (as many as its own, from 100 to 1,000,000) are drawn with a fresh random seed, or the
     one given, in the precision that the evidence names. A true claim is rejected with probability at most α; a claimed
     probability that is wrong by much more than 1/√n is rejected. A claim of scope ``registry`` is checked against its
     registry, and its samples are about the enrolled input.
@@ -40,7 +40,7 @@ def verify(
         certificate: the certificate to check.
         g: the deployed smoothed classifier, or router.
         x: the input (1, *event).
-        n: the number of fresh samples; as many as the certificate has, and at least 100, if None.
+        n: the number of fresh samples; if None as many as the certificate has, from 100 to 1,000,000.
         alpha: the level of the test with fresh samples.
         seed: the seed of the fresh samples; random if None. It must not be the certificate's own.
         registry: the registry that issued the certificate, for scope ``registry``.

@@ -19,6 +19,8 @@ from ucan.votes import Votes
 
 # The least number of fresh votes, unless one is given: with few votes even a claim that is far too large is not rejected.
 LEAST = 100
+# The largest, unless one is given: what a file says of its votes must not decide how long its reader works.
+MOST = 1_000_000
 # The names of the checks that fresh votes make.
 FRESH = ("votes", "runner-up")
 
@@ -102,6 +104,11 @@ def claimed_precision(certificate: Certificate, g: SmoothedClassifier, x: torch.
             f"cannot test the claim: give the classifier in that precision."
         )
     return claimed
+
+
+def fresh_number(n: int | None, *told: int) -> int:
+    """The number of fresh samples: the one given, or as many as the claim has, from ``LEAST`` to ``MOST``."""
+    return min(MOST, max(LEAST, *told)) if n is None else n
 
 
 def fresh_seed(seed: int | None, evidence: Evidence, whose: str = "certificate") -> int:

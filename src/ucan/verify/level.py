@@ -10,7 +10,7 @@ from ucan.region import Region
 from ucan.rounding import ceil_digits, floor_digits, floor_significant
 from ucan.smoothed import SmoothedClassifier, largest_other
 from ucan.threshold import Threshold, level_bound, level_region
-from ucan.verify.fresh import LEAST, claimed_precision, fresh_seed, tested
+from ucan.verify.fresh import claimed_precision, fresh_number, fresh_seed, tested
 from ucan.verify.same import same_checks
 from ucan.verify.scope import concluded, scope_check
 from ucan.verify.verdict import FOLLOWS, IS, SLACK, Check, Verdict
@@ -21,10 +21,11 @@ def verify_level(
     level: Level, rule: Threshold, g: SmoothedClassifier, x: torch.Tensor, n: int | None, alpha: float, seed: int | None
 ) -> Verdict:
     """Whether a claim about a threshold stands for this rule and for g, the expert that the claim is about."""
-    seed, n = fresh_seed(seed, level.evidence), max(LEAST, level.evidence.n) if n is None else n
+    seed, n = fresh_seed(seed, level.evidence), fresh_number(n, level.evidence.n)
     x = x.to(g.f.device or x.device)
     held, evidence = g.M.at(x), level.evidence
-    like = Certificate(level.norm, level.scope, evidence, level.top, 0.0, None, level.region, 0.0, held(x)[0].cpu())
+    # For the checks that do not look at p: 1 stands for it.
+    like = Certificate(level.norm, level.scope, evidence, level.top, 1.0, None, level.region, 0.0, held(x)[0].cpu())
     tau = g.arithmetic_error(held, x)
     scope, _ = scope_check(like, g, x, None)
     mine = rule.level_of(level.of)

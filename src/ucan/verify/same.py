@@ -9,6 +9,7 @@ from ucan.backends import precision_name
 from ucan.certificate import Certificate, Level
 from ucan.fingerprint import weights_hash
 from ucan.held import Held, held_of
+from ucan.questions.smoothed import Smoothed
 from ucan.scales import as_scale
 from ucan.scales.base import same_map
 from ucan.smoothed import SmoothedClassifier
@@ -49,7 +50,7 @@ def of_a_copy(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) 
     return certificate.evidence.precision != own_precision(g, x)
 
 
-def own_precision(g: SmoothedClassifier, x: torch.Tensor) -> str:
+def own_precision(g: Smoothed, x: torch.Tensor) -> str:
     """The precision of the deployed classifier: the one that it was given, else that of its model or of its inputs."""
     return g.engine.precision or precision_name(g.f.dtype or x.dtype)
 

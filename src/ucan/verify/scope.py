@@ -27,8 +27,11 @@ def scope_check(
                 "this certificate's scope is registry: give the registry that issued it (on the command line --registry)."
             )
         found = registry.issuer(x, certificate)
-        issued = "the registry holds this region" if found else "the registry holds no such region around this input"
-        return Check("scope", found is not None, issued), x if found is None else found.centre[None].to(x)
+        if found is None:
+            return Check("scope", False, "the registry holds no such region around this input"), x
+        apart = registry.apart(found)
+        issued = f"the registry holds this region{'' if apart else ', and it meets a region of another answer'}"
+        return Check("scope", apart, issued), found.centre[None].to(x)
     noise, stated = certificate.evidence.noise, isinstance(g.M, Stated)
     constant = noise.constant if noise.complete else constant_line(noise)
     # A record of version 0.1 with a user's generator does not state this; the generator itself does.

@@ -36,7 +36,8 @@ class Verdict:
     ``about`` is what the certificate was compared with: the given classifier and noise, or, if the deployed noise was not
     given, the noise as the certificate states it. ``tested``: the fresh votes were enough to reject a false claim. ``confirms``
     is the scope in which the claim stands: None if a check failed, if nothing was tested, if the claim is about a copy in
-    another precision than the deployed one, and if it is about the pipeline but the pipeline's noise was not given.
+    another precision than the deployed one, if it rests on a range of the outputs that was not checked, and if it is about
+    the pipeline but the pipeline's noise was not given.
     """
 
     checks: tuple[Check, ...]
