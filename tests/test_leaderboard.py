@@ -21,11 +21,22 @@ from ucan.cli import app
 from ucan.errors import InvalidInput, StoreError
 from ucan.leaderboard.checking import check
 from ucan.leaderboard.checks import Checked, CheckJob
-from ucan.leaderboard.entry import Attacked, Claim, Entry, problems, read_entries, read_entry, text_of, write_entry
-from ucan.leaderboard.making import entry_of
+from ucan.leaderboard.entry import (
+    Attacked,
+    Claim,
+    Entry,
+    Hashes,
+    problems,
+    read_entries,
+    read_entry,
+    text_of,
+    write_entry,
+)
+from ucan.leaderboard.making import config_file_hash, counts_of, entry_of, results_hash
 from ucan.leaderboard.page import best_table, page
 from ucan.results.imports import import_run
 from ucan.results.store import Store
+from ucan.runs.agreement import contradiction
 from ucan.runs.certify import certify
 from ucan.runs.prepare import CertifyJob
 from ucan.runs.read import Run
@@ -238,6 +249,86 @@ def test_factors_of_a_budget_do_not_pass_as_radii(made: Path, tmp_path: Path) ->
     assert claim.outcome == "failed" and "certifies a budget" in claim.detail
 
 
+def forged(made: Path, folder: Path, config: dict[str, str], *queries: str) -> dict[str, str]:
+    """What fails of a copy of the run whose config and database were rewritten, under an entry written by hand to fit."""
+    shutil.copytree(made / "run", folder / "run")
+    path = folder / "run" / "config.toml"
+    for old, new in config.items():
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
+        for query in queries:
+            assert db.execute(query).rowcount
+    return by_hand(folder, str(made / "trained"))
+
+
+def by_hand(folder: Path, model: str) -> dict[str, str]:
+    """The checks that fail under an entry that states what the run does, also where ``entry_of`` refuses to make one."""
+    run = Run.open(folder / "run")
+    known, most = run.config, int(run.columns["n"].max())
+    claim = Claim(known.data.source, known.data.split, run.inputs, run.norm, run.scope, most, run.alpha, 1, False)
+    hashes = Hashes(
+        known.model.weights_hash, config_file_hash(run.folder), results_hash(run.columns), known.data.fingerprint
+    )
+    one = Entry(1, "forged", "run", run="run", claim=claim, certified=counts_of(run.columns, [0.0]), hashes=hashes)
+    write_entry(one, folder / "entry.json")
+    done = check(CheckJob(entry=folder / "entry.json", model=model, inputs=1, attacks=0, seed=0, budget=LIGHT))
+    return {each.name: each.detail for each in done.checks if each.outcome == "failed"}
+
+
+def test_an_entry_written_by_hand_for_a_run_as_it_is_stands(made: Path, tmp_path: Path) -> None:
+    assert not forged(made, tmp_path, {})
+
+
+NO_SCOPE = {'scope = "pipeline"\n': ""}
+FROZEN = 'replace(record, \'"scope": "pipeline"\', \'"scope": "pipeline", "scope": "frozen"\')'
+
+
+def test_a_record_that_is_read_in_two_ways_is_refused(made: Path, tmp_path: Path) -> None:
+    """SQLite takes the first of two equal keys, Python the last: neither the scope nor α can be shown by one of them."""
+    scopes = forged(made, tmp_path / "a", NO_SCOPE, f"UPDATE records SET record = {FROZEN} WHERE idx > 0")
+    assert "it has the key 'scope' twice" in scopes["records"]
+    escaped = "UPDATE records SET record = replace(record, '\"alpha\"', '\"\\u0061lpha\"')"
+    assert (
+        "the config states α = 1e-06, its record 0.001"
+        in forged(made, tmp_path / "b", {"alpha = 0.001": "alpha = 1e-6"}, escaped)["records"]
+    )
+
+
+def test_a_record_of_no_input_says_nothing_about_the_run(made: Path, tmp_path: Path) -> None:
+    frozen = "UPDATE records SET record = json_set(record, '$.scope', 'frozen')"
+    added = "INSERT INTO records SELECT -1, json_set(record, '$.scope', 'pipeline') FROM records WHERE idx = 0"
+    with pytest.raises(StoreError, match="not of one scope"):
+        forged(made, tmp_path / "a", NO_SCOPE, frozen, added)
+    assert forged(made, tmp_path / "b", {}, added)["records"] == "input -1 has a record and no row"
+
+
+def test_the_run_is_shown_as_each_of_its_records_states(made: Path) -> None:
+    run = Run.open(made / "run")
+    assert contradiction(run) == ""
+    for shown, said in (
+        (replace(run, scope="frozen"), "with scope frozen, its record states pipeline"),
+        (replace(run, norm=1.0), "with norm 1.0, its record states 2.0"),
+        (replace(run, budget="0" * 64), f"with budget {'0' * 64}, its record states None"),
+    ):
+        assert contradiction(shown) == f"input 0: the run is shown {said}"
+
+
+def test_inputs_are_neither_chosen_nor_repeated(made: Path, tmp_path: Path) -> None:
+    imported = {'kind = "certify"': 'kind = "imported"', "skip = 20\n": ""}
+    good = "WHERE idx NOT IN (SELECT idx FROM outcomes WHERE correct AND NOT abstained)"
+    chosen = forged(made, tmp_path / "a", imported, f"DELETE FROM records {good}", f"DELETE FROM outcomes {good}")
+    assert "the run was imported" in chosen["claim"] and "some are missing or repeated" in chosen["claim"]
+    again = ["CREATE TABLE o AS SELECT * FROM outcomes", "DROP TABLE outcomes", "ALTER TABLE o RENAME TO outcomes"]
+    again.append("INSERT INTO outcomes SELECT * FROM outcomes WHERE correct")
+    assert "some are missing or repeated" in forged(made, tmp_path / "b", imported, *again)["claim"]
+    first = ["UPDATE outcomes SET idx = 0", "DELETE FROM records WHERE idx > 0"]
+    none = forged(made, tmp_path / "c", {"skip = 20": "skip = 0"}, *again[:3], *first)
+    assert "not one of every 0 inputs" in none["claim"]
+    behind = forged(made, tmp_path / "d", {}, "DELETE FROM outcomes WHERE idx = 20")
+    assert "the run is not finished: 21 results" in behind["claim"]
+
+
 def test_several_networks_are_not_stated_as_one(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "trained", tmp_path / "other")
     job = CertifyJob(model=f"{made / 'trained'},{tmp_path / 'other'},mirrored", data="digits", skip=100, n=100)
@@ -395,6 +486,7 @@ def test_a_run_without_labels_or_about_a_budget_has_no_entry(made: Path, tmp_pat
     certify(job, tmp_path / "run")
     with pytest.raises(InvalidInput, match="a leaderboard compares radii"):
         entry_of(tmp_path / "run")
+    assert "the run certifies a budget" in by_hand(tmp_path, str(made / "trained"))["claim"]
 
 
 def test_the_schema_describes_what_is_written() -> None:

@@ -147,14 +147,27 @@ def _claimed(one: Entry, run: Run) -> Check:
         "alpha": (claim.alpha, run.alpha),
     }
     other = [f"{name}: {said!r} stated, {is_!r} found" for name, (said, is_) in found.items() if said != is_]
-    if run.budget is not None or run.in_units:
-        other.append("the run certifies a budget or a table's columns, and no radii in a norm")
+    other += _not_of_a_leaderboard(run)
     least = len(Together.of(config.model.spec or "").folders)
     if claim.networks is not None and claim.networks < least:
         other.append(f"networks: {claim.networks} stated, --model names {least}")
     if other:
         return Check("claim", "failed", "; ".join(other))
     return Check("claim", "ok", f"{run.inputs:,} inputs, scope {run.scope}, n and α are those of the run")
+
+
+def _not_of_a_leaderboard(run: Run) -> list[str]:
+    """What a run is that ``entry_of`` makes no entry of, whoever wrote this one; and inputs that were chosen or repeated."""
+    wrong, skip = [], 1 if run.config.data.skip is None else run.config.data.skip
+    if run.budget is not None or run.in_units:
+        wrong.append("the run certifies a budget or a table's columns, no radii in a norm")
+    if run.config.is_imported:
+        wrong.append("the run was imported, and the entry's origin is run")
+    if run.left_out:
+        wrong.append(f"the run is not finished: {run.left_out:,} results are behind an input without one")
+    if skip < 1 or not np.array_equal(run.columns["idx"], skip * np.arange(run.inputs)):
+        wrong.append(f"its rows are not one of every {skip} inputs from the first on: some are missing or repeated")
+    return wrong
 
 
 def _as_imported(one: Entry, run: Run) -> Check:
@@ -192,7 +205,10 @@ def _audited(one: Entry, run: Run) -> Check:
 
 def _agreeing(run: Run) -> Check:
     """Whether rows, records and config say the same of every input."""
-    wrong = contradiction(run)
+    try:
+        wrong = contradiction(run)
+    except UcanError as error:
+        wrong = str(error)
     if wrong:
         return Check("records", "failed", wrong)
     return Check("records", "ok", f"rows, records and config say the same of all {run.inputs:,} inputs")

@@ -100,6 +100,8 @@ def replay_sample(job: CheckJob, sample: Sample, progress: Progress) -> Check:
     data, drawn, bears = sample.dataset.fingerprint(), 0, 0
     undrawn: list[str] = []
     for idx, x, certificate in sample.cases(job.inputs):
+        if certificate.scope != sample.run.scope:
+            return Check("replay", "failed", f"input {idx}: its scope is {certificate.scope}, not {sample.run.scope}")
         verdict = verify(certificate, sample.g, x, None, job.alpha / job.inputs)
         wrong = "; ".join(f"{c.name}: {c.detail}" for c in verdict.checks if not c.passed)
         if not wrong:
