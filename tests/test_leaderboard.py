@@ -329,6 +329,22 @@ def test_inputs_are_neither_chosen_nor_repeated(made: Path, tmp_path: Path) -> N
     assert "the run is not finished: 21 results" in behind["claim"]
 
 
+def test_a_known_data_set_is_the_checkers_own(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a folder of its name beside the run is taken for it, nor a folder ``data`` there searched."""
+
+    def not_asked(base: Path | None) -> None:
+        raise AssertionError(base)
+
+    shutil.copytree(made, tmp_path / "copy")
+    config = tmp_path / "copy" / "run" / "config.toml"
+    lines = [line for line in config.read_text().splitlines() if not line.startswith("started_in")]
+    config.write_text("\n".join(['started_in = "."', *lines]))
+    shutil.copytree(made / "run", tmp_path / "copy" / "run" / "digits")
+    monkeypatch.setattr("ucan.runs.rebuild.data_root", not_asked)
+    done = checked(tmp_path / "copy", model=str(made / "trained"))
+    assert outcomes(done)["data"] == "ok" and outcomes(done)["seed"] == "ok"
+
+
 def test_several_networks_are_not_stated_as_one(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "trained", tmp_path / "other")
     job = CertifyJob(model=f"{made / 'trained'},{tmp_path / 'other'},mirrored", data="digits", skip=100, n=100)

@@ -44,13 +44,14 @@ def found(text: str, base: Path | None) -> str:
     return str(base / path)
 
 
-def found_model(spec: str, base: Path | None) -> str:
+def found_model(spec: str, base: Path | None, trust: bool = False) -> str:
     """A model of a run, as it can be loaded from here: a file, trained runs with commas between them, or a module's name.
 
-    For a module's name, the directory that the run was started in is searched as well.
+    Importing a module runs its code, and whoever made the run chose the directory that it states. So a module's name is
+    searched for there only with ``trust``; else where Python searches anyway, the current directory included.
     """
-    if base is not None and ":" in spec and not Path(spec).exists():
-        if str(base) not in sys.path:
+    if ":" in spec and not Path(spec).exists():
+        if trust and base is not None and str(base) not in sys.path:
             sys.path.append(str(base))  # it stays, since a model may import more when it runs
         return spec
     return ",".join(found(part.strip(), base) for part in spec.split(",")) if "," in spec else found(spec, base)

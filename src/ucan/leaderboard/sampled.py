@@ -12,7 +12,7 @@ import torch
 from ucan.audit import Attempt, summarise
 from ucan.audit.auditor import audit as attack
 from ucan.certificate import Certificate
-from ucan.data import Labelled
+from ucan.data import Labelled, is_known
 from ucan.leaderboard.checks import Check, CheckJob
 from ucan.replay import Replay, replay
 from ucan.rounding import ceil_percent
@@ -53,7 +53,9 @@ class Sample:
     def of_run(cls, job: CheckJob, run: Run, certificates: dict[int, Certificate], of: int) -> Sample:
         """Rebuild what the certificates are checked against."""
         where = device_of(job.device)
-        dataset = data_of(run.config.data, job.data, run.base)
+        stated = run.config.data.source
+        known = stated if stated is not None and is_known(stated) else None  # as it is here, not beside the run
+        dataset = data_of(run.config.data, job.data or known, run.base, job.trust)
         outcome = next(iter(certificates.values()), None) or run.outcome(int(run.columns["idx"][0]))
         g = pipeline_of(run.config.model, outcome, where, job.model, job.weights, dataset, job.trust, run.base)
         own = run.config.sampling.precision  # a derived seed follows from it, too

@@ -56,7 +56,7 @@ def pipeline_again(
     """
     known, evidence = config.model, answer.evidence
     if model is None:
-        model = None if known.spec is None else found_model(known.spec, base)
+        model = None if known.spec is None else found_model(known.spec, base, trust)
         weights = weights or (None if known.weights is None else found(known.weights, base))
     if model is None:
         raise InvalidInput("this run does not state its model: give it with --model.")

@@ -93,7 +93,7 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     where = device_of(job.device)
     run = Run.open(job.run)
     chosen = _chosen(run, job.min_radius, job.most)
-    dataset = attacked_data(run.config.data, job.data, run.base, chosen[-1])
+    dataset = attacked_data(run.config.data, job.data, run.base, chosen[-1], job.trust)
     first = next((c for _, c in _certificates(run, chosen)), None)
     if first is None:
         raise InvalidInput(f"{run.folder} was imported and has no certificates to attack.")
@@ -124,7 +124,7 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
 def _deployed(job: AuditJob, run: Run, first: Certificate, dataset: Labelled, where: torch.device) -> Deployed:
     """The classifier of the run, or its router; refused, before the audit's folder is created, if it is another one."""
     known = run.config.model
-    spec = job.model or (None if known.spec is None else found_model(known.spec, run.base))
+    spec = job.model or (None if known.spec is None else found_model(known.spec, run.base, job.trust))
     if not is_router(spec):
         g = pipeline_of(known, first, where, job.model, job.weights, dataset, job.trust, run.base)
         refuse_other_weights(run.folder, known, g)
@@ -234,9 +234,9 @@ def _certificates(run: Run, indices: list[int]) -> Iterator[tuple[int, Certifica
             yield idx, outcome
 
 
-def attacked_data(data: DataRef, source: str | None, base: Path | None, last: int) -> Labelled:
+def attacked_data(data: DataRef, source: str | None, base: Path | None, last: int, trust: bool) -> Labelled:
     """The inputs of a run, or those at ``source``; refused if input ``last``, which is attacked, is not among them."""
-    dataset = data_of(data, source, base)
+    dataset = data_of(data, source, base, trust)
     if last >= len(dataset):
         raise InvalidInput(
             f"{dataset.name} has {len(dataset)} inputs, but input {last} was certified: are these the same data?"

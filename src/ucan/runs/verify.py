@@ -180,7 +180,7 @@ def with_model(job: VerifyJob) -> VerifyJob:
     weights = None if known.weights is None else found(known.weights, run.base)
     return replace(
         job,
-        model=found_model(known.spec, run.base),
+        model=found_model(known.spec, run.base, job.trust),
         weights=weights if job.weights is None else job.weights,
         model_id=known.model_id if job.model_id is None else job.model_id,
         normalise=known.normalise if job.normalise is None else job.normalise,
