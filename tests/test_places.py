@@ -11,8 +11,8 @@ import pytest
 from ucan.app.session import Session
 from ucan.cli import main
 from ucan.data import load
-from ucan.errors import StoreError, UcanError
-from ucan.places import base_of, found, found_model, same_place, started_in
+from ucan.errors import InvalidInput, StoreError, UcanError
+from ucan.places import base_of, found, found_model, loadable, same_place, started_in
 from ucan.report.page import build_page, galleries_of
 from ucan.report.rerun import commands
 from ucan.runs.audit import AuditJob, audit
@@ -22,6 +22,7 @@ from ucan.runs.predict import PredictJob, predict
 from ucan.runs.read import Run, read_runs
 from ucan.runs.rebuild import data_of
 from ucan.runs.recertify import RecertifyJob, recertify
+from ucan.runs.router import refuse_calls
 from ucan.sharing import push
 
 MODEL = """
@@ -90,6 +91,27 @@ def test_code_beside_a_run_is_imported_only_with_trust(project, monkeypatch):
     runs = read_runs([RUN])
     page = build_page(runs, galleries_of(runs))
     assert not Path("ran").exists() and "the data cannot be read" in page
+
+
+CALL = "os:system('touch ran')"
+
+
+def test_a_call_that_a_run_says_to_make_is_refused_without_trust(project, tmp_path):
+    """A call needs no code beside the run: any installed function, with any values, would do."""
+    config = project / "runs" / "a" / "config.toml"
+    config.write_text(config.read_text().replace(f'"{Run.open(RUN).config.model.spec}"', f'"{CALL}"'))
+    router = tmp_path / "router.toml"
+    router.write_text("threshold = 0.5\n" + f'[[expert]]\nmodel = "{CALL}"\n' * 2)
+    for use in (
+        lambda: audit(AuditJob(run=RUN, most=1)),
+        lambda: Session.open(RUN),
+        lambda: loadable(CALL, None, False),
+        lambda: refuse_calls(router),
+    ):
+        with pytest.raises(InvalidInput, match=r"says to call os:system.* add --trust"):
+            use()
+    assert not Path("ran").exists() and commands(read_runs([RUN])[0])  # a report shows it, and does not make it
+    assert loadable(CALL, None, True) == CALL
 
 
 def test_a_run_is_used_where_it_was_made_without_trust(project, monkeypatch):

@@ -32,7 +32,7 @@ from ucan.runs.jobs import Pipeline, device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
-from ucan.runs.router import is_router
+from ucan.runs.router import is_router, refuse_calls
 from ucan.smoothed import SmoothedClassifier
 from ucan.storage import storage
 from ucan.version import __version__
@@ -124,11 +124,13 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
 def _deployed(job: AuditJob, run: Run, first: Certificate, dataset: Labelled, where: torch.device) -> Deployed:
     """The classifier of the run, or its router; refused, before the audit's folder is created, if it is another one."""
     known = run.config.model
-    spec = job.model or (None if known.spec is None else found_model(known.spec, run.base, job.trust))
+    spec = job.model or (None if known.spec is None else found_model(known.spec, run.base))
     if not is_router(spec):
         g = pipeline_of(known, first, where, job.model, job.weights, dataset, job.trust, run.base)
         refuse_other_weights(run.folder, known, g)
         return g
+    if not (job.model or job.trust):
+        refuse_calls(spec)
     asked = Pipeline(model=spec, classes=len(first.evidence.counts), device=where, trust=job.trust)
     router = routed_of(asked, torch.zeros(1, *first.region.shape, device=where), step_of(first.evidence.arithmetic))
     if router.identity() != known.identity:

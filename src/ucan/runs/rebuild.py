@@ -20,7 +20,7 @@ from ucan.generators import kind_of
 from ucan.models import load_model
 from ucan.models.adapt import adapt, normalised
 from ucan.models.rows import TableModel
-from ucan.places import data_root, found, found_model
+from ucan.places import data_root, found, loadable
 from ucan.runs.config import DataRef, ModelRef
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
@@ -31,11 +31,11 @@ def data_of(data: DataRef, source: str | None = None, base: Path | None = None, 
     """The inputs that a run certified, or those at ``source`` if they have moved.
 
     ``base`` is the directory that the run was started in (``Run.base``); what lies there under the name of a known data set
-    is not taken for it. ``trust`` searches it for a module that the run names as well (``found_model``).
+    is not taken for it. ``trust`` searches it for a module that the run names as well (``loadable``).
     """
     named = source or data.source
     if source is None and named is not None and not is_known(named):
-        named = found_model(named, base, trust)
+        named = loadable(named, base, trust)
     if named is None:
         raise InvalidInput("this run does not state its data: give them with --data.")
     if is_table(named):
@@ -60,12 +60,12 @@ def pipeline_of(
     """The deployed pipeline behind an outcome of a run: a trained run's with its generator, or one under fixed noise.
 
     ``model`` and ``weights`` are their paths, if they have moved; another model has its own weights. For a table, ``dataset``
-    is needed, and the result classifies its rows: ``holding`` fixes one row. A run cannot request to read a pickle, or to
-    import a module that lies beside it: the caller must set ``trust``.
+    is needed, and the result classifies its rows: ``holding`` fixes one row. A run cannot request to read a pickle, to import a
+    module that lies beside it, or to call something with its own values: the caller must set ``trust``.
     ``base`` is the directory that the run was started in (``Run.base``).
     """
     if model is None:
-        model = None if known.spec is None else found_model(known.spec, base, trust)
+        model = None if known.spec is None else loadable(known.spec, base, trust)
         weights = weights or (None if known.weights is None else found(known.weights, base))
     if model is None:
         raise InvalidInput("this run does not state its model: give it with --model.")
