@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import torch
@@ -469,12 +471,16 @@ def test_the_page_compares_only_what_is_comparable() -> None:
     many = replace(GOOD, name="many", claim=replace(WHOLE, networks=4), certified={"0.25": 7100})
     every = [GOOD, others, frozen, part, more, many]
     table = best_table(every, [0.0, 0.25])
-    assert table[2] == "| radius | one network, ours | one network, imported | several networks |"
+    assert table[2] == "| radius | one network, `run` | one network, `imported` | several networks, `run` |"
     assert table[4] == "| 0 | 80.0 (mine) | 85.0 (theirs) | – |"
     assert table[5] == "| 0.25 | 70.0 (mine) | 69.0 (theirs) | 71.0 (many) |"
+    stranger = replace(GOOD, name="best", by="a stranger", origin="record", certified={"0": 10_000})
+    beside = best_table([*every, stranger], [0.0])
+    assert beside[2].startswith("| radius | one network, `run` | one network, `record` | one network, `imported` |")
+    assert beside[4].startswith("| 0 | 80.0 (mine) | 100.0 (best; a stranger) |")  # not among those with certificates
     text = page({Path(f"{one.name}.json"): one for one in every})
     assert "**unchecked**" in text and text.count("`frozen` |") == 1
-    assert all(f"[{one.name}]({one.name}.json)" in text for one in every)
+    assert all(f"[{one.name}]({quote(one.name or '')}.json)" in text for one in every)
 
 
 def test_the_training_split_is_not_compared_with_the_test_set() -> None:
@@ -489,6 +495,18 @@ def test_a_submitters_text_stays_in_its_cell() -> None:
     text = page({Path("mine.json"): replace(GOOD, about=about, by="a|b")})
     (line,) = [line for line in text.splitlines() if "State of the art" in line]
     assert line.startswith("| [mine](mine.json) | a\\|b |") and "\\| us \\|" in line and "<img" not in text
+
+
+def test_a_submitters_text_is_no_markup() -> None:
+    """Neither by a backslash before the page's own, nor by brackets, backticks or the name of a file."""
+    by, about = "us \\| `run` \\| 99.9", "[see](javascript:alert(1)) `code_[1]` and an open `"
+    one = replace(GOOD, name="x](javascript:alert(2)) [y", by=by, about=about)
+    text = page({Path("a](javascript:alert(3)).json"): one})
+    (line,) = [line for line in text.splitlines() if line.startswith("| [x")]
+    assert len(re.findall(r"(?<!\\)\|", line)) == len(re.findall(r"\|", text.split("All entries")[1].splitlines()[2]))
+    assert re.findall(r"\]\(([^)]*)\)", line) == ["a%5D%28javascript%3Aalert%283%29%29.json"]
+    assert "us &#92;\\| `run` &#92;\\| 99.9" in line
+    assert "&#91;see&#93;(javascript:alert(1)) `code_[1]` and an open &#96; |" in line
 
 
 def test_the_page_of_a_folder_needs_entries(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def _deployed(job: AuditJob, run: Run, first: Certificate, dataset: Labelled, wh
         g = pipeline_of(known, first, where, job.model, job.weights, dataset, job.trust, run.base)
         refuse_other_weights(run.folder, known, g)
         return g
-    if not (job.model or job.trust):
+    if spec is not None and not (job.model or job.trust):
         refuse_calls(spec)
     asked = Pipeline(model=spec, classes=len(first.evidence.counts), device=where, trust=job.trust)
     router = routed_of(asked, torch.zeros(1, *first.region.shape, device=where), step_of(first.evidence.arithmetic))
