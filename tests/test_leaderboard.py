@@ -224,7 +224,11 @@ def test_a_run_that_was_put_together_or_changed_is_refused(made: Path, tmp_path:
         return folder
 
     first = "UPDATE records SET record = json_set(record, '$.scope', 'frozen') WHERE idx > 0"
+    views = changed("views", "ALTER TABLE records RENAME TO kept")
+    with closing(sqlite3.connect(views / "results.sqlite")) as db, db:
+        db.execute("CREATE VIEW records AS SELECT idx, record FROM kept WHERE random() > 0")
     for folder, said in [
+        (views, "computes its results when they are read"),
         (changed("scopes", first), "are not of one scope, norm and budget .pipeline in norm 2.0, frozen in norm 2.0"),
         (
             changed("norms", first.replace("$.scope', 'frozen'", "$.norm', 1")),
@@ -345,6 +349,19 @@ def test_a_known_data_set_is_the_checkers_own(made: Path, tmp_path: Path, monkey
     monkeypatch.setattr("ucan.runs.rebuild.data_root", not_asked)
     done = checked(tmp_path / "copy", model=str(made / "trained"))
     assert outcomes(done)["data"] == "ok" and outcomes(done)["seed"] == "ok"
+
+
+def test_what_needs_a_registry_is_not_checked(made: Path, tmp_path: Path) -> None:
+    registry = str(tmp_path / "registry.sqlite")
+    certify(
+        CertifyJob(model=str(made / "trained"), data="digits", skip=100, n=200, registry=registry), tmp_path / "run"
+    )
+    stated(tmp_path)
+    done = checked(tmp_path)
+    assert done.stands and done.entry.claim.scope == "registry", done.checks
+    assert {name: outcome for name, outcome in outcomes(done).items() if outcome != "ok"} == dict.fromkeys(
+        ("seed", "replay", "audit"), "not checked"
+    )
 
 
 def test_several_networks_are_not_stated_as_one(made: Path, tmp_path: Path) -> None:

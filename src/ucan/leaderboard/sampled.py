@@ -25,6 +25,7 @@ from ucan.smoothed import SmoothedClassifier
 from ucan.verify import verify
 
 FACTORS = (0.9, 0.999)
+ALONE = ("pipeline", "frozen")  # the scopes that hold without a registry, which is not part of an entry
 
 
 def drawn_inputs(job: CheckJob, run: Run) -> tuple[list[int], int]:
@@ -99,6 +100,12 @@ def check_seed(run: Run, sample: Sample) -> Check:
 
 def replay_sample(job: CheckJob, sample: Sample, progress: Progress) -> Check:
     """Recompute sampled certificates, test them with fresh votes, and draw their own noise again."""
+    if sample.run.scope not in ALONE:
+        return Check(
+            "replay",
+            "not checked",
+            f"scope {sample.run.scope}: `ucan verify --registry` checks a certificate with its registry",
+        )
     data, drawn, bears = sample.dataset.fingerprint(), 0, 0
     undrawn: list[str] = []
     for idx, x, certificate in sample.cases(job.inputs):
@@ -135,7 +142,7 @@ def _refuted(again: Replay) -> str:
 
 def attack_sample(job: CheckJob, run: Run, sample: Sample, progress: Progress) -> Check:
     """Attack sampled certificates inside their regions, where the guarantee covers it."""
-    if run.scope not in ("pipeline", "frozen"):
+    if run.scope not in ALONE:
         return Check(
             "audit", "not checked", f"scope {run.scope}: `ucan audit` attacks the classifier with its registry"
         )

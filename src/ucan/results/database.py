@@ -79,6 +79,11 @@ def connect_reader(path: Path, kind: Kind) -> sqlite3.Connection:
     try:
         if not kind.recognises(db, path):
             raise StoreError(f"{path} holds no {kind.what} yet.")
+        if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'").fetchone():
+            raise StoreError(
+                f"{path} computes its results when they are read, so each reading could give others: it was changed. "
+                "Restore it from a copy, or certify into a new folder."
+            )
         return db
     except BaseException:
         db.close()
