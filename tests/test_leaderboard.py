@@ -295,10 +295,10 @@ def test_a_record_that_is_read_in_two_ways_is_refused(made: Path, tmp_path: Path
     scopes = forged(made, tmp_path / "a", NO_SCOPE, f"UPDATE records SET record = {FROZEN} WHERE idx > 0")
     assert "it has the key 'scope' twice" in scopes["records"]
     escaped = "UPDATE records SET record = replace(record, '\"alpha\"', '\"\\u0061lpha\"')"
-    assert (
-        "the config states α = 1e-06, its record 0.001"
-        in forged(made, tmp_path / "b", {"alpha = 0.001": "alpha = 1e-6"}, escaped)["records"]
-    )
+    with pytest.raises(StoreError, match="it states no α"):
+        forged(made, tmp_path / "b", {"alpha = 0.001": "alpha = 1e-6"}, escaped)
+    twice = 'UPDATE records SET record = replace(record, \'"alpha"\', \'"alpha": 0, "alpha"\') WHERE idx > 0'
+    assert "it has the key 'alpha' twice" in forged(made, tmp_path / "c", {}, twice)["records"]
 
 
 def test_a_record_of_no_input_says_nothing_about_the_run(made: Path, tmp_path: Path) -> None:
@@ -318,6 +318,8 @@ def test_the_run_is_shown_as_each_of_its_records_states(made: Path) -> None:
         (replace(run, budget="0" * 64), f"with budget {'0' * 64}, its record states None"),
     ):
         assert contradiction(shown) == f"input 0: the run is shown {said}"
+    stricter = replace(run, config=replace(run.config, sampling=replace(run.config.sampling, alpha=1e-6)))
+    assert contradiction(stricter) == "input 0: the config states α = 1e-06, its record 0.001"
 
 
 def test_inputs_are_neither_chosen_nor_repeated(made: Path, tmp_path: Path) -> None:
@@ -349,6 +351,9 @@ def test_a_known_data_set_is_the_checkers_own(made: Path, tmp_path: Path, monkey
     monkeypatch.setattr("ucan.runs.rebuild.data_root", not_asked)
     done = checked(tmp_path / "copy", model=str(made / "trained"))
     assert outcomes(done)["data"] == "ok" and outcomes(done)["seed"] == "ok"
+    tampered(lambda table: table["sha256"].update(data="0" * 64))(tmp_path / "copy")
+    other = checked(tmp_path / "copy", model=str(made / "trained"))
+    assert outcomes(other)["data"] == "failed" and outcomes(other)["replay"] == "not checked"
 
 
 def test_what_needs_a_registry_is_not_checked(made: Path, tmp_path: Path) -> None:

@@ -73,6 +73,11 @@ def _recounted(one: Entry, found: dict[str, int]) -> Check:
     return Check("counts", "ok", f"all {len(one.certified)} numbers of certified inputs follow from the rows")
 
 
+def _left(why: str) -> list[Check]:
+    """The checks that need data and model, which cannot be made."""
+    return [Check(name, "not checked", why) for name in ("weights", "seed", "replay", "audit")]
+
+
 def _of_file(one: Entry, file: Path | None) -> list[Check]:
     """The checks without a run folder: the file's hash, if there is one."""
     why = {
@@ -86,7 +91,7 @@ def _of_file(one: Entry, file: Path | None) -> list[Check]:
         results = Check("results", "failed", f"there is no run folder and no file {file}")
     else:
         results = _same("results", one.hashes.results, sha256(file.read_bytes()).hexdigest(), file.name)
-    return [results, *(Check(name, "not checked", why) for name in ("weights", "seed", "replay", "audit"))]
+    return [results, *_left(why)]
 
 
 def _of_import(one: Entry, run: Run) -> list[Check]:
@@ -98,7 +103,7 @@ def _of_import(one: Entry, run: Run) -> list[Check]:
         _same("results", one.hashes.results, files[0] if files else None, "the released file"),
         _recounted(one, counts),
         _as_imported(one, run),
-        *(Check(name, "not checked", why) for name in ("weights", "seed", "replay", "audit")),
+        *_left(why),
     ]
 
 
@@ -121,10 +126,11 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
     try:
         sample = Sample.of_run(job, run, certificates, counted)
     except UcanError as error:  # the model or the data are not here: the rest is checked all the same
-        left = ("data", "weights", "seed", "replay", "audit")
-        return [*checks, *(Check(name, "not checked", str(error)) for name in left)]
+        return [*checks, Check("data", "not checked", str(error)), *_left(str(error))]
+    checks.append(_data(one, run, sample.dataset))
+    if checks[-1].outcome == "failed":
+        return [*checks, *_left("these are not the data of the run")]
     checks += [
-        _data(one, run, sample.dataset),
         _same("weights", one.hashes.weights, weights_hash(sample.g.f.model), "the weights"),
         check_seed(run, sample),
     ]
