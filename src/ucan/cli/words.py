@@ -133,7 +133,7 @@ TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Run code of others: read a model from a pickle (`.joblib`, `.pkl`), import a module beside a run.",
+        help="Run code of others: read a pickle (`.joblib`, `.pkl`), import a module beside a run, make a call that it states.",
     ),
 ]
 NormaliseOption = Annotated[
