@@ -129,7 +129,7 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
         return [*checks, Check("data", "not checked", str(error)), *_left(str(error))]
     checks.append(_data(one, run, sample.dataset))
     if checks[-1].outcome == "failed":
-        return [*checks, *_left("these are not the data of the run")]
+        return [*checks, *_left("the data are not those of the rows")]
     checks += [
         _same("weights", one.hashes.weights, weights_hash(sample.g.f.model), "the weights"),
         check_seed(run, sample),
