@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import torch
@@ -21,8 +23,18 @@ from ucan.cli import app
 from ucan.errors import InvalidInput, StoreError
 from ucan.leaderboard.checking import check
 from ucan.leaderboard.checks import Checked, CheckJob
-from ucan.leaderboard.entry import Attacked, Claim, Entry, problems, read_entries, read_entry, text_of, write_entry
-from ucan.leaderboard.making import entry_of
+from ucan.leaderboard.entry import (
+    Attacked,
+    Claim,
+    Entry,
+    Hashes,
+    problems,
+    read_entries,
+    read_entry,
+    text_of,
+    write_entry,
+)
+from ucan.leaderboard.making import config_file_hash, counts_of, entry_of, results_hash
 from ucan.leaderboard.page import best_table, page
 from ucan.results.imports import import_run
 from ucan.results.store import Store
@@ -230,7 +242,11 @@ def test_a_run_that_was_put_together_or_changed_is_refused(made: Path, tmp_path:
         return folder
 
     first = "UPDATE records SET record = json_set(record, '$.scope', 'frozen') WHERE idx > 0"
+    views = changed("views", "ALTER TABLE records RENAME TO kept")
+    with closing(sqlite3.connect(views / "results.sqlite")) as db, db:
+        db.execute("CREATE VIEW records AS SELECT idx, record FROM kept WHERE random() > 0")
     for folder, said in [
+        (views, "computes its results when they are read"),
         (changed("scopes", first), "are not of one scope, norm and budget .pipeline in norm 2.0, frozen in norm 2.0"),
         (
             changed("norms", first.replace("$.scope', 'frozen'", "$.norm', 1")),
@@ -255,6 +271,120 @@ def test_factors_of_a_budget_do_not_pass_as_radii(made: Path, tmp_path: Path) ->
     done = check(CheckJob(entry=made / "entry.json", results=tmp_path / "run", inputs=1, attacks=0))
     claim = next(one for one in done.checks if one.name == "claim")
     assert claim.outcome == "failed" and "certifies a budget" in claim.detail
+
+
+def forged(made: Path, folder: Path, config: dict[str, str], *queries: str) -> dict[str, str]:
+    """What fails of a copy of the run whose config and database were rewritten, under an entry written by hand to fit."""
+    shutil.copytree(made / "run", folder / "run")
+    path = folder / "run" / "config.toml"
+    for old, new in config.items():
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
+        for query in queries:
+            assert db.execute(query).rowcount
+    return by_hand(folder, str(made / "trained"))
+
+
+def by_hand(folder: Path, model: str) -> dict[str, str]:
+    """The checks that fail under an entry that states what the run does, also where ``entry_of`` refuses to make one."""
+    run = Run.open(folder / "run")
+    known, most = run.config, int(run.columns["n"].max())
+    claim = Claim(known.data.source, known.data.split, run.inputs, run.norm, run.scope, most, run.alpha, 1, False)
+    hashes = Hashes(
+        known.model.weights_hash, config_file_hash(run.folder), results_hash(run.columns), known.data.fingerprint
+    )
+    one = Entry(1, "forged", "run", run="run", claim=claim, certified=counts_of(run.columns, [0.0]), hashes=hashes)
+    write_entry(one, folder / "entry.json")
+    done = check(CheckJob(entry=folder / "entry.json", model=model, inputs=1, attacks=0, seed=0, budget=LIGHT))
+    return {each.name: each.detail for each in done.checks if each.outcome == "failed"}
+
+
+def test_an_entry_written_by_hand_for_a_run_as_it_is_stands(made: Path, tmp_path: Path) -> None:
+    assert not forged(made, tmp_path, {})
+
+
+NO_SCOPE = {'scope = "pipeline"\n': ""}
+FROZEN = 'replace(record, \'"scope": "pipeline"\', \'"scope": "pipeline", "scope": "frozen"\')'
+
+
+def test_a_record_that_is_read_in_two_ways_is_refused(made: Path, tmp_path: Path) -> None:
+    """SQLite takes the first of two equal keys, Python the last: neither the scope nor α can be shown by one of them."""
+    scopes = forged(made, tmp_path / "a", NO_SCOPE, f"UPDATE records SET record = {FROZEN} WHERE idx > 0")
+    assert "it has the key 'scope' twice" in scopes["records"]
+    escaped = "UPDATE records SET record = replace(record, '\"alpha\"', '\"\\u0061lpha\"')"
+    with pytest.raises(StoreError, match="it states no α"):
+        forged(made, tmp_path / "b", {"alpha = 0.001": "alpha = 1e-6"}, escaped)
+    twice = 'UPDATE records SET record = replace(record, \'"alpha"\', \'"alpha": 0, "alpha"\') WHERE idx > 0'
+    assert "it has the key 'alpha' twice" in forged(made, tmp_path / "c", {}, twice)["records"]
+
+
+def test_a_record_of_no_input_says_nothing_about_the_run(made: Path, tmp_path: Path) -> None:
+    frozen = "UPDATE records SET record = json_set(record, '$.scope', 'frozen')"
+    added = "INSERT INTO records SELECT -1, json_set(record, '$.scope', 'pipeline') FROM records WHERE idx = 0"
+    with pytest.raises(StoreError, match="not of one scope"):
+        forged(made, tmp_path / "a", NO_SCOPE, frozen, added)
+    assert forged(made, tmp_path / "b", {}, added)["records"] == "input -1 has a record and no row"
+
+
+def test_the_run_is_shown_as_each_of_its_records_states(made: Path) -> None:
+    run = Run.open(made / "run")
+    assert contradiction(run) == ""
+    for shown, said in (
+        (replace(run, scope="frozen"), "with scope frozen, its record states pipeline"),
+        (replace(run, norm=1.0), "with norm 1.0, its record states 2.0"),
+        (replace(run, budget="0" * 64), f"with budget {'0' * 64}, its record states None"),
+    ):
+        assert contradiction(shown) == f"input 0: the run is shown {said}"
+    stricter = replace(run, config=replace(run.config, sampling=replace(run.config.sampling, alpha=1e-6)))
+    assert contradiction(stricter) == "input 0: the config states α = 1e-06, its record 0.001"
+
+
+def test_inputs_are_neither_chosen_nor_repeated(made: Path, tmp_path: Path) -> None:
+    imported = {'kind = "certify"': 'kind = "imported"', "skip = 20\n": ""}
+    good = "WHERE idx NOT IN (SELECT idx FROM outcomes WHERE correct AND NOT abstained)"
+    chosen = forged(made, tmp_path / "a", imported, f"DELETE FROM records {good}", f"DELETE FROM outcomes {good}")
+    assert "the run was imported" in chosen["claim"] and "some are missing or repeated" in chosen["claim"]
+    again = ["CREATE TABLE o AS SELECT * FROM outcomes", "DROP TABLE outcomes", "ALTER TABLE o RENAME TO outcomes"]
+    again.append("INSERT INTO outcomes SELECT * FROM outcomes WHERE correct")
+    assert "some are missing or repeated" in forged(made, tmp_path / "b", imported, *again)["claim"]
+    first = ["UPDATE outcomes SET idx = 0", "DELETE FROM records WHERE idx > 0"]
+    none = forged(made, tmp_path / "c", {"skip = 20": "skip = 0"}, *again[:3], *first)
+    assert "not one of every 0 inputs" in none["claim"]
+    behind = forged(made, tmp_path / "d", {}, "DELETE FROM outcomes WHERE idx = 20")
+    assert "the run is not finished: 21 results" in behind["claim"]
+
+
+def test_a_known_data_set_is_the_checkers_own(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a folder of its name beside the run is taken for it, nor a folder ``data`` there searched."""
+
+    def not_asked(base: Path | None) -> None:
+        raise AssertionError(base)
+
+    shutil.copytree(made, tmp_path / "copy")
+    config = tmp_path / "copy" / "run" / "config.toml"
+    lines = [line for line in config.read_text().splitlines() if not line.startswith("started_in")]
+    config.write_text("\n".join(['started_in = "."', *lines]))
+    shutil.copytree(made / "run", tmp_path / "copy" / "run" / "digits")
+    monkeypatch.setattr("ucan.runs.rebuild.data_root", not_asked)
+    done = checked(tmp_path / "copy", model=str(made / "trained"))
+    assert outcomes(done)["data"] == "ok" and outcomes(done)["seed"] == "ok"
+    tampered(lambda table: table["sha256"].update(data="0" * 64))(tmp_path / "copy")
+    other = checked(tmp_path / "copy", model=str(made / "trained"))
+    assert outcomes(other)["data"] == "failed" and outcomes(other)["replay"] == "not checked"
+
+
+def test_what_needs_a_registry_is_not_checked(made: Path, tmp_path: Path) -> None:
+    registry = str(tmp_path / "registry.sqlite")
+    certify(
+        CertifyJob(model=str(made / "trained"), data="digits", skip=100, n=200, registry=registry), tmp_path / "run"
+    )
+    stated(tmp_path)
+    done = checked(tmp_path)
+    assert done.stands and done.entry.claim.scope == "registry", done.checks
+    assert {name: outcome for name, outcome in outcomes(done).items() if outcome != "ok"} == dict.fromkeys(
+        ("seed", "replay", "audit"), "not checked"
+    )
 
 
 def test_several_networks_are_not_stated_as_one(made: Path, tmp_path: Path) -> None:
@@ -381,12 +511,16 @@ def test_the_page_compares_only_what_is_comparable() -> None:
     many = replace(GOOD, name="many", claim=replace(WHOLE, networks=4), certified={"0.25": 7100})
     every = [GOOD, others, frozen, part, more, many]
     table = best_table(every, [0.0, 0.25])
-    assert table[2] == "| radius | one network, ours | one network, imported | several networks |"
+    assert table[2] == "| radius | one network, `run` | one network, `imported` | several networks, `run` |"
     assert table[4] == "| 0 | 80.0 (mine) | 85.0 (theirs) | – |"
     assert table[5] == "| 0.25 | 70.0 (mine) | 69.0 (theirs) | 71.0 (many) |"
+    stranger = replace(GOOD, name="best", by="a stranger", origin="record", certified={"0": 10_000})
+    beside = best_table([*every, stranger], [0.0])
+    assert beside[2].startswith("| radius | one network, `run` | one network, `record` | one network, `imported` |")
+    assert beside[4].startswith("| 0 | 80.0 (mine) | 100.0 (best; a stranger) |")  # not among those with certificates
     text = page({Path(f"{one.name}.json"): one for one in every})
     assert "**unchecked**" in text and text.count("`frozen` |") == 1
-    assert all(f"[{one.name}]({one.name}.json)" in text for one in every)
+    assert all(f"[{one.name}]({quote(one.name or '')}.json)" in text for one in every)
 
 
 def test_the_training_split_is_not_compared_with_the_test_set() -> None:
@@ -403,6 +537,18 @@ def test_a_submitters_text_stays_in_its_cell() -> None:
     assert line.startswith("| [mine](mine.json) | a\\|b |") and "\\| us \\|" in line and "<img" not in text
 
 
+def test_a_submitters_text_is_no_markup() -> None:
+    """Neither by a backslash before the page's own, nor by brackets, backticks or the name of a file."""
+    by, about = "us \\| `run` \\| 99.9", "[see](javascript:alert(1)) `code_[1]` and an open `"
+    one = replace(GOOD, name="x](javascript:alert(2)) [y", by=by, about=about)
+    text = page({Path("a](javascript:alert(3)).json"): one})
+    (line,) = [line for line in text.splitlines() if line.startswith("| [x")]
+    assert len(re.findall(r"(?<!\\)\|", line)) == len(re.findall(r"\|", text.split("All entries")[1].splitlines()[2]))
+    assert re.findall(r"\]\(([^)]*)\)", line) == ["a%5D%28javascript%3Aalert%283%29%29.json"]
+    assert "us &#92;\\| `run` &#92;\\| 99.9" in line
+    assert "&#91;see&#93;(javascript:alert(1)) `code_[1]` and an open &#96; |" in line
+
+
 def test_the_page_of_a_folder_needs_entries(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         with pytest.raises(StoreError, match="entries"):
@@ -414,6 +560,7 @@ def test_a_run_without_labels_or_about_a_budget_has_no_entry(made: Path, tmp_pat
     certify(job, tmp_path / "run")
     with pytest.raises(InvalidInput, match="a leaderboard compares radii"):
         entry_of(tmp_path / "run")
+    assert "the run certifies a budget" in by_hand(tmp_path, str(made / "trained"))["claim"]
 
 
 def test_the_schema_describes_what_is_written() -> None:

@@ -328,6 +328,8 @@ def seven():
     return 7
 def fails():
     raise OSError("no such weights")
+def leaves():
+    raise SystemExit
 """
 
 
@@ -365,6 +367,7 @@ def test_models_by_name(probe: Path) -> None:
         ("probe.inner:net", "no module 'probe.inner'"),
         ("probe:nett", r"probe has no 'nett'; it has net, Net, "),
         ("probe:seven", "called to make the model, but it returned a int"),
+        ("probe:leaves", "called to make the model, and failed: SystemExit"),
         ("probe:fails", "called to make the model, and failed: OSError: no such weights"),
         ("model.pt", "the network as --model .* and this file as --weights"),
         (".", "is a folder, but not of a finished `ucan train` run"),

@@ -10,14 +10,19 @@ import pytest
 
 from ucan.app.session import Session
 from ucan.cli import main
-from ucan.errors import StoreError
-from ucan.places import base_of, found, found_model, same_place, started_in
+from ucan.data import load
+from ucan.errors import InvalidInput, StoreError, UcanError
+from ucan.places import base_of, found, found_model, loadable, same_place, started_in
+from ucan.report.page import build_page, galleries_of
 from ucan.report.rerun import commands
 from ucan.runs.audit import AuditJob, audit
 from ucan.runs.certify import CertifyJob, certify
+from ucan.runs.config import DataRef
 from ucan.runs.predict import PredictJob, predict
 from ucan.runs.read import Run, read_runs
+from ucan.runs.rebuild import data_of
 from ucan.runs.recertify import RecertifyJob, recertify
+from ucan.runs.router import refuse_calls
 from ucan.sharing import push
 
 MODEL = """
@@ -63,14 +68,65 @@ def test_paths_are_kept_as_given_and_no_absolute_one_is_written(project):
 
 
 def test_an_audit_and_a_recertification_find_model_and_data(project):
-    assert audit(AuditJob(run=RUN, most=2, factors=(0.9,))).summary.attacked == 2
-    again = recertify(RecertifyJob(run=RUN, backend="eager", n=200), "../project/runs/b")
+    assert audit(AuditJob(run=RUN, most=2, factors=(0.9,), trust=True)).summary.attacked == 2
+    again = recertify(RecertifyJob(run=RUN, backend="eager", n=200, trust=True), "../project/runs/b")
     assert again.inputs == 4
     assert Run.open("../project/runs/b").base == project.resolve()
 
 
+def test_code_beside_a_run_is_imported_only_with_trust(project, monkeypatch):
+    """Whoever made the run chose the directory that it states: a module there is code of that person."""
+    config = project / "runs" / "a" / "config.toml"
+    text, model = config.read_text(), Run.open(RUN).config.model.spec
+    (project / f"evil_{project.name}.py").write_text("open('ran', 'w').close()\nraise SystemExit\n")
+    for old in (f'model = "{model}"', 'data = "data.npz"'):
+        assert old in text
+        config.write_text(text.replace(old, f'{old.split()[0]} = "evil_{project.name}:make"'))
+        for job in (AuditJob(run=RUN, most=1), AuditJob(run=RUN, most=1, trust=True)):
+            assert not Path("ran").exists()
+            with pytest.raises(UcanError, match="evil_project.* SystemExit" if job.trust else "No module|no module"):
+                audit(job)
+        Path("ran").unlink()  # what was trusted did run, and leaving early is an error
+        sys.path[:] = [each for each in sys.path if each != str(project)]
+    runs = read_runs([RUN])
+    page = build_page(runs, galleries_of(runs))
+    assert not Path("ran").exists() and "the data cannot be read" in page
+
+
+CALL = "os:system('touch ran')"
+
+
+def test_a_call_that_a_run_says_to_make_is_refused_without_trust(project, tmp_path):
+    """A call needs no code beside the run: any installed function, with any values, would do."""
+    config = project / "runs" / "a" / "config.toml"
+    config.write_text(config.read_text().replace(f'"{Run.open(RUN).config.model.spec}"', f'"{CALL}"'))
+    router = tmp_path / "router.toml"
+    router.write_text("threshold = 0.5\n" + f'[[expert]]\nmodel = "{CALL}"\n' * 2)
+    for use in (
+        lambda: audit(AuditJob(run=RUN, most=1)),
+        lambda: Session.open(RUN),
+        lambda: loadable(CALL, None, False),
+        lambda: refuse_calls(router),
+    ):
+        with pytest.raises(InvalidInput, match=r"says to call os:system.* add --trust"):
+            use()
+    assert not Path("ran").exists() and commands(read_runs([RUN])[0])  # a report shows it, and does not make it
+    assert loadable(CALL, None, True) == CALL
+
+
+def test_a_run_is_used_where_it_was_made_without_trust(project, monkeypatch):
+    monkeypatch.chdir(project)
+    assert audit(AuditJob(run="runs/a", most=1, factors=(0.9,))).summary.attacked == 1
+
+
+def test_a_folder_beside_a_run_is_not_a_known_data_set(project):
+    shutil.copytree(project / "runs" / "a", project / "digits" / "0")
+    assert data_of(DataRef("digits"), base=project).name == data_of(DataRef("digits")).name
+    assert data_of(DataRef("digits"), base=project).fingerprint() == load("digits").fingerprint()
+
+
 def test_the_page_opens_with_its_data(project):
-    session = Session.open(RUN)
+    session = Session.open(RUN, trust=True)
     assert session.dataset is not None and session.item(0)[1] == 0 and session.notes == ()
 
 
@@ -106,7 +162,7 @@ def test_predictions_go_on_from_elsewhere(project, monkeypatch):
 def test_a_project_that_was_moved_as_a_whole_still_works(project, tmp_path):
     moved = tmp_path / "moved"
     project.rename(moved)
-    assert audit(AuditJob(run=moved / "runs" / "a", most=1, factors=(0.9,))).summary.attacked == 1
+    assert audit(AuditJob(run=moved / "runs" / "a", most=1, factors=(0.9,), trust=True)).summary.attacked == 1
 
 
 def test_a_trained_run_finds_its_own_model_and_data(project, monkeypatch):
@@ -123,10 +179,11 @@ def test_a_trained_run_finds_its_own_model_and_data(project, monkeypatch):
     sys.path[:] = [each for each in sys.path if each != str(project)]
     sys.modules.pop(name)
     monkeypatch.chdir(project.parent / "elsewhere")
-    assert load_run("../project/runs/t").num_classes == 2
-    session = Session.open("../project/runs/t")
+    assert load_run("../project/runs/t", trust=True).num_classes == 2
+    session = Session.open("../project/runs/t", trust=True)
     assert session.dataset is not None and len(session.dataset) == 6
-    certify(CertifyJob(model="../project/runs/t", data="../project/data.npz", most=2, n=100, n0=10), "r")
+    job = CertifyJob(model="../project/runs/t", data="../project/data.npz", most=2, n=100, n0=10, trust=True)
+    certify(job, "r")
     config = ["data=../project/data.npz" if word.startswith("data=") else word for word in settings]
     monkeypatch.setattr(sys, "argv", ["ucan", "train", "digits-isotropic", *config, "-o", "../project/runs/t", "-q"])
     with pytest.raises(SystemExit) as leaving:

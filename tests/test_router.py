@@ -133,7 +133,9 @@ def test_the_commands_speak_of_it(here: Path, tmp_path: Path) -> None:
     first = next(i for i in (0, 40, 80, 120) if not Run.open(run).outcome(i).abstained)
     words = ("verify", run / "certificates" / f"{first}.json", "--model", "router.toml", "--input", "digits")
     assert "scope pipeline" in ok(*words, "--index", first, "--n", 500, "-q")
-    told = json.loads(ok("audit", run, "--max", 2, "--steps", 3, "--check", 300, "--factors", "0.9", "--json", "-q"))
+    told = json.loads(
+        ok("audit", run, "--trust", "--max", 2, "--steps", 3, "--check", 300, "--factors", "0.9", "--json", "-q")
+    )
     assert {t["part"] for t in told["by_factor"]} == {"choice", "answer"} and told["covered_breaks"] == 0
     ok("report", run, "-o", tmp_path / "page.html", "-q")
     page = (tmp_path / "page.html").read_text()
@@ -200,7 +202,7 @@ def test_a_threshold_in_the_file(here: Path, tmp_path: Path, name: str) -> None:
     idx = next(iter(certificates))
     path = tmp_path / "run" / "certificates" / f"{idx}.json"
     assert verify(VerifyJob(certificate=path, model=name, input="digits", index=idx, n=500)).stands
-    done = audit(AuditJob(run=tmp_path / "run", most=4, factors=(0.9,), budget=QUICK))
+    done = audit(AuditJob(run=tmp_path / "run", most=4, factors=(0.9,), budget=QUICK, trust=True))
     assert {a.part for a in done.attempts} == {"choice", "answer"} and done.summary.covered_breaks == 0
     assert len(done.attempts) == 8
     assert predict(PredictJob(model=name, data="digits", skip=40, most=8, n=500)).abstained < 8
@@ -279,6 +281,6 @@ def test_a_planted_fault_in_the_choice_is_found(here: Path, tmp_path: Path) -> N
 def test_none_of_500_is_broken(here: Path, tmp_path: Path, name: str) -> None:
     spec = ruled(here, name) if name in RULES else name
     certify(job(model=spec, split="train", skip=2, most=560, certificates=False), tmp_path / "run")
-    done = audit(AuditJob(run=tmp_path / "run", most=500, factors=(0.999,), budget=QUICK))
+    done = audit(AuditJob(run=tmp_path / "run", most=500, factors=(0.999,), budget=QUICK, trust=True))
     assert done.summary.attacked == 500 and done.summary.covered_breaks == 0 and not math.isnan(done.summary.allowed)
     assert {a.part for a in done.attempts} == {"choice", "answer"} and len(done.attempts) == 1000

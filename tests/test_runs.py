@@ -412,6 +412,6 @@ def test_options_that_a_trained_run_does_not_take_are_refused(monkeypatch):
     first = torch.zeros(1, 1, 8, 8)
     with pytest.raises(InvalidInput, match=r"its own network and noise: leave out --weights, --normalise\."):
         build._trained(Pipeline(model="runs/x", weights="w.pt", normalise="imagenet"), "runs/x", first, None)
-    monkeypatch.setattr(build, "load_run", lambda folder: SimpleNamespace(num_classes=10))
+    monkeypatch.setattr(build, "load_run", lambda folder, trust: SimpleNamespace(num_classes=10))
     with pytest.raises(InvalidInput, match="trained with 10 classes: leave out --classes"):
         build._trained(Pipeline(model="runs/x", classes=4), "runs/x", first, None)

@@ -19,7 +19,7 @@ from ucan.data import InMemory
 from ucan.errors import InvalidInput, StoreError
 from ucan.report.evidence import overview_section
 from ucan.report.page import build_page, galleries_of
-from ucan.report.render import latex, markdown, render, terminal
+from ucan.report.render import in_markdown, latex, markdown, render, terminal
 from ucan.report.runs import read_runs
 from ucan.report.tables import RADII, Table, comparison, first_axis
 from ucan.results import Store
@@ -384,6 +384,20 @@ def invoke(*words: object) -> str:
     if result.exception is not None:
         raise result.exception
     return result.output
+
+
+def test_a_runs_name_is_no_markup() -> None:
+    said = in_markdown("a \\| pipeline | **9** <img src=x> [b](javascript:c) __d__ e_f `g`\n| h")
+    assert said == (
+        "a &#92;\\| pipeline \\| &#42;&#42;9&#42;&#42; &lt;img src=x&gt; &#91;b&#93;(javascript:c) &#95;&#95;d&#95;&#95; "
+        "e_f `g` \\| h"
+    )
+
+
+def test_the_name_of_a_run_in_a_markdown_table(tmp_path: Path) -> None:
+    named = make(tmp_path / "run", [0.2], 2, name="<b>|`", scope="frozen")
+    table = comparison([named], [0.0])
+    assert "| &lt;b&gt;\\|&#96; | frozen |" in render(table, "markdown") and "<b>" not in render(table, "markdown")
 
 
 def test_compare_command(ours: Path, cohen: Path, wide: Path, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import os
 import sys
 from pathlib import Path
 
+from ucan.errors import InvalidInput
+
 
 def started_in(folder: Path, base: Path | None = None) -> str:
     """The working directory, or ``base``, as seen from a run's folder; absolute where there is no way between the two."""
@@ -45,15 +47,38 @@ def found(text: str, base: Path | None) -> str:
 
 
 def found_model(spec: str, base: Path | None) -> str:
-    """A model of a run, as it can be loaded from here: a file, trained runs with commas between them, or a module's name.
-
-    For a module's name, the directory that the run was started in is searched as well.
-    """
-    if base is not None and ":" in spec and not Path(spec).exists():
-        if str(base) not in sys.path:
-            sys.path.append(str(base))  # it stays, since a model may import more when it runs
+    """A model of a run, seen from here: a file, trained runs with commas between them, or a module's name."""
+    if _is_code(spec):
         return spec
     return ",".join(found(part.strip(), base) for part in spec.split(",")) if "," in spec else found(spec, base)
+
+
+def loadable(spec: str, base: Path | None, trust: bool) -> str:
+    """The same for a model, or data, that is then loaded. ``trust``: code is run that whoever made the run has chosen.
+
+    Importing a module runs its code. So a module's name is searched for where Python searches anyway, the current directory
+    included, and only with ``trust`` in the directory that the run states. A call, ``package.module:make(depth=20)``, could be
+    one of any function that is installed, with any values, and needs ``trust`` as well.
+    """
+    if not trust:
+        refuse_call(spec)
+    elif _is_code(spec) and base is not None and str(base) not in sys.path:
+        sys.path.append(str(base))  # it stays, since a model may import more when it runs
+    return found_model(spec, base)
+
+
+def refuse_call(spec: str) -> None:
+    """Refuse a call that a file of a run, not the user, says to make."""
+    if _is_code(spec) and "(" in spec:
+        raise InvalidInput(
+            f"a run says to call {spec}, which can run any code: if it is yours, or you trust who made it, add --trust, or "
+            "give the same with --model."
+        )
+
+
+def _is_code(spec: str) -> bool:
+    """Whether a text is the name of something in a module."""
+    return ":" in spec and not Path(spec).exists()
 
 
 def data_root(base: Path | None) -> Path | None:

@@ -94,7 +94,7 @@ class AnswersSession:
             first, notes = next(told, store.answer(numbers[0])), list[str]()
         dataset, g = None, None
         try:
-            dataset = data_of(config.data, source, base)
+            dataset = data_of(config.data, source, base, trust)
         except UcanError as error:
             if source is not None:
                 raise

@@ -75,14 +75,16 @@ class Session:
         device: torch.device | None = None,
         trust: bool = False,
     ) -> Session:
-        """The run in this folder: one that ``ucan train`` made, or ``ucan certify``. ``trust`` allows to read a pickle."""
+        """The run in this folder: one that ``ucan train`` made, or ``ucan certify``. ``trust`` allows to read a pickle,
+        and to import a module beside the run.
+        """
         run, device = Path(run), device or torch.device("cpu")
         if not run.is_dir():
             raise InvalidInput(f"there is no folder {run}: give the folder of a `ucan certify` or a `ucan train` run.")
         if is_trained_run(run):
             if model is not None or weights is not None:
                 raise InvalidInput(f"{run} is a trained run and brings its own model: leave out --model and --weights.")
-            opened = _open_trained(run, source, device)
+            opened = _open_trained(run, source, device, trust)
         else:
             opened = _open_certified(run, model, source, weights, device, trust)
         opened._check()
@@ -211,14 +213,14 @@ class Session:
                 yield Attacked(attempt, delta, point, answer.prediction, votes)
 
 
-def _open_trained(run: Path, source: str | None, device: torch.device) -> Session:
-    trained = load_run(run)
+def _open_trained(run: Path, source: str | None, device: torch.device, trust: bool) -> Session:
+    trained = load_run(run, trust=trust)
     noise = trained.generator
     g = SmoothedClassifier(trained.classifier.to(device), trained.law, noise, trained.num_classes, step=noise.own_step)
     plan = CertifyPlan(n=VOTES, norm=trained.generator.usual_norm(trained.law), budget=trained.budget)
     settings = trained.settings
     ref = DataRef(settings.data, size=settings.size, channels=trained.shape[0])
-    dataset, notes = _data(ref, source, trained.base)
+    dataset, notes = _data(ref, source, trained.base, trust)
     numbers = () if dataset is None else tuple(range(len(dataset)))
     return Session(run.resolve().name, g, plan, trained.shape, dataset, numbers, notes)
 
@@ -234,7 +236,9 @@ def _open_certified(
     first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
     if is_router(config.model.spec):
         raise InvalidInput(f"{run} is of a router, which has several smoothed classifiers; this page shows one.")
-    dataset, notes = _table(opened, source) if config.data.columns else _data(config.data, source, opened.base)
+    dataset, notes = (
+        _table(opened, source, trust) if config.data.columns else _data(config.data, source, opened.base, trust)
+    )
     g = pipeline_of(config.model, first, device, model, weights, dataset, trust, opened.base)
     # The classifier has the precision.
     plan = replace(config.sampling.plan(opened.norm), precision=None, budget=first.budget)
@@ -255,10 +259,10 @@ def _open_certified(
     return Session(opened.label, g, replace(plan, n=min(plan.n, VOTES)), tuple(shape), dataset, numbers, notes)
 
 
-def _data(data: DataRef, source: str | None, base: Path | None) -> tuple[Labelled | None, tuple[str, ...]]:
+def _data(data: DataRef, source: str | None, base: Path | None, trust: bool) -> tuple[Labelled | None, tuple[str, ...]]:
     """The run's data, if they can be found; without them pictures can still be uploaded."""
     try:
-        dataset = data_of(data, source, base)
+        dataset = data_of(data, source, base, trust)
     except UcanError as error:
         if source is not None:
             raise
@@ -268,11 +272,11 @@ def _data(data: DataRef, source: str | None, base: Path | None) -> tuple[Labelle
     return dataset, ()
 
 
-def _table(run: Run, source: str | None) -> tuple[Labelled, tuple[str, ...]]:
+def _table(run: Run, source: str | None, trust: bool) -> tuple[Labelled, tuple[str, ...]]:
     """The run's table with the classes as its model orders them; without it there are no rows to choose."""
     config = run.config
     try:
-        dataset = data_of(config.data, source, run.base)
+        dataset = data_of(config.data, source, run.base, trust)
     except UcanError as error:
         if source is not None:
             raise

@@ -131,7 +131,10 @@ ClassNamesOption = Annotated[
 ]
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust", help="Read a model from a pickle (`.joblib`, `.pkl`), which can run any code."),
+    typer.Option(
+        "--trust",
+        help="Run code of others: read a pickle (`.joblib`, `.pkl`), import a module beside a run, make a call that it states.",
+    ),
 ]
 NormaliseOption = Annotated[
     str | None,

@@ -19,7 +19,12 @@ from ucan.errors import InvalidInput
 
 NAMES = tuple(READERS.own)
 
-__all__ = ["NAMES", "ImageFolder", "InMemory", "Labelled", "Shards", "as_dataset", "held_out", "load"]
+__all__ = ["NAMES", "ImageFolder", "InMemory", "Labelled", "Shards", "as_dataset", "held_out", "is_known", "load"]
+
+
+def is_known(source: str) -> bool:
+    """Whether a text is the name of a data set, which no file or folder of that name replaces."""
+    return source.lower() in READERS.names()
 
 
 def load(
@@ -45,7 +50,7 @@ def load(
     """
     path, known_names = Path(source), READERS.names()
     offered = {"split": split, "size": size, "channels": channels}
-    if isinstance(source, str) and source.lower() in known_names:
+    if isinstance(source, str) and is_known(source):
         place = Path(root or os.environ.get("UCAN_DATA_DIR") or "data")
         return _read(source.lower(), root=place, name=source.lower(), **offered)
     if path.is_file() and path.suffix.lower() in known_names:

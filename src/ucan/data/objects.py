@@ -59,7 +59,7 @@ def named_dataset(spec: str, unit: str | None = None) -> Labelled:
         for part in attribute.split("."):
             found = getattr(found, part)
         made = found() if isinstance(found, type) or _is_maker(found) else found
-    except Exception as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
         lines = str(error).strip().splitlines() or ["no message"]
         raise InvalidInput(
             f"--data {spec}: {type(error).__name__}: {lines[0]}. Give package.module:name of a data set."

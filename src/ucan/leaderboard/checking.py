@@ -73,6 +73,11 @@ def _recounted(one: Entry, found: dict[str, int]) -> Check:
     return Check("counts", "ok", f"all {len(one.certified)} numbers of certified inputs follow from the rows")
 
 
+def _left(why: str) -> list[Check]:
+    """The checks that need data and model, which cannot be made."""
+    return [Check(name, "not checked", why) for name in ("weights", "seed", "replay", "audit")]
+
+
 def _of_file(one: Entry, file: Path | None) -> list[Check]:
     """The checks without a run folder: the file's hash, if there is one."""
     why = {
@@ -86,7 +91,7 @@ def _of_file(one: Entry, file: Path | None) -> list[Check]:
         results = Check("results", "failed", f"there is no run folder and no file {file}")
     else:
         results = _same("results", one.hashes.results, sha256(file.read_bytes()).hexdigest(), file.name)
-    return [results, *(Check(name, "not checked", why) for name in ("weights", "seed", "replay", "audit"))]
+    return [results, *_left(why)]
 
 
 def _of_import(one: Entry, run: Run) -> list[Check]:
@@ -98,7 +103,7 @@ def _of_import(one: Entry, run: Run) -> list[Check]:
         _same("results", one.hashes.results, files[0] if files else None, "the released file"),
         _recounted(one, counts),
         _as_imported(one, run),
-        *(Check(name, "not checked", why) for name in ("weights", "seed", "replay", "audit")),
+        *_left(why),
     ]
 
 
@@ -121,10 +126,11 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
     try:
         sample = Sample.of_run(job, run, certificates, counted)
     except UcanError as error:  # the model or the data are not here: the rest is checked all the same
-        left = ("data", "weights", "seed", "replay", "audit")
-        return [*checks, *(Check(name, "not checked", str(error)) for name in left)]
+        return [*checks, Check("data", "not checked", str(error)), *_left(str(error))]
+    checks.append(_data(one, run, sample.dataset))
+    if checks[-1].outcome == "failed":
+        return [*checks, *_left("the data are not those of the rows")]
     checks += [
-        _data(one, run, sample.dataset),
         _same("weights", one.hashes.weights, weights_hash(sample.g.f.model), "the weights"),
         check_seed(run, sample),
     ]
@@ -147,14 +153,27 @@ def _claimed(one: Entry, run: Run) -> Check:
         "alpha": (claim.alpha, run.alpha),
     }
     other = [f"{name}: {said!r} stated, {is_!r} found" for name, (said, is_) in found.items() if said != is_]
-    if run.budget is not None or run.in_units:
-        other.append("the run certifies a budget or a table's columns, and no radii in a norm")
+    other += _not_of_a_leaderboard(run)
     least = len(Together.of(config.model.spec or "").folders)
     if claim.networks is not None and claim.networks < least:
         other.append(f"networks: {claim.networks} stated, --model names {least}")
     if other:
         return Check("claim", "failed", "; ".join(other))
     return Check("claim", "ok", f"{run.inputs:,} inputs, scope {run.scope}, n and α are those of the run")
+
+
+def _not_of_a_leaderboard(run: Run) -> list[str]:
+    """What a run is that ``entry_of`` makes no entry of, whoever wrote this one; and inputs that were chosen or repeated."""
+    wrong, skip = [], 1 if run.config.data.skip is None else run.config.data.skip
+    if run.budget is not None or run.in_units:
+        wrong.append("the run certifies a budget or a table's columns, no radii in a norm")
+    if run.config.is_imported:
+        wrong.append("the run was imported, and the entry's origin is run")
+    if run.left_out:
+        wrong.append(f"the run is not finished: {run.left_out:,} results are behind an input without one")
+    if skip < 1 or not np.array_equal(run.columns["idx"], skip * np.arange(run.inputs)):
+        wrong.append(f"its rows are not one of every {skip} inputs from the first on: some are missing or repeated")
+    return wrong
 
 
 def _as_imported(one: Entry, run: Run) -> Check:
@@ -192,7 +211,10 @@ def _audited(one: Entry, run: Run) -> Check:
 
 def _agreeing(run: Run) -> Check:
     """Whether rows, records and config say the same of every input."""
-    wrong = contradiction(run)
+    try:
+        wrong = contradiction(run)
+    except UcanError as error:
+        wrong = str(error)
     if wrong:
         return Check("records", "failed", wrong)
     return Check("records", "ok", f"rows, records and config say the same of all {run.inputs:,} inputs")

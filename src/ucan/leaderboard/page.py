@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from ucan.laws import norm_name
 from ucan.leaderboard.entry import ORIGINS, Entry
+from ucan.report.render import in_markdown
 
 HEAD = """# {title}
 
@@ -17,7 +19,8 @@ deployed, `frozen` for noise held as it was at the input. "n ≤" is the most vo
 
 {origins}
 
-An imported entry is **unchecked**: nobody here has its weights. Made by `ucan leaderboard page`; do not edit.
+An imported entry is **unchecked**: nobody here has its weights. So is a record: its counts are what its author states.
+Made by `ucan leaderboard page`; do not edit.
 """
 
 
@@ -29,8 +32,8 @@ def page(entries: Mapping[Path, Entry], title: str = "Leaderboard") -> str:
     for (data, split, norm), group in itertools.groupby(items, key=lambda item: _group(item[1])):
         some = list(group)
         levels = sorted({level for _, one in some for level in one.levels})
-        part = "" if split == "test" else f" ({_cell(split)} split, not the test set)"
-        parts.append(f"## {_cell(data)}{part}, {norm_name(norm)}\n")
+        part = "" if split == "test" else f" ({in_markdown(split)} split, not the test set)"
+        parts.append(f"## {in_markdown(data)}{part}, {norm_name(norm)}\n")
         if best := best_table([one for _, one in some], levels):
             parts.append("\n".join(["### Best at each radius\n", *best]) + "\n")
         parts.append("\n".join(["### All entries\n", *_table(some, levels)]) + "\n")
@@ -41,13 +44,8 @@ def _group(one: Entry) -> tuple[str, str, float]:
     return one.claim.data or "", one.claim.split or "test", one.claim.norm or 0.0
 
 
-def _cell(text: str) -> str:
-    """A submitter's text within a line of a table: it ends neither the cell nor the line, and is no markup."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
-
-
 def _place(one: Entry) -> tuple[bool, bool, str]:
-    """What holds for a pipeline first, then ours before imported ones."""
+    """What holds for a pipeline first; imported ones after the others."""
     return one.claim.scope != "pipeline", one.origin == "imported", one.name or ""
 
 
@@ -64,18 +62,20 @@ def leader(entries: Sequence[Entry], level: float) -> Entry | None:
 
 
 def best_table(entries: Sequence[Entry], levels: Sequence[float]) -> list[str]:
-    """At each radius the best entry of scope pipeline on the largest test set without extra data, by networks and origin.
+    """At each radius the best entry of scope pipeline on the largest test set without extra data, by networks and origin,
+    with who states it.
 
     Empty where there is none.
     """
     inputs = max(one.claim.inputs or 0 for one in entries)
     known = [one for one in entries if fair(one, inputs)]
-    kinds = {
-        "one network, ours": [one for one in known if one.claim.networks == 1 and one.origin != "imported"],
-        "one network, imported": [one for one in known if one.claim.networks == 1 and one.origin == "imported"],
-        "several networks": [one for one in known if (one.claim.networks or 0) > 1],
-    }
-    kinds = {name: some for name, some in kinds.items() if some}
+    kinds: dict[str, list[Entry]] = {}
+    for several, origin in itertools.product((False, True), ORIGINS):
+        some = [
+            one for one in known if one.origin == origin and one.claim.networks and (one.claim.networks > 1) == several
+        ]
+        if some:
+            kinds[f"{'several networks' if several else 'one network'}, `{origin}`"] = some
     if not kinds:
         return []
     lines = [f"Scope `pipeline`, {inputs:,} inputs, no extra data.", "", "| radius | " + " | ".join(kinds) + " |"]
@@ -84,10 +84,15 @@ def best_table(entries: Sequence[Entry], levels: Sequence[float]) -> list[str]:
         cells = []
         for some in kinds.values():
             best = leader(some, level)
-            cells.append("–" if best is None else f"{best.share(level)} ({_cell(best.name or '')})")
+            cells.append("–" if best is None else f"{best.share(level)} ({in_markdown(_signed(best))})")
         if any(cell != "–" for cell in cells):
             lines.append(f"| {level:g} | " + " | ".join(cells) + " |")
     return lines
+
+
+def _signed(one: Entry) -> str:
+    """An entry's name, and who states it."""
+    return "; ".join(part for part in (one.name, one.by) if part)
 
 
 def _table(some: Sequence[tuple[Path, Entry]], levels: Sequence[float]) -> list[str]:
@@ -112,8 +117,8 @@ def _cells(path: Path, one: Entry, levels: Sequence[float]) -> list[str]:
     attacked = "–" if audit.certificates is None else f"{audit.certificates} / {audit.broken}"
     minutes = ", ".join("–" if m is None else f"{m:g}" for m in (made.train_minutes, made.certify_minutes))
     return [
-        f"[{_cell(one.name or '')}]({path.as_posix()})",
-        _cell(one.by or "–"),
+        f"[{in_markdown(one.name or '')}]({quote(path.as_posix())})",
+        in_markdown(one.by or "–"),
         f"`{one.origin}`",
         f"`{claim.scope}`",
         str(claim.networks or "–"),
@@ -122,8 +127,8 @@ def _cells(path: Path, one: Entry, levels: Sequence[float]) -> list[str]:
         "–" if claim.n is None else f"{claim.n:,}",
         {True: "yes", False: "no", None: "–"}[claim.extra_data],
         f"**{attacked}: BUG**" if audit.bug else attacked,
-        made.date or "–",
-        _cell(made.hardware or "–"),
+        in_markdown(made.date or "–"),
+        in_markdown(made.hardware or "–"),
         minutes,
-        _cell(one.about or "–"),
+        in_markdown(one.about or "–"),
     ]

@@ -12,7 +12,7 @@ import torch
 from ucan.audit import Attempt, summarise
 from ucan.audit.auditor import audit as attack
 from ucan.certificate import Certificate
-from ucan.data import Labelled
+from ucan.data import Labelled, is_known
 from ucan.leaderboard.checks import Check, CheckJob
 from ucan.replay import Replay, replay
 from ucan.rounding import ceil_percent
@@ -25,6 +25,7 @@ from ucan.smoothed import SmoothedClassifier
 from ucan.verify import verify
 
 FACTORS = (0.9, 0.999)
+ALONE = ("pipeline", "frozen")  # the scopes that hold without a registry, which is not part of an entry
 
 
 def drawn_inputs(job: CheckJob, run: Run) -> tuple[list[int], int]:
@@ -53,7 +54,9 @@ class Sample:
     def of_run(cls, job: CheckJob, run: Run, certificates: dict[int, Certificate], of: int) -> Sample:
         """Rebuild what the certificates are checked against."""
         where = device_of(job.device)
-        dataset = data_of(run.config.data, job.data, run.base)
+        stated = run.config.data.source
+        known = stated if stated is not None and is_known(stated) else None  # as it is here, not beside the run
+        dataset = data_of(run.config.data, job.data or known, run.base, job.trust)
         outcome = next(iter(certificates.values()), None) or run.outcome(int(run.columns["idx"][0]))
         g = pipeline_of(run.config.model, outcome, where, job.model, job.weights, dataset, job.trust, run.base)
         own = run.config.sampling.precision  # a derived seed follows from it, too
@@ -97,9 +100,17 @@ def check_seed(run: Run, sample: Sample) -> Check:
 
 def replay_sample(job: CheckJob, sample: Sample, progress: Progress) -> Check:
     """Recompute sampled certificates, test them with fresh votes, and draw their own noise again."""
+    if sample.run.scope not in ALONE:
+        return Check(
+            "replay",
+            "not checked",
+            f"scope {sample.run.scope}: `ucan verify --registry` checks a certificate with its registry",
+        )
     data, drawn, bears = sample.dataset.fingerprint(), 0, 0
     undrawn: list[str] = []
     for idx, x, certificate in sample.cases(job.inputs):
+        if certificate.scope != sample.run.scope:
+            return Check("replay", "failed", f"input {idx}: its scope is {certificate.scope}, not {sample.run.scope}")
         verdict = verify(certificate, sample.g, x, None, job.alpha / job.inputs)
         wrong = "; ".join(f"{c.name}: {c.detail}" for c in verdict.checks if not c.passed)
         if not wrong:
@@ -131,7 +142,7 @@ def _refuted(again: Replay) -> str:
 
 def attack_sample(job: CheckJob, run: Run, sample: Sample, progress: Progress) -> Check:
     """Attack sampled certificates inside their regions, where the guarantee covers it."""
-    if run.scope not in ("pipeline", "frozen"):
+    if run.scope not in ALONE:
         return Check(
             "audit", "not checked", f"scope {run.scope}: `ucan audit` attacks the classifier with its registry"
         )

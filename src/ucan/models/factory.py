@@ -52,7 +52,7 @@ def made_with(maker: Any, call: Call, spec: str) -> Any:
         raise ModelError(f"{spec}: a {type(maker).__name__} cannot be called: leave the parentheses out.")
     try:
         return maker(*call.positional, **call.named)
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise ModelError(f"{spec} failed: {type(error).__name__}: {error}.") from error
 
 

@@ -163,7 +163,7 @@ def _import_module(name: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise ModelError(
                 f"there is no module {error.name!r}: install it, or run from the folder that holds it ({here} was "
-                "searched)."
+                "searched; with --trust, the directory that a run was started in is, too)."
             ) from error
         raise ModelError(f"{name} cannot be imported: {error}. Install what it needs.") from error
     except (Exception, SystemExit) as error:
@@ -175,7 +175,7 @@ def _instantiate(kind: type, spec: str) -> nn.Module:
         raise ModelError(f"{spec} is a class, but not a torch.nn.Module: give an instance of it, or a function.")
     try:
         return kind()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(
             f"{spec} cannot be made without arguments ({error}): give an instance, such as net = {kind.__name__}(…)."
         ) from error
@@ -193,7 +193,7 @@ def _made_by(function: Callable[..., Any], spec: str) -> Any:
     """Call a function without required arguments to make the model."""
     try:
         made = function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(
             f"{spec} was called to make the model, and failed: {type(error).__name__}: {error}."
         ) from error

@@ -29,6 +29,8 @@ _LATEX = {
     "σ": r"$\sigma$",
     "Σ": r"$\Sigma$",
 }
+# As entities, which are never markup; a pipe needs its backslash to stay in a cell.
+_MARKDOWN = {c: f"&#{ord(c)};" for c in "\\`*[]~$"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "\\|"}
 # The least width of the run's column, in characters with its frame, before a table is split into several grids.
 NARROWEST_NAME = 15
 
@@ -90,18 +92,29 @@ def _parts(sizes: list[int], width: int | None) -> list[list[int]]:
     return [[0, 1, 2, *part] for part in parts]
 
 
+def in_markdown(text: str) -> str:
+    """Text that others wrote, within a line or a table's cell of Markdown: it ends neither, and is no markup but `code`."""
+    parts = re.split(r"`([^`|\\]+)`", " ".join(text.split()))  # every second one is code
+    return "".join(f"`{part}`" if at % 2 else _plain(part) for at, part in enumerate(parts))
+
+
+def _plain(text: str) -> str:
+    safe = "".join(_MARKDOWN.get(symbol, symbol) for symbol in text)
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", "&#95;", safe)  # one within a word is no markup
+
+
 def markdown(table: Table) -> str:
     """A pipe table with the best in bold and the notes below."""
 
     def cell(text: str, bold: bool) -> str:
-        safe = text.strip().replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("\n", " ")
-        return f"**{safe}**" if bold else safe
+        return f"**{text.strip()}**" if bold else text.strip()
 
     lines = [f"{table.title}:", "", "| " + " | ".join(table.header) + " |"]
     lines.append("|" + "|".join(["---", "---"] + ["--:"] * (len(table.header) - 2)) + "|")
     for cells, best in table.lines():
-        lines.append("| " + " | ".join(map(cell, cells, best)) + " |")
-    lines += [line for note in table.notes for line in ("", note)]
+        shown = [in_markdown(cells[0]), *cells[1:]]  # the name of a run is whatever its config says
+        lines.append("| " + " | ".join(map(cell, shown, best)) + " |")
+    lines += [line for note in table.notes for line in ("", in_markdown(note))]
     return "\n".join(lines) + "\n"
 
 

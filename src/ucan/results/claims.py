@@ -47,9 +47,10 @@ class Claims:
 
 
 def claims_of_records(db: sqlite3.Connection, folder: Path) -> Claims | None:
-    """The claim that all records of a run share; None without records."""
+    """The claim that all records of a run share, as one of a row states it; None without records."""
     with storage(folder):
-        first = db.execute("SELECT record FROM records LIMIT 1").fetchone()
+        query = "SELECT record FROM records WHERE idx IN (SELECT idx FROM outcomes) LIMIT 1"
+        first = db.execute(query).fetchone()
     if first is None:
         return None
     record = read_record(first[0], folder)

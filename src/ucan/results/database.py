@@ -79,6 +79,11 @@ def connect_reader(path: Path, kind: Kind) -> sqlite3.Connection:
     try:
         if not kind.recognises(db, path):
             raise StoreError(f"{path} holds no {kind.what} yet.")
+        if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'").fetchone():
+            raise StoreError(
+                f"{path} computes its results when they are read, so each reading could give others: it was changed. "
+                "Restore it from a copy, or certify into a new folder."
+            )
         return db
     except BaseException:
         db.close()
@@ -116,11 +121,20 @@ def in_records(db: sqlite3.Connection, folder: Path, query: str) -> list[Any]:
 def read_record(record: str, folder: Path) -> dict[str, Any]:
     """Parse a stored record; raises an error if it is damaged."""
     try:
-        found = json.loads(record)
+        found = json.loads(record, object_pairs_hook=_once)
         if not isinstance(found, dict):
             raise ValueError("no JSON object")
     except (TypeError, ValueError) as error:
         raise damaged(folder, error) from error
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. A key that it has twice is refused: SQLite would read the first value, Python the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
+        raise ValueError(f"it has the key {twice!r} twice")
     return found
 
 

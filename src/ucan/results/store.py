@@ -240,7 +240,9 @@ class Store:
     def largest_alpha(self) -> float | None:
         """The largest α that a certificate, or a family of them, was made at; None without records."""
         one = "json_extract(record, '$.evidence.alpha') * coalesce(json_extract(record, '$.evidence.family'), 1)"
-        ((found,),) = in_records(self._db, self.folder, f"SELECT max({one}) FROM records")
+        ((found, without),) = in_records(self._db, self.folder, f"SELECT max({one}), sum({one} IS NULL) FROM records")
+        if without:
+            raise damaged(self.folder, ValueError("it states no α"))
         return None if found is None else float(found)
 
     @property

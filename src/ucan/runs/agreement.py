@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from typing import Any
 
 from ucan.arithmetic import REAL, ROUNDED
 from ucan.certificate import leads, no_lead
 from ucan.choices import norm_from_json
+from ucan.results.claims import Claims
 from ucan.results.store import ABSTAINED
 from ucan.runs.config import RunConfig
 from ucan.runs.read import Run
@@ -27,12 +29,16 @@ def contradiction(run: Run) -> str:
     for idx, record in run.records():
         recorded.add(idx)
         if idx not in places:
-            continue  # behind an input that an interrupted run has not finished
+            continue
         row = {name: column[places[idx]] for name, column in rows.items()}
-        for words in (*_of_row(row, record, run.in_units), *_of_config(run.config, record)):
+        for words in (*_of_row(row, record, run.in_units), *_of_run(run, record), *_of_config(run.config, record)):
             return f"input {idx}: {words}"
     missing = [idx for idx in rows["idx"] if idx not in recorded]
-    return f"input {missing[0]} has a row and no record" if missing else ""
+    if missing:
+        return f"input {missing[0]} has a row and no record"
+    # An interrupted run has rows behind an input that it has not finished, with their records.
+    alone = sorted(recorded - set(run.rows(("idx",))["idx"].tolist()))
+    return f"input {alone[0]} has a record and no row" if alone else ""
 
 
 def _of_row(row: Mapping[str, Any], record: Mapping[str, Any], in_units: bool) -> Iterator[str]:
@@ -61,6 +67,22 @@ def _of_row(row: Mapping[str, Any], record: Mapping[str, Any], in_units: bool) -
             yield f"the row states {name} {row[name]}, its record {found}"
     if abstains and row["radius"] > 0:
         yield f"the row states radius {row['radius']}, its record abstains"
+
+
+def _of_run(run: Run, record: Mapping[str, Any]) -> Iterator[str]:
+    """How a record differs from what the run is shown as: its scope, norm and budget, and its α."""
+    shown, found = Claims(run.scope, run.norm, run.budget), Claims.of_record(dict(record), run.folder)
+    if found != shown:
+        names = ("scope", "norm", "budget")
+        name, said, own = next(
+            (n, a, b) for n, a, b in zip(names, astuple(shown), astuple(found), strict=True) if a != b
+        )
+        yield f"the run is shown with {name} {said}, its record states {own}"
+    evidence = record.get("evidence", {})
+    parts = evidence.get("alpha"), evidence.get("family", 1)
+    level = math.prod(parts) if all(isinstance(part, int | float) for part in parts) else math.nan
+    if run.alpha is not None and not level <= run.alpha * (1 + ROUNDING):
+        yield f"the config states α = {run.alpha:g}, its record {level:g}"
 
 
 def _of_config(config: RunConfig, record: Mapping[str, Any]) -> Iterator[str]:

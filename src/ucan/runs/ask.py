@@ -147,7 +147,7 @@ def _prepared(job: AskJob, folder: Path, progress: Progress) -> _Prepared:
     g = smoothed_for(job, job.question, first, step, remarks)
     for remark in remarks:
         progress.warn(remark)
-    budget = budget_of(job.budget, selection.dataset, job.model)
+    budget = budget_of(job.budget, selection.dataset, job.model, job.trust)
     plan = g.plan(job.n0, job.n, job.alpha, job.norm, job.batch_size, None, job.family or 1, job.stop, budget)
     job.question.check(g.f, plan.stop)
     g.check_inputs(first, plan.norm)

@@ -65,7 +65,7 @@ def audit_answers(job: AuditJob, out: str | Path | None = None, progress: Progre
     config, base = asked_in(run)
     with AnswerStore.open(run) as store:
         chosen, about = _chosen(store, job.min_radius, job.most), store.config
-    data = attacked_data(config.data, job.data, base, chosen[-1][0])
+    data = attacked_data(config.data, job.data, base, chosen[-1][0], job.trust)
     first = data[chosen[0][0]][0][None].to(where)
     g = pipeline_again(config, chosen[0][1], first, job.model, job.weights, job.trust, base)
     refuse_other_weights(run, config.model, g)

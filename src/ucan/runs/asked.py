@@ -14,7 +14,7 @@ from ucan.config import CONFIG, read_config
 from ucan.data import Labelled
 from ucan.errors import InvalidInput
 from ucan.generators import Context, Fixed, Generator, kind_of, rebuilt
-from ucan.places import base_of, found, found_model
+from ucan.places import base_of, found, loadable
 from ucan.questions.catalogue import question_named
 from ucan.questions.record import Answer
 from ucan.questions.smoothed import Smoothed
@@ -56,7 +56,7 @@ def pipeline_again(
     """
     known, evidence = config.model, answer.evidence
     if model is None:
-        model = None if known.spec is None else found_model(known.spec, base)
+        model = None if known.spec is None else loadable(known.spec, base, trust)
         weights = weights or (None if known.weights is None else found(known.weights, base))
     if model is None:
         raise InvalidInput("this run does not state its model: give it with --model.")

@@ -32,7 +32,7 @@ from ucan.runs.jobs import Pipeline, device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
-from ucan.runs.router import is_router
+from ucan.runs.router import is_router, refuse_calls
 from ucan.smoothed import SmoothedClassifier
 from ucan.storage import storage
 from ucan.version import __version__
@@ -93,7 +93,7 @@ def audit(job: AuditJob, out: str | Path | None = None, progress: Progress = SIL
     where = device_of(job.device)
     run = Run.open(job.run)
     chosen = _chosen(run, job.min_radius, job.most)
-    dataset = attacked_data(run.config.data, job.data, run.base, chosen[-1])
+    dataset = attacked_data(run.config.data, job.data, run.base, chosen[-1], job.trust)
     first = next((c for _, c in _certificates(run, chosen)), None)
     if first is None:
         raise InvalidInput(f"{run.folder} was imported and has no certificates to attack.")
@@ -129,6 +129,8 @@ def _deployed(job: AuditJob, run: Run, first: Certificate, dataset: Labelled, wh
         g = pipeline_of(known, first, where, job.model, job.weights, dataset, job.trust, run.base)
         refuse_other_weights(run.folder, known, g)
         return g
+    if spec is not None and not (job.model or job.trust):
+        refuse_calls(spec)
     asked = Pipeline(model=spec, classes=len(first.evidence.counts), device=where, trust=job.trust)
     router = routed_of(asked, torch.zeros(1, *first.region.shape, device=where), step_of(first.evidence.arithmetic))
     if router.identity() != known.identity:
@@ -234,9 +236,9 @@ def _certificates(run: Run, indices: list[int]) -> Iterator[tuple[int, Certifica
             yield idx, outcome
 
 
-def attacked_data(data: DataRef, source: str | None, base: Path | None, last: int) -> Labelled:
+def attacked_data(data: DataRef, source: str | None, base: Path | None, last: int, trust: bool) -> Labelled:
     """The inputs of a run, or those at ``source``; refused if input ``last``, which is attacked, is not among them."""
-    dataset = data_of(data, source, base)
+    dataset = data_of(data, source, base, trust)
     if last >= len(dataset):
         raise InvalidInput(
             f"{dataset.name} has {len(dataset)} inputs, but input {last} was certified: are these the same data?"

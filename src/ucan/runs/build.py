@@ -63,7 +63,7 @@ def generator_of(noise: str | Generator | None, event: tuple[int, ...], law: Law
     return Fixed(sigma.reshape(event) if sigma.ndim else float(sigma))
 
 
-def budget_of(budget: Any, dataset: Labelled, model: Model) -> Budget | None:
+def budget_of(budget: Any, dataset: Labelled, model: Model, trust: bool = False) -> Budget | None:
     """The budget that `--budget` describes, for these data; a number or an array is used directly.
 
     For a table it is given by column: "income=5%,age=1", or a mapping.
@@ -79,7 +79,7 @@ def budget_of(budget: Any, dataset: Labelled, model: Model) -> Budget | None:
     if budget is None or not isinstance(budget, str):
         return None if budget is None else Budget.of(budget, event)
     if budget == "trained":
-        own = load_run(model).budget if isinstance(model, str) and is_trained_run(model) else None
+        own = load_run(model, trust=trust).budget if isinstance(model, str) and is_trained_run(model) else None
         if own is None:
             raise InvalidInput(f"--budget trained: {model} is not a run that was trained for a budget.")
         return Budget.of(own, event)
@@ -271,7 +271,7 @@ def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | No
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise InvalidInput(f"{folder} is a trained run with its own network and noise: leave out {', '.join(given)}.")
-    run = load_run(folder)
+    run = load_run(folder, trust=asked.trust)
     if asked.classes not in (None, run.num_classes):
         raise InvalidInput(f"{folder} was trained with {run.num_classes} classes: leave out --classes.")
     if run.shape != tuple(first.shape[1:]):

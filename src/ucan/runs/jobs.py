@@ -31,7 +31,8 @@ class Pipeline:
     grid if the data have a step, else real. ``backend`` "auto" compiles if the job is long enough.
 
     ``sigma`` is the noise of a table's columns in their own units. ``class_names`` are the classes in the model's order.
-    ``trust`` allows a model file to run code (pickles). ``normalise`` adds a normalisation in front of a network.
+    ``trust`` allows a model file to run code (pickles), and a trained run to import a module beside it.
+    ``normalise`` adds a normalisation in front of a network.
     """
 
     model: Model

@@ -89,7 +89,7 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
     _check_held(job, selection)
     _check_routed(job, g)
     # The run's folder depends on the norm, which depends on the noise; the arithmetic depends on the existing run.
-    budget = budget_of(job.budget, selection.dataset, job.model)
+    budget = budget_of(job.budget, selection.dataset, job.model, job.trust)
     norm = g.norm_for(None, budget) if job.norm is None and budget is not None else norm_of(job.norm, g)
     folder, tsv = _places(out, job, f"l{norm:g}" if budget is None else "budget")
     known = read_run_config(folder)

@@ -11,7 +11,7 @@ from torch import nn
 from ucan.arithmetic import REAL, step_of
 from ucan.backends import PRECISIONS
 from ucan.certificate import Abstention, Certificate
-from ucan.data import Labelled, load
+from ucan.data import Labelled, is_known, load
 from ucan.data.frames import is_table
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
@@ -20,19 +20,22 @@ from ucan.generators import kind_of
 from ucan.models import load_model
 from ucan.models.adapt import adapt, normalised
 from ucan.models.rows import TableModel
-from ucan.places import data_root, found, found_model
+from ucan.places import data_root, found, loadable
 from ucan.runs.config import DataRef, ModelRef
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
 from ucan.verify import noise_again
 
 
-def data_of(data: DataRef, source: str | None = None, base: Path | None = None) -> Labelled:
+def data_of(data: DataRef, source: str | None = None, base: Path | None = None, trust: bool = False) -> Labelled:
     """The inputs that a run certified, or those at ``source`` if they have moved.
 
-    ``base`` is the directory that the run was started in (``Run.base``).
+    ``base`` is the directory that the run was started in (``Run.base``); what lies there under the name of a known data set
+    is not taken for it. ``trust`` searches it for a module that the run names as well (``loadable``).
     """
-    named = source or (None if data.source is None else found_model(data.source, base))
+    named = source or data.source
+    if source is None and named is not None and not is_known(named):
+        named = loadable(named, base, trust)
     if named is None:
         raise InvalidInput("this run does not state its data: give them with --data.")
     if is_table(named):
@@ -57,11 +60,12 @@ def pipeline_of(
     """The deployed pipeline behind an outcome of a run: a trained run's with its generator, or one under fixed noise.
 
     ``model`` and ``weights`` are their paths, if they have moved; another model has its own weights. For a table, ``dataset``
-    is needed, and the result classifies its rows: ``holding`` fixes one row. A run cannot request to read a pickle: the
-    caller must set ``trust``. ``base`` is the directory that the run was started in (``Run.base``).
+    is needed, and the result classifies its rows: ``holding`` fixes one row. A run cannot request to read a pickle, to import a
+    module that lies beside it, or to call something with its own values: the caller must set ``trust``.
+    ``base`` is the directory that the run was started in (``Run.base``).
     """
     if model is None:
-        model = None if known.spec is None else found_model(known.spec, base)
+        model = None if known.spec is None else loadable(known.spec, base, trust)
         weights = weights or (None if known.weights is None else found(known.weights, base))
     if model is None:
         raise InvalidInput("this run does not state its model: give it with --model.")
@@ -74,7 +78,7 @@ def pipeline_of(
     step = step_of(outcome.evidence.arithmetic)
     on_model = getattr(kind_of(outcome.evidence.noise), "on_model", False)
     if is_trained_run(model):
-        trained = load_run(model)
+        trained = load_run(model, trust=trust)
         own = trained.classifier.to(device)
         noise = noise_again(outcome, own) if on_model else trained.generator
         return SmoothedClassifier(own, law, noise, classes, precision=precision, step=step)

@@ -98,7 +98,7 @@ def recertify(job: RecertifyJob, out: str | Path | None = None, progress: Progre
     run, where = Run.open(job.run), device_of(job.device)
     folder = Path(out) if out is not None else run.folder.with_name(f"{run.folder.name}-recertified")
     first = _first(run)
-    dataset = _inputs(run, job.data)
+    dataset = _inputs(run, job.data, job.trust)
     old = pipeline_of(run.config.model, first, where, dataset=dataset, trust=job.trust, base=run.base)
     new = _successor(job, run, first, where, dataset)
     known = read_run_config(folder, ("recertify",))
@@ -177,8 +177,8 @@ def _check_enough(n: int, first: Certificate) -> None:
     CertifyPlan(n=n, alpha=alpha, family=evidence.family).check_enough()
 
 
-def _inputs(run: Run, source: str | None) -> Labelled:
-    dataset = data_of(run.config.data, source, run.base)
+def _inputs(run: Run, source: str | None, trust: bool) -> Labelled:
+    dataset = data_of(run.config.data, source, run.base, trust)
     if isinstance(dataset, Table):
         raise InvalidInput("recertify does not support tables yet: certify the new model with `ucan certify`.")
     order = run.config.model.class_names

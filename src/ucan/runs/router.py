@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ucan.errors import InvalidInput
+from ucan.places import refuse_call
 from ucan.routed import Routed
 from ucan.smoothed import SmoothedClassifier
 from ucan.threshold import Threshold
@@ -69,6 +70,12 @@ def read_router(path: str | Path) -> RouterFile:
         threshold,
         table.get("veto", 0.0),
     )
+
+
+def refuse_calls(path: str | Path) -> None:
+    """Refuse a router that a run, not the user, names, if a part of it says to make a call."""
+    for part in read_router(path).parts:
+        refuse_call(part["model"])
 
 
 def _part(path: Path, name: str, table: Any) -> Mapping[str, Any]:

@@ -92,7 +92,7 @@ def tune(job: TuneJob, progress: Progress = SILENT) -> Tuned:
     where = job.place()
     settled = settle(replace(job, scale=None), job.selection(), where)
     data, is_table = settled.selection.dataset, isinstance(settled.selection.dataset, Table)
-    budget = budget_of(job.budget, data, job.model)
+    budget = budget_of(job.budget, data, job.model, job.trust)
     if (job.radius is None) == (budget is None):
         raise InvalidInput("give a target: --radius with a number, or --budget (for a table, by column).")
     if is_table and budget is None:

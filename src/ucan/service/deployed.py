@@ -89,7 +89,7 @@ class Deployed:
         if is_trained_run(run):
             if model is not None or weights is not None:
                 raise InvalidInput(f"{run} is a trained run and brings its own model: leave out --model and --weights.")
-            return _trained(run, source, device)
+            return _trained(run, source, device, trust)
         return _certified(run, model, weights, source, device, trust)
 
     def about(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _asked(
         first = next((answer for _, answer in store.answers() if isinstance(answer, Answer)), None)
     if first is None:
         raise InvalidInput(f"{run} has no answers yet: let `ucan ask` find at least one that is no abstention first.")
-    shape, dataset = tuple(first.region.shape), _data(config.data, source, base)
+    shape, dataset = tuple(first.region.shape), _data(config.data, source, base, trust)
     form = Form(shape, _dtype(dataset), config.data.size)
     example = torch.zeros(1, *shape, dtype=form.dtype, device=device)
     g = pipeline_again(config, first, example, model, weights, trust, base)
@@ -169,7 +169,7 @@ def _certified(
     # A certificate tells Σ, an abstention only the law: prefer the former.
     first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
     g = pipeline_of(config.model, first, device, model, weights, trust=trust, base=opened.base)
-    dataset = _data(config.data, source, opened.base)
+    dataset = _data(config.data, source, opened.base, trust)
     if isinstance(first, Certificate):
         shape = tuple(first.region.shape)
     elif dataset is not None:
@@ -187,10 +187,10 @@ def _certified(
     )
 
 
-def _trained(run: Path, source: str | None, device: torch.device) -> Deployed:
-    trained = load_run(run)
+def _trained(run: Path, source: str | None, device: torch.device, trust: bool) -> Deployed:
+    trained = load_run(run, trust=trust)
     settings = trained.settings
-    dataset = _data(DataRef(settings.data, size=settings.size, channels=trained.shape[0]), source, trained.base)
+    dataset = _data(DataRef(settings.data, size=settings.size, channels=trained.shape[0]), source, trained.base, trust)
     step = None if dataset is None else dataset.step
     g = SmoothedClassifier(
         trained.classifier.to(device), trained.law, trained.generator, trained.num_classes, step=step
@@ -226,10 +226,10 @@ def _supports(g: Smoothed, example: torch.Tensor, norm: float) -> bool:
     return True
 
 
-def _data(data: DataRef, source: str | None, base: Path | None) -> Labelled | None:
+def _data(data: DataRef, source: str | None, base: Path | None, trust: bool) -> Labelled | None:
     """The run's data, if they are here: they tell the step and the precision of inputs. A service needs no more of them."""
     try:
-        return data_of(data, source, base)
+        return data_of(data, source, base, trust)
     except UcanError:
         if source is not None:
             raise

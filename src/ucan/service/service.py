@@ -47,7 +47,7 @@ class ServeJob:
         limits: what requests may ask for.
         token: the bearer token that requests must have; None: none is needed.
         log: where JSON lines go: a path, "-" for standard error, or None for nowhere.
-        trust: allow a model file that can run code.
+        trust: allow a model file that can run code, and a module beside the run.
     """
 
     run: str

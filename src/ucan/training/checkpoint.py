@@ -20,7 +20,7 @@ from ucan.config import CONFIG, differences, frozen, read_config, refuse_changes
 from ucan.errors import TrainingError
 from ucan.generators import Generator
 from ucan.laws import Law
-from ucan.places import base_of, found_model, same_place
+from ucan.places import base_of, loadable, same_place
 from ucan.storage import whole, write_whole
 from ucan.training.classifier import build_classifier
 from ucan.training.settings import TrainSettings
@@ -171,13 +171,14 @@ def weights_file(start: str | Path) -> Path:
     return path / WEIGHTS
 
 
-def load_run(folder: str | Path, classifier: nn.Module | None = None) -> TrainedRun:
+def load_run(folder: str | Path, classifier: nn.Module | None = None, trust: bool = False) -> TrainedRun:
     """The classifier, generator and law of a finished training run, in evaluation mode on the CPU.
 
     Args:
         folder: the run's folder.
         classifier: for a run whose Trainer was given a model object: a new model of the same kind, into which the weights are
             loaded.
+        trust: allows to import a module that lies beside the run, and to call it with the values that the run states.
     """
     folder = Path(folder)
     check_finished(folder)
@@ -186,7 +187,7 @@ def load_run(folder: str | Path, classifier: nn.Module | None = None) -> Trained
     settings = TrainSettings.from_dict(config["training"])
     base = base_of(folder, config.get("started_in"))
     if classifier is None:
-        found_model(settings.model, base)  # a module beside the run can be imported from anywhere
+        loadable(settings.model, base, trust)  # then a module beside the run can be imported from anywhere
     classifier = classifier or build_classifier(settings, shape, num_classes)
     generator = settings.build_generator(shape, None)
     try:

@@ -60,7 +60,7 @@ def is_trained_run(named: str | Path) -> bool:
     return any(found)
 
 
-def load_run(named: str | Path, classifier: nn.Module | None = None) -> TrainedRun:
+def load_run(named: str | Path, classifier: nn.Module | None = None, trust: bool = False) -> TrainedRun:
     """The run in a folder, or several runs as one (``ucan.Ensemble``), in evaluation mode on the CPU.
 
     Runs in an ensemble must have the same noise, input shape and classes.
@@ -69,11 +69,12 @@ def load_run(named: str | Path, classifier: nn.Module | None = None) -> TrainedR
         named: the run's folder, or several separated by commas (with ``mirrored`` and ``consensus=K``).
         classifier: for one run whose Trainer was given a model object: a new model of the same kind, into which the weights
             are loaded.
+        trust: allows to import a module that lies beside the run, and to call it with the values that the run states.
     """
     asked = Together.of(named)
     if classifier is not None:
-        return checkpoint.load_run(named, classifier)
-    runs = [checkpoint.load_run(folder) for folder in asked.folders]
+        return checkpoint.load_run(named, classifier, trust)
+    runs = [checkpoint.load_run(folder, trust=trust) for folder in asked.folders]
     first = runs[0]
     if asked.alone:
         return first
