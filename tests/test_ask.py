@@ -357,7 +357,7 @@ def repeated(folder, tmp_path):
 MORE = {
     "size": "regression --radius 0.1234567 --range 0,inf --percentile 0.25 --precision bf16 --batch-size 64 --family 7",
     "noise": "regression --within 30 --law laplace --scale 0.2 --norm 1 --skip 2 --seed derived --arithmetic real",
-    "law": "regression --radius 0.1 --law powerlaw --exponent 30.5 --unit cm",
+    "law": "regression --radius 0.1 --law powerlaw --exponent 30.5",
     "model": "top-k --top 3 --classes 10 --trust --budget 0.5 --split train",
     "shape": "confidence --confidence 0.6 --noise pattern-2 --n0 50 --alpha 0.01 --stop 0.1",
 }
