@@ -202,7 +202,7 @@ class Registry:
         return found if kept and input_hash(found.centre[None]) == certificate.evidence.input_hash else None
 
     def apart(self, entry: Entry) -> bool:
-        """Whether the region of an enrolment, ``entry``, meets none of another answer, as in every registry that made its own."""
+        """Whether the region of ``entry`` meets none of another answer, as in every registry that made its regions itself."""
         with self._store.storage():
             self._regions.refresh()
             return self._regions.apart(entry)
