@@ -341,6 +341,7 @@ WORDS = {
     "report foreign -o r.html": "another program",
     "report run -o folder": "folder",
     "report run -o r.pdf": "give r.html instead of r.pdf",
+    "leaderboard page notes -o p.html": "give p.md instead of p.html",
     "report run -o gone/r.html": "gone",
     "explore gone": "there is no folder gone",
     "explore damaged": "damaged",

@@ -88,6 +88,8 @@ def make_page(
     from ucan.leaderboard.page import page
     from ucan.storage import storage, write_whole
 
+    if output.suffix.lower() not in ("", ".md", ".markdown"):
+        raise InvalidInput(f"the page is Markdown: give {output.with_suffix('.md')} instead of {output}.")
     entries = read_entries(folder)
     for path, one in entries.items():
         if wrong := problems(one):
