@@ -230,7 +230,7 @@ WORDS = {
     GOOD + "--budget sigma3.npy": "--budget",
     GOOD + "--normalise mars": "mars",
     GOOD + "--size 8": "--size",
-    GOOD.replace("data.npz", "digits") + "--unit mm": "--unit is for arrays",
+    GOOD.replace("data.npz", "digits") + "--unit mm": "takes none: leave it out",
     GOOD + "--sigma a=1": "--sigma",
     GOOD + "--registry data.npz": "data.npz",
     GOOD.replace("new", "new.csv"): "ucan export",

@@ -522,6 +522,43 @@ def test_a_model_that_decides_by_values_is_not_recorded_for_one_batch(runtime, w
     assert counts(there) == counts(certify(smoothed(model, classes=2)))
 
 
+class Constants(nn.Module):
+    """Reads numbers that follow from no input."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 2)
+        self.register_buffer("temperature", torch.tensor(2.0))
+
+    def forward(self, x):
+        weights = [value.item() for value in torch.linspace(0.5, 1.0, 2)]
+        return self.linear(x.flatten(1)) * sum(weights) / float(self.temperature)
+
+
+def test_constants_may_be_read(runtime):
+    model = seeded(Constants())
+    with torch.no_grad():
+        model.temperature.fill_(2.0)
+    there = certify(smoothed(model, backend=runtime, classes=2))
+    assert {c.evidence.backend for c in there} == {runtime}
+    assert counts(there) == counts(certify(smoothed(model, classes=2)))
+
+
+class Remembers(Constants):
+    """Writes what it sees into a buffer and decides by that."""
+
+    def forward(self, x):
+        y = self.linear(x.flatten(1))
+        self.temperature.copy_(y.abs().max())
+        return y.clone() if float(self.temperature) > 1 else y
+
+
+def test_what_was_written_from_inputs_is_no_constant(runtime):
+    with pytest.warns(RuntimeWarning, match="reads values of tensors in Python"):
+        there = certify(smoothed(seeded(Remembers()), backend=runtime, classes=2))
+    assert {c.evidence.backend for c in there} == {"eager"}
+
+
 def test_an_ensemble_with_consensus_is_not_recorded_for_one_batch(runtime):
     """The first input's batch decides nothing about the second's: a recording certified the other class there."""
 

@@ -30,6 +30,7 @@ from ucan.certificate import save_json
 from ucan.cli import app, main
 from ucan.cli import words as options
 from ucan.cli.exchange import ScopeName
+from ucan.cli.interrupts import INTERRUPTS
 from ucan.cli.progress import Progress, duration
 from ucan.cli.train import Training
 from ucan.data import load
@@ -1331,6 +1332,20 @@ def test_an_interrupt_that_python_loses_still_ends_the_command(place: Path, name
                     "--n0", 20, "--batch-size", 128)  # fmt: skip
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130 and "6 inputs" not in out, err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_what_ignores_ctrl_c_goes_on_ignoring_it() -> None:
+    """As a job in the background of a shell's script does."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with INTERRUPTS.heard():
+            os.kill(os.getpid(), signal.SIGINT)
+            INTERRUPTS.check()
+            assert signal.getsignal(signal.SIGTERM) == INTERRUPTS.raised
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _count(run: Path) -> int:

@@ -311,12 +311,12 @@ FROZEN = 'replace(record, \'"scope": "pipeline"\', \'"scope": "pipeline", "scope
 def test_a_record_that_is_read_in_two_ways_is_refused(made: Path, tmp_path: Path) -> None:
     """SQLite takes the first of two equal keys, Python the last: neither the scope nor α can be shown by one of them."""
     scopes = forged(made, tmp_path / "a", NO_SCOPE, f"UPDATE records SET record = {FROZEN} WHERE idx > 0")
-    assert "it has the key 'scope' twice" in scopes["records"]
+    assert "the entry 'scope' occurs twice" in scopes["records"]
     escaped = "UPDATE records SET record = replace(record, '\"alpha\"', '\"\\u0061lpha\"')"
     with pytest.raises(StoreError, match="it states no α"):
         forged(made, tmp_path / "b", {"alpha = 0.001": "alpha = 1e-6"}, escaped)
     twice = 'UPDATE records SET record = replace(record, \'"alpha"\', \'"alpha": 0, "alpha"\') WHERE idx > 0'
-    assert "it has the key 'alpha' twice" in forged(made, tmp_path / "c", {}, twice)["records"]
+    assert "the entry 'alpha' occurs twice" in forged(made, tmp_path / "c", {}, twice)["records"]
 
 
 def test_a_record_of_no_input_says_nothing_about_the_run(made: Path, tmp_path: Path) -> None:

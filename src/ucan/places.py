@@ -69,11 +69,16 @@ def loadable(spec: str, base: Path | None, trust: bool) -> str:
 
 def refuse_call(spec: str) -> None:
     """Refuse a call that a file of a run, not the user, says to make."""
-    if _is_code(spec) and "(" in spec:
+    if is_call(spec):
         raise InvalidInput(
-            f"a run says to call {spec}, which can run any code: if it is yours, or you trust who made it, add --trust, or "
-            "give the same with --model."
+            f"a run says to call {spec}, which can run any code: if it is yours, or you trust who made it, add --trust to a "
+            "command that takes it."
         )
+
+
+def is_call(spec: str) -> bool:
+    """Whether a text says to call something in a module with values of its own."""
+    return _is_code(spec) and "(" in spec
 
 
 def _is_code(spec: str) -> bool:

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ucan.errors import InvalidInput
 
@@ -56,34 +57,66 @@ def loaded(name: str, module: nn.Module, example: torch.Tensor, precision: str) 
 
 
 def _refuse_decisions(module: nn.Module, example: torch.Tensor) -> None:
-    """Refuse a module whose Python code reads a number out of a tensor, for whatever it does with it is then fixed."""
+    """Refuse a module whose Python code reads a number that follows from its inputs: what it does with it would be fixed."""
     with torch.inference_mode(False), torch.no_grad():  # in inference mode numbers are read past the dispatcher
         batch = example.clone()
-        with _Reads() as reads, _Exports() as exports:  # type: ignore[no-untyped-call]
+        trace = _Trace(batch)
+        with _Reads(trace), _Exports(trace):
             module(batch)
-    if reads.seen or exports.seen:
+    if trace.read:
         raise InvalidInput(
             "its forward reads values of tensors in Python, and a recording would keep those of one batch"
         )
 
 
+class _Trace:
+    """What has been computed from a batch, by the memory that it lies in; whether a number of that was read."""
+
+    def __init__(self, batch: torch.Tensor) -> None:
+        self.read = False
+        self._kept = [batch]  # so that no other tensor gets the memory of one that is gone
+        self._known = {batch.untyped_storage()._cdata}
+
+    def has(self, values: Any) -> bool:
+        """Whether one of these arguments follows from the batch."""
+        return any(one.untyped_storage()._cdata in self._known for one in _tensors(values))
+
+    def add(self, values: Any) -> None:
+        """These follow from it."""
+        for one in _tensors(values):
+            self._kept.append(one)
+            self._known.add(one.untyped_storage()._cdata)
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
+
+
 class _Reads(TorchDispatchMode):
     """Notices a number that Python takes out of a tensor: bool(), float(), item(), torch.equal."""
 
-    seen = False
+    def __init__(self, trace: _Trace) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.trace = trace
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen |= func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
-        return func(*args, **(kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        if self.trace.has((args, kwargs)):
+            self.trace.read |= func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+            self.trace.add((found, args[:1]))  # the first argument, too, where it is written to
+        return found
 
 
 class _Exports(TorchFunctionMode):
     """Notices whole tensors that leave PyTorch, past its dispatcher."""
 
-    seen = False
+    def __init__(self, trace: _Trace) -> None:
+        super().__init__()
+        self.trace = trace
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen |= func in (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__)
+        if func in (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__):
+            self.trace.read |= self.trace.has(args[0])
         return func(*args, **(kwargs or {}))
 
 

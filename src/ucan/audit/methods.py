@@ -38,7 +38,8 @@ def rescaled(aims: Sequence[Aim], budget: Budget) -> list[torch.Tensor]:
     found = []
     for aim in aims:
         g, held = aim.g, aim.g.M.at(aim.x)
-        near = [g.again(law=replace(g.law, scale=part * g.law.scale), generator=held) for part in SCALES]
+        laws = [replace(g.law, scale=part * g.law.scale) for part in SCALES]
+        near = [g.again(law=law, generator=held, backend="eager") for law in laws]
         some = [replace(aim, g=each, enough=lambda _: False) for each in near]
         tried = [(each, gradient_attack([each], budget.steps, budget.draws, 1)[0]) for each in some]
         found.append(torch.cat([_worst(each, points) for each, points in tried]))

@@ -26,9 +26,14 @@ class _Interrupts:
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """The context of a command."""
+        """The context of a command. What ignores Ctrl-C, as a job in the background of a script does, goes on ignoring it."""
         self.came = False
-        before = {number: signal.signal(number, self.raised) for number in (signal.SIGINT, signal.SIGTERM)}
+        heard = [
+            number
+            for number in (signal.SIGINT, signal.SIGTERM)
+            if signal.getsignal(number) not in (None, signal.SIG_IGN)
+        ]
+        before = {number: signal.signal(number, self.raised) for number in heard}
         try:
             yield
         finally:

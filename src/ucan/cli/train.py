@@ -142,6 +142,7 @@ def train(
 def _next(folder: Path, settings: TrainSettings, about: str) -> None:
     """Print the command that certifies the trained run."""
     from ucan.data import NAMES
+    from ucan.places import is_call
 
     pictures = settings.data == "imagenet" or (settings.data not in NAMES and Path(settings.data).is_dir())
     size = f" --size {settings.size}" if pictures and settings.size else ""
@@ -149,8 +150,9 @@ def _next(folder: Path, settings: TrainSettings, about: str) -> None:
         print(
             "\nCertified accuracy on inputs that are not trained on is shown with --set held_out=0.1.", file=sys.stderr
         )
+    trust = " --trust" if is_call(settings.model) else ""
     print(
-        f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {settings.data}{size}{about}",
+        f"\nTrained: {folder}. Next: ucan certify --model {folder} --data {settings.data}{size}{about}{trust}",
         file=sys.stderr,
     )
 

@@ -346,7 +346,7 @@ Job = TypeVar("Job")
 def numbers_of(option: str, text: str | None) -> tuple[float, ...]:
     """The numbers of a comma-separated list; none if the option is not given."""
     try:
-        return () if text is None else tuple(float(part) for part in text.split(","))
+        return () if text is None else tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError as error:
         raise InvalidInput(f"{option} takes numbers separated by commas, such as 0.25,0.5, got {text!r}.") from error
 

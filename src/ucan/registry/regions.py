@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -116,7 +116,7 @@ class Regions:
         From centres and Σ, as they were enrolled; rounding may add MARGIN to a radius that is computed again.
         """
         assert self._cells is not None and self._index is not None, "the entry is in them"
-        point = flat(entry.centre[None])
+        point, own = flat(entry.centre[None]), self._store.read(entry.number).scale
         reach = outer_radius(entry.scale, self.metric, entry.radius, len(point))
         ids, _, reaches = self._index.near(self._cells.sketch(point), reach)
         for number, theirs in zip(ids.tolist(), reaches.tolist(), strict=True):
@@ -125,6 +125,8 @@ class Regions:
             if row.answer == entry.answer or np.linalg.norm(offset) * (1 - MARGIN) - theirs > reach:
                 continue
             rival = self.entry(number, row)
+            if row.scale == own:  # one Σ for both, also where the cache has read it twice
+                rival = replace(rival, scale=entry.scale)
             first, last = (rival, entry) if number < entry.number else (entry, rival)
             room = allowed_radius(
                 self.metric, offset if first is rival else -offset, last.scale, first.scale, first.radius

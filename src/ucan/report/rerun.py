@@ -13,7 +13,7 @@ from ucan.arithmetic import REAL
 from ucan.audit.trials import MODES
 from ucan.config import CONFIG, read_config
 from ucan.errors import UcanError
-from ucan.places import found_model
+from ucan.places import found_model, is_call
 from ucan.runs.audited import AUDIT
 from ucan.runs.config import AuditConfig, RunConfig, TrainConfig
 from ucan.runs.fields import Leaf, Option, from_table, leaves
@@ -100,7 +100,7 @@ SPELLED: dict[tuple[str, ...], Callable[[RunConfig], Any]] = {
 
 def _audit(run: Run, folder: Path) -> str:
     """The audit as it was run; where it was not, how to."""
-    trusted = ["--trust"] if run.config.model.trust else []
+    trusted = ["--trust"] if run.config.model.trust or is_call(run.config.model.spec or "") else []
     if not run.attempts:
         return line("audit", folder, *trusted)
     path = run.folder / AUDIT / CONFIG

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ucan.errors import StoreError
+from ucan.json_text import parse_json
 from ucan.storage import claim, recognise, storage
 
 
@@ -119,22 +119,13 @@ def in_records(db: sqlite3.Connection, folder: Path, query: str) -> list[Any]:
 
 
 def read_record(record: str, folder: Path) -> dict[str, Any]:
-    """Parse a stored record; raises an error if it is damaged."""
+    """Parse a stored record; raises an error if it is damaged. A key twice is damage: SQLite would read another one."""
     try:
-        found = json.loads(record, object_pairs_hook=_once)
+        found = parse_json(record)
         if not isinstance(found, dict):
             raise ValueError("no JSON object")
     except (TypeError, ValueError) as error:
         raise damaged(folder, error) from error
-    return found
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. A key that it has twice is refused: SQLite would read the first value, Python the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
-        raise ValueError(f"it has the key {twice!r} twice")
     return found
 
 

@@ -195,7 +195,7 @@ def dataset_of(
     if not isinstance(found, Table):
         asked.check_unused(found.name)
     if asked.unit is not None and getattr(found, "unit", None) != asked.unit:
-        raise InvalidInput(f"--unit is for arrays that are no pictures, and {found.name} has its own: leave it out.")
+        raise InvalidInput(f"--unit is for arrays that are no pictures; {found.name} takes none: leave it out.")
     return found
 
 

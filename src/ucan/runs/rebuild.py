@@ -30,8 +30,9 @@ from ucan.verify import noise_again
 def data_of(data: DataRef, source: str | None = None, base: Path | None = None, trust: bool = False) -> Labelled:
     """The inputs that a run certified, or those at ``source`` if they have moved.
 
-    ``base`` is the directory that the run was started in (``Run.base``); what lies there under the name of a known data set
-    is not taken for it. ``trust`` searches it for a module that the run names as well (``loadable``).
+    ``base`` is the directory that the run was started in (``Run.base``). A file that lies there under the name of a known
+    data set is not taken for it, but its folder ``data`` is searched where there is none here. ``trust`` searches it for a
+    module that the run names as well (``loadable``).
     """
     named = source or data.source
     if source is None and named is not None and not is_known(named):
