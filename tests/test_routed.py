@@ -152,7 +152,7 @@ def test_all_parts_of_a_router_take_inputs_on_one_grid(off: int) -> None:
     """Else its certificate is said to be about real inputs while a part is about whole steps, or the reverse."""
     parts = router().on_grid(1 / 10).parts
     mixed = [part.on_grid(None if i == off else 1 / 10) for i, part in enumerate(parts)]
-    with pytest.raises(InvalidInput, match="on the same grid"):
+    with pytest.raises(InvalidInput, match="inputs on the same grid"):
         Routed(mixed[0], mixed[1:])
     (c,) = router().on_grid(1 / 10).certify(X[1:2], n=2000)
     told = replace(c.choice.evidence, arithmetic="real")

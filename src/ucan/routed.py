@@ -44,13 +44,13 @@ class Routed:
         for part in parts:
             if not isinstance(part, SmoothedClassifier):
                 raise InvalidInput(
-                    f"a router is made of smoothed classifiers (ucan.SmoothedClassifier), and this part is a "
-                    f"{type(part).__name__}: an answer has one choice, whose region would hide that of another."
+                    f"a router is made of smoothed classifiers, and this part is a {type(part).__name__}: make it a "
+                    "ucan.SmoothedClassifier. Routers cannot be parts of routers."
                 )
             if arithmetic_of(part.grid) != arithmetic_of(parts[0].grid):
                 raise InvalidInput(
-                    f"all parts of a router take inputs on the same grid, and one is in {arithmetic_of(part.grid)}, another "
-                    f"in {arithmetic_of(parts[0].grid)}: give all of them the same step, or none."
+                    f"all parts of a router must take inputs on the same grid: the arithmetic of one is "
+                    f"{arithmetic_of(part.grid)}, of another {arithmetic_of(parts[0].grid)}. Give all the same step, or none."
                 )
         if isinstance(selector, Threshold):
             selector.check(experts)

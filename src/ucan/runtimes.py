@@ -103,7 +103,8 @@ class _Reads(TorchDispatchMode):
         found = func(*args, **(kwargs or {}))
         if self.trace.has((args, kwargs)):
             self.trace.read |= func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
-            self.trace.add((found, args[:1]))  # the first argument, too, where it is written to
+            given = dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | (kwargs or {})
+            self.trace.add((found, [given.get(one.name) for one in func._schema.arguments if one.is_write]))
         return found
 
 

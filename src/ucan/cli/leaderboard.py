@@ -88,8 +88,7 @@ def make_page(
     from ucan.leaderboard.page import page
     from ucan.storage import storage, write_whole
 
-    if output.suffix.lower() in (".html", ".htm", ".pdf", ".json", ".csv", ".tsv"):
-        raise InvalidInput(f"the page is Markdown: give {output.with_suffix('.md')} instead of {output}.")
+    words.check_ending(output, "the page is Markdown", ".md", ".txt")
     entries = read_entries(folder)
     for path, one in entries.items():
         if wrong := problems(one):

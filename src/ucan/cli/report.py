@@ -12,8 +12,6 @@ from ucan.cli import words
 from ucan.errors import InvalidInput, MissingExtra
 from ucan.storage import storage, write_whole
 
-# Endings under which nobody expects a page; a name such as cifar-0.25 has none.
-OTHER_FILES = (".pdf", ".md", ".json", ".csv", ".tsv", ".png", ".svg", ".txt", ".tex", ".ipynb")
 MARK_WITHIN = 1000  # characters of a page among which a report of ours has its generator tag
 
 
@@ -81,8 +79,7 @@ def check_output(path: Path, force: bool = False) -> None:
     """Refuse, before any work, a path that cannot be written or that holds something other than a report."""
     if path.is_dir():
         raise InvalidInput(f"{path} is a folder: give the page's file name, such as {path / 'report.html'}.")
-    if path.suffix.lower() in OTHER_FILES:
-        raise InvalidInput(f"a report is an HTML page: give {path.with_suffix('.html')} instead of {path}.")
+    words.check_ending(path, "a report is an HTML page", ".html", ".htm")
     if not path.parent.is_dir():
         raise InvalidInput(f"the folder {path.parent} does not exist: create it, or give another path with -o.")
     _check_writable(path.parent)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 LOOPBACK = "127.0.0.1"  # only this machine
+# Endings that say what a file is.
+ENDINGS = {".html", ".htm", ".md", ".txt", ".pdf", ".json", ".csv", ".tsv", ".png", ".svg", ".tex", ".ipynb"}
 
 
 class NormName(StrEnum):
@@ -341,6 +343,12 @@ READ: dict[str, Callable[[Any], Any]] = {
     "vary": names_of,
 }
 Job = TypeVar("Job")
+
+
+def check_ending(path: Path, what: str, *own: str) -> None:
+    """Refuse a name whose ending says that the file is something else; one such as cifar-0.25 has no such ending."""
+    if path.suffix.lower() in ENDINGS - {*own}:
+        raise InvalidInput(f"{what}: give {path.with_suffix(own[0])} instead of {path}.")
 
 
 def numbers_of(option: str, text: str | None) -> tuple[float, ...]:

@@ -37,7 +37,7 @@ class Table(Labelled):
     names the column with the labels, ``id`` the one that names the rows; neither is given to the model. ``hold`` and
     ``vary`` say of columns that they get no noise, or that they do; if nothing is said, texts, truth values, one-hot groups
     and columns of 0 and 1 are held, and the rest vary. ``train`` is a table with the same columns, from which the usual size
-    of each is taken: never from the rows that are certified.
+    of each is taken: never from the rows that are certified. A column that it lacks is left out, unless the model takes it.
 
     ``step`` has one entry for every column that varies, where every one of them lies on a grid (whole numbers, decimals).
     ``features`` and ``classes`` are what the model takes and knows (``for_model``).

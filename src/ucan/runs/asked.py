@@ -14,7 +14,7 @@ from ucan.config import CONFIG, read_config
 from ucan.data import Labelled
 from ucan.errors import InvalidInput
 from ucan.generators import Context, Fixed, Generator, kind_of, rebuilt
-from ucan.places import base_of, found, loadable
+from ucan.places import base_of, found
 from ucan.questions.catalogue import question_named
 from ucan.questions.record import Answer
 from ucan.questions.smoothed import Smoothed
@@ -22,7 +22,7 @@ from ucan.runs.ask import begun, smoothed_for
 from ucan.runs.build import generator_of
 from ucan.runs.config import AskConfig
 from ucan.runs.jobs import Pipeline
-from ucan.runs.rebuild import data_of
+from ucan.runs.rebuild import data_of, located
 from ucan.training import is_trained_run
 
 
@@ -55,11 +55,7 @@ def pipeline_again(
     directory that the run was started in.
     """
     known, evidence = config.model, answer.evidence
-    if model is None:
-        model = None if known.spec is None else loadable(known.spec, base, trust)
-        weights = weights or (None if known.weights is None else found(known.weights, base))
-    if model is None:
-        raise InvalidInput("this run does not state its model: give it with --model.")
+    model, weights = located(known, model, weights, base, trust)
     trained = is_trained_run(model)
     asked = Pipeline(
         model=model,

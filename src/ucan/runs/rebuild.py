@@ -48,6 +48,18 @@ def data_of(data: DataRef, source: str | None = None, base: Path | None = None, 
     return load(named, data.split or "test", root, data.size, data.channels or 3, data.unit)
 
 
+def located(
+    known: ModelRef, model: str | None, weights: str | Path | None, base: Path | None, trust: bool
+) -> tuple[str, str | Path | None]:
+    """Where the model of a run is, and its weights: where the caller says, or where the run does."""
+    if model is not None:
+        return model, weights  # another model has its own weights
+    if known.spec is None:
+        raise InvalidInput("this run does not state its model: give it with --model.")
+    own = None if known.weights is None else found(known.weights, base)
+    return loadable(known.spec, base, trust), weights or own
+
+
 def pipeline_of(
     known: ModelRef,
     outcome: Certificate | Abstention,
@@ -65,11 +77,7 @@ def pipeline_of(
     module that lies beside it, or to call something with its own values: the caller must set ``trust``.
     ``base`` is the directory that the run was started in (``Run.base``).
     """
-    if model is None:
-        model = None if known.spec is None else loadable(known.spec, base, trust)
-        weights = weights or (None if known.weights is None else found(known.weights, base))
-    if model is None:
-        raise InvalidInput("this run does not state its model: give it with --model.")
+    model, weights = located(known, model, weights, base, trust)
     law, classes, precision = outcome.evidence.law, len(outcome.evidence.counts), _precision(outcome)
     if isinstance(dataset, Table):
         f = load_model(model, weights, classes, device, trust=trust)
