@@ -460,6 +460,24 @@ def test_all_methods_are_tried_here():
     assert set(QUICK) | {"denoise"} == set(RECIPES.own)  # that one: test_denoiser.py
 
 
+@pytest.mark.parametrize("kind", sorted(set(QUICK) - {"drt"}))  # DRT's gradients are differentiated again; see its two ways
+def test_gradients_for_attacks_are_taken_before_the_passes_that_are_learnt_from(kind, monkeypatch):
+    """On a GPU a gradient ends what CUDA graphs keep for a pass before it, and its backward pass fails."""
+    told, gradient = [], torch.autograd.grad
+
+    def noted(*args, **named):
+        told.append("gradient")
+        return gradient(*args, **named)
+
+    monkeypatch.setattr(torch.autograd, "grad", noted)
+    net, settings = network(), TrainSettings.from_dict({"recipe": {"kind": kind, **QUICK[kind]}})
+    net.register_forward_hook(lambda *_: told.append("pass") if net[1].weight.requires_grad else None)
+    recipe = settings.build_recipe()
+    recipe.prepare(Task(BATCH, SHAPE, CLASSES, Gaussian(0.5), Isotropic(), torch.device("cpu")))
+    assert recipe.step(step_of(net)).loss.isfinite()
+    assert "pass" in told and "gradient" not in told[told.index("pass") :]
+
+
 @pytest.mark.parametrize("kind", QUICK)
 def test_each_learns_digits(tmp_path, kind):
     one = trained(tmp_path / "run", kind, 20)

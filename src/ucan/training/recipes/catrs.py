@@ -76,15 +76,18 @@ class CatRs(Recipe):
     def step(self, step: Step) -> Outcome:
         """Plain cross-entropy before the start, then both losses."""
         eps = step.noise.draw(self.draws)
-        logits = step.model(step.noise.place(eps))
-        if step.progress.epoch < self._first(step.progress):
-            return Outcome.of(cross_entropy(logits, step.labels), logits, step.labels)
+        begun = step.progress.epoch >= self._first(step.progress)
         wanted = self.memory["answers"][step.places]
+        # First: on a GPU, a gradient that is taken between a pass and its own backward pass would overwrite that pass.
+        moved = self.attacked(step, eps, wanted) if begun else eps
+        logits = step.model(step.noise.place(eps))
+        if not begun:
+            return Outcome.of(cross_entropy(logits, step.labels), logits, step.labels)
         own = (logits.argmax(-1) == step.labels).float().mean(0)
         right = wanted.gather(1, step.labels[:, None])[:, 0] if self.mask else own
         taken = (step.uniform(self.draws) < right).sum(0).clamp_min(1)
         low = smallest(cross_entropies(logits, step.labels), taken).mean()
-        hard = step.model(step.noise.place(self.attacked(step, eps, wanted)))
+        hard = step.model(step.noise.place(moved))
         high = (divergences(wanted, hard).amax(0) * (taken == self.draws)).mean()
         return Outcome.of(low + self.weight * high, logits, step.labels, high=high)
 
