@@ -7,8 +7,8 @@
 A row trains the same ResNet-18 with one recipe at σ = 0.5, for as many epochs as 6 million passes last: 60 epochs of
 consistency with two draws (a forward pass alone counts a third, `Recipe.cost`). Then every fifth test input is certified: one
 set of votes decides the radii 0, 0.25, … 2.25 (up to --largest), with at most so many votes as --caps says, one pass over all
-inputs for each cap; and 100 certificates are attacked. OUT/NAME.json grows as it goes, and so does OUT/audits/NAME.json; what is
-there already is gone on with, also a training, from its last epoch. methods.sh puts several rows side by side on one GPU.
+inputs for each cap; and 100 certificates are attacked. OUT/NAME.json grows as it goes, and so does OUT/audits/NAME.json; what
+is there already is gone on with, also a training, from its last epoch. methods.sh puts several rows side by side on one GPU.
 
 NAME-0.25 and NAME-1, or `--sigma`, do the same at other noise, with the methods' parameters there, into NAME-SIGMA.json.
 `--all` goes on with all 10,000 test inputs after that, with the same caps.
@@ -335,7 +335,10 @@ def asked() -> argparse.Namespace:
         "--caps", type=int, nargs="*", default=[10_000, VOTES], help="votes an input may have in each pass"
     )
     parser.add_argument(
-        "--largest", type=float, default=GRID[-1], help="the largest radius that is decided; 3σ and more take most of the votes"
+        "--largest",
+        type=float,
+        default=GRID[-1],
+        help="the largest radius that is decided; 3σ and more take most of the votes",
     )
     parser.add_argument("--certificates", type=int, default=100, help="attacked after the first pass; 0 for none")
     parser.add_argument("--audit-n", type=int, default=10_000, help="votes of an attacked certificate")

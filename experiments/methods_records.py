@@ -33,7 +33,6 @@ from methods_rows import (
 )
 from rows import GRID
 from scipy import stats
-from suite import undecided
 
 from ucan.choices import METHODS as TEXTS
 from ucan.rounding import floor_percent
@@ -64,10 +63,13 @@ def _table(rows: list[Ours], levels: tuple[float, ...], about: Says, alike: bool
         "| " + " | ".join([*about, *(f"{level:g}" for level in levels)]) + " |",
         "|" + "|".join("---" if name in ("method", "scope") else "--:" for name in about) + "|" + "--:|" * len(levels),
     ]
-    best = {level: max((row.share(level) for row in rows), default=0.0) for level in levels}
+    best = {level: max((row.share(level) for row in rows if row.shown(level) != "–"), default=0.0) for level in levels}
     for row in rows:
-        cells = [(row.shown(level), alike and row.share(level) == best[level] > 0) for level in levels]
-        shares = [f"**{text}**" if bold and text != "–" else text for text, bold in cells]
+        cells = [(level, row.shown(level)) for level in levels]
+        shares = [
+            f"**{text}**" if alike and text != "–" and row.share(level) == best[level] > 0 else text
+            for level, text in cells
+        ]
         lines.append("| " + " | ".join([*(say(row) for say in about.values()), *shares]) + " |")
     return lines
 
@@ -79,7 +81,7 @@ ABOUT: Says = {
     "scope": lambda row: f"`{row.record['scope']}`",
     "attacked / broken": lambda row: row.audit,
     "votes, at most": lambda row: f"{row.votes:,}",
-    "open": lambda row: "–" if row.others else f"{undecided(row.record)['inputs']:,}",  # kept for the last pass alone
+    "open": lambda row: row.open,
 }
 PICTURES: Says = {
     "method": lambda row: NAMES[row.method.name.partition("-")[0]],
@@ -90,16 +92,21 @@ PICTURES: Says = {
 
 def ours_table(rows: dict[str, Ours]) -> list[str]:
     """Certified accuracy by radius, at equal cost."""
-    lines = _table([*rows.values()], LEVELS, ABOUT, alike=True)
+    lines = _table([*rows.values()], shown_by([*rows.values()]), ABOUT, alike=True)
     missing = [NAMES[name] for name in NAMES if name not in rows]
     lines += ["", f"Not measured: {', '.join(missing)}."] if missing else []
     return lines if "gaussian" in rows else [*lines, "", plain_row()]
 
 
+def shown_by(rows: list[Ours]) -> tuple[float, ...]:
+    """The radii at which any of them shows a share."""
+    return tuple(level for level in LEVELS if any(row.shown(level) != "–" for row in rows))
+
+
 def further_table(rows: dict[str, Ours]) -> list[str]:
-    """The same rows after more votes, and on all 10,000 pictures."""
-    found = [other for row in rows.values() for other in row.others]
-    return _table(found, LEVELS, PICTURES) if found else ["Not measured."]
+    """The same rows on all 10,000 pictures."""
+    found = [other for row in rows.values() for other in row.beyond_fifth]
+    return _table(found, shown_by(found), {**PICTURES, "open": ABOUT["open"]}) if found else ["Not measured."]
 
 
 def elsewhere_table(rows: dict[str, Ours | None]) -> list[str]:
@@ -107,7 +114,7 @@ def elsewhere_table(rows: dict[str, Ours | None]) -> list[str]:
     lines = list[str]()
     for sigma in sorted({float(name.partition("-")[2]) for name in rows}):
         chosen = {name: row for name, row in rows.items() if float(name.partition("-")[2]) == sigma}
-        found = [one for row in chosen.values() if row is not None for one in (row, *row.others)]
+        found = [one for row in chosen.values() if row is not None for one in (row, *row.beyond_fifth)]
         levels = tuple(level for level in GRID if level / sigma < stats.norm.ppf(most_certified(VOTES)))
         missing = [NAMES[name.partition("-")[0]] for name, row in chosen.items() if row is None]
         about = {**PICTURES, "attacked / broken": ABOUT["attacked / broken"]}
@@ -156,14 +163,15 @@ def plain_row() -> str:
 
 
 def differences_table(rows: dict[str, Ours], base: str = "consistency") -> list[str]:
-    """Every row against one, in points, with the standard error of the difference."""
+    """Every row against one after the same votes, in points, with the standard error of the difference."""
     if base not in rows:
         return [f"{NAMES[base]} is not measured yet."]
     levels = (0.0, 0.5, 1.0, 1.5)
     lines = ["| method |" + "|".join(f" {level:g} " for level in levels) + "|", "|---|" + "--:|" * len(levels)]
     for name, row in rows.items():
         if name != base:
-            found = (row.beyond(rows[base], level) for level in levels)
+            beside = rows[base].with_votes(row.votes) or rows[base]
+            found = (row.beyond(beside, level) for level in levels)
             lines.append(
                 f"| {row.name} | " + " | ".join(f"{d:+.1f} ± {e:.1f}".replace("-", "−") for d, e in found) + " |"
             )

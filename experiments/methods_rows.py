@@ -6,12 +6,12 @@ import functools
 import json
 import math
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from methods import FIFTH, METHODS, SIGMA, Method
+from methods import ALL, FIFTH, METHODS, SIGMA, Method
 from methods_stages import Stage, stages_of, unfinished
 from scipy import stats
 from suite import ALPHA, DIGITS, looked_at, undecided
@@ -38,7 +38,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Ours:
-    """One recorded row after one of its passes; after the first of the 2,000 inputs, if no other is named."""
+    """One recorded row after one of its passes; after that with the most votes for the 2,000 inputs, if no other is named."""
 
     method: Method
     record: dict[str, Any]
@@ -47,12 +47,34 @@ class Ours:
     @functools.cached_property
     def stage(self) -> Stage:
         """The pass; what is there, where even the first was not ended."""
-        return self.pass_ or next(iter(stages_of(self.record)), unfinished(self.record))
+        return self.pass_ or max(self._passes, key=lambda one: one.votes, default=unfinished(self.record))
 
     @property
-    def others(self) -> list[Ours]:
-        """The row after its further passes, each of which had the same number of votes for all inputs at most."""
-        return [Ours(self.method, self.record, one) for one in stages_of(self.record)[1:] if one.most == one.votes]
+    def _passes(self) -> list[Stage]:
+        """Those over the 2,000 inputs that all rows have; where there are none, the first."""
+        found = stages_of(self.record)
+        return [one for one in found if one.inputs <= FIFTH and one.most == one.votes] or found[:1]
+
+    def with_votes(self, votes: int) -> Ours | None:
+        """The row after the pass over the 2,000 inputs with so many votes at most, if there is one."""
+        return next((Ours(self.method, self.record, one) for one in self._passes if one.votes == votes), None)
+
+    @property
+    def beyond_fifth(self) -> list[Ours]:
+        """The row on all inputs, after each pass that gave all of them the same number of votes at most, and as it is now."""
+        now = unfinished(self.record)
+        ended = [one for one in stages_of(self.record) if one.inputs > FIFTH and one.most == one.votes]
+        going = now.inputs == ALL and not any(one.votes >= self.record["n"] for one in ended)
+        last = [replace(now, votes=self.record["n"], most=self.record["n"])] if going else []
+        return [Ours(self.method, self.record, one) for one in (*ended, *last)]
+
+    @property
+    def open(self) -> str:
+        """How many inputs the votes left undecided; it is known of the last state, and none are with all votes."""
+        (claim,) = self.record["claims"].values()
+        if self.stage.reached == looked_at(claim["reached"]):
+            return f"{undecided(self.record)['inputs']:,}"
+        return "0" if self.votes >= self.record["n"] else "–"
 
     @property
     def digits(self) -> list[int]:
@@ -61,9 +83,15 @@ class Ours:
 
     def share(self, level: float) -> float:
         """Certified accuracy at a level, of the inputs that were looked at."""
-        (claim,) = self.record["claims"].values()
-        place = claim["levels"].index(level)
+        place = self.levels.index(level)
         return sum(reached > place for reached in self.digits) / len(self.digits)
+
+    @property
+    def levels(self) -> list[float]:
+        """The radii that were decided."""
+        (claim,) = self.record["claims"].values()
+        found: list[float] = claim["levels"]
+        return found
 
     @property
     def audit(self) -> str:
@@ -88,15 +116,14 @@ class Ours:
         return self.stage.most
 
     def shown(self, level: float) -> str:
-        """The share in percent; "–" where so many votes cannot certify the level, even if all agree."""
-        least = stats.norm.cdf(level / self.sigma)
-        return floor_percent(self.share(level)) if most_certified(self.votes) >= least else "–"
+        """The share in percent; "–" where it was not asked for, or so many votes cannot certify it, even if all agree."""
+        asked = level in self.levels and most_certified(self.votes) >= stats.norm.cdf(level / self.sigma)
+        return floor_percent(self.share(level)) if asked else "–"
 
     def beyond(self, other: Ours, level: float) -> tuple[float, float]:
         """The difference to another row at a level in points, and its standard error, paired by input."""
-        place = next(iter(self.record["claims"].values()))["levels"].index(level)
         both = min(len(self.digits), len(other.digits))  # all rows go through the inputs in the same order
-        ours, theirs = (np.array(row.digits[:both]) > place for row in (self, other))
+        ours, theirs = (np.array(row.digits[:both]) > row.levels.index(level) for row in (self, other))
         each = 100.0 * (ours.astype(float) - theirs)
         return float(each.mean()), float(each.std(ddof=1) / math.sqrt(len(each)))
 

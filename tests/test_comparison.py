@@ -84,7 +84,7 @@ def test_shares_are_counted_from_the_levels_that_inputs_reached() -> None:
     assert [row.share(level) for level in (0.0, 0.25, 0.5, 0.75)] == [0.75, 0.5, 0.25, 0.0]
     assert methods_rows.Ours(row.method, record("33.3")).share(0.5) == 1.0  # what lies behind a gap does not count
     lines = methods_records.ours_table({"consistency": row})
-    assert lines[2].endswith("| 10,000 | 0 | **75.0** | **50.0** | **25.0** | 0.0 | 0.0 | 0.0 | 0.0 | – |")
+    assert lines[2].endswith("| 10,000 | 0 | **75.0** | **50.0** | **25.0** | 0.0 | 0.0 | 0.0 | 0.0 |")
     assert lines[4].startswith("Not measured: Gaussian, Stability, SmoothAdv") and "40 passes" in lines[-1]
 
 
@@ -92,21 +92,37 @@ def stage(inputs: int, votes: int, reached: str, most: int | None = None) -> dic
     return {"inputs": inputs, "votes": votes, "most": most or votes, "reached": reached}
 
 
-def test_every_pass_has_its_own_line() -> None:
-    stages = [
-        stage(2, 10_000, "01"),
-        stage(2, 100_000, "09"),
-        stage(4, 10_000, "0900", 100_000),
-        stage(4, 100_000, "0990"),
-    ]
-    row = methods_rows.Ours(methods.METHODS["consistency"], record("0990", stages=stages))
-    assert (row.share(0.0), row.votes) == (0.5, 10_000)  # the table of all rows is about the first pass
-    lines = methods_records.further_table({"consistency": row})
-    assert lines[2:] == [
-        "| Consistency | 2 | 100,000 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 |",
-        "| Consistency | 4 | 100,000 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 | 50.0 |",
-    ]
-    assert methods_records.further_table({}) == ["Not measured."]
+def test_the_most_votes_for_the_pictures_of_all_rows_are_compared() -> None:
+    fifth, all_ = methods.FIFTH, methods.ALL
+    stages = [stage(fifth, 10_000, "01"), stage(fifth, 100_000, "09"), stage(all_, 10_000, "0900", 100_000)]
+    row = methods_rows.Ours(methods.METHODS["consistency"], record("0900", stages=stages, open={"0": [1, 2]}))
+    assert (row.share(0.5), row.votes, row.open) == (0.5, 100_000, "0")
+    fewer = row.with_votes(10_000)
+    assert fewer is not None and (fewer.share(0.5), fewer.open) == (0.0, "–") and row.with_votes(30_000) is None
+    assert row.beyond_fifth == []  # not all pictures had the same votes, and not all were looked at
+    assert methods_records.further_table({"consistency": row}) == ["Not measured."]
+    beside = methods_rows.Ours(row.method, record("01", stages=[stage(fifth, 10_000, "01")]))
+    lines = methods_records.differences_table({"consistency": row, "drt": beside})
+    assert lines[2] == "| Consistency (2 pictures) |" + " +0.0 ± 0.0 |" * 4  # after as many votes
+
+
+def test_all_pictures_are_shown_as_they_are() -> None:
+    reached = "09" * (methods.ALL // 2)
+    first, waiting = [stage(methods.FIFTH, 100_000, reached[: methods.FIFTH])], {"3": [9, 50_000], "7": [8, 60_000]}
+    row = methods_rows.Ours(methods.METHODS["sphere"], record(reached, stages=first, open=waiting))
+    whole = [*methods_records.further_table({"sphere": row})[2:]]
+    assert whole == ["| sphere (ours) | 10,000 | 100,000 | 2 |" + " 50.0 |" * 8]
+    ended = [stage(methods.ALL, 100_000, reached)]
+    row = methods_rows.Ours(row.method, record(reached, stages=ended))
+    assert methods_records.further_table({"sphere": row})[2:] == [whole[0].replace("| 2 |", "| 0 |")]
+
+
+def test_radii_that_were_not_asked_for_are_not_shown() -> None:
+    few = record("2")
+    few["claims"]["l2 radius"]["levels"] = [0.0, 0.25]
+    row = methods_rows.Ours(methods.METHODS["sphere"], few)
+    assert [row.shown(level) for level in (0.0, 0.25, 0.5)] == ["100.0", "100.0", "–"]
+    assert methods_records.shown_by([row]) == (0.0, 0.25)
 
 
 def test_rows_at_other_noise_show_what_their_votes_can_certify(tmp_path: Path) -> None:
