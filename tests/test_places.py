@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from ucan.app.session import Session
-from ucan.cli import main
+from ucan.cli import app, main
 from ucan.data import load
 from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.places import base_of, found, found_model, loadable, same_place, started_in
 from ucan.report.page import build_page, galleries_of
 from ucan.report.rerun import commands
+from ucan.runs import bench as job_of
 from ucan.runs.audit import AuditJob, audit
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.config import DataRef
@@ -189,6 +191,37 @@ def test_a_trained_run_finds_its_own_model_and_data(project, monkeypatch):
     with pytest.raises(SystemExit) as leaving:
         main()
     assert not leaving.value.code  # the same data under another path: finished already
+
+
+def test_report_and_bench_load_a_trained_run_whose_model_is_a_call_with_trust(project, monkeypatch):
+    """Without it the page says what is missing, and nothing is measured."""
+    pytest.importorskip("lightning_fabric")
+    name = next(project.glob("net_*.py")).stem
+    monkeypatch.chdir(project)
+    (project / f"{name}.py").write_text(f"{MODEL}\ndef make(classes):\n    return Net()\n")
+
+    def command(*words):
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        return result.exception if result.exit_code else result.output
+
+    settings = ["--set", f"model={name}:make(classes=2)", "--set", "data=data.npz", "--set", "epochs=1"]
+    sampling = ["--n", 200, "--n0", 20, "--max", 4, "--backend", "eager"]
+    for words in (
+        ["train", "digits-isotropic", *settings, "--set", "batch=2", "-o", "t", "-q"],
+        ["certify", "--model", "t", "--data", "data.npz", *sampling, "--trust", "-o", "c", "-q"],
+        ["report", "c", "-o", "plain.html"],
+        ["report", "c", "-o", "trusted.html", "--trust"],
+    ):
+        assert isinstance(command(*words), str), command(*words)
+    said = "The trained noise of t cannot be loaded"
+    assert said in Path("plain.html").read_text("utf-8") and said not in Path("trusted.html").read_text("utf-8")
+
+    monkeypatch.setattr(job_of, "_speed", lambda *_: None)
+    monkeypatch.setattr(job_of, "_decisions", lambda *_: None)
+    words = ["bench", "--model", "t", "--backend", "eager", "--no-art", "--no-shapes", "--decisions", "0"]
+    refused = command(*words)
+    assert isinstance(refused, InvalidInput) and "add --trust" in str(refused)
+    assert isinstance(command(*words, "--trust"), str)
 
 
 def test_places_by_hand(tmp_path, monkeypatch):

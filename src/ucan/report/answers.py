@@ -46,13 +46,13 @@ class Asked:
         return [(idx, one) for idx, one in self.answers if not isinstance(one, Abstention)]
 
 
-def read_asked(folders: Sequence[Path]) -> list[Asked]:
-    """The runs in these folders, which all are runs of questions."""
+def read_asked(folders: Sequence[Path], trust: bool = False) -> list[Asked]:
+    """The runs in these folders, which all are runs of questions. ``trust``: code beside a run may read its data."""
     found = []
     for folder in folders:
         config, base = asked_in(folder)
         with AnswerStore.open(folder) as store:
-            found.append(Asked(Path(folder), config, list(store.answers()), targets_of(config, base), base))
+            found.append(Asked(Path(folder), config, list(store.answers()), targets_of(config, base, trust), base))
     return found
 
 
