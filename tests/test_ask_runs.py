@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import sqlite3
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +100,15 @@ def test_a_run_is_found_and_resumed_from_another_directory(home, tmp_path, monke
     shutil.copy(home / "data.npz", "data.npz")
     with pytest.raises(InvalidInput, match=r"another config:\n  data: the run has 'data.npz', asked for './data.npz'"):
         ask(job(data="./data.npz"), run)
+
+
+def test_a_run_goes_on_with_blocks_of_the_size_that_it_was_begun_with(home):
+    """As of a run of an older version, whose small forward passes drew smaller blocks."""
+    ask(job(most=2), "run")
+    with closing(sqlite3.connect("run/answers.sqlite")) as db, db:
+        db.execute("UPDATE answers SET record = json_set(record, '$.evidence.block', 16)")
+    ask(job(most=4), "run")
+    assert [record["evidence"]["block"] for record in records("run").values()] == [16] * 4
 
 
 def test_a_budget_is_found_from_another_directory(home, tmp_path, monkeypatch):
