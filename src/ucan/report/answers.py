@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ucan.audit.answers import outside_range
 from ucan.certificate import SCOPES, Abstention
 from ucan.data import Labelled
 from ucan.places import found_model
@@ -110,7 +111,11 @@ def _audit(run: Asked) -> str:
     if not tries:
         return ""
     broken = {one.idx for one in tries if one.broken}
-    return f"{len({one.idx for one in tries})} answers were attacked inside their regions, {len(broken)} broke."
+    counts = f"{len({one.idx for one in tries})} answers were attacked inside their regions, {len(broken)} broke."
+    void = len(outside_range(tries))
+    return counts + (
+        f" The range stated for the outputs is false for {void} of them: their intervals are void." if void else ""
+    )
 
 
 def command(run: Asked) -> str:
