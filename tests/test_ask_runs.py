@@ -114,6 +114,24 @@ def test_a_run_goes_on_with_blocks_of_the_size_that_it_was_begun_with(home):
     assert [record["evidence"]["block"] for record in records("run").values()] == [16] * 4
 
 
+def test_a_page_shows_no_scope_that_its_answers_do_not_have(home):
+    ask(job(most=2), "run")
+    config = Path("run/config.toml")
+    config.write_text(config.read_text().replace('scope = "pipeline"', 'scope = "frozen"'))
+    report = ["report", "run", "-o", "page.html"]
+    found = CliRunner().invoke(app, report).exception
+    assert isinstance(found, StoreError) and "states scope frozen, and its answer to input 0 has scope pipeline" in str(
+        found
+    )
+    config.write_text(config.read_text().replace('scope = "frozen"', 'scope = "pipeline"'))
+    twice = 'replace(record, \'"scope"\', \'"scope": "frozen", "scope"\')'
+    with closing(sqlite3.connect("run/answers.sqlite")) as db, db:
+        db.execute(f"UPDATE answers SET record = {twice} WHERE idx = 1")
+    found = CliRunner().invoke(app, report).exception
+    assert isinstance(found, StoreError) and "the entry 'scope' occurs twice" in str(found)
+    assert not Path("page.html").exists()
+
+
 def test_a_budget_is_found_from_another_directory(home, tmp_path, monkeypatch):
     np.save("budget.npy", np.full((1, 4, 4), 0.5))
     ask(job(budget="budget.npy", most=1), "run")
