@@ -1,6 +1,7 @@
 """A run is read, resumed, audited, reported and explored from another working directory than the one it was started in."""
 
 import shutil
+import struct
 import sys
 import tomllib
 from pathlib import Path
@@ -125,6 +126,28 @@ def test_a_folder_beside_a_run_is_not_a_known_data_set(project):
     shutil.copytree(project / "runs" / "a", project / "digits" / "0")
     assert data_of(DataRef("digits"), base=project).name == data_of(DataRef("digits")).name
     assert data_of(DataRef("digits"), base=project).fingerprint() == load("digits").fingerprint()
+
+
+def test_a_known_data_set_is_taken_from_beside_a_run_with_a_warning_only(project, tmp_path, monkeypatch):
+    def forged(folder, pixel):
+        folder.mkdir()
+        for name, array in (
+            ("images-idx3", np.full((2, 28, 28), pixel, np.uint8)),
+            ("labels-idx1", np.zeros(2, np.uint8)),
+        ):
+            header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+            (folder / f"t10k-{name}-ubyte").write_bytes(header + array.tobytes())
+
+    monkeypatch.delenv("UCAN_DATA_DIR", raising=False)
+    forged(project / "data", 51)
+    with pytest.warns(UserWarning, match=r"mnist is read from .*project/data, beside the run: .* set UCAN_DATA_DIR"):
+        assert data_of(DataRef("mnist"), base=project)[0][0].max() == pytest.approx(0.2)
+    assert len(data_of(DataRef("digits"), base=project))  # it needs no folder: no warning
+    with pytest.raises(InvalidInput, match="mnist was not found"):
+        data_of(DataRef("mnist"), "mnist", project)  # as the user gives it
+    forged(tmp_path / "own", 255)
+    monkeypatch.setenv("UCAN_DATA_DIR", str(tmp_path / "own"))
+    assert data_of(DataRef("mnist"), base=project)[0][0].max() == 1
 
 
 def test_the_page_opens_with_its_data(project):
