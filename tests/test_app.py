@@ -24,6 +24,7 @@ from ucan import data
 from ucan.app import panels
 from ucan.app.noise import noise_maps
 from ucan.app.session import INSIDE, MOST_BYTES, Attacked, Session
+from ucan.arithmetic import arithmetic_of
 from ucan.audit import Attempt, Budget
 from ucan.bounds import anytime_lower_bound
 from ucan.certificate import SCOPES, Abstention, Certificate
@@ -35,8 +36,10 @@ from ucan.errors import InvalidInput, StoreError
 from ucan.generators.base import Generator
 from ucan.plan import CertifyPlan
 from ucan.results import Store
+from ucan.runs.read import Run
 from ucan.scales import Basis, Scalar
 from ucan.service.application import is_loopback
+from ucan.service.deployed import Deployed
 from ucan.votes import Votes
 
 SHAPE = (1, 4, 4)
@@ -120,7 +123,7 @@ def test_the_outcome_is_that_of_certify(digits, factor, n, alpha):
     scale, (x, _) = factor * some.scale, some.item(3)
     *votes, outcome = some.certify(x, scale, n, alpha)
     law = replace(some.g.law, scale=scale)
-    g = ucan.SmoothedClassifier(some.g.f.model, law, some.g.M, 10)
+    g = ucan.SmoothedClassifier(some.g.f.model, law, some.g.M, 10, step=some.dataset.step)
     (wanted,) = g.certify(x, n0=some.plan.n0, n=n, alpha=alpha, norm=some.plan.norm, seed=some.plan.seed)
     assert outcome.to_dict() == wanted.to_dict() and outcome.evidence.law.scale == scale
     assert all(isinstance(v, Votes) for v in votes)
@@ -185,6 +188,16 @@ def test_trained_runs_open_with_every_noise(digits):
     assert some.g.M.scope == "frozen" and some.plan == CertifyPlan(n=10_000) and len(some.numbers) == len(some.dataset)
     with pytest.raises(InvalidInput, match="leave out --model"):
         Session.open(digits / "net", model="else:where")
+
+
+def test_a_trained_run_has_the_arithmetic_of_its_data_as_certify_and_the_service_have_it(digits, monkeypatch):
+    opened = [of.open(digits / "net", device=torch.device("cpu")).g for of in (Session, Deployed)]
+    taken = Run.open(digits / "run").config.sampling.arithmetic
+    assert taken == "grid(1/16)" and [arithmetic_of(g.grid) for g in opened] == [taken, taken]
+    for module in ("ucan.app.session", "ucan.service.deployed"):
+        monkeypatch.setattr(f"{module}.data_of", lambda *_: (_ for _ in ()).throw(InvalidInput("they are gone")))
+    opened = [of.open(digits / "net", device=torch.device("cpu")).g for of in (Session, Deployed)]
+    assert [g.grid for g in opened] == [None, None]  # nobody knows the step
 
 
 # --- what cannot be explored ---

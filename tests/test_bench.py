@@ -297,6 +297,15 @@ def test_both_versions_take_as_many_inputs_as_the_earlier_one_says(quick: None, 
     assert len(found.measured[0][1].inputs) == 8 and found.to_dict()["networks"][0]["inputs"] == 8
 
 
+@pytest.mark.parametrize("takes", (True, False))
+def test_an_earlier_version_is_trusted_as_this_one_is_if_it_has_the_option(checkout: Path, takes: bool) -> None:
+    text = EARLIER.replace("else:", f'elif ("--trust" in sys.argv) == {takes}:')
+    (checkout / "src" / "ucan" / "__main__.py").write_text(
+        text.replace("--json", "--json --trust" if takes else "--json")
+    )
+    assert Earlier(checkout, trust=True).measured("cnn", (1, 8, 8), None, 1000, ("eager", None)).rate == 100.0
+
+
 def test_a_folder_that_is_no_earlier_version_is_refused(tmp_path: Path, checkout: Path) -> None:
     with pytest.raises(InvalidInput, match="git worktree add"):
         Earlier(tmp_path)

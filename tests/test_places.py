@@ -1,20 +1,23 @@
 """A run is read, resumed, audited, reported and explored from another working directory than the one it was started in."""
 
 import shutil
+import struct
 import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from ucan.app.session import Session
-from ucan.cli import main
+from ucan.cli import app, main
 from ucan.data import load
 from ucan.errors import InvalidInput, StoreError, UcanError
 from ucan.places import base_of, found, found_model, loadable, same_place, started_in
 from ucan.report.page import build_page, galleries_of
 from ucan.report.rerun import commands
+from ucan.runs import bench as job_of
 from ucan.runs.audit import AuditJob, audit
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.config import DataRef
@@ -125,6 +128,28 @@ def test_a_folder_beside_a_run_is_not_a_known_data_set(project):
     assert data_of(DataRef("digits"), base=project).fingerprint() == load("digits").fingerprint()
 
 
+def test_a_known_data_set_is_taken_from_beside_a_run_with_a_warning_only(project, tmp_path, monkeypatch):
+    def forged(folder, pixel):
+        folder.mkdir()
+        for name, array in (
+            ("images-idx3", np.full((2, 28, 28), pixel, np.uint8)),
+            ("labels-idx1", np.zeros(2, np.uint8)),
+        ):
+            header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+            (folder / f"t10k-{name}-ubyte").write_bytes(header + array.tobytes())
+
+    monkeypatch.delenv("UCAN_DATA_DIR", raising=False)
+    forged(project / "data", 51)
+    with pytest.warns(UserWarning, match=r"mnist is read from .*project/data, beside the run: .* set UCAN_DATA_DIR"):
+        assert data_of(DataRef("mnist"), base=project)[0][0].max() == pytest.approx(0.2)
+    assert len(data_of(DataRef("digits"), base=project))  # it needs no folder: no warning
+    with pytest.raises(InvalidInput, match="mnist was not found"):
+        data_of(DataRef("mnist"), "mnist", project)  # as the user gives it
+    forged(tmp_path / "own", 255)
+    monkeypatch.setenv("UCAN_DATA_DIR", str(tmp_path / "own"))
+    assert data_of(DataRef("mnist"), base=project)[0][0].max() == 1
+
+
 def test_the_page_opens_with_its_data(project):
     session = Session.open(RUN, trust=True)
     assert session.dataset is not None and session.item(0)[1] == 0 and session.notes == ()
@@ -189,6 +214,37 @@ def test_a_trained_run_finds_its_own_model_and_data(project, monkeypatch):
     with pytest.raises(SystemExit) as leaving:
         main()
     assert not leaving.value.code  # the same data under another path: finished already
+
+
+def test_report_and_bench_load_a_trained_run_whose_model_is_a_call_with_trust(project, monkeypatch):
+    """Without it the page says what is missing, and nothing is measured."""
+    pytest.importorskip("lightning_fabric")
+    name = next(project.glob("net_*.py")).stem
+    monkeypatch.chdir(project)
+    (project / f"{name}.py").write_text(f"{MODEL}\ndef make(classes):\n    return Net()\n")
+
+    def command(*words):
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        return result.exception if result.exit_code else result.output
+
+    settings = ["--set", f"model={name}:make(classes=2)", "--set", "data=data.npz", "--set", "epochs=1"]
+    sampling = ["--n", 200, "--n0", 20, "--max", 4, "--backend", "eager"]
+    for words in (
+        ["train", "digits-isotropic", *settings, "--set", "batch=2", "-o", "t", "-q"],
+        ["certify", "--model", "t", "--data", "data.npz", *sampling, "--trust", "-o", "c", "-q"],
+        ["report", "c", "-o", "plain.html"],
+        ["report", "c", "-o", "trusted.html", "--trust"],
+    ):
+        assert isinstance(command(*words), str), command(*words)
+    said = "The trained noise of t cannot be loaded"
+    assert said in Path("plain.html").read_text("utf-8") and said not in Path("trusted.html").read_text("utf-8")
+
+    monkeypatch.setattr(job_of, "_speed", lambda *_: None)
+    monkeypatch.setattr(job_of, "_decisions", lambda *_: None)
+    words = ["bench", "--model", "t", "--backend", "eager", "--no-art", "--no-shapes", "--decisions", "0"]
+    refused = command(*words)
+    assert isinstance(refused, InvalidInput) and "add --trust" in str(refused)
+    assert isinstance(command(*words, "--trust"), str)
 
 
 def test_places_by_hand(tmp_path, monkeypatch):

@@ -563,7 +563,7 @@ def test_a_break_in_words_says_who_was_asked_and_which_votes_count():
 
 def test_composed_noise_has_no_one_scale_to_show(place, monkeypatch):
     source = ucan.Composed(channels=1, norm=2, features=2, growth=2).eval()
-    monkeypatch.setattr("ucan.report.noise._source", lambda run, missing: source)
+    monkeypatch.setattr("ucan.report.noise._source", lambda run, missing, trust: source)
     (gallery,) = galleries_of(both(place)[:1])
     assert [p.name for p in gallery.exhibits[0].panels] == ["input", "offset μ", "a noisy copy"]
 

@@ -124,6 +124,17 @@ def test_a_run_has_one_scope_and_one_norm(tmp_path: Path) -> None:
         store.add(99, 0, other, 0.1)
 
 
+@pytest.mark.parametrize("key", ("scope", "sc\\u006fpe"))
+def test_a_later_record_with_two_scopes_is_refused_before_a_scope_is_shown(tmp_path: Path, key: str) -> None:
+    """SQLite takes the first of two equal keys, Python the last, and an escaped one is another key to SQLite only."""
+    forged = f'"scope": "pipeline", "{key}": "frozen"'
+    with closing(sqlite3.connect(filled(tmp_path / "run") / "results.sqlite")) as db, db:
+        db.execute('UPDATE records SET record = replace(record, \'"scope": "pipeline"\', ?) WHERE idx = 7', (forged,))
+        assert {scope for (scope,) in db.execute("SELECT json_extract(record, '$.scope') FROM records")} == {"pipeline"}
+    with Store.open(tmp_path / "run") as store, pytest.raises(StoreError, match="the entry 'scope' occurs twice"):
+        store.scope  # noqa: B018
+
+
 def test_predictions_are_not_certificates(tmp_path: Path) -> None:
     answers = classifier().predict(inputs(12), n=100)
     assert {type(a).__name__ for a in answers} == {"Prediction", "Abstention"}

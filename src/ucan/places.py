@@ -71,8 +71,8 @@ def refuse_call(spec: str) -> None:
     """Refuse a call that a file of a run, not the user, says to make."""
     if is_call(spec):
         raise InvalidInput(
-            f"a run says to call {spec}, which can run any code: if it is yours, or you trust who made it, add --trust to a "
-            "command that takes it."
+            f"a run says to call {spec}, which can run any code: if it is yours, or you trust who made it, add --trust "
+            "(trust=True in Python)."
         )
 
 

@@ -231,4 +231,5 @@ def attack_panel(found: Try) -> Markup:
     """Whether the attack broke the claim, and whether it was allowed to."""
     inside = found.factor <= 1
     size = "no point to test" if math.isnan(found.size) else f"{floor_digits(found.size, 3)} of the region's size"
-    return _ANSWERS.attack(found.broken, inside, f"{found.factor:g}", size, f"{found.votes:,}", found.mode == "frozen")
+    frozen, outside = found.mode == "frozen", f"{found.outside:,}" if found.outside else ""
+    return _ANSWERS.attack(found.broken, inside, f"{found.factor:g}", size, f"{found.votes:,}", frozen, outside)

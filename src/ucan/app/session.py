@@ -20,6 +20,7 @@ from ucan.fingerprint import weights_hash
 from ucan.held import Held
 from ucan.plan import Bound, CertifyPlan
 from ucan.report.pictures import is_picture
+from ucan.runs.build import usual_step
 from ucan.runs.config import DataRef
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
@@ -215,12 +216,12 @@ class Session:
 
 def _open_trained(run: Path, source: str | None, device: torch.device, trust: bool) -> Session:
     trained = load_run(run, trust=trust)
-    noise = trained.generator
-    g = SmoothedClassifier(trained.classifier.to(device), trained.law, noise, trained.num_classes, step=noise.own_step)
-    plan = CertifyPlan(n=VOTES, norm=trained.generator.usual_norm(trained.law), budget=trained.budget)
-    settings = trained.settings
+    settings, noise = trained.settings, trained.generator
     ref = DataRef(settings.data, size=settings.size, channels=trained.shape[0])
     dataset, notes = _data(ref, source, trained.base, trust)
+    step = usual_step(dataset, noise)
+    g = SmoothedClassifier(trained.classifier.to(device), trained.law, noise, trained.num_classes, step=step)
+    plan = CertifyPlan(n=VOTES, norm=noise.usual_norm(trained.law), budget=trained.budget)
     numbers = () if dataset is None else tuple(range(len(dataset)))
     return Session(run.resolve().name, g, plan, trained.shape, dataset, numbers, notes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,6 +42,8 @@ class Try:
 
     ``size`` is ‖Σ⁻¹δ‖/R of the point tested, 0 if there was none. ``broken``: fresh votes there reject the claim at the
     budget's level, and ten times as many do so again, at 10⁻¹⁰; ``p_value`` and ``again`` are those of the two tests.
+    ``outside``: how many of the ``votes`` are outside the range of the outputs that the answer rests on. One shows that the
+    range is false, and the answer void, whether or not it is ``broken``.
     """
 
     idx: int
@@ -58,10 +60,16 @@ class Try:
     attack: str
     seed: int
     claim: str
+    outside: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return asdict(self)
+
+
+def outside_range(tries: Iterable[Try]) -> set[int]:
+    """The inputs whose answers rest on a range that an output was outside of."""
+    return {one.idx for one in tries if one.outside}
 
 
 def attack_answer(
@@ -85,7 +93,16 @@ def attack_answer(
     size = 0.0 if delta is None else float(answer.region.size(delta)[0]) / answer.region.radius
     claim = answer.evidence.input_hash
     about = (idx, factor, mode_of(answer), answer.task, answer.scope, answer.radius)
-    return Try(*about, *found, size=size, votes=search.votes, attack=search.kind, seed=seed, claim=claim), delta
+    return Try(
+        *about,
+        *found,
+        size=size,
+        votes=search.votes,
+        attack=search.kind,
+        seed=seed,
+        claim=claim,
+        outside=search.outside,
+    ), delta
 
 
 def mode_of(answer: Answer) -> Mode:
@@ -116,7 +133,7 @@ class _Search:
         self.limit = factor * region.radius
         self.ball = Ball(region.scale.to(x.device), region.norm, self.limit, region.shape)
         self.rng = torch.Generator(x.device).manual_seed(seed)
-        self.votes = 0
+        self.votes = self.outside = 0
         self.kind = "gradient" if self._has_gradient() else "black-box"
 
     def points(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,7 +170,9 @@ class _Search:
         self.votes += votes * len(z)
         claimed = self.answer.evidence.precision
         precision = claimed if claimed in PRECISIONS and self.answer.evidence.copy else None
-        return self.g.kept(z, votes, derived_seed(self.seed, phase), f"audit-{phase}", precision)
+        found = self.g.kept(z, votes, derived_seed(self.seed, phase), f"audit-{phase}", precision)
+        self.outside += sum(map(self.answer.outside, found))
+        return found
 
     # --- the two searches; both follow several goals side by side ---
 

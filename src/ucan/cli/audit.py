@@ -18,6 +18,7 @@ from ucan.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ucan.audit import Attempt, Budget, Ledger, Summary
+    from ucan.runs.ask_audit import Tried
 
 
 class ModeName(StrEnum):
@@ -107,8 +108,7 @@ def audit(
 
     if is_ask_run(run):
         tried = audit_answers(job, out, Shown("auditing", quiet, "attempts", "attempts are kept"))
-        told = f"{words.counted(tried.attacked, 'answer')} attacked, {tried.broken} broken, {tried.allowed} allowed by chance."
-        print(json.dumps(tried.to_dict()) if as_json else f"{told}\nAttempts and breaks: {tried.folder}")
+        print(json.dumps(tried.to_dict()) if as_json else _tried_in_words(tried))
         if tried.bug:
             raise typer.Exit(1)
         return
@@ -120,6 +120,19 @@ def audit(
         _show(done.summary, done.attempts, job.budget, done.ledger, len(done.pictures))
     if done.summary.is_bug:
         raise typer.Exit(1)
+
+
+def _tried_in_words(tried: Tried) -> str:
+    """What was found about the answers of a run of a question."""
+    counts = (
+        f"{words.counted(tried.attacked, 'answer')} attacked, {tried.broken} broken, {tried.allowed} allowed by chance."
+    )
+    void = (
+        f"The stated range of the outputs is false for {words.counted(tried.outside_range, 'answer')}: the model gave numbers "
+        "outside of it. Intervals that end where the range ends are void: ask again with the true --range, or clip the "
+        "model's output."
+    )
+    return "\n".join([counts, *([void] if tried.outside_range else []), f"Attempts and breaks: {tried.folder}"])
 
 
 def _factors(text: str) -> list[float]:

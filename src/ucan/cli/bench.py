@@ -84,6 +84,7 @@ def bench(
     clients: Annotated[int, typer.Option(min=1, help="With --serve: how many clients ask at once.")] = 32,
     seconds: Annotated[float, typer.Option(help="With --serve: for how long they ask.")] = 30.0,
     device: words.DeviceOption = "auto",
+    trust: words.TrustOption = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -109,7 +110,7 @@ def bench(
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out takes a file in an existing folder, got {out}.")
     if serve is not None:
-        _bench_service(serve, clients, seconds, device, out, as_json)
+        _bench_service(serve, clients, seconds, device, trust, out, as_json)
         return
     from rich.console import Console
 
@@ -119,7 +120,7 @@ def bench(
     job = BenchJob(
         models=tuple(model), weights=weights, shape=_shape(shape), n=n, precisions=_listed(precision),
         backends=_backends(backend), shapes=shapes, art=art, decisions=decisions, data=source, most=most,
-        before=before, device=device,
+        before=before, device=device, trust=trust,
     )  # fmt: skip
 
     def keep(found: Benched) -> None:
@@ -175,7 +176,9 @@ def _record(found: Benched) -> str:
     return json.dumps(found.to_dict(), indent=1) + "\n"
 
 
-def _bench_service(target: str, clients: int, seconds: float, device: str, out: Path | None, as_json: bool) -> None:
+def _bench_service(
+    target: str, clients: int, seconds: float, device: str, trust: bool, out: Path | None, as_json: bool
+) -> None:
     """Load a service, and print what its clients saw."""
     from ucan.service.client import Client
     from ucan.service.load import RANDOM, Measured, generate, inputs_for, measure_run
@@ -183,7 +186,7 @@ def _bench_service(target: str, clients: int, seconds: float, device: str, out: 
     if target.startswith(("http://", "https://")):
         measured = Measured(generate(target, inputs_for(Client(target)), clients, seconds), RANDOM)
     else:
-        measured = measure_run(target, clients, seconds, device)
+        measured = measure_run(target, clients, seconds, device, trust=trust)
     record, load = json.dumps(measured.to_dict(), indent=1) + "\n", measured.load
     if out is not None:
         with storage(out):

@@ -24,6 +24,7 @@ def report(
     gallery: Annotated[
         bool, typer.Option("--gallery/--no-gallery", help="Show selected inputs with their noise and their votes.")
     ] = True,
+    trust: words.TrustOption = False,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite a file that is not a report, and existing figures.")
     ] = False,
@@ -42,12 +43,12 @@ def report(
 
     check_output(output, force)
     if any(map(is_ask_run, runs)):
-        _report_answers(runs, output, figures, quiet)
+        _report_answers(runs, output, figures, trust, quiet)
         return
     if figures is not None:
         check_figures(figures)
     found = read_runs(runs)
-    galleries = galleries_of(found, gallery)
+    galleries = galleries_of(found, gallery, trust)
     drawn = figure_files(found, galleries) if figures is not None else {}
     if figures is not None:
         _refuse_existing(figures, drawn, force)
@@ -61,7 +62,7 @@ def report(
     typer.echo(f"Report: {output}{more}")
 
 
-def _report_answers(runs: list[Path], output: Path, figures: Path | None, quiet: bool) -> None:
+def _report_answers(runs: list[Path], output: Path, figures: Path | None, trust: bool, quiet: bool) -> None:
     """The page on runs of questions."""
     from ucan.report.answers import build_answers_page, read_asked
     from ucan.runs.asked import is_ask_run
@@ -70,7 +71,7 @@ def _report_answers(runs: list[Path], output: Path, figures: Path | None, quiet:
         raise InvalidInput("runs of `ucan ask` and of `ucan certify` need a page each: give one kind at a time.")
     if figures is not None:
         raise InvalidInput("--figures is for runs of `ucan certify`: leave it out.")
-    write_page(output, build_answers_page(read_asked(runs)))
+    write_page(output, build_answers_page(read_asked(runs, trust)))
     if not quiet:
         typer.echo(f"Report: {output}")
 

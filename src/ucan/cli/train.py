@@ -118,11 +118,8 @@ def train(
         device=device,
     )
     chosen = job.chosen()
-    if device_of(device).type == "cpu" and not quiet and (chosen.compile or chosen.precision != "32-true"):
-        print(
-            "These settings are meant for a GPU. On a CPU, add --set precision=32-true --set compile=false.",
-            file=sys.stderr,
-        )
+    if device_of(device).type == "cpu" and not quiet and (instead := _for_a_cpu(chosen)):
+        print(f"These settings are meant for a GPU. On this CPU, {instead} may be faster.", file=sys.stderr)
     told_by = Training(chosen.epochs)
     trainer = trainer_of(job, out, None if quiet else told_by)
     told_by.scope, told = trainer.scope, trainer.rank == 0
@@ -137,6 +134,22 @@ def train(
         raise
     if not quiet and told:
         _next(trainer.folder, chosen, "" if claim is None else NEXT[claim])
+
+
+def _for_a_cpu(settings: TrainSettings) -> str:
+    """The options that replace what is for a GPU in these settings, and is of no use on this CPU; empty if there is nothing."""
+    whole = settings.precision in ("32-true", "64-true")
+    fast = settings.precision.startswith("bf16") and _has_bf16()
+    precision = [] if whole or fast else ["--set precision=32-true"]
+    return " ".join([*precision, *(["--set compile=false"] if settings.compile else [])])
+
+
+def _has_bf16() -> bool:
+    """Whether this CPU has instructions for bf16, without which it is slower than float32; False where PyTorch cannot tell."""
+    import torch
+
+    known = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(has() for has in known if has is not None)
 
 
 def _next(folder: Path, settings: TrainSettings, about: str) -> None:

@@ -94,6 +94,10 @@ class Answer(Outcome, ABC):
         A true claim gets a value of at most a with probability at most a. ``kept`` is what the reader keeps of them.
         """
 
+    def outside(self, kept: Any) -> int:
+        """How many of fresh answers, anywhere, are outside the range that the claim rests on: a single one makes it void."""
+        return 0
+
     @abstractmethod
     def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
         """Numbers (n, goals) that an adversary raises to break the claim, from the model's output; differentiable if it is."""

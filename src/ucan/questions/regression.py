@@ -133,8 +133,7 @@ class Interval(Answer):
         for being many. At the input itself one answer outside a range that the claim rests on refutes it.
         """
         values, n, here = kept.values, kept.n, where == "here"
-        low, high = self.question().range
-        if here and self.assumed is not None and bool(((values < low) | (values > high)).any()):
+        if here and self.outside(kept):
             return 0.0
         lowers, uppers = (self.lowers, self.uppers) if here else (self.lowers[-1:], self.uppers[-1:])
         hits = [(values < end).sum(0) for end in lowers] + [(values > end).sum(0) for end in uppers]
@@ -147,6 +146,14 @@ class Interval(Answer):
             for count, limit in zip(torch.stack(hits).flatten().tolist(), limits.flatten(), strict=True)
         ]
         return min(1.0, len(found) * float(np.min(found)))
+
+    def outside(self, kept: Sample) -> int:
+        """Answers with a number outside the stated range; 0 where no end of the interval is an end of that range."""
+        if self.assumed is None:
+            return 0
+        low, high = self.question().range
+        beyond_it = (kept.values < low) | (kept.values > high)
+        return int(beyond_it.reshape(len(beyond_it), -1).any(1).sum())
 
     def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
         """How far every output is below its interval, and above it."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ucan.audit.answers import outside_range
 from ucan.certificate import SCOPES, Abstention
 from ucan.data import Labelled
 from ucan.places import found_model
@@ -46,13 +47,13 @@ class Asked:
         return [(idx, one) for idx, one in self.answers if not isinstance(one, Abstention)]
 
 
-def read_asked(folders: Sequence[Path]) -> list[Asked]:
-    """The runs in these folders, which all are runs of questions."""
+def read_asked(folders: Sequence[Path], trust: bool = False) -> list[Asked]:
+    """The runs in these folders, which all are runs of questions. ``trust``: code beside a run may read its data."""
     found = []
     for folder in folders:
         config, base = asked_in(folder)
         with AnswerStore.open(folder) as store:
-            found.append(Asked(Path(folder), config, list(store.answers()), targets_of(config, base), base))
+            found.append(Asked(Path(folder), config, list(store.answers()), targets_of(config, base, trust), base))
     return found
 
 
@@ -110,7 +111,11 @@ def _audit(run: Asked) -> str:
     if not tries:
         return ""
     broken = {one.idx for one in tries if one.broken}
-    return f"{len({one.idx for one in tries})} answers were attacked inside their regions, {len(broken)} broke."
+    counts = f"{len({one.idx for one in tries})} answers were attacked inside their regions, {len(broken)} broke."
+    void = len(outside_range(tries))
+    return counts + (
+        f" The range stated for the outputs is false for {void} of them: their intervals are void." if void else ""
+    )
 
 
 def command(run: Asked) -> str:

@@ -107,15 +107,18 @@ def worst_break(run: Run) -> Attempt | None:
     return min(breaks, key=lambda a: (a.mode != "live", a.size, a.hits), default=None)
 
 
-def exhibit_run(run: Run, datasets: dict[Any, Labelled | str]) -> Gallery:
-    """The gallery of one run. ``datasets`` keeps what was loaded (or why it was not) for the runs that follow."""
+def exhibit_run(run: Run, datasets: dict[Any, Labelled | str], trust: bool = False) -> Gallery:
+    """The gallery of one run. ``datasets`` keeps what was loaded (or why it was not) for the runs that follow.
+
+    With ``trust`` the run's data and its trained noise are loaded by code that whoever made the run has chosen.
+    """
     if run.config.is_imported:
         return Gallery(missing=("These results were imported: there are no certificates to look into.",))
     missing: list[str] = []
     exhibits = []
     typical = _typical(run, missing)
-    dataset = _dataset(run, datasets, missing)
-    noise = Noise(run, None if typical is None else typical.certificate, missing)
+    dataset = _dataset(run, datasets, missing, trust)
+    noise = Noise(run, None if typical is None else typical.certificate, missing, trust)
     for number, why in chosen(run).items():
         try:
             exhibits.append(_exhibit(run, number, why, dataset, noise, missing))
@@ -250,11 +253,11 @@ def _typical(run: Run, missing: list[str]) -> Typical | None:
     return Typical(number, outcome, cut(outcome)) if isinstance(outcome, Certificate) else None
 
 
-def _dataset(run: Run, known: dict[Any, Labelled | str], missing: list[str]) -> Labelled | None:
+def _dataset(run: Run, known: dict[Any, Labelled | str], missing: list[str], trust: bool) -> Labelled | None:
     key = replace(run.config.data, skip=None, fingerprint=None), run.base
     if key not in known:
         try:
-            known[key] = data_of(run.config.data, base=run.base)
+            known[key] = data_of(run.config.data, base=run.base, trust=trust)
         except (UcanError, OSError) as error:
             known[key] = f"The pictures are not shown, since the data cannot be read: {error}"
     found = known[key]

@@ -44,11 +44,11 @@ class Noise:
     has changed since is not asked.
     """
 
-    def __init__(self, run: Run, typical: Certificate | None, missing: list[str]) -> None:
+    def __init__(self, run: Run, typical: Certificate | None, missing: list[str], trust: bool = False) -> None:
         self.shared = run.scope == "pipeline" and not is_router(run.config.model.spec)  # experts have their own
         self.run = run
         self.typical = typical
-        self.source = _source(run, missing)
+        self.source = _source(run, missing, trust)
         self._held: Generator | None = None
         self._scale: np.ndarray | None = None
 
@@ -95,13 +95,13 @@ def pixel_scale(scale: Scale, shape: tuple[int, ...]) -> np.ndarray | None:
     return each.double().mean(0).numpy()
 
 
-def _source(run: Run, missing: list[str]) -> Generator | None:
+def _source(run: Run, missing: list[str], trust: bool) -> Generator | None:
     """The generator of the trained run that was certified, if it is there and still the same."""
     model = None if run.config.model.spec is None else found_model(run.config.model.spec, run.base)
     if model is None or not is_trained_run(model) or run.config.noise.given is not None:  # optimised in its place
         return None
     try:
-        trained = load_run(model)
+        trained = load_run(model, trust=trust)
     except (UcanError, OSError) as error:
         missing.append(f"The trained noise of {model} cannot be loaded: {error}")
         return None

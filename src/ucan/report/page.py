@@ -48,10 +48,10 @@ CONTENTS = {
 }
 
 
-def galleries_of(runs: Sequence[Run], wanted: bool = True) -> list[Gallery]:
-    """The gallery of each run; empty ones if none are wanted."""
+def galleries_of(runs: Sequence[Run], wanted: bool = True, trust: bool = False) -> list[Gallery]:
+    """The gallery of each run; empty ones if none are wanted. ``trust``: code is run that whoever made a run has chosen."""
     datasets: dict[Any, Labelled | str] = {}
-    return [exhibit_run(run, datasets) if wanted else Gallery() for run in runs]
+    return [exhibit_run(run, datasets, trust) if wanted else Gallery() for run in runs]
 
 
 def figure_files(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[str, str]:

@@ -11,8 +11,10 @@ from typing import Any
 from ucan.certificate import Abstention
 from ucan.config import CONFIG, differences, read_config
 from ucan.errors import InvalidInput, StoreError
+from ucan.json_text import parse_json
 from ucan.questions.record import Answer
 from ucan.questions.records import from_dict
+from ucan.results.claims import Claims
 from ucan.results.database import ANSWERS, connect_reader
 from ucan.results.folder import begin
 from ucan.results.lock import WriterLock
@@ -78,10 +80,16 @@ class AnswerStore:
         if found is None:
             raise InvalidInput(f"{self.folder} has no answer for input {idx}.")
         try:
-            answer = from_dict(json.loads(found[0]), self.folder)
+            answer = from_dict(parse_json(found[0]), self.folder)
         except (TypeError, ValueError) as error:
             raise StoreError(f"the answer to input {idx} of {self.folder} cannot be read ({error}).") from error
         assert isinstance(answer, Answer | Abstention), "add stores nothing else"
+        stated = Claims.of_config(self.config).scope
+        if stated not in ("unknown", answer.scope):
+            raise StoreError(
+                f"{self.folder} states scope {stated}, and its answer to input {idx} has scope {answer.scope}: one of them was "
+                "changed. Ask again, into a new folder."
+            )
         return answer
 
     def close(self) -> None:

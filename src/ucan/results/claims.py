@@ -54,8 +54,16 @@ def claims_of_records(db: sqlite3.Connection, folder: Path) -> Claims | None:
     if first is None:
         return None
     record = read_record(first[0], folder)
+    _check_one_reading(db, folder)
     _check_one_claim(db, folder)
     return Claims.of_record(record, folder)
+
+
+def _check_one_reading(db: sqlite3.Connection, folder: Path) -> None:
+    """Refuse a record that states something twice: SQLite, which compares the claims, takes one of them, Python the other."""
+    twice = "(SELECT count(*) > count(DISTINCT key) FROM json_each(record))"
+    for (record,) in in_records(db, folder, f"SELECT record FROM records WHERE {twice} LIMIT 1"):
+        read_record(record, folder)  # raises an error that names the entry
 
 
 def _check_one_claim(db: sqlite3.Connection, folder: Path) -> None:

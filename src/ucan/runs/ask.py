@@ -149,6 +149,7 @@ def _prepared(job: AskJob, folder: Path, progress: Progress) -> _Prepared:
         progress.warn(remark)
     budget = budget_of(job.budget, selection.dataset, job.model, job.trust)
     plan = g.plan(job.n0, job.n, job.alpha, job.norm, job.batch_size, None, job.family or 1, job.stop, budget)
+    plan = replace(plan, block=_begun_block(folder))
     job.question.check(g.f, plan.stop)
     g.check_inputs(first, plan.norm)
     selection.dataset.check(selection.indices)
@@ -158,6 +159,14 @@ def _prepared(job: AskJob, folder: Path, progress: Progress) -> _Prepared:
     started = None if known is None else known.sampling
     plan = g.seeded(plan, begun_seed(job.seed, started), selection.dataset.fingerprint())
     return _Prepared(job, g, plan, selection, first, folder, known)
+
+
+def _begun_block(folder: Path) -> int | None:
+    """The block size of the run in this folder, if it has answers; an older version may have used another."""
+    if not (folder / ANSWERS.file).is_file():
+        return None
+    with AnswerStore.open(folder) as store:
+        return next((store.answer(index).evidence.block for index in sorted(store.done())[:1]), None)
 
 
 def begun(folder: Path) -> AskConfig | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ucan.audit import Ledger
-from ucan.audit.answers import Try, attack_answers, mode_of
+from ucan.audit.answers import Try, attack_answers, mode_of, outside_range
 from ucan.audit.summary import allowed_by_chance
 from ucan.certificate import Abstention
 from ucan.config import differences
@@ -30,22 +30,27 @@ from ucan.version import __version__
 
 @dataclass(frozen=True)
 class Tried:
-    """How many answers were attacked and how many claims broke; ``bug`` if these are more than α allows."""
+    """How many answers were attacked and how many claims broke; ``bug`` if these are more than α allows.
+
+    ``outside_range`` counts the answers that rest on a stated range of the outputs, of which the attack found outputs outside:
+    they are void, with which chance has nothing to do.
+    """
 
     attacked: int
     broken: int
     allowed: int
+    outside_range: int
     folder: Path
     tries: tuple[Try, ...]
 
     @property
     def bug(self) -> bool:
-        """Whether more claims are false than chance explains."""
-        return self.broken > self.allowed
+        """Whether more claims are false than chance explains, or any rests on a range that is false."""
+        return self.broken > self.allowed or self.outside_range > 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        counts = {"attacked": self.attacked, "broken": self.broken, "allowed": self.allowed, "bug": self.bug}
+        counts = {name: getattr(self, name) for name in ("attacked", "broken", "allowed", "outside_range", "bug")}
         return {**counts, "audit": str(self.folder), "attempts": [one.to_dict() for one in self.tries]}
 
 
@@ -98,7 +103,8 @@ def counted(tries: Sequence[Try], folder: Path, alpha: float, skip: int = 1) -> 
     tests = Counter(one.claim for one in tries)
     broken = {one.claim for one in tries if one.broken}
     allowed = allowed_by_chance(tests, max(one.idx for one in tries), skip, alpha)
-    return Tried(len({one.idx for one in tries}), len(broken), allowed, folder, tuple(tries))
+    attacked, outside = len({one.idx for one in tries}), len(outside_range(tries))
+    return Tried(attacked, len(broken), allowed, outside, folder, tuple(tries))
 
 
 def _check_options(job: AuditJob) -> None:

@@ -104,9 +104,9 @@ def _candidates(
         yield Fixed(answer.region.scale)
 
 
-def targets_of(config: AskConfig, base: Path | None = None) -> Labelled | None:
+def targets_of(config: AskConfig, base: Path | None = None, trust: bool = False) -> Labelled | None:
     """The data of a run, if they are still there; ``base`` is the directory that it was started in."""
     try:
-        return data_of(config.data, None, base)
+        return data_of(config.data, None, base, trust)
     except (InvalidInput, OSError):
         return None

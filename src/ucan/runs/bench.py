@@ -43,7 +43,8 @@ class BenchJob:
     ``models``: built-in names, `package.module:name` or folders of trained runs; ``weights`` and ``shape`` are for one alone.
     ``backends``: all that are usual on the device if empty. ``data``: inputs for the last model, which is to be trained, and
     ``most`` of them. ``before``: a checkout of an earlier version, by which the first model is measured, too,
-    with the first backend and precision.
+    with the first backend and precision. ``trust`` allows a trained run to import a module beside it, and to make a call
+    that it states.
     """
 
     models: tuple[str, ...] = ("resnet20",)
@@ -59,6 +60,7 @@ class BenchJob:
     most: int | None = None
     before: str | Path | None = None
     device: str | torch.device = "auto"
+    trust: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; the earlier version by its folder's name."""
@@ -175,7 +177,7 @@ def bench(
     choices = _choices(job, where)
     networks = _networks(job, where)
     inputs = None if job.data is None else _inputs(job.data, networks[-1])
-    earlier = None if job.before is None else Earlier(Path(job.before), job.device)
+    earlier = None if job.before is None else Earlier(Path(job.before), job.device, job.trust)
     sources = {"this": source_of(Path(__file__).parents[1])}
     if earlier is not None:
         sources["before"] = earlier.source
@@ -240,14 +242,14 @@ def _network(name: str, job: BenchJob, where: torch.device) -> Network:
     if is_trained_run(name):
         if job.shape is not None or job.weights is not None:
             raise InvalidInput(f"{name} is a trained run: leave out --shape and --weights.")
-        run = load_run(name)
+        run = load_run(name, trust=job.trust)
         kind = _kind(str(run.settings.model), run.classifier)
         return Network(name, kind, run.classifier.to(where), run.shape, run.num_classes, run.law, run.generator)
     own = BUILT_IN[name].event_shape if name in BUILT_IN else (3, 32, 32)
     event = job.shape or own
     if name in BUILT_IN and job.weights is None:  # the speed does not depend on the weights
         return Network(name, name, build_model(name, event, 10).to(where), event, 10, Gaussian(0.25))
-    network = load_model(name, job.weights, None, where, event)
+    network = load_model(name, job.weights, None, where, event, trust=job.trust)
     if isinstance(network, ExportedModel):
         network = network.as_module()
     if not isinstance(network, nn.Module) or next(network.parameters(), None) is None:

@@ -41,6 +41,7 @@ class Earlier:
 
     folder: Path
     device: str | torch.device = "auto"
+    trust: bool = False
 
     def __post_init__(self) -> None:
         """Refuse, before anything is measured, a folder that this interpreter does not take the package from."""
@@ -72,8 +73,9 @@ class Earlier:
         words += ["--device", str(self.device), "--no-shapes", "--no-art", "--json", "--quiet"]
         words += [] if shape is None else ["--shape", ",".join(map(str, shape))]
         words += [] if weights is None else ["--weights", str(weights)]
-        if "--decisions" in self._run("-m", "ucan", "bench", "--help"):
-            words += ["--decisions", "0"]
+        known = self._run("-m", "ucan", "bench", "--help")
+        words += ["--decisions", "0"] if "--decisions" in known else []
+        words += ["--trust"] if self.trust and "--trust" in known else []
         told = json.loads(self._run("-m", "ucan", "bench", *words))
         rates = [row["rate"] for row in told["rows"] if row["what"] == f"certify, {backend}, {precision}"]
         if not rates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ def data_of(data: DataRef, source: str | None = None, base: Path | None = None, 
     """The inputs that a run certified, or those at ``source`` if they have moved.
 
     ``base`` is the directory that the run was started in (``Run.base``). A file that lies there under the name of a known
-    data set is not taken for it, but its folder ``data`` is searched where there is none here. ``trust`` searches it for a
-    module that the run names as well (``loadable``).
+    data set is not taken for it, but its folder ``data`` is searched where there is none here, with a warning. ``trust``
+    searches it for a module that the run names as well (``loadable``).
     """
     named = source or data.source
     if source is None and named is not None and not is_known(named):
@@ -44,8 +45,28 @@ def data_of(data: DataRef, source: str | None = None, base: Path | None = None, 
             raise InvalidInput("this run was made in Python from a table with its own settings: open it from Python.")
         train = None if data.train is None else found(data.train, base)
         return Table(named, data.target, data.id, data.hold, data.vary, train, data.columns or None)
-    root = None if source is not None else data_root(base)
-    return load(named, data.split or "test", root, data.size, data.channels or 3, data.unit)
+    beside = data_root(base) if source is None and is_known(named) else None
+    return _loaded(named, data, beside)
+
+
+def _loaded(named: str, data: DataRef, beside: Path | None) -> Labelled:
+    """The data by name or path; if they are not here, those ``beside`` the run, if any. Whoever made the run chose these."""
+
+    def load_from(root: Path | None) -> Labelled:
+        return load(named, data.split or "test", root, data.size, data.channels or 3, data.unit)
+
+    try:
+        return load_from(None)
+    except InvalidInput:
+        if beside is None:
+            raise
+    found = load_from(beside)
+    warnings.warn(
+        f"{named} is read from {beside}, beside the run: whoever made the run may have put other data there. To use your own, "
+        "set UCAN_DATA_DIR to the folder that they are in.",
+        stacklevel=3,
+    )
+    return found
 
 
 def located(

@@ -26,6 +26,7 @@ from ucan.questions.smoothed import Smoothed
 from ucan.results.answers import AnswerStore
 from ucan.runs.asked import asked_in, is_ask_run, pipeline_again
 from ucan.runs.backend import settle_backend, settle_one
+from ucan.runs.build import usual_step
 from ucan.runs.config import DataRef
 from ucan.runs.read import Run
 from ucan.runs.rebuild import data_of, pipeline_of
@@ -191,11 +192,9 @@ def _trained(run: Path, source: str | None, device: torch.device, trust: bool) -
     trained = load_run(run, trust=trust)
     settings = trained.settings
     dataset = _data(DataRef(settings.data, size=settings.size, channels=trained.shape[0]), source, trained.base, trust)
-    step = None if dataset is None else dataset.step
-    g = SmoothedClassifier(
-        trained.classifier.to(device), trained.law, trained.generator, trained.num_classes, step=step
-    )
-    plan = CertifyPlan(n=VOTES, norm=trained.generator.usual_norm(trained.law), budget=trained.budget)
+    noise, step = trained.generator, usual_step(dataset, trained.generator)
+    g = SmoothedClassifier(trained.classifier.to(device), trained.law, noise, trained.num_classes, step=step)
+    plan = CertifyPlan(n=VOTES, norm=noise.usual_norm(trained.law), budget=trained.budget)
     names = () if dataset is None else tuple(dataset.classes or ())
     form = Form(tuple(trained.shape), _dtype(dataset), settings.size)
     return _checked(run.resolve().name, g, form, plan, names, None, "eager")

@@ -170,11 +170,16 @@ class Measured:
         return {**self.load.to_dict(), "inputs": self.inputs, "alone": self.alone, "ratio": self.ratio}
 
 
-def measure_run(run: str | Path, clients: int, seconds: float, device: str = "auto", baseline: int = 400) -> Measured:
-    """Serve a run from a process of its own, load it, end it; then certify up to ``baseline`` of its inputs without it."""
-    deployed = Deployed.open(run, device=device_of(device))
-    inputs, sent = run_inputs(run, deployed)
-    with serving(run, "--device", device) as (url, pid):
+def measure_run(
+    run: str | Path, clients: int, seconds: float, device: str = "auto", baseline: int = 400, trust: bool = False
+) -> Measured:
+    """Serve a run from a process of its own, load it, end it; then certify up to ``baseline`` of its inputs without it.
+
+    ``trust`` allows to run code that whoever made the run has chosen.
+    """
+    deployed = Deployed.open(run, device=device_of(device), trust=trust)
+    inputs, sent = run_inputs(run, deployed, trust)
+    with serving(run, "--device", device, *(["--trust"] if trust else [])) as (url, pid):
         generate(url, inputs, clients, min(5.0, seconds))  # to warm up
         load = generate(url, inputs, clients, seconds, pid=pid)
     plan = deployed.plan
@@ -184,11 +189,11 @@ def measure_run(run: str | Path, clients: int, seconds: float, device: str = "au
     return Measured(load, sent, done / (time.process_time() - began))
 
 
-def run_inputs(run: str | Path, deployed: Deployed) -> tuple[torch.Tensor, str]:
+def run_inputs(run: str | Path, deployed: Deployed, trust: bool = False) -> tuple[torch.Tensor, str]:
     """The inputs of a certified run's data set, if they are here, at most 1,024, else random ones; and which they are."""
     try:
         opened = Run.open(run)
-        data = data_of(opened.config.data, base=opened.base)
+        data = data_of(opened.config.data, base=opened.base, trust=trust)
         return torch.stack([data[i][0] for i in range(min(1024, len(data)))]), f"inputs of {data.name}"
     except UcanError as error:
         rng = torch.Generator().manual_seed(0)
