@@ -259,6 +259,7 @@ PRESETS = {  # of a row, the preset that trains it
     "cifar10-sphere-0.52": "cifar10-best-1.25",
     "cifar10-sphere-1": "cifar10-best-2.0",
     "mnist-lenet-0.25": "mnist-best-0.5",
+    "mnist-consistency-0.3": "mnist-best-0.75",
     "mnist-lenet-0.4": "mnist-best-1.0",
     "mnist-lenet-0.52": "mnist-best-1.5",
     "mnist-lenet-0.68": "mnist-best-2.0",
