@@ -18,7 +18,7 @@ from torch import nn
 
 from ucan.choices import BACKENDS, check_choice
 from ucan.choices import PRECISIONS as PRECISIONS
-from ucan.errors import InvalidInput, ModelError
+from ucan.errors import InvalidInput, ModelError, first_line
 from ucan.passes import recorded
 from ucan.runtimes import RUNTIMES, check_usable, installed, loaded
 from ucan.votes import Classifier, Form
@@ -118,9 +118,8 @@ def _module_backend(
             except torch.OutOfMemoryError:
                 raise  # smaller passes may fit
             except Exception as error:  # whatever the compiler could not digest
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
                 warnings.warn(
-                    f"the model cannot be compiled by {kind} ({reason}): another backend runs it.",
+                    f"the model cannot be compiled by {kind} ({first_line(error)}): another backend runs it.",
                     RuntimeWarning,
                     stacklevel=3,
                 )
@@ -131,7 +130,7 @@ def _module_backend(
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ModelError(
-                f"the model cannot run in {precision} ({str(error).strip().splitlines()[0]}): leave precision out, or let "
+                f"the model cannot run in {precision} ({first_line(error)}): leave precision out, or let "
                 "its forward keep the dtype that it is given."
             ) from error
         if kind in OPTIONS:

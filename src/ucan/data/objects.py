@@ -15,7 +15,7 @@ import torch
 
 from ucan.data.arrays import InMemory
 from ucan.data.labelled import UNKNOWN, Labelled
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, in_one_line
 
 INPUTS = ("image", "img", "pixel_values", "input", "inputs", "x", "data", "audio")
 LABELS = ("label", "labels", "y", "target", "fine_label", "class")
@@ -60,10 +60,7 @@ def named_dataset(spec: str, unit: str | None = None) -> Labelled:
             found = getattr(found, part)
         made = found() if isinstance(found, type) or _is_maker(found) else found
     except (Exception, SystemExit) as error:  # whatever the user's module raises
-        lines = str(error).strip().splitlines() or ["no message"]
-        raise InvalidInput(
-            f"--data {spec}: {type(error).__name__}: {lines[0]}. Give package.module:name of a data set."
-        ) from error
+        raise InvalidInput(f"--data {spec}: {in_one_line(error)}. Give package.module:name of a data set.") from error
     return as_dataset(made, attribute, unit)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ucan.errors import ModelError
+from ucan.errors import ModelError, first_line
 from ucan.models.build import BuiltIn
 
 # The keys under which checkpoints store weights, next to the state of an optimiser.
@@ -38,7 +38,7 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files make either reader raise almost anything
         # PyTorch's message suggests an unsafe way to load the file; it is not repeated.
-        reason = f" ({_first_line(error)})" if path.suffix == ".safetensors" or isinstance(error, OSError) else ""
+        reason = f" ({first_line(error)})" if path.suffix == ".safetensors" or isinstance(error, OSError) else ""
         raise ModelError(
             f"{path} cannot be read as weights{reason}: give .safetensors, or a PyTorch file that holds tensors only, such "
             "as torch.save(model.state_dict(), path). A file with a whole pickled model is not opened, since that could run "
@@ -102,7 +102,3 @@ def _check_fit(model: nn.Module, given: dict[str, torch.Tensor], path: Path) -> 
 def _few(keys: Iterable[str], limit: int = 3) -> str:
     keys = list(keys)
     return ", ".join(keys[:limit]) + (", …" if len(keys) > limit else "")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

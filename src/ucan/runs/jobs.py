@@ -13,7 +13,7 @@ from torch import nn
 from ucan.data import ImageFolder, Labelled, Shards, as_dataset, load
 from ucan.data.frames import is_table
 from ucan.data.tables import Table
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, first_line
 from ucan.generators import Generator
 from ucan.held import Held
 from ucan.laws import Law
@@ -208,6 +208,6 @@ def device_of(name: str | torch.device) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         known = str(name).partition(":")[0] in ("cpu", "cuda", "mps", "xpu")  # of others PyTorch lists twenty
-        reason = str(error).splitlines()[0].rstrip(".") if known else "there is no such kind of device"
+        reason = first_line(error).rstrip(".") if known else "there is no such kind of device"
         raise InvalidInput(f"--device {name}: {reason}. Choose cpu, auto, or a GPU that PyTorch finds here.") from error
     return device

@@ -15,7 +15,7 @@ import torch
 
 from ucan.data.labelled import as_pixels
 from ucan.data.pictures import converted, open_untrusted, resize_and_crop
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, first_line
 
 NUMBERS = ("float16", "float32", "float64", "uint8")
 # The longest header of an .npy array: its type and its shape.
@@ -58,8 +58,7 @@ class Form:
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, fortran, dtype = read(file, max_header_size=HEADER)
         except Exception as error:  # NumPy reads the header as Python text: its parsers raise almost anything
-            said = (str(error).splitlines() or ["no message"])[0]
-            raise InvalidInput(f"this is not an .npy array: {said[:200]}") from error
+            raise InvalidInput(f"this is not an .npy array: {first_line(error, 'no message')[:200]}") from error
         if dtype.name not in NUMBERS:
             raise InvalidInput(f"the array holds {dtype.name}; {', '.join(NUMBERS)} are accepted.")
         self._check_shape(shape)
