@@ -189,7 +189,7 @@ def answer_panel(session: AnswersSession, number: int) -> Markup:
         return _ANSWERS.abstention(answer.reason) + settings
     card = _ANSWERS.card(
         claim=f"{answer.summary()[0].upper()}{answer.summary()[1:]}",
-        norm=norm_name(answer.region.norm if answer.norm is None else answer.norm),
+        norm=norm_name(answer.radius_norm),
         radius=floor_digits(answer.radius, 4),
         sure=floor_percent(1 - answer.evidence.alpha, 3).rstrip("0").rstrip("."),
         pictures=_pictures(session, number, answer),

@@ -13,7 +13,7 @@ import torch
 from ucan.arithmetic import changes_in_words
 from ucan.budget import Budget
 from ucan.certificate.entries import budget_to_json, region_to_json
-from ucan.certificate.outcome import FORMAT, ROUTED, Outcome, check_number, choice_to_json
+from ucan.certificate.outcome import FORMAT, ROUTED, Claimed, check_number, choice_to_json
 from ucan.choices import SCOPES, norm_name, norm_to_json
 from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.region import Intersection, Region
@@ -22,7 +22,7 @@ from ucan.sidecar import tensors_to_json
 
 
 @dataclass(frozen=True, eq=False)
-class Certificate(Outcome):
+class Certificate(Claimed):
     """With probability at least 1 − α over the noise drawn, the answer is ``prediction`` on the whole ``region``.
 
     ``scope`` says which classifier this is about (``ucan.choices.SCOPES``). ``radius`` is the largest ball of the requested
@@ -95,7 +95,7 @@ class Certificate(Outcome):
         if self.budget is not None and self.budget_factor is not None:
             factor = floor_digits(self.budget_factor, 4)
             return f"class {self.prediction} under {self.budget.words()}, ε = {factor} ({about})"
-        norm = norm_name(self.norm if self.norm is not None else self.region.norm)
+        norm = norm_name(self.radius_norm)
         radius = floor_digits(self.radius, 4)
         return f"class {self.prediction} within an {norm} radius of {radius} ({about})"
 

@@ -16,6 +16,7 @@ from ucan.certificate.entries import budget_to_json
 from ucan.choices import EARLIER, SCOPES, Scope, check_choice, check_norm, norm_to_json
 from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.evidence import Evidence
+from ucan.region import Region
 from ucan.rounding import ceil_significant
 
 FORMAT = 2
@@ -102,6 +103,17 @@ class Outcome:
         bound = ", by a randomised bound" if evidence.bound == "randomised" else ""
         routed = "" if self.choice is None else f", by expert {self.expert}"
         return f"scope {self.scope}, α = {ceil_significant(self.alpha)}{family}{bound}{copy}{held}{routed}"
+
+
+class Claimed(Outcome):
+    """A result whose claim is about every input in a ``region``."""
+
+    region: Region
+
+    @property
+    def radius_norm(self) -> float:
+        """The norm that the radius is in: the requested one, else the region's own."""
+        return self.region.norm if self.norm is None else self.norm
 
 
 @dataclass(frozen=True, eq=False)
