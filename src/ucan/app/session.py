@@ -20,6 +20,7 @@ from ucan.fingerprint import weights_hash
 from ucan.held import Held
 from ucan.plan import Bound, CertifyPlan
 from ucan.report.pictures import is_picture
+from ucan.results.formats import class_name
 from ucan.runs.build import usual_step
 from ucan.runs.config import DataRef
 from ucan.runs.read import Run
@@ -128,8 +129,7 @@ class Session:
 
     def class_name(self, number: int) -> str:
         """What the data set calls a class, or else its number."""
-        names = None if self.dataset is None else self.dataset.classes
-        return str(number) if names is None or number >= len(names) else names[number]
+        return class_name(number, () if self.dataset is None else self.dataset.classes or ())
 
     def item(self, number: int) -> tuple[torch.Tensor, int]:
         """One input of the run's data (1, *event), and its label (−1 if unknown)."""
