@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ucan.data.labelled import as_pixels
-from ucan.data.pictures import converted, open_untrusted, resize_and_crop
+from ucan.data.pictures import converted, open_untrusted, pixels_of
 from ucan.errors import InvalidInput, first_line
 
 NUMBERS = ("float16", "float32", "float64", "uint8")
@@ -78,8 +78,7 @@ class Form:
             if self.size is None and (width, height) != (wide, high):
                 raise InvalidInput(f"the picture has {width} × {height} pixels; inputs have {wide} × {high}: scale it.")
             shown = converted(picture, "RGB" if self.shape[0] == 3 else "L")
-        pixels = np.array(shown if self.size is None else resize_and_crop(shown, self.size), dtype=np.uint8)
-        return self._checked(pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1))
+        return self._checked(pixels_of(shown, self.size).numpy())
 
     def _check_shape(self, shape: Sequence[int]) -> None:
         if tuple(shape) not in (self.shape, (1, *self.shape)):
