@@ -11,7 +11,6 @@ from ucan.errors import MissingExtra
 if TYPE_CHECKING:
     from torch import nn
 
-ROWS = 5
 # The signals: so many samples at so many a second, a low and a high tone in hertz.
 SAMPLES, RATE, TONES = 256, 8000, (500.0, 1000.0)
 
