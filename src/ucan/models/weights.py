@@ -66,11 +66,16 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     if all(key.startswith("module.") for key in given) and not any(k.startswith("module.") for k in model.state_dict()):
         given = {key.removeprefix("module."): value for key, value in given.items()}
     if _of_a_run(given) and not any(k.startswith("classifier.") for k in model.state_dict()):
-        given = {k.removeprefix("classifier."): v for k, v in given.items() if k.startswith("classifier.")}
+        given = classifier_part(given)
     if isinstance(model, BuiltIn) and not any(key.startswith("network.") for key in given):
         target = model.network
     _check_fit(target, given, Path(path))
     target.load_state_dict(given, strict=False)
+
+
+def classifier_part(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The classifier's own among the weights of a training run."""
+    return {k.removeprefix("classifier."): v for k, v in given.items() if k.startswith("classifier.")}
 
 
 def _of_a_run(given: dict[str, torch.Tensor]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,9 @@ def _asked(
     (x,) = g.check_inputs(example, plan.norm)
     backend = config.sampling.backend or "eager"
     settle_one(g, backend, plan, x, 1, backend)
-    norms = tuple(norm for norm in NORMS if _supports(g, example, norm))
-    return Deployed(run.resolve().name, g, form, plan, norms, tuple(config.model.class_names), None, question)
+    return Deployed(
+        run.resolve().name, g, form, plan, _norms(g, example), tuple(config.model.class_names), None, question
+    )
 
 
 def _check_same(run: Path, g: Smoothed, evidence: Evidence, weights: str | None) -> None:
@@ -200,16 +202,17 @@ def _checked(
     example = torch.zeros(1, *form.shape, dtype=form.dtype)
     (x,) = g.check_inputs(example, plan.norm)
     settle_backend(g, backend, plan, x, 1, backend)
-    norms = tuple(norm for norm in NORMS if _supports(g, example, norm))
-    return Deployed(name, g, form, g.counting(plan), norms, class_names, remembers)
+    return Deployed(name, g, form, g.counting(plan), _norms(g, example), class_names, remembers)
 
 
-def _supports(g: Smoothed, example: torch.Tensor, norm: float) -> bool:
-    try:
-        g.check_inputs(example, norm)
-    except UcanError:
-        return False
-    return True
+def _norms(g: Smoothed, example: torch.Tensor) -> tuple[float, ...]:
+    """The norms that it can certify against."""
+    found = []
+    for norm in NORMS:
+        with suppress(UcanError):
+            g.check_inputs(example, norm)
+            found.append(norm)
+    return tuple(found)
 
 
 def _data(data: DataRef, source: str | None, base: Path | None, trust: bool) -> Labelled | None:

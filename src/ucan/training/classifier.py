@@ -13,7 +13,7 @@ from ucan.data import Labelled
 from ucan.errors import InvalidInput, TrainingError, first_line
 from ucan.models import Denoised, Ensemble, build_model, load_model
 from ucan.models.build import BuiltIn
-from ucan.models.weights import load_weights, read_weights
+from ucan.models.weights import classifier_part, load_weights, read_weights
 from ucan.training.settings import TrainSettings
 
 
@@ -36,8 +36,7 @@ def load_start(classifier: nn.Module, start: Path) -> None:
     if not isinstance(classifier, Denoised):
         load_weights(classifier, start)
         return
-    given = read_weights(start)
-    whole = {k.removeprefix("classifier."): v for k, v in given.items() if k.startswith("classifier.")}
+    whole = classifier_part(read_weights(start))
     if not any(name.startswith("denoiser.") for name in whole):
         load_weights(classifier.classifier, start)
         return
