@@ -55,7 +55,7 @@ class Pipeline:
     @property
     def spec(self) -> str | None:
         """How the model was named; None for a Python object."""
-        return self.model if isinstance(self.model, str) else None
+        return text_of(self.model)
 
     def place(self) -> torch.device:
         """The device of the classifier; a module given as an object stays on its device unless ``device`` names another."""
@@ -197,6 +197,11 @@ def dataset_of(
     if asked.unit is not None and getattr(found, "unit", None) != asked.unit:
         raise InvalidInput(f"--unit is for arrays that are no pictures; {found.name} takes none: leave it out.")
     return found
+
+
+def text_of(given: Any) -> str | None:
+    """What was given as text; None for a Python object."""
+    return given if isinstance(given, str) else None
 
 
 def device_of(name: str | torch.device) -> torch.device:
