@@ -110,20 +110,8 @@ def _module_backend(
     with torch.inference_mode():  # as votes are: what is compiled for other tensors would be compiled again
         ready = example.clone() if form is None else form.of(example.clone())
     with _matmul(precision):
-        if kind in OPTIONS or kind in RUNTIMES:
-            try:
-                with torch.inference_mode(), warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # the compiler's own, about itself
-                    run(ready)
-            except torch.OutOfMemoryError:
-                raise  # smaller passes may fit
-            except Exception as error:  # whatever the compiler could not digest
-                warnings.warn(
-                    f"the model cannot be compiled by {kind} ({first_line(error)}): another backend runs it.",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-                return None
+        if (kind in OPTIONS or kind in RUNTIMES) and not _compiles(run, ready, kind):
+            return None
         try:
             _check(f, view, example, ready, logits, run, precision, kind)
         except RuntimeError as error:
@@ -137,6 +125,24 @@ def _module_backend(
             run = _recorded(run, ready)
 
     return Backend(_in_precision(run, precision), kind, precision, form)
+
+
+def _compiles(run: Callable[[torch.Tensor], torch.Tensor], ready: torch.Tensor, kind: str) -> bool:
+    """Whether a first pass, which compiles the model, succeeds; otherwise a warning says why not."""
+    try:
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the compiler's own, about itself
+            run(ready)
+    except torch.OutOfMemoryError:
+        raise  # smaller passes may fit
+    except Exception as error:  # whatever the compiler could not digest
+        warnings.warn(
+            f"the model cannot be compiled by {kind} ({first_line(error)}): another backend runs it.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return False
+    return True
 
 
 def _network(

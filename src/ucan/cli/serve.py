@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ucan.cli import words
+
+if TYPE_CHECKING:
+    from ucan.service.service import ServeJob
 
 
 def serve(
@@ -72,9 +75,8 @@ def serve(
     """
     from ucan.service.application import is_loopback
     from ucan.service.limits import Limits
-    from ucan.service.server import check_address, listening, token_of
-    from ucan.service.server import serve as serving
-    from ucan.service.service import ServeJob, Service
+    from ucan.service.server import check_address, token_of
+    from ucan.service.service import ServeJob
 
     token = token_of(token_file)
     check_address(host, token)
@@ -106,10 +108,19 @@ def serve(
         from ucan.service.replicas import serve_replicas
 
         serve_replicas(job, host, port, replicas, cluster)
-        return
+    else:
+        _serve_here(job, host, port, drain)
+
+
+def _serve_here(job: ServeJob, host: str, port: int, drain: float) -> None:
+    """Serve from this process until it is told to stop."""
+    from ucan.service.server import listening
+    from ucan.service.server import serve as serving
+    from ucan.service.service import Service
+
     with listening(host, port) as listener:
         service = Service.open(job)
-        if service.deployed.remembers is not None and registry is None:
+        if service.deployed.remembers is not None and job.registry is None:
             print(
                 f"ucan: this run answered through the registry {service.deployed.remembers}; without --registry the answers "
                 f"have scope {service.scope}.",
