@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ucan.arithmetic import changes_in_words
 from ucan.budget import Budget
 from ucan.certificate.entries import budget_to_json, region_to_json
 from ucan.certificate.outcome import FORMAT, ROUTED, Claimed, check_number, choice_to_json
@@ -90,14 +89,11 @@ class Certificate(Claimed):
 
     def __str__(self) -> str:
         """The claim in one line; its radius or its factor is rounded down."""
-        changes = changes_in_words(self.evidence.arithmetic)
-        about = f"{self._claim}, {changes}" if changes else self._claim
         if self.budget is not None and self.budget_factor is not None:
             factor = floor_digits(self.budget_factor, 4)
-            return f"class {self.prediction} under {self.budget.words()}, ε = {factor} ({about})"
-        norm = norm_name(self.radius_norm)
-        radius = floor_digits(self.radius, 4)
-        return f"class {self.prediction} within an {norm} radius of {radius} ({about})"
+            return f"class {self.prediction} under {self.budget.words()}, ε = {factor} ({self._about})"
+        norm, radius = norm_name(self.radius_norm), floor_digits(self.radius, 4)
+        return f"class {self.prediction} within an {norm} radius of {radius} ({self._about})"
 
     @property
     def size(self) -> float:

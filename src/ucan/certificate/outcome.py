@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ucan.arithmetic import changes_in_words
 from ucan.budget import Budget
 from ucan.certificate.entries import budget_to_json
 from ucan.choices import EARLIER, SCOPES, Scope, check_choice, check_norm, norm_to_json
@@ -114,6 +115,12 @@ class Claimed(Outcome):
     def radius_norm(self) -> float:
         """The norm that the radius is in: the requested one, else the region's own."""
         return self.region.norm if self.norm is None else self.norm
+
+    @property
+    def _about(self) -> str:
+        """The scope and the level of the claim, and on a grid which changes it is about."""
+        changes = changes_in_words(self.evidence.arithmetic)
+        return f"{self._claim}, {changes}" if changes else self._claim
 
 
 @dataclass(frozen=True, eq=False)
