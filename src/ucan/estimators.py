@@ -85,7 +85,7 @@ class Estimator(ABC):
             return np.concatenate([self._found(rows, start, middle), self._found(rows, middle, end)])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without whether it was asked yet: that is no part of what it is."""
+        """Without the mark that it has answered: that is no part of the model."""
         return {**vars(self), "_has_answered": False}
 
     def __repr__(self) -> str:

@@ -74,8 +74,8 @@ class Session:
         device: torch.device | None = None,
         trust: bool = False,
     ) -> Session:
-        """The run in this folder: one that ``ucan train`` made, or ``ucan certify``. ``trust`` allows to read a pickle,
-        and to import a module beside the run.
+        """The run in this folder: one that ``ucan train`` made, or ``ucan certify``. ``trust`` allows reading a
+        pickle and importing a module beside the run.
         """
         run, device = Path(run), device or torch.device("cpu")
         if not run.is_dir():

@@ -52,7 +52,7 @@ class Outcome:
             self._check_choice(self.choice)
 
     def _check_choice(self, choice: Outcome) -> None:
-        """Refuse a choice that was not made, or is about something else than this outcome."""
+        """Refuse a choice that was not made, or is about something other than this outcome."""
         mine, other = self.evidence.exact_hash, choice.evidence.exact_hash
         if choice.abstained or mine is None or mine != other or self.norm != choice.norm:
             raise InvalidInput("a choice must be sure, and about the input and the norm of the answer.")

@@ -150,7 +150,7 @@ class Run:
 
     @cached_property
     def shaped(self) -> bool:
-        """Whether R says something else than the radius: Σ is not 1 in all directions."""
+        """Whether R says something other than the radius: Σ is not 1 in all directions."""
         certified = self.columns["radius"] > 0
         found, radius = self._before_sigma[0][certified], self.columns["radius"][certified]
         return self.budget is None and bool((np.abs(found - radius) > 1e-3 * found).any())

@@ -81,7 +81,7 @@ def generate(
     token: str | None = None,
     pid: int | None = None,
 ) -> Load:
-    """Let so many clients ask for as long; each asks again as soon as it has its answer.
+    """Load a service: each client asks again as soon as it has its answer, until the time is over.
 
     Args:
         url: the service's address.
@@ -169,7 +169,7 @@ def measure_run(
 ) -> Measured:
     """Serve a run from a process of its own, load it, end it; then certify up to ``baseline`` of its inputs without it.
 
-    ``trust`` allows to run code that whoever made the run has chosen.
+    With ``trust``, code that whoever made the run has chosen may run.
     """
     deployed = Deployed.open(run, device=device_of(device), trust=trust)
     inputs, sent = run_inputs(run, deployed, trust)

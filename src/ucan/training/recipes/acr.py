@@ -73,7 +73,7 @@ class Acr(Remembering):
             self.memory["weights"].copy_(weights_of(shares, self.votes) * self.memory["kept"])
 
     def sampling(self) -> torch.Tensor | None:
-        """By weight, once there are any."""
+        """By the weights, once there are any."""
         weights = self.memory["weights"]
         return weights if bool(weights.any()) else None
 
@@ -86,7 +86,7 @@ class Acr(Remembering):
         return Outcome.of(cross_entropy(logits, step.labels), logits, step.labels)
 
     def cost(self, progress: Progress) -> float:
-        """A pass a copy, one more for every step of the attack, and the votes of the survey."""
+        """One pass per copy, one more for every step of the attack, and the votes of the survey."""
         since = self._since(progress)
         if since < 0:
             return self.draws

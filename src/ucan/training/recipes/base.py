@@ -108,7 +108,7 @@ class OfLogits(Recipe):
         return Outcome.of(self.loss(logits, step.labels), logits, step.labels)
 
     def cost(self, progress: Progress) -> float:
-        """One pass a copy."""
+        """One pass per copy."""
         return self.draws
 
 

@@ -102,7 +102,7 @@ class CatRs(Remembering):
         return moved.detach()
 
     def cost(self, progress: Progress) -> float:
-        """A pass a copy before; after the start one more for each step, one more for the hard copies, and the votes."""
+        """One pass per copy; after the start one more for each step, one more for the hard copies, and the votes."""
         since = self._since(progress)
         if since < 0:
             return self.draws

@@ -56,5 +56,5 @@ class SmoothAdv(Recipe):
         return place
 
     def cost(self, progress: Progress) -> float:
-        """A pass a copy for every step of the attack, and one for the loss."""
+        """One pass per copy for every step of the attack, and one for the loss."""
         return self.draws * (1 + self.steps)

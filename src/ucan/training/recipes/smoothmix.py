@@ -65,5 +65,5 @@ class SmoothMix(Recipe):
         return near, far
 
     def cost(self, progress: Progress) -> float:
-        """A pass a copy for every step of the attack, and two for the loss."""
+        """One pass per copy for every step of the attack, and two for the loss."""
         return self.draws * (2 + self.steps)

@@ -80,7 +80,7 @@ class Sphere(Remembering):
             self.memory["kept"].copy_(kept if bool(kept.any()) else torch.ones_like(kept))
 
     def sampling(self) -> torch.Tensor | None:
-        """Those that are left, alike."""
+        """The inputs that are left, with equal weights; None if all are."""
         if not self.drop or bool(self.memory["kept"].all()):
             return None
         return self.memory["kept"].float()
@@ -95,7 +95,7 @@ class Sphere(Remembering):
         return Outcome.of(loss, logits, step.labels)
 
     def cost(self, progress: Progress) -> float:
-        """A pass a copy, one more for every step of the attack, and the votes that decide what is dropped."""
+        """One pass per copy, one more for every step of the attack, and the votes that decide what is dropped."""
         surveyed = VOTES / 3 if self.drop and progress.epoch == progress.epoch_at(self.start) else 0.0
         return self.draws * (1 + self.steps * (progress.done >= self.start)) + surveyed
 
