@@ -64,6 +64,8 @@ class Load:
         return {**asdict(self), "rate": self.rate, "per_processor_second": self.per_processor_second}
 
 
+# Inputs at most that are certified without the service, to compare.
+BASELINE = 400
 RANDOM = "random inputs, which may take more or fewer votes than real ones"
 
 
@@ -164,10 +166,8 @@ class Measured:
         return {**self.load.to_dict(), "inputs": self.inputs, "alone": self.alone, "ratio": self.ratio}
 
 
-def measure_run(
-    run: str | Path, clients: int, seconds: float, device: str = "auto", baseline: int = 400, trust: bool = False
-) -> Measured:
-    """Serve a run from a process of its own, load it, end it; then certify up to ``baseline`` of its inputs without it.
+def measure_run(run: str | Path, clients: int, seconds: float, device: str = "auto", trust: bool = False) -> Measured:
+    """Serve a run from a process of its own, load it, end it; then certify up to 400 of its inputs without it.
 
     With ``trust``, code that whoever made the run has chosen may run.
     """
@@ -179,7 +179,7 @@ def measure_run(
     plan = deployed.plan
     keep_memory()
     began = time.process_time()
-    done = sum(1 for _ in deployed.classifier.certify_each((x[None] for x in inputs[:baseline]), plan))
+    done = sum(1 for _ in deployed.classifier.certify_each((x[None] for x in inputs[:BASELINE]), plan))
     return Measured(load, sent, done / (time.process_time() - began))
 
 
