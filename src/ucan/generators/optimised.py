@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ucan.errors import InvalidInput
-from ucan.generators.found import Copies, Found, Size, source_of
+from ucan.generators.found import Copies, Found, Size, check_whole, source_of
 from ucan.laws import Law
 
 # The probabilities that the radius is optimised at stay inside: at 0 and 1 it has no gradient.
@@ -120,13 +120,6 @@ class Ancer(DataDependent):
     def _size(self, sigma: torch.Tensor) -> torch.Tensor:
         """The geometric mean, and the smallest scale by its weight."""
         return sigma.log().mean().exp() + self.weight * sigma.amin()
-
-
-def check_whole(**counts: Any) -> None:
-    """Refuse anything but whole numbers of at least 1."""
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
 
 
 def compared(step: int, steps: int) -> bool:

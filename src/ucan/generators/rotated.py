@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from ucan.errors import InvalidInput
-from ucan.generators.found import source_of
-from ucan.generators.optimised import Ancer, check_whole
+from ucan.generators.found import check_whole, source_of
+from ucan.generators.optimised import Ancer
 from ucan.laws import Law
 from ucan.scales import Scale, Spiked
 
