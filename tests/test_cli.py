@@ -49,7 +49,6 @@ HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime"
 NAMES = [
     (options.BackendName, choices.BACKENDS),
     (options.PrecisionName, choices.PRECISIONS),
-    (options.ArithmeticName, choices.ARITHMETICS),
     (options.NormName, [str(choices.norm_to_json(norm)) for norm in choices.NORMS]),
     (ScopeName, [*choices.SCOPES, "unknown"]),
 ]

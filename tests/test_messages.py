@@ -13,7 +13,7 @@ from torch import nn
 import ucan
 from ucan.arithmetic import arithmetic_name, changes_in_words
 from ucan.certificate import Certificate
-from ucan.errors import DoesNotFollow, InvalidInput, ModelError, UcanError
+from ucan.errors import DoesNotFollow, InvalidInput, ModelError, UcanError, first_line, in_one_line
 from ucan.models import Embedded
 from ucan.models.adapt import adapt
 from ucan.plan import CertifyPlan
@@ -237,3 +237,10 @@ def test_a_refused_pipeline_of_texts_names_the_way() -> None:
 
     with pytest.raises(ModelError, match=r"ucan\.models\.Embedded\(pipe\.model\)"):
         transformers._processor(Pipe())
+
+
+def test_one_line_is_told_of_errors_of_others():
+    said, silent = RuntimeError("\n first\nsecond"), KeyError()
+    assert first_line(said) == "first" and in_one_line(said) == "RuntimeError: first"
+    assert first_line(silent) == "KeyError" and first_line(silent, "nothing") == "nothing"
+    assert in_one_line(silent) == "KeyError: no message"

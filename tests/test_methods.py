@@ -460,7 +460,8 @@ def test_all_methods_are_tried_here():
     assert set(QUICK) | {"denoise"} == set(RECIPES.own)  # that one: test_denoiser.py
 
 
-@pytest.mark.parametrize("kind", sorted(set(QUICK) - {"drt"}))  # DRT's gradients are differentiated again; see its two ways
+# DRT's gradients are differentiated again; see its two ways.
+@pytest.mark.parametrize("kind", sorted(set(QUICK) - {"drt"}))
 def test_gradients_for_attacks_are_taken_before_the_passes_that_are_learnt_from(kind, monkeypatch):
     """On a GPU a gradient ends what CUDA graphs keep for a pass before it, and its backward pass fails."""
     told, gradient = [], torch.autograd.grad

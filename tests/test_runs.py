@@ -199,7 +199,7 @@ def test_a_report_opens_each_database_once(monkeypatch: pytest.MonkeyPatch) -> N
     opened = []
     connect = database.connect_reader
     monkeypatch.setattr(
-        "ucan.results.store.connect_reader", lambda path, *kind: opened.append(path) or connect(path, *kind)
+        "ucan.results.folder.connect_reader", lambda path, *kind: opened.append(path) or connect(path, *kind)
     )
     runs = read_runs([OLD / "isotropic-run", OLD / "basis-wise-run"])
     build_page(runs, galleries_of(runs))

@@ -18,7 +18,7 @@ from torch import nn
 
 from ucan.choices import BACKENDS, check_choice
 from ucan.choices import PRECISIONS as PRECISIONS
-from ucan.errors import InvalidInput, ModelError
+from ucan.errors import InvalidInput, ModelError, first_line
 from ucan.passes import recorded
 from ucan.runtimes import RUNTIMES, check_usable, installed, loaded
 from ucan.votes import Classifier, Form
@@ -110,34 +110,39 @@ def _module_backend(
     with torch.inference_mode():  # as votes are: what is compiled for other tensors would be compiled again
         ready = example.clone() if form is None else form.of(example.clone())
     with _matmul(precision):
-        if kind in OPTIONS or kind in RUNTIMES:
-            try:
-                with torch.inference_mode(), warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # the compiler's own, about itself
-                    run(ready)
-            except torch.OutOfMemoryError:
-                raise  # smaller passes may fit
-            except Exception as error:  # whatever the compiler could not digest
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                warnings.warn(
-                    f"the model cannot be compiled by {kind} ({reason}): another backend runs it.",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-                return None
+        if (kind in OPTIONS or kind in RUNTIMES) and not _compiles(run, ready, kind):
+            return None
         try:
             _check(f, view, example, ready, logits, run, precision, kind)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ModelError(
-                f"the model cannot run in {precision} ({str(error).strip().splitlines()[0]}): leave precision out, or let "
+                f"the model cannot run in {precision} ({first_line(error)}): leave precision out, or let "
                 "its forward keep the dtype that it is given."
             ) from error
         if kind in OPTIONS:
             run = _recorded(run, ready)
 
     return Backend(_in_precision(run, precision), kind, precision, form)
+
+
+def _compiles(run: Callable[[torch.Tensor], torch.Tensor], ready: torch.Tensor, kind: str) -> bool:
+    """Whether a first pass, which compiles the model, succeeds; otherwise a warning says why not."""
+    try:
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the compiler's own, about itself
+            run(ready)
+    except torch.OutOfMemoryError:
+        raise  # smaller passes may fit
+    except Exception as error:  # whatever the compiler could not digest
+        warnings.warn(
+            f"the model cannot be compiled by {kind} ({first_line(error)}): another backend runs it.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return False
+    return True
 
 
 def _network(

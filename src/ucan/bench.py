@@ -112,7 +112,7 @@ class Bench:
     # --- the cases ---
 
     def keep_memory(self) -> None:
-        """On a CPU, let the process keep memory as `ucan certify` does; a loop of one's own is timed without it and with it."""
+        """On a CPU, let the process keep memory as `ucan certify` does; a user's own loop is timed without it and with it."""
         if self.device.type == "cpu":
             keep_memory()
             self.keeps_memory = True

@@ -59,7 +59,7 @@ class Bettor:
         return cls(p0, q, np.log(shares))
 
     def log_wealth(self, hits: Any, misses: Any, p: float | None = None) -> Any:
-        """Log wealth after so many votes (arrays of one shape); of the bettor against p ≤ ``p`` where p is another than p0.
+        """Log wealth after so many votes (arrays of one shape); with ``p``, of the bettor against p ≤ ``p`` instead of p0.
 
         That one bets on the same alternatives as far as they exceed p, with the same shares: the rest he keeps to himself.
         At fixed votes his wealth falls as p rises, as long as p is below the share of hits; from there on it is below 1.

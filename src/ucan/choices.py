@@ -1,4 +1,4 @@
-"""What can be chosen by name, defined once with its text: scopes, norms, precisions, backends, arithmetics, bounds, tests,
+"""What can be chosen by name, defined once with its text: scopes, norms, precisions, backends, bounds, tests,
 training methods.
 
 Imports nothing heavy, so that the command line can show it at once. What a name does is defined where its work is done
@@ -55,11 +55,6 @@ BACKENDS: dict[str, str] = {
     "onnxruntime": "by ONNX Runtime, on a CPU",
     "openvino": "by OpenVINO, on a CPU",
     "auto": "eager, compiled or, on a CPU, by another runtime that is installed, whichever is fastest",
-}
-# How inputs and noise are added.
-ARITHMETICS: dict[str, str] = {
-    "grid": "in whole steps of the data, added exactly: sound in floating point",
-    "real": "in the inputs' precision: the guarantee holds in real arithmetic",
 }
 
 Bound = Literal["binary", "randomised", "two-class", "anytime", "exact"]

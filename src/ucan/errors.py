@@ -1,4 +1,4 @@
-"""The error tree. Every message says what is wrong and what to do next; this module imports nothing."""
+"""The error tree, and others' errors in one line: every message says what is wrong and what to do. Imports nothing."""
 
 
 class UcanError(Exception):
@@ -51,3 +51,14 @@ class ServiceError(UcanError, RuntimeError):
     def __init__(self, message: str, status: int = 0, code: str = "unreachable") -> None:
         super().__init__(message)
         self.status, self.code = status, code
+
+
+def first_line(error: BaseException, otherwise: str | None = None) -> str:
+    """The first line of an error's message; for an empty one ``otherwise``, by default the name of the error's class."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else otherwise or type(error).__name__
+
+
+def in_one_line(error: BaseException) -> str:
+    """The class of an error and the first line of its message."""
+    return f"{type(error).__name__}: {first_line(error, 'no message')}"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ucan.errors import ModelError
+from ucan.errors import ModelError, in_one_line
 from ucan.fingerprint import identity
 
 # A row that an estimator cannot answer: a vote for no class.
@@ -77,7 +77,7 @@ class Estimator(ABC):
         except (ValueError, ArithmeticError) as error:
             if not self._has_answered:
                 raise ModelError(
-                    f"{type(self.model).__name__} cannot answer these rows: {_first_line(error)}"
+                    f"{type(self.model).__name__} cannot answer these rows: {in_one_line(error)}"
                 ) from error
             if end - start == 1:
                 return np.full(1, NO_CLASS)
@@ -85,7 +85,7 @@ class Estimator(ABC):
             return np.concatenate([self._found(rows, start, middle), self._found(rows, middle, end)])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without whether it was asked yet: that is no part of what it is."""
+        """Without the mark that it has answered: that is no part of the model."""
         return {**vars(self), "_has_answered": False}
 
     def __repr__(self) -> str:
@@ -211,8 +211,3 @@ def _xgboost_classes(booster: Any) -> int:
 
     parameters = json.loads(booster.save_config())["learner"]["learner_model_param"]
     return max(2, int(parameters["num_class"]))
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}"

@@ -65,6 +65,7 @@ class Rows(ABC):
     ``held_columns`` are the names of the held ones. By itself it can be asked only where that is none.
     """
 
+    model: Any
     num_classes: int
     held_columns: tuple[str, ...]
 
@@ -95,9 +96,15 @@ class Rows(ABC):
 
     def at(self, held: Held) -> AtHeld:
         """The classifier at these held values."""
+        check_evaluating(self.model)
         if held.columns != self.held_columns:
             raise InvalidInput(f"the held columns {', '.join(held.columns)} are not this classifier's.")
         return AtHeld(self, held)
+
+    def _asked(self, whole: torch.Tensor) -> Any:
+        """The model's answers to whole inputs, which a module gets on its device and in its precision."""
+        first = next(self.model.parameters(), None) if isinstance(self.model, nn.Module) else None
+        return self.model(whole if first is None else whole.to(first.device, first.dtype))
 
 
 class AtHeld:
@@ -166,19 +173,13 @@ class Coordinates(Rows):
         values = tuple(float(flat[0, i]) for i in self.places)
         return flat[:, list(self.varying)], Held(self.held_columns, values)
 
-    def at(self, held: Held) -> AtHeld:
-        """The classifier at these held values."""
-        check_evaluating(self.model)
-        return super().at(held)
-
     def answer(self, varying: torch.Tensor, held: Held | None) -> Any:
         """The model's answers to whole inputs."""
         assert held is not None, "at() gives it"
         whole = varying.new_empty(len(varying), len(self.names))
         whole[:, list(self.varying)] = varying
         whole[:, list(self.places)] = torch.tensor(held.values, dtype=varying.dtype, device=varying.device)
-        first = next(self.model.parameters(), None) if isinstance(self.model, nn.Module) else None
-        return self.model((whole if first is None else whole.to(first.device, first.dtype)).reshape(-1, *self.event))
+        return self._asked(whole.reshape(-1, *self.event))
 
 
 def check_evaluating(model: Any) -> None:

@@ -105,7 +105,7 @@ class TwoClass(Bound):
         return lower_bound(votes.hits, votes.n, half), upper_bound(votes.others, votes.n, half)
 
     def p_value(self, votes: Ballot, tau: float) -> float:
-        """Of the two-sided test between the two; each vote is another than the ideal one with probability τ at most."""
+        """Of the two-sided test between the two; each vote differs from the ideal one with probability τ at most."""
         return min(1.0, top_two_p_value(votes.hits, votes.others) + votes.n * tau)
 
 

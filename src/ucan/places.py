@@ -1,4 +1,4 @@
-"""Where the files of a run are, from any working directory.
+"""Where the files of a run are, from any working directory, and modules of the current one.
 
 A config keeps paths as they were given, and the working directory relative to the run's folder (``started_in``). So its
 data and models are found from elsewhere, also after the whole project was moved, and a config that is published tells no
@@ -7,9 +7,11 @@ absolute path.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from ucan.errors import InvalidInput
 
@@ -65,6 +67,17 @@ def loadable(spec: str, base: Path | None, trust: bool) -> str:
     elif _is_code(spec) and base is not None and str(base) not in sys.path:
         sys.path.append(str(base))  # it stays, since a model may import more when it runs
     return found_model(spec, base)
+
+
+def import_from_here(name: str) -> ModuleType:
+    """Import a module, also from the current directory, which stays on the path since a model may import more when it
+    runs.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
 
 
 def refuse_call(spec: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ucan.errors import InvalidInput, ModelError, UcanError
+from ucan.errors import InvalidInput, ModelError, UcanError, in_one_line
 from ucan.generators import Generator
 from ucan.guards import SAME, check_constant, check_from_the_start, check_lost, fresh, unlike
 from ucan.sizes import Sizes
@@ -158,9 +158,8 @@ def _tensor_of(x: object) -> str:
 
 def cannot_answer(x: torch.Tensor, error: Exception) -> ModelError:
     """The error to raise if a model fails on an input like x (1, *event)."""
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
     return ModelError(
-        f"the model fails on an input of shape {tuple(x.shape[1:])}: {type(error).__name__}: {reason.rstrip('.')}. Check "
+        f"the model fails on an input of shape {tuple(x.shape[1:])}: {in_one_line(error).rstrip('.')}. Check "
         f"that the model takes this shape{_reshaped(tuple(x.shape[1:]))}"
     )
 

@@ -101,12 +101,11 @@ def recertify(
     number = random_seed() if seed is None else given_seed(seed)
     if evidence.seed is not None and number == evidence.seed:
         raise InvalidInput(f"seed {number} is the certificate's own: votes in pairs need another one.")
-    norm = certificate.region.norm if certificate.norm is None else certificate.norm
     plan = CertifyPlan(
         n0=selecting(evidence),
         n=m,
         alpha=evidence.alpha * evidence.family,
-        norm=norm,
+        norm=certificate.radius_norm,
         seed=number,
         family=evidence.family,
         budget=certificate.budget,

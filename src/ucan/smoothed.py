@@ -112,7 +112,7 @@ class SmoothedClassifier(Seating):
             n: the number of samples that bound its probability.
             alpha: α, the probability with which a certificate may be false.
             norm: the norm of the radius: 1, 2 or math.inf. With a budget, noise without an ℓ2 radius uses its own norm
-                unless another than 2 is given.
+                unless a norm other than 2 is given.
             seed: the seed of the noise. None draws a random one and keeps it out of the certificates; "derived" computes
                 it from model, noise and inputs, so that nobody can choose it.
             batch_size: noisy copies per forward pass; by the input's size if None.

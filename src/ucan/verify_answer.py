@@ -21,7 +21,7 @@ from ucan.scales.base import same_map
 from ucan.sidecar import batch_hash
 from ucan.verify import Check, Verdict
 from ucan.verify.fresh import fresh_number, fresh_seed
-from ucan.verify.same import own_precision
+from ucan.verify.same import of_a_copy
 from ucan.votes import block_size, replayed_size
 
 # Σ may differ by this share from the one that was certified.
@@ -69,7 +69,7 @@ def verify_answer(
         if replay:
             checks += _again(answer, g, x)
     stands = all(check.passed for check in checks)
-    known = not _of_a_copy(answer, g, x) and all(check.confirmed for check in checks if check.name == RANGE)
+    known = not of_a_copy(answer.evidence, g, x) and all(check.confirmed for check in checks if check.name == RANGE)
     return Verdict(tuple(checks), n, alpha, confirms=answer.scope if stands and known else None)
 
 
@@ -80,7 +80,7 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
     noise = evidence.noise.differences(g.M.record())
     if not noise:
         try:
-            sample = g.M.at(x).region(g.law, 0.75, answer.region.norm if answer.norm is None else answer.norm, x)
+            sample = g.M.at(x).region(g.law, 0.75, answer.radius_norm, x)
             if not same_map(answer.region.scale.to("cpu"), as_scale(sample.scale).to("cpu"), x.shape[1:], TOLERANCE):
                 noise = ["Σ at this input differs"]
             elif sample.norm != answer.region.norm:
@@ -88,7 +88,7 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
         except UcanError as error:
             noise = [str(error)]
     arithmetic, precision = g.engine.arithmetic(x), []
-    if _of_a_copy(answer, g, x):
+    if of_a_copy(answer.evidence, g, x):
         told = f"about a copy in {evidence.precision}, not about the model that is deployed"
         precision.append(Check("precision", evidence.copy, told))
     claimed, mine = evidence.identity, g.engine.identity()
@@ -101,11 +101,6 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
         Check("scope", answer.scope == g.M.scope, f"the scope here is {g.M.scope}, in the answer {answer.scope}"),
         Check("arithmetic", arithmetic == evidence.arithmetic, f"{arithmetic} here, {evidence.arithmetic} claimed"),
     ]
-
-
-def _of_a_copy(answer: Answer, g: Smoothed, x: torch.Tensor) -> bool:
-    """Whether the answer is about the model in another precision than the deployed one."""
-    return answer.evidence.precision != own_precision(g, x)
 
 
 def _assumed(answer: Answer, own: tuple[float, float] | None) -> list[Check]:
@@ -156,7 +151,7 @@ def _follows(answer: Answer, g: Smoothed, x: torch.Tensor) -> Check:
     """Whether the claim follows: its bounds from the counts that the evidence has, its radii from its bounds."""
     evidence = answer.evidence
     try:
-        shift = Shift.at(g.M.at(x), x, g.sizes, answer.region.norm if answer.norm is None else answer.norm)
+        shift = Shift.at(g.M.at(x), x, g.sizes, answer.radius_norm)
         if abs(answer.tau - shift.tau) > SLACK * shift.tau:
             return Check(
                 "claim", False, f"the arithmetic costs {shift.tau:.3g} here, and {answer.tau:.3g} in the answer"
@@ -188,7 +183,7 @@ def _again(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
         max(1, evidence.n0),
         evidence.n if evidence.cap is None else evidence.cap,
         min(1 - 1e-12, evidence.alpha * evidence.family),
-        answer.region.norm if answer.norm is None else answer.norm,
+        answer.radius_norm,
         evidence.seed,
         replayed_size(evidence.batch_size, x.numel(), x.device),
         stop=question_stop(evidence.stop),

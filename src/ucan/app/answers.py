@@ -37,6 +37,7 @@ from ucan.report.answer_charts import (
 from ucan.report.markup import Macros
 from ucan.report.pictures import as_picture, is_picture
 from ucan.results.answers import AnswerStore
+from ucan.results.formats import class_name
 from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_digits, floor_percent
 from ucan.runs.asked import asked_in, pipeline_again
@@ -132,8 +133,7 @@ class AnswersSession:
 
     def class_name(self, number: int) -> str:
         """What the data set calls a class, or else its number."""
-        names = None if self.dataset is None else self.dataset.classes
-        return str(number) if names is None or number >= len(names) else names[number]
+        return class_name(number, () if self.dataset is None else self.dataset.classes or ())
 
     def check(self, number: int) -> Verdict:
         """Whether the answer stands against the model, by fresh samples at α = 0.001."""
@@ -189,7 +189,7 @@ def answer_panel(session: AnswersSession, number: int) -> Markup:
         return _ANSWERS.abstention(answer.reason) + settings
     card = _ANSWERS.card(
         claim=f"{answer.summary()[0].upper()}{answer.summary()[1:]}",
-        norm=norm_name(answer.region.norm if answer.norm is None else answer.norm),
+        norm=norm_name(answer.radius_norm),
         radius=floor_digits(answer.radius, 4),
         sure=floor_percent(1 - answer.evidence.alpha, 3).rstrip("0").rstrip("."),
         pictures=_pictures(session, number, answer),

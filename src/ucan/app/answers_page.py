@@ -78,23 +78,19 @@ class AnswersPage:
         if chosen is None or chosen == "":  # emptied, to type another
             return [gr.skip()] * 3
         try:
-            number = self._chosen(chosen)
+            number = self.session.number_of(chosen)
             return [input_panel(self.session, number), answer_panel(self.session, number), panels.hint(TRY)]
         except UcanError as error:
             return [gr.skip(), gr.skip(), panels.message(str(error))]
 
     def _on_check(self, chosen: int | str | None) -> str:
         try:
-            return verdict_panel(self.session.check(self._chosen(chosen)))
+            return verdict_panel(self.session.check(self.session.number_of(chosen)))
         except UcanError as error:
             return panels.message(str(error))
 
     def _on_attack(self, chosen: int | str | None, multiple: float) -> str:
         try:
-            return attack_panel(self.session.attack(self._chosen(chosen), float(multiple)))
+            return attack_panel(self.session.attack(self.session.number_of(chosen), float(multiple)))
         except UcanError as error:
             return panels.message(str(error))
-
-    def _chosen(self, value: int | str | None) -> int:
-        """The input chosen from the list, or typed: its number, or its name."""
-        return self.session.number_of(value)

@@ -7,12 +7,28 @@ from collections.abc import Iterator
 
 import gradio as gr
 
+from ucan.app import panels
 from ucan.app.session import Session
 from ucan.certificate import Abstention, Certificate
 from ucan.votes import Votes
 
 # The least seconds between two looks at arriving votes.
 LOOK = 0.1
+CERTIFY = "Press “Certify” to watch the votes arrive."
+
+
+class CertifyForm:
+    """The part of a page where an input is certified: the settings and the button on the left, the answer on the right."""
+
+    def __init__(self, session: Session) -> None:
+        with gr.Column(scale=5, min_width=320):
+            gr.HTML(panels.heading("Certify it", 2))
+            self.scale, self.n, self.alpha = sliders(session)
+            self.button = gr.Button("Certify", variant="primary", size="lg", elem_id="certify")
+            self.counted = gr.HTML("", elem_id="counted")
+        with gr.Column(scale=7, min_width=320):
+            gr.HTML(panels.heading("The answer, and how far it holds"))
+            self.result = gr.HTML(panels.hint(CERTIFY), elem_id="result")
 
 
 def sliders(session: Session) -> tuple[gr.Slider, gr.Slider, gr.Slider]:

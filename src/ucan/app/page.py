@@ -16,7 +16,7 @@ import torch
 from ucan.app import panels
 from ucan.app.answers import AnswersSession
 from ucan.app.answers_page import AnswersPage
-from ucan.app.controls import looked_at, sliders
+from ucan.app.controls import CERTIFY, CertifyForm, looked_at
 from ucan.app.rows_page import RowsPage
 from ucan.app.session import INSIDE, MOST_BYTES, Attacked, Session
 from ucan.audit import modes_of
@@ -27,7 +27,6 @@ from ucan.votes import Votes
 # Pictures on one page of thumbnails.
 THUMBS = 24
 CHOOSE = "Choose a picture above, or drop one."
-CERTIFY = "Press “Certify” to watch the votes arrive."
 ATTACK = "Certify a picture first; then an attacker may try."
 # Thumbnails are plain HTML, so this script reports which one was clicked.
 PICK = """element.addEventListener('click', event => {
@@ -68,7 +67,7 @@ class Page:
             with gr.Row(equal_height=False):
                 self._lay_out_choice(first)
             with gr.Row(equal_height=False):
-                self._lay_out_certificate()
+                self.form = CertifyForm(session)
             with gr.Row(equal_height=False):
                 self._lay_out_attack()
             self.attacked = gr.HTML(panels.hint(ATTACK), elem_id="attacked")
@@ -92,16 +91,6 @@ class Page:
             self.noise = gr.HTML(self._noise(first, self.session.scale, 0), elem_id="noise")
             self.again = gr.Button("Draw other noise", size="sm", elem_id="again")
 
-    def _lay_out_certificate(self) -> None:
-        with gr.Column(scale=5, min_width=320):
-            gr.HTML(panels.heading("Certify it", 2))
-            self.scale, self.n, self.alpha = sliders(self.session)
-            self.certify = gr.Button("Certify", variant="primary", size="lg", elem_id="certify")
-            self.counted = gr.HTML("", elem_id="counted")
-        with gr.Column(scale=7, min_width=320):
-            gr.HTML(panels.heading("The answer, and how far it holds"))
-            self.result = gr.HTML(panels.hint(CERTIFY), elem_id="result")
-
     def _lay_out_attack(self) -> None:
         with gr.Column(scale=5, min_width=320):
             gr.HTML(panels.heading("Attack it", 3))
@@ -121,24 +110,25 @@ class Page:
     # --- what happens when ---
 
     def _connect(self) -> None:
+        form = self.form
         silent: dict[str, Any] = {"show_progress": "hidden"}
         # Heavy work runs one job at a time for all visitors; choosing another input stops one's own job.
         heavy: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "classifier", **silent}
-        settings = [self.chosen, self.scale, self.n, self.alpha]
-        results = [self.counted, self.result, self.claim, self.attacked, self.said]
-        certifying = self.certify.click(self._on_certify, settings, results, **heavy)
+        settings = [self.chosen, form.scale, form.n, form.alpha]
+        results = [form.counted, form.result, self.claim, self.attacked, self.said]
+        certifying = form.button.click(self._on_certify, settings, results, **heavy)
         attacking = self.attack.click(self._on_attack, [self.claim, self.multiple], [self.attacked], **heavy)
 
         self.shown = [self.chosen, self.number, self.thumbs, self.noise, *results]
         choice: dict[str, Any] = {"outputs": self.shown, "cancels": [certifying, attacking], **silent}
-        self.thumbs.click(self._on_thumb, [self.scale, self.start], **choice)
-        self.number.input(self._on_number, [self.number, self.scale, self.start], trigger_mode="always_last", **choice)
-        self.file.upload(self._on_drop, [self.file, self.scale, self.start], **choice)
+        self.thumbs.click(self._on_thumb, [form.scale, self.start], **choice)
+        self.number.input(self._on_number, [self.number, form.scale, self.start], trigger_mode="always_last", **choice)
+        self.file.upload(self._on_drop, [self.file, form.scale, self.start], **choice)
 
         self.more.click(self._on_more, [self.start, self.chosen], [self.start, self.thumbs], **silent)
-        drawn = {"inputs": [self.chosen, self.scale, self.seed], "outputs": [self.noise, self.seed], **silent}
+        drawn = {"inputs": [self.chosen, form.scale, self.seed], "outputs": [self.noise, self.seed], **silent}
         self.again.click(self._on_draw, **drawn)
-        self.scale.change(self._on_draw, trigger_mode="always_last", **drawn)
+        form.scale.change(self._on_draw, trigger_mode="always_last", **drawn)
 
     def _on_thumb(self, scale: float, start: int, event: gr.EventData) -> list[Any]:
         return self._show(lambda: self._pick(int(event.number)), scale, start)

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from ucan.app import panels
-from ucan.app.controls import looked_at, sliders
+from ucan.app.controls import CERTIFY, CertifyForm, looked_at
 from ucan.app.rows import Row, RowClaim, changed_row, choices, row_at, row_named, row_outcome, row_panel
 from ucan.app.session import Session
 from ucan.certificate import Certificate
@@ -18,7 +18,6 @@ from ucan.votes import Votes
 # Rows that the list shows; others are found by their name.
 MOST = 1000
 CHOOSE = "Choose a row above."
-CERTIFY = "Press “Certify” to watch the votes arrive."
 
 
 class RowsPage:
@@ -35,7 +34,7 @@ class RowsPage:
             with gr.Row(equal_height=False):
                 self._lay_out_choice(first)
             with gr.Row(equal_height=False):
-                self._lay_out_certificate()
+                self.form = CertifyForm(session)
             self._connect()
 
     def _lay_out_choice(self, first: Row | None) -> None:
@@ -62,32 +61,23 @@ class RowsPage:
             gr.HTML(panels.heading("Its values, and the noise"))
             self.values = gr.HTML(self._values(first, self.session.scale, None), elem_id="values")
 
-    def _lay_out_certificate(self) -> None:
-        with gr.Column(scale=5, min_width=320):
-            gr.HTML(panels.heading("Certify it", 2))
-            self.scale, self.n, self.alpha = sliders(self.session)
-            self.certify = gr.Button("Certify", variant="primary", size="lg", elem_id="certify")
-            self.counted = gr.HTML("", elem_id="counted")
-        with gr.Column(scale=7, min_width=320):
-            gr.HTML(panels.heading("The answer, and how far it holds"))
-            self.result = gr.HTML(panels.hint(CERTIFY), elem_id="result")
-
     def _connect(self) -> None:
+        form = self.form
         silent: dict[str, Any] = {"show_progress": "hidden"}
         # Heavy work runs one job at a time for all visitors; choosing another row stops one's own job.
         heavy: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "classifier", **silent}
-        settings = [self.row, self.scale, self.n, self.alpha]
-        results = [self.counted, self.result, self.said]
-        certifying = self.certify.click(self._on_certify, [*settings, self.claim], [*results, self.claim], **heavy)
+        settings = [self.row, form.scale, form.n, form.alpha]
+        results = [form.counted, form.result, self.said]
+        certifying = form.button.click(self._on_certify, [*settings, self.claim], [*results, self.claim], **heavy)
 
         self.shown = [self.row, self.values, *results]
         choice: dict[str, Any] = {"outputs": self.shown, "cancels": [certifying], **silent}
-        self.name.input(self._on_name, [self.name, self.scale, self.claim], **choice)
-        typed = [self.row, self.typed, self.scale, self.claim]
+        self.name.input(self._on_name, [self.name, form.scale, self.claim], **choice)
+        typed = [self.row, self.typed, form.scale, self.claim]
         self.change.click(self._on_change, typed, **choice)
         self.typed.submit(self._on_change, typed, **choice)
-        noise = {"inputs": [self.row, self.scale, self.claim], "outputs": [self.values], **silent}
-        self.scale.change(self._values, trigger_mode="always_last", **noise)
+        noise = {"inputs": [self.row, form.scale, self.claim], "outputs": [self.values], **silent}
+        form.scale.change(self._values, trigger_mode="always_last", **noise)
 
     def _on_name(self, chosen: int | str | None, scale: float, claim: RowClaim | None) -> list[Any]:
         if chosen is None or chosen == "":  # emptied, to type another

@@ -20,10 +20,10 @@ from ucan.fingerprint import weights_hash
 from ucan.held import Held
 from ucan.plan import Bound, CertifyPlan
 from ucan.report.pictures import is_picture
-from ucan.runs.build import usual_step
+from ucan.results.formats import class_name
 from ucan.runs.config import DataRef
 from ucan.runs.read import Run
-from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.runs.rebuild import VOTES, data_of, pipeline_of, refuse_other_model, shape_of, smoothed_as_trained, trained_on
 from ucan.runs.router import is_router
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
@@ -32,8 +32,6 @@ from ucan.votes import Votes
 
 # The most bytes of an upload.
 MOST_BYTES = 10_000_000
-# Default number of votes: enough for a radius, and quickly counted.
-VOTES = 10_000
 # The share of the region in which the attack has to fail where the guarantee covers it.
 INSIDE = 0.9
 
@@ -76,15 +74,14 @@ class Session:
         device: torch.device | None = None,
         trust: bool = False,
     ) -> Session:
-        """The run in this folder: one that ``ucan train`` made, or ``ucan certify``. ``trust`` allows to read a pickle,
-        and to import a module beside the run.
+        """The run in this folder: one that ``ucan train`` made, or ``ucan certify``. ``trust`` allows reading a
+        pickle and importing a module beside the run.
         """
         run, device = Path(run), device or torch.device("cpu")
         if not run.is_dir():
             raise InvalidInput(f"there is no folder {run}: give the folder of a `ucan certify` or a `ucan train` run.")
         if is_trained_run(run):
-            if model is not None or weights is not None:
-                raise InvalidInput(f"{run} is a trained run and brings its own model: leave out --model and --weights.")
+            refuse_other_model(run, model, weights)
             opened = _open_trained(run, source, device, trust)
         else:
             opened = _open_certified(run, model, source, weights, device, trust)
@@ -128,8 +125,7 @@ class Session:
 
     def class_name(self, number: int) -> str:
         """What the data set calls a class, or else its number."""
-        names = None if self.dataset is None else self.dataset.classes
-        return str(number) if names is None or number >= len(names) else names[number]
+        return class_name(number, () if self.dataset is None else self.dataset.classes or ())
 
     def item(self, number: int) -> tuple[torch.Tensor, int]:
         """One input of the run's data (1, *event), and its label (−1 if unknown)."""
@@ -216,12 +212,8 @@ class Session:
 
 def _open_trained(run: Path, source: str | None, device: torch.device, trust: bool) -> Session:
     trained = load_run(run, trust=trust)
-    settings, noise = trained.settings, trained.generator
-    ref = DataRef(settings.data, size=settings.size, channels=trained.shape[0])
-    dataset, notes = _data(ref, source, trained.base, trust)
-    step = usual_step(dataset, noise)
-    g = SmoothedClassifier(trained.classifier.to(device), trained.law, noise, trained.num_classes, step=step)
-    plan = CertifyPlan(n=VOTES, norm=noise.usual_norm(trained.law), budget=trained.budget)
+    dataset, notes = _data(trained_on(trained), source, trained.base, trust)
+    g, plan = smoothed_as_trained(trained, dataset, device)
     numbers = () if dataset is None else tuple(range(len(dataset)))
     return Session(run.resolve().name, g, plan, trained.shape, dataset, numbers, notes)
 
@@ -233,8 +225,7 @@ def _open_certified(
     config, columns = opened.config, opened.columns
     if not opened.inputs:
         raise InvalidInput(f"{run} has no results yet: `ucan certify` writes them; then come back.")
-    # A certificate tells Σ, an abstention only the law: prefer the former.
-    first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
+    first = opened.telling()
     if is_router(config.model.spec):
         raise InvalidInput(f"{run} is of a router, which has several smoothed classifiers; this page shows one.")
     dataset, notes = (
@@ -243,12 +234,7 @@ def _open_certified(
     g = pipeline_of(config.model, first, device, model, weights, dataset, trust, opened.base)
     # The classifier has the precision.
     plan = replace(config.sampling.plan(opened.norm), precision=None, budget=first.budget)
-    if isinstance(first, Certificate):
-        shape = first.region.shape
-    elif dataset is not None:
-        shape = dataset.event_shape
-    else:
-        raise InvalidInput(f"neither the data of {run} are here nor a certificate that tells their shape: give --data.")
+    shape = shape_of(opened, first, dataset)
     if config.model.weights_hash not in (None, weights_hash(g.f.model)):
         notes += ("The model has changed since this run: what you see here is about the model as it is now.",)
     if config.claim.registry is not None:
@@ -257,7 +243,7 @@ def _open_certified(
             "that memory.",
         )
     numbers = tuple(i for i in columns["idx"].tolist() if dataset is not None and i < len(dataset))
-    return Session(opened.label, g, replace(plan, n=min(plan.n, VOTES)), tuple(shape), dataset, numbers, notes)
+    return Session(opened.label, g, replace(plan, n=min(plan.n, VOTES)), shape, dataset, numbers, notes)
 
 
 def _data(data: DataRef, source: str | None, base: Path | None, trust: bool) -> tuple[Labelled | None, tuple[str, ...]]:

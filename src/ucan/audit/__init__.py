@@ -1,7 +1,7 @@
 """Attacks on the deployed pipeline, to test a claimed guarantee."""
 
 from ucan.audit.auditor import FACTORS, attack, audit, audit_all, modes_of, replay
-from ucan.audit.decide import Decision, allowed_breaks, decide
+from ucan.audit.decide import allowed_breaks, decide
 from ucan.audit.judge import Budget
 from ucan.audit.ledger import Ledger, load_break
 from ucan.audit.summary import Summary, in_words, read_attempts, summarise
@@ -11,7 +11,6 @@ __all__ = [
     "FACTORS",
     "Attempt",
     "Budget",
-    "Decision",
     "Ledger",
     "Summary",
     "allowed_breaks",

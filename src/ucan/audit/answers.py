@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from ucan.arithmetic import ROUNDED, arithmetic_of
 from ucan.audit.attacks import reachable
 from ucan.audit.balls import Ball
 from ucan.audit.decide import SURE
-from ucan.audit.judge import AGAIN, Budget, derived_seed
+from ucan.audit.judge import AGAIN, Budget, check_factor, derived_seed
 from ucan.audit.trials import Mode
 from ucan.backends import PRECISIONS
 from ucan.errors import InvalidInput
@@ -80,8 +79,7 @@ def attack_answer(
     A ``frozen`` answer is attacked with μ and Σ as computed at x, which is what it is about. A true claim is called broken
     with probability at most 10⁻¹⁰.
     """
-    if not (math.isfinite(factor) and factor > 0):
-        raise InvalidInput(f"a factor must be a finite number above 0, got {factor}.")
+    check_factor(factor)
     budget = budget or Budget()
     x = x.to(g.f.device or x.device)
     check_about(g, x, answer)

@@ -12,7 +12,7 @@ import torch
 from ucan.audit.attacks import chains
 from ucan.audit.claims import Claim, share
 from ucan.audit.decide import Decision
-from ucan.audit.judge import Budget, Judge
+from ucan.audit.judge import Budget, Judge, check_factor
 from ucan.audit.ledger import Ledger
 from ucan.audit.stakes import Stake
 from ucan.audit.stateful import Witness, copied
@@ -82,8 +82,7 @@ def attack(
 
     Outside the region nothing is guaranteed: a changed answer is then not a break of the certificate, and not ``covered``.
     """
-    if not (math.isfinite(factor) and factor > 0):
-        raise InvalidInput(f"a factor must be a finite number above 0, got {factor}.")
+    check_factor(factor)
     with copied(registry) as memory:
         case = case_of(g, idx, x, certificate, memory)
         return attempts_on(g, [case], mode, factor, budget or Budget(), memory)[0]

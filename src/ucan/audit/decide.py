@@ -47,8 +47,7 @@ def decide(
     hits = counts[c_A]
     total = sum(counts) + invalid if rival is None else hits + counts[rival]
     p_value = at_most_p_value(hits, total, 0.5) if total else 1.0
-    # A tie does not count as a changed answer.
-    answer = max(range(len(counts)), key=lambda c: (counts[c], c == c_A))
+    answer = _leader(counts, c_A)
     return Decision(p_value <= level and (answer != c_A or not changed), answer, hits, total, p_value)
 
 
@@ -64,8 +63,12 @@ def decide_level(
     total = sum(counts) + invalid
     hits, floor = (counts[c_A], threshold) if rival is None else (total - counts[rival], 1 - threshold)
     p_value = at_most_p_value(hits, total, floor) if total else 1.0
-    answer = max(range(len(counts)), key=lambda c: (counts[c], c == c_A))
-    return Decision(p_value <= level, answer, hits, total, p_value)
+    return Decision(p_value <= level, _leader(counts, c_A), hits, total, p_value)
+
+
+def _leader(counts: Sequence[int], c_A: int) -> int:
+    """The class with the most votes; c_A in a tie, which is no changed answer."""
+    return max(range(len(counts)), key=lambda c: (counts[c], c == c_A))
 
 
 def allowed_breaks(inputs: int, chance: float) -> int:

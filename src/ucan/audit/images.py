@@ -10,19 +10,20 @@ import torch
 from ucan.audit.ledger import Ledger, load_break
 from ucan.audit.trials import Attempt
 
+SAVED = 8  # breaks that are saved as pictures, at most
 SIDE = 160  # the least number of pixels of a panel's smaller side
 
 
-def worst(attempts: Sequence[Attempt], count: int) -> list[Attempt]:
+def worst(attempts: Sequence[Attempt]) -> list[Attempt]:
     """The strongest breaks: inside the smallest fraction of the region first, then by the fewest votes left."""
     own = [a for a in attempts if a.broken and a.same_as is None]
-    return sorted(own, key=lambda a: (a.factor, a.hits / max(1, a.total), a.idx))[:count]
+    return sorted(own, key=lambda a: (a.factor, a.hits / max(1, a.total), a.idx))[:SAVED]
 
 
-def save_images(ledger: Ledger, attempts: Sequence[Attempt], count: int = 8) -> list[Path]:
+def save_images(ledger: Ledger, attempts: Sequence[Attempt]) -> list[Path]:
     """Write the worst breaks as PNG files next to their δ; inputs that are not pictures are skipped."""
     paths = []
-    for attempt in worst(attempts, count):
+    for attempt in worst(attempts):
         source = ledger.path_of(attempt.to_dict())
         if not source.is_file():
             continue

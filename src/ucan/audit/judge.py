@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,6 +60,12 @@ class Budget:
         """The numbers of votes at which a test is evaluated: each twice the last, from ``first`` to the most."""
         doubled = itertools.takewhile(lambda n: n < self.most, (first * 2**i for i in itertools.count()))
         return [*doubled, self.most]
+
+
+def check_factor(factor: float) -> None:
+    """Refuse a multiple of a region that is not a finite number above 0."""
+    if not (math.isfinite(factor) and factor > 0):
+        raise InvalidInput(f"a factor must be a finite number above 0, got {factor}.")
 
 
 def derived_seed(seed: int, *purpose: Any) -> int:

@@ -109,7 +109,7 @@ class Witness:
             n0=evidence.n0,
             n=self.budget.check,
             alpha=evidence.alpha,
-            norm=self.c.region.norm if self.c.norm is None else self.c.norm,
+            norm=self.c.radius_norm,
             precision=precision_of(self.c),
         )
         return outcome.prediction

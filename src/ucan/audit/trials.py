@@ -259,8 +259,7 @@ def _again(g: SmoothedClassifier, x: torch.Tensor, level: Level, seed: int) -> L
     p = level_bound(votes.counts, level.top, level.above, n, alpha, g.arithmetic_error(M, x))
     if (p > level.threshold) != level.above:
         return None
-    norm = level.region.norm if level.norm is None else level.norm
-    region = level_region(g, M, x, p, level.above, level.threshold, norm)
+    region = level_region(g, M, x, p, level.above, level.threshold, level.radius_norm)
     return None if region is None else replace(level, p=p, region=region)
 
 

@@ -4,13 +4,22 @@ from ucan.certificate.certified import Certificate, fits, leads, no_lead
 from ucan.certificate.entries import budget_from_json, budget_to_json, region_from_json, region_to_json
 from ucan.certificate.files import from_dict, load_json, save_json
 from ucan.certificate.level import Level
-from ucan.certificate.outcome import Abstention, Outcome, Prediction, check_guarantee, check_number, check_numbers
+from ucan.certificate.outcome import (
+    Abstention,
+    Claimed,
+    Outcome,
+    Prediction,
+    check_guarantee,
+    check_number,
+    check_numbers,
+)
 from ucan.choices import SCOPES, Scope
 
 __all__ = [
     "SCOPES",
     "Abstention",
     "Certificate",
+    "Claimed",
     "Level",
     "Outcome",
     "Prediction",

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from ucan.arithmetic import changes_in_words
 from ucan.budget import Budget
 from ucan.certificate.entries import budget_to_json, region_to_json
-from ucan.certificate.outcome import FORMAT, ROUTED, Outcome, check_number, choice_to_json
+from ucan.certificate.outcome import FORMAT, ROUTED, Claimed, check_number, choice_to_json
 from ucan.choices import SCOPES, norm_name, norm_to_json
 from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.region import Intersection, Region
@@ -22,7 +21,7 @@ from ucan.sidecar import tensors_to_json
 
 
 @dataclass(frozen=True, eq=False)
-class Certificate(Outcome):
+class Certificate(Claimed):
     """With probability at least 1 − α over the noise drawn, the answer is ``prediction`` on the whole ``region``.
 
     ``scope`` says which classifier this is about (``ucan.choices.SCOPES``). ``radius`` is the largest ball of the requested
@@ -90,14 +89,11 @@ class Certificate(Outcome):
 
     def __str__(self) -> str:
         """The claim in one line; its radius or its factor is rounded down."""
-        changes = changes_in_words(self.evidence.arithmetic)
-        about = f"{self._claim}, {changes}" if changes else self._claim
         if self.budget is not None and self.budget_factor is not None:
             factor = floor_digits(self.budget_factor, 4)
-            return f"class {self.prediction} under {self.budget.words()}, ε = {factor} ({about})"
-        norm = norm_name(self.norm if self.norm is not None else self.region.norm)
-        radius = floor_digits(self.radius, 4)
-        return f"class {self.prediction} within an {norm} radius of {radius} ({about})"
+            return f"class {self.prediction} under {self.budget.words()}, ε = {factor} ({self._about})"
+        norm, radius = norm_name(self.radius_norm), floor_digits(self.radius, 4)
+        return f"class {self.prediction} within an {norm} radius of {radius} ({self._about})"
 
     @property
     def size(self) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ucan.certificate.entries import region_to_json
-from ucan.certificate.outcome import ROUTED, Outcome, check_number
+from ucan.certificate.outcome import ROUTED, Claimed, check_number
 from ucan.choices import norm_to_json
 from ucan.errors import InvalidInput
 from ucan.region import Region
@@ -16,7 +16,7 @@ HALF = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Level(Outcome):
+class Level(Claimed):
     """With probability at least 1 − α one class, ``top``, stays where it is against ``threshold`` on the whole ``region``.
 
     ``above``: it has more, and ``p`` is a lower bound on its probability at the input. Otherwise no *other* class has more, and

@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 
 import torch
 
+from ucan.arithmetic import changes_in_words
 from ucan.budget import Budget
 from ucan.certificate.entries import budget_to_json
 from ucan.choices import EARLIER, SCOPES, Scope, check_choice, check_norm, norm_to_json
 from ucan.errors import DoesNotFollow, InvalidInput
 from ucan.evidence import Evidence
+from ucan.region import Region
 from ucan.rounding import ceil_significant
 
 FORMAT = 2
@@ -50,7 +52,7 @@ class Outcome:
             self._check_choice(self.choice)
 
     def _check_choice(self, choice: Outcome) -> None:
-        """Refuse a choice that was not made, or is about something else than this outcome."""
+        """Refuse a choice that was not made, or is about something other than this outcome."""
         mine, other = self.evidence.exact_hash, choice.evidence.exact_hash
         if choice.abstained or mine is None or mine != other or self.norm != choice.norm:
             raise InvalidInput("a choice must be sure, and about the input and the norm of the answer.")
@@ -102,6 +104,23 @@ class Outcome:
         bound = ", by a randomised bound" if evidence.bound == "randomised" else ""
         routed = "" if self.choice is None else f", by expert {self.expert}"
         return f"scope {self.scope}, α = {ceil_significant(self.alpha)}{family}{bound}{copy}{held}{routed}"
+
+
+class Claimed(Outcome):
+    """A result whose claim is about every input in a ``region``."""
+
+    region: Region
+
+    @property
+    def radius_norm(self) -> float:
+        """The norm that the radius is in: the requested one, else the region's own."""
+        return self.region.norm if self.norm is None else self.norm
+
+    @property
+    def _about(self) -> str:
+        """The scope and the level of the claim, and on a grid which changes it is about."""
+        changes = changes_in_words(self.evidence.arithmetic)
+        return f"{self._claim}, {changes}" if changes else self._claim
 
 
 @dataclass(frozen=True, eq=False)

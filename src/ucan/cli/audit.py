@@ -31,8 +31,8 @@ class ModeName(StrEnum):
 
 def audit(
     run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify` or `ucan ask` run.")],
-    model: Annotated[str | None, typer.Option(help="The classifier, if it has moved since the run.")] = None,
-    source: Annotated[str | None, typer.Option("--data", help="The inputs, if they have moved since the run.")] = None,
+    model: words.MovedModelOption = None,
+    source: words.MovedDataOption = None,
     weights: words.WeightsOption = None,
     registry: Annotated[
         Path | None,

@@ -181,10 +181,10 @@ def _bench_service(
 ) -> None:
     """Load a service, and print what its clients saw."""
     from ucan.service.client import Client
-    from ucan.service.load import RANDOM, Measured, generate, inputs_for, measure_run
+    from ucan.service.load import RANDOM, Measured, generate, measure_run, random_inputs
 
     if target.startswith(("http://", "https://")):
-        measured = Measured(generate(target, inputs_for(Client(target)), clients, seconds), RANDOM)
+        measured = Measured(generate(target, random_inputs(Client(target).about()["shape"]), clients, seconds), RANDOM)
     else:
         measured = measure_run(target, clients, seconds, device, trust=trust)
     record, load = json.dumps(measured.to_dict(), indent=1) + "\n", measured.load

@@ -88,9 +88,7 @@ def certify(
     batch_size: words.BatchOption = None,
     skip: words.SkipOption = 1,
     most: words.MaxOption = None,
-    certificates: Annotated[
-        bool, typer.Option("--certificates", help="Also write each certificate as JSON, for `ucan verify`.")
-    ] = False,
+    certificates: words.CertificatesOption = False,
     registry: Annotated[
         Path | None,
         typer.Option(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ucan.cli import words
+from ucan.cli.demos import demo_audio, demo_tables, say
 from ucan.cli.progress import Shown
 from ucan.cli.report import check_output, write_page
 from ucan.cli.train import Training
@@ -101,10 +102,8 @@ def demo(
     with storage(out):
         out.mkdir(parents=True, exist_ok=True)
     if about is not About.pictures:
-        from ucan.cli import demos
-
         with _one_thread():
-            (demos.demo_tables if about is About.tables else demos.demo_audio)(out, n, quiet)
+            (demo_tables if about is About.tables else demo_audio)(out, n, quiet)
         return
     check_output(out / REPORT)
     try:
@@ -149,11 +148,10 @@ def _visit(kind: Kind, out: Path, digits: int, n: int, attacked: int, quiet: boo
     from ucan.runs.read import Run
     from ucan.runs.train import TrainJob, trainer_of
 
-    say = _silent if quiet else _said
     model, folder = out / f"{kind.model or kind.name}-model", out / kind.name
-    say(f"\n{kind.name}: {kind.about}")
+    say(quiet, f"\n{kind.name}: {kind.about}")
     if kind.model is None:
-        say(f"$ ucan train {kind.preset} -o {shlex.quote(str(model))}")
+        say(quiet, f"$ ucan train {kind.preset} -o {shlex.quote(str(model))}")
         job = TrainJob(settings=kind.preset)
         trainer_of(job, model, None if quiet else Training(job.chosen().epochs)).run()
     skip = TEST_DIGITS // digits
@@ -161,7 +159,7 @@ def _visit(kind: Kind, out: Path, digits: int, n: int, attacked: int, quiet: boo
     arithmetic = None if kind.norm is None else "real"
     chosen = "" if kind.norm is None else f" --norm {kind.norm:g} --arithmetic {arithmetic}"
     places = f"--model {shlex.quote(str(model))} --data digits -o {shlex.quote(str(folder))}"
-    say(f"$ ucan certify {places} --n {n} --skip {skip} --max {digits}{chosen}")
+    say(quiet, f"$ ucan certify {places} --n {n} --skip {skip} --max {digits}{chosen}")
     certify(
         CertifyJob(model=str(model), data="digits", n=n, skip=skip, most=digits, norm=kind.norm, arithmetic=arithmetic),
         folder,
@@ -169,21 +167,13 @@ def _visit(kind: Kind, out: Path, digits: int, n: int, attacked: int, quiet: boo
     )
     if Run.open(folder).certificates:  # else there is nothing to attack; the report shows a claim that does not hold
         options = f"--max {attacked} --factors 0.999 --steps {STEPS} --draws {DRAWS}"
-        say(f"$ ucan audit {shlex.quote(str(folder))} {options}")
+        say(quiet, f"$ ucan audit {shlex.quote(str(folder))} {options}")
         attack = AuditJob(run=folder, most=attacked, factors=(0.999,), budget=Budget(steps=STEPS, draws=DRAWS))
         audit(attack, progress=Shown("auditing", quiet, "attempts", "attempts are kept"))
     done = Run.open(folder)
     found = {} if done.audit is None else done.audit.broken
     broken = "".join(f"; {count} of {done.attacked(mode)} broken {mode}" for mode, count in found.items())
-    say(f"  scope {done.scope}: {done.certificates} of {done.inputs} digits certified{broken}")
-
-
-def _said(line: str) -> None:
-    print(line, flush=True)  # flushed before the progress on standard error
-
-
-def _silent(line: str) -> None:
-    return
+    say(quiet, f"  scope {done.scope}: {done.certificates} of {done.inputs} digits certified{broken}")
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from ucan.errors import MissingExtra
 if TYPE_CHECKING:
     from torch import nn
 
-ROWS = 5
 # The signals: so many samples at so many a second, a low and a high tone in hertz.
 SAMPLES, RATE, TONES = 256, 8000, (500.0, 1000.0)
 
@@ -42,7 +41,7 @@ def demo_tables(out: Path, n: int, quiet: bool) -> None:
         )
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(loaded.data[::2], kinds[::2])
         table = Table(test, target="diagnosis", train={c: train[c] for c in columns}, name=name)
-        _say(
+        say(
             quiet,
             f"\n{name.replace('_', ' ')}: {len(table)} rows, {len(columns)} columns; noise is a quarter of each spread",
         )
@@ -70,7 +69,7 @@ def demo_audio(out: Path, n: int, quiet: bool) -> None:
         outcomes = g.certify(signals, n0=50, n=n)
         pairs = zip(outcomes, labels.tolist(), strict=True)
         right = [c for c, label in pairs if isinstance(c, Certificate) and c.prediction == label]
-        _say(
+        say(
             quiet,
             f"\n{name}: {floor_percent(len(right) / len(outcomes))} % of {len(outcomes)} tones certified correctly",
         )
@@ -131,6 +130,7 @@ def _loudness(region: Any, pitches: list[float]) -> list[float]:
     return found
 
 
-def _say(quiet: bool, text: str) -> None:
+def say(quiet: bool, text: str) -> None:
+    """Print a line unless the demo is quiet, before the progress on standard error."""
     if not quiet:
-        print(text)
+        print(text, flush=True)

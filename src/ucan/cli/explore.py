@@ -18,8 +18,8 @@ from ucan.errors import InvalidInput, MissingExtra
 
 def explore(
     run: Annotated[Path, typer.Argument(help="The folder of a `ucan certify`, `ucan train` or `ucan ask` run.")],
-    model: Annotated[str | None, typer.Option(help="The classifier, if it has moved since the run.")] = None,
-    source: Annotated[str | None, typer.Option("--data", help="The inputs, if they have moved since the run.")] = None,
+    model: words.MovedModelOption = None,
+    source: words.MovedDataOption = None,
     weights: words.WeightsOption = None,
     host: Annotated[str, typer.Option(help="The address to listen on. Default: this machine only.")] = words.LOOPBACK,
     port: Annotated[

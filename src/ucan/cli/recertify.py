@@ -26,13 +26,11 @@ def recertify(
     n: Annotated[
         int | None, typer.Option(min=1, help="Votes in pairs per input. Default: a tenth of the run's n.")
     ] = None,
-    source: Annotated[str | None, typer.Option("--data", help="The inputs, if they have moved since the run.")] = None,
+    source: words.MovedDataOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The new run's folder. Default: RUN-recertified.")
     ] = None,
-    certificates: Annotated[
-        bool, typer.Option("--certificates", help="Also write each certificate as JSON, for `ucan verify`.")
-    ] = False,
+    certificates: words.CertificatesOption = False,
     device: words.DeviceOption = "auto",
     trust: words.TrustOption = False,
     as_json: words.JsonOption = False,

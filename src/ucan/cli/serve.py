@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ucan.cli import words
+
+if TYPE_CHECKING:
+    from ucan.service.service import ServeJob
 
 
 def serve(
@@ -23,8 +26,8 @@ def serve(
         Path | None,
         typer.Option(help="A file with the bearer token that requests need. Default: UCAN_TOKEN, if it is set."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The classifier, if it has moved since the run.")] = None,
-    source: Annotated[str | None, typer.Option("--data", help="The inputs, if they have moved since the run.")] = None,
+    model: words.MovedModelOption = None,
+    source: words.MovedDataOption = None,
     weights: words.WeightsOption = None,
     device: words.DeviceOption = "auto",
     max_n: Annotated[int, typer.Option(min=1, help="The most votes per request.")] = 100_000,
@@ -72,9 +75,8 @@ def serve(
     """
     from ucan.service.application import is_loopback
     from ucan.service.limits import Limits
-    from ucan.service.server import check_address, listening, token_of
-    from ucan.service.server import serve as serving
-    from ucan.service.service import ServeJob, Service
+    from ucan.service.server import check_address, token_of
+    from ucan.service.service import ServeJob
 
     token = token_of(token_file)
     check_address(host, token)
@@ -106,10 +108,19 @@ def serve(
         from ucan.service.replicas import serve_replicas
 
         serve_replicas(job, host, port, replicas, cluster)
-        return
+    else:
+        _serve_here(job, host, port, drain)
+
+
+def _serve_here(job: ServeJob, host: str, port: int, drain: float) -> None:
+    """Serve from this process until it is told to stop."""
+    from ucan.service.server import listening
+    from ucan.service.server import serve as serving
+    from ucan.service.service import Service
+
     with listening(host, port) as listener:
         service = Service.open(job)
-        if service.deployed.remembers is not None and registry is None:
+        if service.deployed.remembers is not None and job.registry is None:
             print(
                 f"ucan: this run answered through the registry {service.deployed.remembers}; without --registry the answers "
                 f"have scope {service.scope}.",

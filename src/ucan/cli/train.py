@@ -90,21 +90,12 @@ def train(
 
     `ucan train show digits-basis > mine.toml`, then edit it and run `ucan train mine.toml`
     """
-    from ucan.training import preset_names, preset_text
-
     if settings == "list" and preset is None and shown is None:
-        for name in preset_names():
-            typer.echo(name if quiet else f"{name:29}{_about(name)}")
-        if not quiet:
-            for table, catalogue in (("law", LAWS), ("generator", GENERATORS)):
-                print(f"Kinds for [{table}]: {', '.join(catalogue.names())}.", file=sys.stderr)
-            print("Kinds for [recipe], with their passes for each input of an epoch:", file=sys.stderr)
-            for name in RECIPES.names():
-                about = METHODS.get(name) or f"of the package {RECIPES.package(name)}"
-                print(f"  {name:14}{about}", file=sys.stderr)
-            print("To copy a preset and edit it: ucan train show NAME > mine.toml", file=sys.stderr)
+        _list(quiet)
         return
     if settings == "show" and preset is None and shown is not None:
+        from ucan.training import preset_text
+
         typer.echo(preset_text(shown), nl=False)
         return
     from ucan.runs.jobs import device_of
@@ -134,6 +125,23 @@ def train(
         raise
     if not quiet and told:
         _next(trainer.folder, chosen, "" if claim is None else NEXT[claim])
+
+
+def _list(quiet: bool) -> None:
+    """Print the names of the presets, and what else settings may name."""
+    from ucan.training import preset_names
+
+    for name in preset_names():
+        typer.echo(name if quiet else f"{name:29}{_about(name)}")
+    if quiet:
+        return
+    for table, catalogue in (("law", LAWS), ("generator", GENERATORS)):
+        print(f"Kinds for [{table}]: {', '.join(catalogue.names())}.", file=sys.stderr)
+    print("Kinds for [recipe], with their passes for each input of an epoch:", file=sys.stderr)
+    for name in RECIPES.names():
+        about = METHODS.get(name) or f"of the package {RECIPES.package(name)}"
+        print(f"  {name:14}{about}", file=sys.stderr)
+    print("To copy a preset and edit it: ucan train show NAME > mine.toml", file=sys.stderr)
 
 
 def _for_a_cpu(settings: TrainSettings) -> str:

@@ -80,6 +80,8 @@ DATA_HELP = (
     "`.parquet`, with --target), `package.module:dataset`, or one of digits, mnist, fashion-mnist, cifar10, imagenet."
 )
 DataOption = Annotated[str, typer.Option("--data", help=DATA_HELP)]
+MovedModelOption = Annotated[str | None, typer.Option(help="The classifier, if it has moved since the run.")]
+MovedDataOption = Annotated[str | None, typer.Option("--data", help="The inputs, if they have moved since the run.")]
 SizeOption = Annotated[int | None, typer.Option(help="Resize and crop the pictures of a folder to SIZE × SIZE pixels.")]
 ChannelsOption = Annotated[
     int | None, typer.Option(help="Channels of the pictures of a folder: 3 (RGB, the default) or 1 (grey).")
@@ -268,6 +270,9 @@ WorkersOption = Annotated[
     typer.Option(
         min=1, help="Number of workers, with one GPU or one CPU core each. Default: all that the cluster has."
     ),
+]
+CertificatesOption = Annotated[
+    bool, typer.Option("--certificates", help="Also write each certificate as JSON, for `ucan verify`.")
 ]
 SkipOption = Annotated[int, typer.Option(min=1, help="Take every SKIP-th input.")]
 MaxOption = Annotated[int | None, typer.Option("--max", min=1, help="Take at most MAX inputs.")]

@@ -61,7 +61,7 @@ class RemoteCounter(VoteCounter):
         """The tallies (jobs, num_classes + 1) of at most ``slots`` blocks, from one forward pass of one worker."""
         answer: list[np.ndarray] = []
         runs = [Run(None, job.M, job.x, job.stream, job.number, 1, job.take) for job in jobs]
-        self.ask(runs, lambda rows: answer.append(rows), urgent=True)
+        self.ask(runs, answer.append, urgent=True)
         while not answer:
             self.step()
         return torch.from_numpy(answer[0]).to(jobs[0].x.device)

@@ -4,10 +4,7 @@ once, into memory.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +12,9 @@ import torch
 
 from ucan.data.arrays import InMemory
 from ucan.data.labelled import UNKNOWN, Labelled
-from ucan.errors import InvalidInput
+from ucan.data.pictures import pixels_of
+from ucan.errors import InvalidInput, in_one_line
+from ucan.places import import_from_here
 
 INPUTS = ("image", "img", "pixel_values", "input", "inputs", "x", "data", "audio")
 LABELS = ("label", "labels", "y", "target", "fine_label", "class")
@@ -50,20 +49,13 @@ def as_dataset(source: Any, name: str = "data", unit: str | None = None) -> Labe
 def named_dataset(spec: str, unit: str | None = None) -> Labelled:
     """Import ``package.module:dataset``; a function or a class is called without arguments."""
     module_name, _, attribute = spec.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()
     try:
-        found: Any = importlib.import_module(module_name)
+        found: Any = import_from_here(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
         made = found() if isinstance(found, type) or _is_maker(found) else found
     except (Exception, SystemExit) as error:  # whatever the user's module raises
-        lines = str(error).strip().splitlines() or ["no message"]
-        raise InvalidInput(
-            f"--data {spec}: {type(error).__name__}: {lines[0]}. Give package.module:name of a data set."
-        ) from error
+        raise InvalidInput(f"--data {spec}: {in_one_line(error)}. Give package.module:name of a data set.") from error
     return as_dataset(made, attribute, unit)
 
 
@@ -128,8 +120,7 @@ def as_input(value: Any, name: str) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value
     if type(value).__module__.partition(".")[0] == "PIL":
-        pixels = np.array(value.convert("L" if value.mode in ("L", "1") else "RGB"), dtype=np.uint8)
-        return torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1).contiguous()
+        return pixels_of(value.convert("L" if value.mode in ("L", "1") else "RGB"))
     if isinstance(value, Mapping) and "array" in value:  # Hugging Face's audio
         value = value["array"]
     try:

@@ -25,12 +25,14 @@ MOST_PIXELS = 50_000_000
 
 
 def decoded(file: Any, size: int | None, channels: int) -> torch.Tensor:
-    """The pixels of one picture, uint8 (channels, height, width), resized and cropped if a size is given."""
-    picture = open_picture(file, "RGB" if channels == 3 else "L")
-    if size is not None:
-        picture = resize_and_crop(picture, size)
-    pixels = np.array(picture, dtype=np.uint8)
-    return torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels)).permute(2, 0, 1).contiguous()
+    """The pixels of one picture's file, as ``pixels_of`` gives them."""
+    return pixels_of(open_picture(file, "RGB" if channels == 3 else "L"), size)
+
+
+def pixels_of(picture: Image, size: int | None = None) -> torch.Tensor:
+    """The pixels of a grey or RGB picture, uint8 (channels, height, width), resized and cropped if a size is given."""
+    pixels = np.array(picture if size is None else resize_and_crop(picture, size), dtype=np.uint8)
+    return torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1).contiguous()
 
 
 def open_picture(file: Path, mode: str) -> Image:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ucan.data.labelled import as_pixels
-from ucan.data.pictures import SUFFIXES, open_picture, resize_and_crop
+from ucan.data.pictures import SUFFIXES, decoded
 from ucan.errors import InvalidInput
 
 
@@ -23,14 +23,11 @@ def load_picture_or_array(path: Path, shape: Sequence[int], size: int | None = N
         if size is not None:
             raise InvalidInput(f"only pictures can be resized, and {path} is an array: leave the size out.")
         try:
-            pixels = np.load(path, allow_pickle=False)
+            x = torch.from_numpy(np.load(path, allow_pickle=False))
         except (OSError, ValueError) as error:
             raise InvalidInput(f"{path} cannot be read as a numeric .npy file: {error}.") from error
-        x = torch.from_numpy(pixels)
     else:
-        picture = open_picture(path, "RGB" if shape[0] == 3 else "L")
-        pixels = np.array(picture if size is None else resize_and_crop(picture, size), dtype=np.uint8)
-        x = torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1)).permute(2, 0, 1)
+        x = decoded(path, size, shape[0])
     if x.numel() != math.prod(shape):
         raise InvalidInput(f"{path} has shape {tuple(x.shape)}, but an input of shape {tuple(shape)} is needed.")
     return as_pixels(x.reshape(tuple(shape)))

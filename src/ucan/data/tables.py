@@ -76,10 +76,10 @@ class Table(Labelled):
         numbers = [self._raw[column.name].numbers for column in self.varying]
         self.rows = torch.from_numpy(np.stack(numbers, axis=1))  # type: ignore[arg-type]
         self.step = _steps(self.varying)
-        labels = None if target is None else _label_names(self.frame.column(target, "--target"))
+        labels = None if target is None else _texts_of(self.frame.column(target, "--target"))
         self.classes = tuple(classes) if classes is not None else None if labels is None else _in_order(labels)
         self.labels = _numbered(labels, self.classes, len(self.frame), self.name)
-        self.names = None if id is None else _row_names(self.frame.column(id, "--id"))
+        self.names = None if id is None else tuple(_texts_of(self.frame.column(id, "--id")))
 
     def for_model(self, features: Sequence[str] | None, classes: Sequence[str] | None) -> Table:
         """The same rows with the columns that the model takes, in its order, and with the labels in the order it knows."""
@@ -251,7 +251,8 @@ def _steps(columns: Sequence[Column]) -> torch.Tensor | None:
     return torch.tensor(known, dtype=torch.float64) if len(known) == len(steps) else None
 
 
-def _label_names(column: RawColumn) -> list[str]:
+def _texts_of(column: RawColumn) -> list[str]:
+    """The values of a column as text: labels, or names of rows."""
     if column.texts is not None:
         return list(column.texts)
     assert column.numbers is not None
@@ -274,10 +275,6 @@ def _numbered(labels: Sequence[str] | None, classes: Sequence[str] | None, count
             "is it the model for this target?"
         )
     return torch.tensor([number[label] for label in labels], dtype=torch.int64)
-
-
-def _row_names(column: RawColumn) -> tuple[str, ...]:
-    return tuple(_label_names(column))
 
 
 def _listed(names: Sequence[str], most: int = 8) -> str:

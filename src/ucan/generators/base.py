@@ -64,7 +64,7 @@ class Generator(nn.Module):
     _issued: _Issued | None = None  # the last issued noise: constant noise is copied once, for all its certificates
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Regions of one's own have a theorem of their own: that ``law.shifted`` holds in them is not inherited."""
+        """A kind with its own regions has its own theorem: that ``law.shifted`` holds in them is not inherited."""
         super().__init_subclass__(**kwargs)
         if "region" in vars(cls) and "shifts_as_law" not in vars(cls):
             cls.shifts_as_law = False

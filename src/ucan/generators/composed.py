@@ -17,7 +17,7 @@ from ucan.evidence import Noise
 from ucan.generators.base import Generator
 from ucan.generators.context import SHOWN, Context, check_shown, fits
 from ucan.generators.fitted import closed_form
-from ucan.generators.learned import DenseBlock, run_in_own
+from ucan.generators.learned import DenseBlock, keep_signal, run_in_own
 from ucan.generators.shape import as_map
 from ucan.laws import Gaussian, Law, norm_name
 from ucan.laws.base import SHAVE
@@ -97,8 +97,7 @@ class Composed(Generator):
             raise UnsupportedNorm("a budget and a prior shape need norm math.inf.")
         self.register_buffer("budget", None if budget is None else _positive("budget", budget))
         self.register_buffer("prior", None if prior is None else _positive("prior", prior))
-        for name, given in zip(("signal_mean", "signal_std"), signal or (None, None), strict=True):
-            self.register_buffer(name, None if given is None else torch.as_tensor(given).detach().float().clone())
+        keep_signal(self, signal)
 
     @classmethod
     def fitted(

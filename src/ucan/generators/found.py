@@ -124,8 +124,7 @@ class SampleWise(Found):
         super().__init__(model, law)
         if not isinstance(sigmas, list | tuple) or not sigmas or not all(_positive(s) for s in sigmas):
             raise InvalidInput(f"sigmas must be a list of numbers above 0, got {sigmas!r}.")
-        if isinstance(votes, bool) or not isinstance(votes, int) or votes < 1:
-            raise InvalidInput(f"votes must be a whole number of at least 1, got {votes!r}.")
+        check_whole(votes=votes)
         self.sigmas, self.votes = tuple(float(s) for s in sigmas), votes
 
     def _optimised(self, x: torch.Tensor) -> torch.Tensor:
@@ -140,6 +139,13 @@ class SampleWise(Found):
 
 def _positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def check_whole(**counts: Any) -> None:
+    """Refuse anything but whole numbers of at least 1."""
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
 
 
 def check_gaussian(law: Law) -> None:

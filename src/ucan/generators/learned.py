@@ -49,6 +49,12 @@ def check_gamma(gamma: float) -> float:
     return float(gamma)
 
 
+def keep_signal(module: nn.Module, signal: tuple[Any, Any] | None) -> None:
+    """Buffers with the mean and the standard deviation of the data, which estimates of an input use; None without them."""
+    for name, given in zip(("signal_mean", "signal_std"), signal or (None, None), strict=True):
+        module.register_buffer(name, None if given is None else torch.as_tensor(given).detach().float().clone())
+
+
 class DatasetWise(Generator):
     """One μ and one diagonal Σ for the whole data set, learned with the classifier. Scope: ``pipeline``.
 
@@ -146,8 +152,7 @@ class BudgetWise(Generator):
         self.register_buffer("budget", limits.limits.float())
         self.register_buffer("start", first.float().clone())
         self.raw = nn.Parameter(torch.zeros(self.shape))
-        for name, given in zip(("signal_mean", "signal_std"), signal or (None, None), strict=True):
-            self.register_buffer(name, None if given is None else torch.as_tensor(given).detach().float().clone())
+        keep_signal(self, signal)
 
     @classmethod
     def fitted(cls, context: Context, show: str = "copy", power: float = 0.5, **parameters: Any) -> Generator:

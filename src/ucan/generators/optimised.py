@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ucan.errors import InvalidInput
-from ucan.generators.found import Copies, Found, Size, source_of
+from ucan.generators.found import Copies, Found, Size, check_whole, source_of
 from ucan.laws import Law
 
 # The probabilities that the radius is optimised at stay inside: at 0 and 1 it has no gradient.
@@ -37,9 +37,7 @@ class DataDependent(Found):
         self, model: Any, law: Law, draws: int = 100, steps: int = 900, rate: float = 0.04, smallest: float = 0.01
     ) -> None:
         super().__init__(model, law)
-        for name, value in (("draws", draws), ("steps", steps)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
+        check_whole(draws=draws, steps=steps)
         if not (math.isfinite(rate) and rate > 0 and 0 < smallest <= 1):
             raise InvalidInput("rate must be above 0, and smallest in (0, 1].")
         self.draws, self.steps, self.rate, self.smallest = draws, steps, float(rate), float(smallest)
@@ -106,8 +104,7 @@ class Ancer(DataDependent):
         weight: float = 2.0,
     ) -> None:
         super().__init__(model, law, draws, steps, rate, smallest)
-        if isinstance(shape_steps, bool) or not isinstance(shape_steps, int) or shape_steps < 1:
-            raise InvalidInput(f"shape_steps must be a whole number of at least 1, got {shape_steps!r}.")
+        check_whole(shape_steps=shape_steps)
         if not (math.isfinite(shape_rate) and shape_rate > 0 and math.isfinite(weight) and weight >= 0):
             raise InvalidInput("shape_rate must be above 0, and weight 0 or more.")
         self.shape_steps, self.shape_rate, self.weight = shape_steps, float(shape_rate), float(weight)

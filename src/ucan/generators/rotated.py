@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from ucan.errors import InvalidInput
-from ucan.generators.found import source_of
+from ucan.generators.found import check_whole, source_of
 from ucan.generators.optimised import Ancer
 from ucan.laws import Law
 from ucan.scales import Scale, Spiked
@@ -36,9 +36,7 @@ class Rancer(Ancer):
         shape_steps: int = 100, shape_rate: float = 0.04, weight: float = 2.0, rank: int = 8, rounds: int = 8,
     ) -> None:  # fmt: skip
         super().__init__(model, law, draws, steps, rate, smallest, shape_steps, shape_rate, weight)
-        for name, value in (("rank", rank), ("rounds", rounds)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
+        check_whole(rank=rank, rounds=rounds)
         self.rank, self.rounds = rank, rounds
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, Scale]:

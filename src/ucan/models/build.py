@@ -35,9 +35,9 @@ def _cifar(depth: int) -> _BuiltIn:
 
 
 BUILT_IN: dict[str, _BuiltIn] = {
-    "cnn": _BuiltIn(lambda channels, size, classes: CNN(channels, size, classes), (1, 28, 28), 10),
+    "cnn": _BuiltIn(CNN, (1, 28, 28), 10),
     "cnn_hidden": _BuiltIn(lambda channels, size, classes: CNN(channels, size, classes, hidden=256), (1, 28, 28), 10),
-    "lenet": _BuiltIn(lambda channels, size, classes: LeNet(channels, size, classes), (1, 28, 28), 10),
+    "lenet": _BuiltIn(LeNet, (1, 28, 28), 10),
     "resnet20": _cifar(20),
     "resnet56": _cifar(56),
     "resnet110": _cifar(110),

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ucan.errors import MissingExtra, ModelError
+from ucan.errors import MissingExtra, ModelError, first_line
 from ucan.estimators import Estimator, as_estimator
 
 PICKLES = (".joblib", ".pkl", ".pickle")
@@ -44,8 +44,7 @@ def load_estimator(path: Path, trust: bool = False) -> Estimator:
     except (MissingExtra, ModelError):
         raise
     except Exception as error:  # each library raises errors of its own
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"{path} cannot be read as a model: {lines[0]}") from error
+        raise ModelError(f"{path} cannot be read as a model: {first_line(error)}") from error
     found = as_estimator(model, hashlib.sha256(path.read_bytes()).hexdigest())
     if found is None:
         raise ModelError(f"{path} holds a {type(model).__name__}, which has no predict: give a fitted classifier.")
@@ -122,4 +121,4 @@ def load_script(path: Path, device: torch.device) -> nn.Module:
             found: nn.Module = torch.jit.load(str(path), map_location=device).eval()
             return found
     except (RuntimeError, ValueError, OSError) as error:
-        raise ModelError(f"{path} cannot be read as TorchScript ({str(error).splitlines()[0]}).") from error
+        raise ModelError(f"{path} cannot be read as TorchScript ({first_line(error)}).") from error

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,6 +19,7 @@ from ucan.models.files import SUFFIXES, is_script, load_estimator, load_script
 from ucan.models.foreign import ExportedModel, OnnxModel
 from ucan.models.normalise import Statistics
 from ucan.models.weights import load_weights
+from ucan.places import import_from_here
 
 Model = Callable[[torch.Tensor], Any]
 
@@ -150,19 +149,13 @@ def _import_model(spec: str) -> Any:
 
 
 def _import_module(name: str) -> ModuleType:
-    """Import a module, also from the current directory, which stays on the path since a model may import more when it
-    runs.
-    """
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()
+    """Import a user's module; the error says what is wrong with it."""
     try:
-        return importlib.import_module(name)
+        return import_from_here(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise ModelError(
-                f"there is no module {error.name!r}: install it, or run from the folder that holds it ({here} was "
+                f"there is no module {error.name!r}: install it, or run from the folder that holds it ({Path.cwd()} was "
                 "searched; with --trust, the directory that a run was started in is, too)."
             ) from error
         raise ModelError(f"{name} cannot be imported: {error}. Install what it needs.") from error

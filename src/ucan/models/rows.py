@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from ucan.data.columns import Column
 from ucan.data.tables import Table
 from ucan.errors import ModelError
 from ucan.estimators import as_estimator, framed, known_classes
 from ucan.fingerprint import identity
-from ucan.held import AtHeld, Held, Rows, check_evaluating
+from ucan.held import Held, Rows, check_evaluating
 
 
 class TableModel(Rows):
@@ -85,12 +84,7 @@ class TableModel(Rows):
     @property
     def base(self) -> str | None:
         """The hash of the model's weights or file, if there is one."""
-        return identity(self.model, self.model_id) if self.model_id is None else f"id:{self.model_id}"
-
-    def at(self, held: Held) -> AtHeld:
-        """The classifier at these held values."""
-        check_evaluating(self.model)
-        return super().at(held)
+        return identity(self.model) if self.model_id is None else f"id:{self.model_id}"
 
     def answer(self, varying: torch.Tensor, held: Held | None) -> Any:
         """The model's answers to whole rows."""
@@ -104,9 +98,7 @@ class TableModel(Rows):
             else:
                 parts.append(varying[:, place])
                 place += 1
-        whole = torch.stack(parts, dim=1)
-        first = next(self.model.parameters(), None) if isinstance(self.model, nn.Module) else None
-        return self.model(whole if first is None else whole.to(first.device, first.dtype))
+        return self._asked(torch.stack(parts, dim=1))
 
     def _data(self, varying: torch.Tensor, held: Held | None) -> Any:
         """Rows in the form that the estimator was fitted on: a frame if it knows column names, else an array."""

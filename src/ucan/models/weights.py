@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ucan.errors import ModelError
+from ucan.errors import ModelError, first_line
 from ucan.models.build import BuiltIn
 
 # The keys under which checkpoints store weights, next to the state of an optimiser.
@@ -38,7 +38,7 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files make either reader raise almost anything
         # PyTorch's message suggests an unsafe way to load the file; it is not repeated.
-        reason = f" ({_first_line(error)})" if path.suffix == ".safetensors" or isinstance(error, OSError) else ""
+        reason = f" ({first_line(error)})" if path.suffix == ".safetensors" or isinstance(error, OSError) else ""
         raise ModelError(
             f"{path} cannot be read as weights{reason}: give .safetensors, or a PyTorch file that holds tensors only, such "
             "as torch.save(model.state_dict(), path). A file with a whole pickled model is not opened, since that could run "
@@ -66,11 +66,16 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     if all(key.startswith("module.") for key in given) and not any(k.startswith("module.") for k in model.state_dict()):
         given = {key.removeprefix("module."): value for key, value in given.items()}
     if _of_a_run(given) and not any(k.startswith("classifier.") for k in model.state_dict()):
-        given = {k.removeprefix("classifier."): v for k, v in given.items() if k.startswith("classifier.")}
+        given = classifier_part(given)
     if isinstance(model, BuiltIn) and not any(key.startswith("network.") for key in given):
         target = model.network
     _check_fit(target, given, Path(path))
     target.load_state_dict(given, strict=False)
+
+
+def classifier_part(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The classifier's own among the weights of a training run."""
+    return {k.removeprefix("classifier."): v for k, v in given.items() if k.startswith("classifier.")}
 
 
 def _of_a_run(given: dict[str, torch.Tensor]) -> bool:
@@ -102,7 +107,3 @@ def _check_fit(model: nn.Module, given: dict[str, torch.Tensor], path: Path) -> 
 def _few(keys: Iterable[str], limit: int = 3) -> str:
     keys = list(keys)
     return ", ".join(keys[:limit]) + (", …" if len(keys) > limit else "")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from ucan.arithmetic import changes_in_words
 from ucan.budget import Budget
-from ucan.certificate import SCOPES, Outcome, budget_to_json, check_number, region_to_json
+from ucan.certificate import SCOPES, Claimed, budget_to_json, check_number, region_to_json
 from ucan.choices import norm_name, norm_to_json
 from ucan.questions.looks import Look
 from ucan.questions.shift import Shift
@@ -27,7 +26,7 @@ Where = Literal["here", "inside"]
 
 
 @dataclass(frozen=True, eq=False)
-class Answer(Outcome, ABC):
+class Answer(Claimed, ABC):
     """A claim about every input in ``region``, true with probability at least 1 − α over the noise drawn.
 
     ``tau`` is what the arithmetic may change a probability by, 0 in real arithmetic; the claim has paid for it. With a
@@ -125,13 +124,11 @@ class Answer(Outcome, ABC):
 
     def __str__(self) -> str:
         """The claim in one line; the radius is rounded down."""
-        norm = norm_name(self.region.norm if self.norm is None else self.norm)
-        changes = changes_in_words(self.evidence.arithmetic)
-        about = f"{self._claim}, {changes}" if changes else self._claim
         if self.budget is not None and self.budget_factor is not None:
             factor = floor_digits(self.budget_factor, 4)
-            return f"{self.summary()}, under {self.budget.words()}, ε = {factor} ({about})"
-        return f"{self.summary()}, for every change within an {norm} radius of {floor_digits(self.radius, 4)} ({about})"
+            return f"{self.summary()}, under {self.budget.words()}, ε = {factor} ({self._about})"
+        norm, radius = norm_name(self.radius_norm), floor_digits(self.radius, 4)
+        return f"{self.summary()}, for every change within an {norm} radius of {radius} ({self._about})"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values. Large tensors are stored as files in ``folder`` and referred to by name."""

@@ -64,7 +64,7 @@ def from_dict(
 
 
 def _check_shown(answer: Answer, record: dict[str, Any]) -> None:
-    """Refuse a record that shows its readers something else than its content says; what is not shown is not missed."""
+    """Refuse a record that shows its readers something other than its content; a value that is not shown is not missed."""
     for name, value in answer.shown().items():
         told = record.get(name, value)
         same = math.isclose(told, value, rel_tol=SLACK) if isinstance(value, float) else told == value

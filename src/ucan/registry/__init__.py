@@ -2,6 +2,5 @@
 
 from ucan.registry.identity import region_norm
 from ucan.registry.memory import Registry
-from ucan.registry.regions import Entry
 
-__all__ = ["Entry", "Registry", "region_norm"]
+__all__ = ["Registry", "region_norm"]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
-
-from markupsafe import Markup
 
 from ucan.audit.answers import outside_range
 from ucan.certificate import SCOPES, Abstention
@@ -21,7 +18,7 @@ from ucan.questions.record import Answer
 from ucan.questions.regression import Interval
 from ucan.report.answer_charts import boxes, confidence_chart, interval_chart, labels, masks, radii_chart, width_curve
 from ucan.report.markup import render
-from ucan.report.page import COLOURS, GENERATOR
+from ucan.report.page import frame
 from ucan.report.rerun import line, options, place
 from ucan.results.answers import AnswerStore
 from ucan.runs.ask_summary import mean_samples
@@ -59,16 +56,7 @@ def read_asked(folders: Sequence[Path], trust: bool = False) -> list[Asked]:
 
 def build_answers_page(runs: Sequence[Asked]) -> str:
     """The whole page."""
-    folder = resources.files("ucan.report")
-    style, script = (Markup((folder / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
-    return render(
-        "answers.html",
-        generator=Markup(GENERATOR),
-        **COLOURS,
-        style=style,
-        script=script,
-        runs=[_section(run) for run in runs],
-    )
+    return render("answers.html", **frame(), runs=[_section(run) for run in runs])
 
 
 def _section(run: Asked) -> dict[str, Any]:

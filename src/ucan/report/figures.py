@@ -22,6 +22,8 @@ from ucan.report.slices import Slice
 from ucan.results.curves import Curve
 
 _DRAW = Macros("ucan.report", "figures.svg")
+# Classes in a chart of votes, at most.
+BARS = 10
 
 
 @dataclass(frozen=True)
@@ -117,14 +119,13 @@ def votes_chart(
     answer: int | None,
     truth: int,
     paint: Paint = PAPER,
-    most: int = 10,
     at: tuple[int, int] | None = None,
 ) -> Markup:
     """The votes of one input by class: the answer's bar filled, the true class underlined; of many classes the largest.
 
     ``at`` is the place of the figure inside another one.
     """
-    order = sorted(range(len(counts)), key=lambda k: -counts[k])[:most] if len(counts) > most else range(len(counts))
+    order = sorted(range(len(counts)), key=lambda k: -counts[k])[:BARS] if len(counts) > BARS else range(len(counts))
     classes, total = sorted(order), max(1, *counts)
     said = ", ".join(f"class {k}: {counts[k]:,}" for k in sorted(classes, key=lambda k: -counts[k])[:3] if counts[k])
     bars = [(k, counts[k], 66 * counts[k] / total) for k in classes]

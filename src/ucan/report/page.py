@@ -59,10 +59,16 @@ def figure_files(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[str,
     return {**accuracy_figures(runs), **region_figures(runs, galleries), **input_figures(runs, galleries)}
 
 
-def build_page(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
-    """The whole page."""
+def frame() -> dict[str, Any]:
+    """What the templates of all pages need: the generator, the colours, the style sheet and the script."""
     folder = resources.files("ucan.report")
     style, script = (Markup((folder / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
+    return {"generator": Markup(GENERATOR), **COLOURS, "style": style, "script": script}
+
+
+def build_page(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
+    """The whole page."""
+    around = frame()
     sections = {
         "accuracy": accuracy_section(runs),
         "runs": overview_section(runs),
@@ -71,16 +77,13 @@ def build_page(runs: Sequence[Run], galleries: Sequence[Gallery]) -> str:
         "scopes": render("scopes.html", scopes={run.scope for run in runs}, unknown=UNKNOWN_SCOPE),
         "again": render("again.html", runs=runs, rows=[(run, commands(run), run.config.shown()) for run in runs]),
     }
-    room = LIMIT - sum(len(part.encode()) for part in [*sections.values(), style, script])
+    room = LIMIT - sum(len(part.encode()) for part in [*sections.values(), around["style"], around["script"]])
     sections["gallery"] = gallery_section(runs, galleries, room)
     contents = {anchor: words for anchor, words in CONTENTS.items() if sections[anchor]}
     return render(
         "page.html",
         runs=runs,
-        generator=Markup(GENERATOR),
-        **COLOURS,
-        style=style,
-        script=script,
+        **around,
         inputs=_inputs(runs),
         contents=contents,
         sentences=sentences(runs),

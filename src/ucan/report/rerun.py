@@ -92,7 +92,7 @@ SPELLED: dict[tuple[str, ...], Callable[[RunConfig], Any]] = {
     ("data", "source"): lambda config: config.data.source or "DATA",
     ("law", "given"): lambda config: config.law.given or LAWS.get(config.law.name or ""),
     ("noise", "given"): _noise,
-    ("noise", "sigma_given"): lambda config: _sigma(config),
+    ("noise", "sigma_given"): _sigma,
     ("sampling", "seed"): lambda config: None if config.sampling.seed_source else config.sampling.seed,
     ("sampling", "arithmetic"): lambda config: REAL if config.sampling.arithmetic == REAL else "grid",
 }

@@ -35,6 +35,12 @@ SCOPE_NOTES = {
     "registry": f"registry: holds for {guarantee('registry')}{SEE}",
     "unknown": f"unknown: {UNKNOWN_SCOPE}{SEE}",
 }
+MEASURES = {
+    "alm": f"{ALM}: the radius of a ball as large as the region. It is a size, not a radius that is guaranteed, and "
+    "compares only under a common cap on the scales of the noise",
+    "sigma": "no change δ with ‖Σ⁻¹δ‖ below R changes the answer: in feature i alone, R·σᵢ in that feature's own unit "
+    "(`region.reach()`)",
+}
 
 
 @dataclass(frozen=True)
@@ -299,16 +305,24 @@ def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]
     notes = [SCOPE_NOTES[s] for s in dict.fromkeys(scopes) if s in SCOPE_NOTES]
     if len(shares) < len(rows) and len(set(scopes)) > 1:
         notes.append("an improvement across scopes compares different guarantees")
-    if metric == "alm":
-        notes.append(
-            f"{ALM}: the radius of a ball as large as the region. It is a size, not a radius that is guaranteed, and "
-            "compares only under a common cap on the scales of the noise"
-        )
-    if metric == "sigma":
-        notes.append(
-            "no change δ with ‖Σ⁻¹δ‖ below R changes the answer: in feature i alone, R·σᵢ in that feature's own unit "
-            "(`region.reach()`)"
-        )
+    notes += [MEASURES[metric]] if metric in MEASURES else []
+    notes += _differences(shares)
+    notes += [
+        f"{row.name} was interrupted: {row.left_out} results behind an unfinished input are left out; `ucan certify` goes on"
+        for row in shares
+        if row.left_out
+    ]
+    for remark in dict.fromkeys(remark for row in shares for remark in row.remarks):
+        notes.append(f"{', '.join(row.name for row in shares if remark in row.remarks)}: {remark}")
+    if bands:
+        kept = "; of scope registry, whose inputs depend on each other, they are only a guide"
+        notes.append(f"in brackets: 95 % Clopper–Pearson limits over the inputs{kept if 'registry' in scopes else ''}")
+    return tuple(notes)
+
+
+def _differences(shares: Sequence[Row]) -> list[str]:
+    """In what the rows differ, or may, so that they do not all compare: noise, α, norm, inputs."""
+    notes = []
     if len({row.units for row in shares}) > 1:
         notes.append(
             "not the same Σ: R counts units of each run's own noise, and less noise makes it larger, so only rows under "
@@ -330,14 +344,4 @@ def _notes(rows: Sequence[Row], metric: Measure, bands: bool) -> tuple[str, ...]
     elif len({row.inputs for row in shares}) > 1:
         counts = (f"{row.name} {row.inputs or 'different numbers'}" for row in shares)
         notes.append("not the same number of inputs: " + ", ".join(counts))
-    notes += [
-        f"{row.name} was interrupted: {row.left_out} results behind an unfinished input are left out; `ucan certify` goes on"
-        for row in shares
-        if row.left_out
-    ]
-    for remark in dict.fromkeys(remark for row in shares for remark in row.remarks):
-        notes.append(f"{', '.join(row.name for row in shares if remark in row.remarks)}: {remark}")
-    if bands:
-        kept = "; of scope registry, whose inputs depend on each other, they are only a guide"
-        notes.append(f"in brackets: 95 % Clopper–Pearson limits over the inputs{kept if 'registry' in scopes else ''}")
-    return tuple(notes)
+    return notes

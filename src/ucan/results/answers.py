@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,13 @@ from ucan.json_text import parse_json
 from ucan.questions.record import Answer
 from ucan.questions.records import from_dict
 from ucan.results.claims import Claims
-from ucan.results.database import ANSWERS, connect_reader
-from ucan.results.folder import begin
-from ucan.results.lock import WriterLock
-from ucan.storage import close_with, storage, transaction
+from ucan.results.database import ANSWERS
+from ucan.results.folder import Results, begin
+from ucan.storage import storage, transaction
 
 
-class AnswerStore:
+class AnswerStore(Results):
     """The answers of one run. Make one with ``create`` (the only writer) or ``open`` (read-only)."""
-
-    def __init__(self, folder: Path, config: dict[str, Any], db: sqlite3.Connection, lock: WriterLock | None) -> None:
-        self.folder, self.config, self._db, self._lock = folder, config, db, lock
 
     @classmethod
     def create(
@@ -43,17 +38,11 @@ class AnswerStore:
         folder = Path(folder)
         if not (folder / ANSWERS.file).is_file():
             raise StoreError(f"{folder} holds no answers: give the folder of a `ucan ask` run.")
-        config = read_config(folder / CONFIG)
-        with storage(folder):
-            db = connect_reader(folder / ANSWERS.file, ANSWERS)
-        store = cls(folder, config, db, None)
-        close_with(store, db)
-        return store
+        return cls._reading(folder, read_config(folder / CONFIG), ANSWERS)
 
     def add(self, idx: int, answer: Answer | Abstention, seconds: float) -> None:
         """Store one answer with its record, in one transaction."""
-        if self._lock is None:
-            raise InvalidInput(f"{self.folder} was opened read-only: use AnswerStore.create to write.")
+        self._check_writer()
         with storage(self.folder):
             record = json.dumps(answer.to_dict(self.folder), ensure_ascii=False, allow_nan=False)
             with transaction(self._db):
@@ -91,15 +80,3 @@ class AnswerStore:
                 "changed. Ask again, into a new folder."
             )
         return answer
-
-    def close(self) -> None:
-        """Close the files and release the lock."""
-        self._db.close()
-        if self._lock is not None:
-            self._lock.release()
-
-    def __enter__(self) -> AnswerStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -79,7 +79,7 @@ def _check_one_claim(db: sqlite3.Connection, folder: Path) -> None:
 
 
 def refuse_other(known: Claims, claims: Claims, folder: Path, recorded: bool) -> None:
-    """Refuse an outcome that claims something else than its run; ``recorded``: the run's claim is that of its records."""
+    """Refuse an outcome that claims something other than its run; ``recorded``: the run's claim is that of its records."""
     if known.scope not in ("unknown", claims.scope) or known.norm not in (None, claims.norm):
         raise InvalidInput(
             f"{folder} holds {known.scope} results for norm {known.norm}; this outcome is {claims.scope} for norm "

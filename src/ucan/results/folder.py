@@ -1,4 +1,4 @@
-"""The folder of a run: made for a new one, and removed or begun anew while it has no result."""
+"""The folder of a run: made for a new one, removed or begun anew while it has no result; what the stores in it share."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from ucan.config import CONFIG, differences, frozen, read_config, settle
 from ucan.errors import InvalidInput, StoreError
-from ucan.results.database import OUTCOMES, Kind, connect_writer, count_results
+from ucan.results.database import OUTCOMES, Kind, connect_reader, connect_writer, count_results
 from ucan.results.lock import LOCK, WriterLock
-from ucan.storage import storage
+from ucan.storage import close_with, storage
 
 RESULTS = OUTCOMES.file
 
@@ -23,6 +23,38 @@ class Begun(NamedTuple):
     config: dict[str, Any]
     db: sqlite3.Connection
     lock: WriterLock
+
+
+class Results:
+    """The results in a run's folder, with the lock of the only writer, or read-only."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], db: sqlite3.Connection, lock: WriterLock | None) -> None:
+        self.folder, self.config, self._db, self._lock = folder, config, db, lock
+
+    @classmethod
+    def _reading(cls, folder: Path, config: dict[str, Any], kind: Kind) -> Self:
+        """Read-only; closed when the object is deleted."""
+        with storage(folder):
+            db = connect_reader(folder / kind.file, kind)
+        results = cls(folder, config, db, None)
+        close_with(results, db)
+        return results
+
+    def _check_writer(self) -> None:
+        if self._lock is None:
+            raise InvalidInput(f"{self.folder} was opened read-only: use {type(self).__name__}.create to write.")
+
+    def close(self) -> None:
+        """Close the files and release the lock."""
+        self._db.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def make_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Layout:
     alm: str | None = None
     p_lower: str | None = None
     norm: float | None = None
-    notes: tuple[str, ...] = field(default=(ROUNDED,))
+    notes: tuple[str, ...] = (ROUNDED,)
 
 
 LAYOUTS = (

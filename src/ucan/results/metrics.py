@@ -22,6 +22,8 @@ Columns = dict[str, np.ndarray]
 Measure = Literal["radius", "alm", "sigma"]
 # In the column label. −2 in an imported run means: no label, but the file states which rows are correct.
 NO_LABEL = -1
+# The share of each tail beyond a band of 95 %.
+TAIL = 0.025
 
 
 @dataclass(frozen=True)
@@ -66,21 +68,21 @@ def certified_accuracy(columns: Columns, at: Any, by: Measure = "radius") -> np.
     return count / rows if rows else np.full_like(count, np.nan)
 
 
-def certified_band(columns: Columns, at: Any, by: Measure = "radius", alpha: float = 0.05) -> tuple[Any, Any]:
-    """Two-sided Clopper–Pearson limits of the certified accuracy, at level 1 − ``alpha`` for each r on its own.
+def certified_band(columns: Columns, at: Any, by: Measure = "radius") -> tuple[Any, Any]:
+    """Two-sided 95 % Clopper–Pearson limits of the certified accuracy, for each r on its own.
 
     They describe the sampling of the inputs from their distribution, not the randomness of the noise.
     """
-    return clopper_pearson(certified_count(columns, at, by), int(labelled(columns).sum()), alpha)
+    return clopper_pearson(certified_count(columns, at, by), int(labelled(columns).sum()))
 
 
-def clopper_pearson(count: Any, rows: int, alpha: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
-    """Limits for a probability after ``count`` of ``rows`` hits: α/2 in each tail, exact and conservative."""
+def clopper_pearson(count: Any, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """95 % limits for a probability after ``count`` of ``rows`` hits: 2.5 % in each tail, exact and conservative."""
     k = np.asarray(count, dtype=np.float64)
     if rows == 0:
         return np.full_like(k, np.nan), np.full_like(k, np.nan)
-    low = np.where(k == 0, 0.0, special.betaincinv(np.maximum(k, 1), rows - k + 1, alpha / 2))
-    high = np.where(k == rows, 1.0, special.betaincinv(k + 1, np.maximum(rows - k, 1), 1 - alpha / 2))
+    low = np.where(k == 0, 0.0, special.betaincinv(np.maximum(k, 1), rows - k + 1, TAIL))
+    high = np.where(k == rows, 1.0, special.betaincinv(k + 1, np.maximum(rows - k, 1), 1 - TAIL))
     return np.where(np.isnan(k), np.nan, low), np.where(np.isnan(k), np.nan, high)
 
 

@@ -21,10 +21,10 @@ from ucan.certificate import Abstention, Certificate, from_dict
 from ucan.config import CONFIG, differences, frozen, read_config, write_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.claims import Claims, claims_of_records, refuse_other
-from ucan.results.database import NAMES, OUTCOMES, connect_reader, damaged, in_records, read_record
-from ucan.results.folder import RESULTS, begin
+from ucan.results.database import NAMES, OUTCOMES, damaged, in_records, read_record
+from ucan.results.folder import RESULTS, Results, begin
 from ucan.results.lock import WriterLock
-from ucan.storage import close_with, storage, transaction
+from ucan.storage import storage, transaction
 
 COLUMNS: dict[str, type] = {
     "idx": np.int64,
@@ -44,14 +44,11 @@ ABSTAINED = -1
 UNKNOWN = -2  # an unknown label or prediction of an imported row
 
 
-class Store:
+class Store(Results):
     """The results of one run. Make one with ``Store.create`` (the only writer) or ``Store.open`` (read-only)."""
 
     def __init__(self, folder: Path, config: dict[str, Any], db: sqlite3.Connection, lock: WriterLock | None) -> None:
-        self.folder = folder
-        self.config = config
-        self._db = db
-        self._lock = lock
+        super().__init__(folder, config, db, lock)
         self._claims: Claims | None = None
 
     @classmethod
@@ -78,11 +75,7 @@ class Store:
         config = read_config(folder / CONFIG)
         if not (folder / RESULTS).is_file():
             raise StoreError(f"{folder} has no results yet: {RESULTS} is missing. `ucan certify` writes it.")
-        with storage(folder):
-            db = connect_reader(folder / RESULTS, OUTCOMES)
-        store = cls(folder, config, db, None)
-        close_with(store, db)
-        return store
+        return cls._reading(folder, config, OUTCOMES)
 
     def adopt(self, config: dict[str, Any]) -> None:
         """Replace the run's config atomically, for a run that is continued with more votes."""
@@ -265,18 +258,6 @@ class Store:
         """The key of the budget, if the sizes are its factors; None for radii."""
         return self._known_claims().budget
 
-    def close(self) -> None:
-        """Close the files and release the lock."""
-        self._db.close()
-        if self._lock is not None:
-            self._lock.release()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _known_claims(self) -> Claims:
         """Scope, norm and budget, which all records share; without records, those of the config."""
         if self._claims is None:
@@ -291,7 +272,6 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        if self._lock is None:
-            raise InvalidInput(f"{self.folder} was opened read-only: use Store.create to write.")
+        self._check_writer()
         with transaction(self._db):
             yield

@@ -33,7 +33,7 @@ from ucan.runs.build import budget_of, budget_word, generator_of, law_of, loaded
 from ucan.runs.certificates import write_certificate, write_missing
 from ucan.runs.config import AskConfig, ClaimRef, LawRef, Sampling, begun_seed, changes, respelled
 from ucan.runs.fields import from_table, to_table
-from ucan.runs.jobs import Inputs, Pipeline, Selection
+from ucan.runs.jobs import Inputs, Pipeline, Selection, text_of
 from ucan.runs.mishaps import answered
 from ucan.runs.placing import check_workers, placed
 from ucan.runs.prepare import check_family, check_identity
@@ -201,8 +201,8 @@ def _config(work: _Prepared) -> AskConfig:
         settings={name: value for name, value in job.question.settings().items() if name != "what"},
         model=model_ref(job, g, given=True),
         data=data_ref(job, work.selection.dataset),
-        law=replace(LawRef.of(g.law), given=job.law if isinstance(job.law, str) else None),
-        noise=replace(noise_ref(g), given=job.noise if isinstance(job.noise, str) else None),
+        law=replace(LawRef.of(g.law), given=text_of(job.law)),
+        noise=replace(noise_ref(g), given=text_of(job.noise)),
         claim=ClaimRef(
             g.M.scope,
             plan.norm,

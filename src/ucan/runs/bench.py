@@ -22,9 +22,9 @@ from ucan.errors import InvalidInput
 from ucan.generators import Generator
 from ucan.laws import Gaussian, Law
 from ucan.models import Denoised, Ensemble, build_model, load_model
+from ucan.models.adapt import adapt
 from ucan.models.build import BUILT_IN
 from ucan.models.foreign import ExportedModel
-from ucan.runs.build import classes_of
 from ucan.runs.earlier import Before, Earlier, source_of
 from ucan.runs.jobs import device_of
 from ucan.runtimes import RUNTIMES, check_usable, installed
@@ -256,7 +256,7 @@ def _network(name: str, job: BenchJob, where: torch.device) -> Network:
         raise InvalidInput(
             f"{name} has no PyTorch weights, so its bare forward pass cannot be measured. Give a PyTorch module."
         )
-    classes = classes_of(network, None, torch.zeros(1, *event, device=where))
+    classes = adapt(network, torch.zeros(1, *event, device=where)).num_classes
     return Network(name, name, network, event, classes, Gaussian(0.25))
 
 

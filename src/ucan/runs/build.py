@@ -134,20 +134,6 @@ def step_for(arithmetic: str | None, dataset: Labelled, known: str | None) -> fl
     return None if arithmetic == "real" else dataset.step
 
 
-def usual_step(dataset: Labelled | None, noise: Generator) -> float | torch.Tensor | None:
-    """The step of a trained run's inputs where nobody asks for an arithmetic: that of its data, as `ucan certify` takes it.
-
-    Where the data are not here, or have none, it is the one that the noise needs, if any.
-    """
-    step = None if dataset is None else dataset.step
-    return noise.own_step if step is None else step
-
-
-def classes_of(model: Any, given: int | None, x: torch.Tensor) -> int:
-    """The number of classes: as given, or the number of the model's logits on one clean input."""
-    return given if given is not None else adapt(model, x).num_classes
-
-
 @dataclass(frozen=True, eq=False)
 class Settled:
     """A smoothed classifier in real arithmetic for the selected inputs, and the names of its classes if known."""

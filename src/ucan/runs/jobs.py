@@ -13,7 +13,7 @@ from torch import nn
 from ucan.data import ImageFolder, Labelled, Shards, as_dataset, load
 from ucan.data.frames import is_table
 from ucan.data.tables import Table
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, first_line
 from ucan.generators import Generator
 from ucan.held import Held
 from ucan.laws import Law
@@ -55,7 +55,7 @@ class Pipeline:
     @property
     def spec(self) -> str | None:
         """How the model was named; None for a Python object."""
-        return self.model if isinstance(self.model, str) else None
+        return text_of(self.model)
 
     def place(self) -> torch.device:
         """The device of the classifier; a module given as an object stays on its device unless ``device`` names another."""
@@ -199,6 +199,11 @@ def dataset_of(
     return found
 
 
+def text_of(given: Any) -> str | None:
+    """What was given as text; None for a Python object."""
+    return given if isinstance(given, str) else None
+
+
 def device_of(name: str | torch.device) -> torch.device:
     """The device that `--device` names."""
     if name == "auto":
@@ -208,6 +213,6 @@ def device_of(name: str | torch.device) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         known = str(name).partition(":")[0] in ("cpu", "cuda", "mps", "xpu")  # of others PyTorch lists twenty
-        reason = str(error).splitlines()[0].rstrip(".") if known else "there is no such kind of device"
+        reason = first_line(error).rstrip(".") if known else "there is no such kind of device"
         raise InvalidInput(f"--device {name}: {reason}. Choose cpu, auto, or a GPU that PyTorch finds here.") from error
     return device

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from ucan.errors import ModelError, UcanError
+from ucan.errors import ModelError, UcanError, in_one_line
 
 T = TypeVar("T")
 
@@ -18,9 +18,8 @@ def answered(outcomes: Iterator[T], kept: Callable[[], int], where: Path | None)
     except (UcanError, OSError):
         raise
     except Exception as error:  # whatever the user's model raises
-        said = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
         if where is not None and kept():
             rest = f"{kept()} results are kept in {where}; run the same command again to resume."
         else:
             rest = "No result was finished, and nothing was written."
-        raise ModelError(f"the model failed during the run: {type(error).__name__}: {said}. {rest}") from error
+        raise ModelError(f"the model failed during the run: {in_one_line(error).rstrip('.')}. {rest}") from error

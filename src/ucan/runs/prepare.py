@@ -21,7 +21,7 @@ from ucan.routed import Deployed
 from ucan.runs.backend import settle_backend
 from ucan.runs.build import budget_of, budget_word, norm_of, settle, step_for
 from ucan.runs.config import ClaimRef, RunConfig, Sampling, begun_seed, changes, read_run_config, respelled
-from ucan.runs.jobs import Inputs, Pipeline, Selection
+from ucan.runs.jobs import Inputs, Pipeline, Selection, text_of
 from ucan.runs.placing import check_workers
 from ucan.runs.progress import Progress
 from ucan.runs.refs import data_ref, law_ref, model_ref, noise_ref
@@ -163,7 +163,6 @@ def config_of(work: Prepared) -> RunConfig:
     # The backend of another model's run does not matter: comparing the configs reports that the model differs.
     begun = known.sampling.backend if known is not None and known.model.spec == job.spec else None
     backend = settle_backend(work.here, job.backend, plan, work.first, len(work.selection.indices), begun)
-    noise = job.noise if isinstance(job.noise, str) else None
     registry = None if job.registry is None else str(job.registry)
     key = None if plan.budget is None else plan.budget.key
     return RunConfig(
@@ -171,11 +170,11 @@ def config_of(work: Prepared) -> RunConfig:
         started_in=started_in(work.folder),
         model=model_ref(job, g, given=True, class_names=work.class_names),
         data=data_ref(job, data),
-        law=replace(law_ref(g), given=job.law if isinstance(job.law, str) else None),
+        law=replace(law_ref(g), given=text_of(job.law)),
         noise=replace(
             noise_ref(g),
-            given=noise,
-            sigma_given=_sigma_word(job.sigma),
+            given=text_of(job.noise),
+            sigma_given=text_of(job.sigma),
             sigma=work.sigma,
             steps=data.steps if isinstance(data, Table) else {},
         ),
@@ -198,11 +197,6 @@ def grows(old: RunConfig, new: RunConfig) -> bool:
     """Whether more votes are requested and allowed; not with a registry, whose answers are already given."""
     fewer = (old.sampling.n or 0) < (new.sampling.n or 0) and old.law.name is not None  # a router has several laws
     return fewer and old.sampling.can_grow and old.claim.registry is None
-
-
-def _sigma_word(sigma: Any) -> str | None:
-    """The columns' noise as given, if it is a text."""
-    return sigma if isinstance(sigma, str) else None
 
 
 def _places(out: str | Path | None, job: CertifyJob, claim: str) -> tuple[Path, Path]:

@@ -91,8 +91,12 @@ class Run:
         """The full record of one input, as it was certified."""
         return self._opened().outcome(idx)
 
+    def telling(self) -> Certificate | Abstention:
+        """An outcome to rebuild the noise from: a certificate, which tells Σ, or else an abstention, which tells the law."""
+        return self.outcome(int(self.columns["idx"][self.columns["abstained"].argmin()]))
+
     def record(self, idx: int) -> dict[str, Any] | None:
-        """The same as plain JSON values; None for an imported row."""
+        """The record of one input as plain JSON values; None for an imported row."""
         return self._opened().record(idx)
 
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -146,7 +150,7 @@ class Run:
 
     @cached_property
     def shaped(self) -> bool:
-        """Whether R says something else than the radius: Σ is not 1 in all directions."""
+        """Whether R says something other than the radius: Σ is not 1 in all directions."""
         certified = self.columns["radius"] > 0
         found, radius = self._before_sigma[0][certified], self.columns["radius"][certified]
         return self.budget is None and bool((np.abs(found - radius) > 1e-3 * found).any())

@@ -17,15 +17,20 @@ from ucan.data.frames import is_table
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.estimators import as_estimator
-from ucan.generators import kind_of
+from ucan.generators import Generator, kind_of
 from ucan.models import load_model
 from ucan.models.adapt import adapt, normalised
 from ucan.models.rows import TableModel
 from ucan.places import data_root, found, loadable
+from ucan.plan import CertifyPlan
 from ucan.runs.config import DataRef, ModelRef
+from ucan.runs.read import Run
 from ucan.smoothed import SmoothedClassifier
-from ucan.training import is_trained_run, load_run
+from ucan.training import TrainedRun, is_trained_run, load_run
 from ucan.verify import noise_again
+
+# The votes of a certificate of a trained run, which states none: enough for a radius, and quickly counted.
+VOTES = 10_000
 
 
 def data_of(data: DataRef, source: str | None = None, base: Path | None = None, trust: bool = False) -> Labelled:
@@ -127,6 +132,46 @@ def pipeline_of(
         model_id=named.removeprefix("id:") if named.startswith("id:") else None,
         step=step,
     )
+
+
+def refuse_other_model(run: Path, model: str | None, weights: str | Path | None) -> None:
+    """Refuse a model or weights given beside a trained run."""
+    if model is not None or weights is not None:
+        raise InvalidInput(f"{run} is a trained run and brings its own model: leave out --model and --weights.")
+
+
+def trained_on(trained: TrainedRun) -> DataRef:
+    """The data of a trained run; their test split, as for a certificate."""
+    return DataRef(trained.settings.data, size=trained.settings.size, channels=trained.shape[0])
+
+
+def smoothed_as_trained(
+    trained: TrainedRun, dataset: Labelled | None, device: torch.device
+) -> tuple[SmoothedClassifier, CertifyPlan]:
+    """The classifier of a trained run under its own noise, and the plan of its certificates, of which the run states none."""
+    law, noise, step = trained.law, trained.generator, usual_step(dataset, trained.generator)
+    g = SmoothedClassifier(trained.classifier.to(device), law, noise, trained.num_classes, step=step)
+    return g, CertifyPlan(n=VOTES, norm=noise.usual_norm(law), budget=trained.budget)
+
+
+def usual_step(dataset: Labelled | None, noise: Generator) -> float | torch.Tensor | None:
+    """The step of a trained run's inputs where nobody asks for an arithmetic: that of its data, as `ucan certify` takes it.
+
+    Where the data are not here, or have none, it is the one that the noise needs, if any.
+    """
+    step = None if dataset is None else dataset.step
+    return noise.own_step if step is None else step
+
+
+def shape_of(run: Run, outcome: Certificate | Abstention, dataset: Labelled | None) -> tuple[int, ...]:
+    """The shape of a run's inputs, by one of its outcomes or by its data."""
+    if isinstance(outcome, Certificate):
+        return tuple(outcome.region.shape)
+    if dataset is None:
+        raise InvalidInput(
+            f"neither the data of {run.folder} are here nor a certificate that tells their shape: give --data."
+        )
+    return dataset.event_shape
 
 
 def _adapted(model: Any, known: ModelRef, shape: tuple[int, ...] | None, device: torch.device) -> Any:

@@ -20,7 +20,6 @@ from ucan.data.single import is_single, load_picture_or_array
 from ucan.errors import InvalidInput
 from ucan.models.adapt import adapt
 from ucan.models.rows import TableModel
-from ucan.places import found, loadable
 from ucan.registry import Registry
 from ucan.replay import Replay, replay
 from ucan.results.folder import RESULTS
@@ -29,6 +28,7 @@ from ucan.runs.build import loaded, routed_of, settle, smoothed_of
 from ucan.runs.jobs import Pipeline, Selection, TableOptions, dataset_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
+from ucan.runs.rebuild import located
 from ucan.runs.router import is_router, refuse_calls
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run
@@ -180,14 +180,13 @@ def with_model(job: VerifyJob) -> VerifyJob:
     known = run.config.model
     if known.spec is None:
         raise InvalidInput(f"{folder} was made in Python and does not name its model: give the model with --model.")
-    weights = None if known.weights is None else found(known.weights, run.base)
-    model = loadable(known.spec, run.base, job.trust)
+    model, weights = located(known, None, job.weights, run.base, job.trust)
     if is_router(model) and not job.trust:
         refuse_calls(model)
     return replace(
         job,
         model=model,
-        weights=weights if job.weights is None else job.weights,
+        weights=weights,
         model_id=known.model_id if job.model_id is None else job.model_id,
         normalise=known.normalise if job.normalise is None else job.normalise,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 
 from ucan.arithmetic import arithmetic_of
-from ucan.certificate import Certificate
 from ucan.choices import norm_to_json
 from ucan.data import Labelled
 from ucan.errors import InvalidInput, UcanError
@@ -26,17 +26,14 @@ from ucan.questions.smoothed import Smoothed
 from ucan.results.answers import AnswerStore
 from ucan.runs.asked import asked_in, is_ask_run, pipeline_again
 from ucan.runs.backend import settle_backend, settle_one
-from ucan.runs.build import usual_step
 from ucan.runs.config import DataRef
 from ucan.runs.read import Run
-from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.runs.rebuild import data_of, pipeline_of, refuse_other_model, shape_of, smoothed_as_trained, trained_on
 from ucan.runs.router import is_router
 from ucan.service.inputs import Form
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
 
-# Votes of a certificate, where neither the run nor the request says: the run of `ucan train` states none.
-VOTES = 10_000
 NORMS = (1, 2, math.inf)
 
 
@@ -88,8 +85,7 @@ class Deployed:
         if is_ask_run(run):
             return _asked(run, model, weights, source, device, trust)
         if is_trained_run(run):
-            if model is not None or weights is not None:
-                raise InvalidInput(f"{run} is a trained run and brings its own model: leave out --model and --weights.")
+            refuse_other_model(run, model, weights)
             return _trained(run, source, device, trust)
         return _certified(run, model, weights, source, device, trust)
 
@@ -140,8 +136,9 @@ def _asked(
     (x,) = g.check_inputs(example, plan.norm)
     backend = config.sampling.backend or "eager"
     settle_one(g, backend, plan, x, 1, backend)
-    norms = tuple(norm for norm in NORMS if _supports(g, example, norm))
-    return Deployed(run.resolve().name, g, form, plan, norms, tuple(config.model.class_names), None, question)
+    return Deployed(
+        run.resolve().name, g, form, plan, _norms(g, example), tuple(config.model.class_names), None, question
+    )
 
 
 def _check_same(run: Path, g: Smoothed, evidence: Evidence, weights: str | None) -> None:
@@ -160,23 +157,17 @@ def _certified(
     run: Path, model: str | None, weights: str | Path | None, source: str | None, device: torch.device, trust: bool
 ) -> Deployed:
     opened = Run.open(run)
-    config, columns = opened.config, opened.columns
+    config = opened.config
     if not opened.inputs:
         raise InvalidInput(f"{run} has no results yet: let `ucan certify` finish at least one input first.")
     if config.data.columns:
         raise InvalidInput(f"{run} is about a table; a service answers about arrays and pictures.")
     if is_router(config.model.spec):
         raise InvalidInput(f"{run} is of a router, which has several smoothed classifiers; a service has one.")
-    # A certificate tells Σ, an abstention only the law: prefer the former.
-    first = opened.outcome(int(columns["idx"][columns["abstained"].argmin()]))
+    first = opened.telling()
     g = pipeline_of(config.model, first, device, model, weights, trust=trust, base=opened.base)
     dataset = _data(config.data, source, opened.base, trust)
-    if isinstance(first, Certificate):
-        shape = tuple(first.region.shape)
-    elif dataset is not None:
-        shape = dataset.event_shape
-    else:
-        raise InvalidInput(f"neither the data of {run} are here nor a certificate that tells their shape: give --data.")
+    shape = shape_of(opened, first, dataset)
     _check_same(run, g, first.evidence, config.model.weights_hash)
     stop = config.sampling.rule
     plan = config.sampling.plan(opened.norm)
@@ -191,10 +182,8 @@ def _certified(
 def _trained(run: Path, source: str | None, device: torch.device, trust: bool) -> Deployed:
     trained = load_run(run, trust=trust)
     settings = trained.settings
-    dataset = _data(DataRef(settings.data, size=settings.size, channels=trained.shape[0]), source, trained.base, trust)
-    noise, step = trained.generator, usual_step(dataset, trained.generator)
-    g = SmoothedClassifier(trained.classifier.to(device), trained.law, noise, trained.num_classes, step=step)
-    plan = CertifyPlan(n=VOTES, norm=noise.usual_norm(trained.law), budget=trained.budget)
+    dataset = _data(trained_on(trained), source, trained.base, trust)
+    g, plan = smoothed_as_trained(trained, dataset, device)
     names = () if dataset is None else tuple(dataset.classes or ())
     form = Form(tuple(trained.shape), _dtype(dataset), settings.size)
     return _checked(run.resolve().name, g, form, plan, names, None, "eager")
@@ -213,16 +202,17 @@ def _checked(
     example = torch.zeros(1, *form.shape, dtype=form.dtype)
     (x,) = g.check_inputs(example, plan.norm)
     settle_backend(g, backend, plan, x, 1, backend)
-    norms = tuple(norm for norm in NORMS if _supports(g, example, norm))
-    return Deployed(name, g, form, g.counting(plan), norms, class_names, remembers)
+    return Deployed(name, g, form, g.counting(plan), _norms(g, example), class_names, remembers)
 
 
-def _supports(g: Smoothed, example: torch.Tensor, norm: float) -> bool:
-    try:
-        g.check_inputs(example, norm)
-    except UcanError:
-        return False
-    return True
+def _norms(g: Smoothed, example: torch.Tensor) -> tuple[float, ...]:
+    """The norms that it can certify against."""
+    found = []
+    for norm in NORMS:
+        with suppress(UcanError):
+            g.check_inputs(example, norm)
+            found.append(norm)
+    return tuple(found)
 
 
 def _data(data: DataRef, source: str | None, base: Path | None, trust: bool) -> Labelled | None:

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from ucan.data.labelled import as_pixels
-from ucan.data.pictures import converted, open_untrusted, resize_and_crop
-from ucan.errors import InvalidInput
+from ucan.data.pictures import converted, open_untrusted, pixels_of
+from ucan.errors import InvalidInput, first_line
 
 NUMBERS = ("float16", "float32", "float64", "uint8")
 # The longest header of an .npy array: its type and its shape.
@@ -58,8 +58,7 @@ class Form:
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, fortran, dtype = read(file, max_header_size=HEADER)
         except Exception as error:  # NumPy reads the header as Python text: its parsers raise almost anything
-            said = (str(error).splitlines() or ["no message"])[0]
-            raise InvalidInput(f"this is not an .npy array: {said[:200]}") from error
+            raise InvalidInput(f"this is not an .npy array: {first_line(error, 'no message')[:200]}") from error
         if dtype.name not in NUMBERS:
             raise InvalidInput(f"the array holds {dtype.name}; {', '.join(NUMBERS)} are accepted.")
         self._check_shape(shape)
@@ -79,8 +78,7 @@ class Form:
             if self.size is None and (width, height) != (wide, high):
                 raise InvalidInput(f"the picture has {width} × {height} pixels; inputs have {wide} × {high}: scale it.")
             shown = converted(picture, "RGB" if self.shape[0] == 3 else "L")
-        pixels = np.array(shown if self.size is None else resize_and_crop(shown, self.size), dtype=np.uint8)
-        return self._checked(pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1))
+        return self._checked(pixels_of(shown, self.size).numpy())
 
     def _check_shape(self, shape: Sequence[int]) -> None:
         if tuple(shape) not in (self.shape, (1, *self.shape)):

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,13 +64,14 @@ class Load:
         return {**asdict(self), "rate": self.rate, "per_processor_second": self.per_processor_second}
 
 
+# Inputs at most that are certified without the service, to compare.
+BASELINE = 400
 RANDOM = "random inputs, which may take more or fewer votes than real ones"
 
 
-def inputs_for(client: Client, seed: int = 0, count: int = 256) -> torch.Tensor:
-    """Random inputs of the shape that a service takes, where none are given."""
-    shape = client.about()["shape"]
-    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+def random_inputs(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Inputs of the shape that a service takes, where no others are at hand."""
+    return torch.rand(256, *shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
 
 
 def generate(
@@ -80,11 +81,9 @@ def generate(
     seconds: float = 10.0,
     options: dict[str, Any] | None = None,
     token: str | None = None,
-    kind: str = "certify",
     pid: int | None = None,
-    on_answer: Callable[[int, dict[str, Any]], None] = lambda index, record: None,
 ) -> Load:
-    """Let so many clients ask for as long; each asks again as soon as it has its answer.
+    """Load a service: each client asks again as soon as it has its answer, until the time is over.
 
     Args:
         url: the service's address.
@@ -93,15 +92,13 @@ def generate(
         seconds: for how long.
         options: those of a request.
         token: the bearer token.
-        kind: "certify" or "predict".
         pid: the service's process, to read its processor time and memory where the system tells (Linux).
-        on_answer: is called with the number of an input and its answer, from the client's thread.
     """
     if clients < 1 or seconds <= 0 or not len(inputs):
         raise InvalidInput("a load needs at least one client, some time and an input.")
     client, waits, statuses = Client(url, token), list[float](), Counter[str]()
     lock, abstained = threading.Lock(), [0]
-    given = answers_given(client, kind)
+    given = certificates_given(client)
     before, memory = usage(pid), resident(pid)
     began, own = time.monotonic(), time.process_time()
 
@@ -110,7 +107,7 @@ def generate(
         while time.monotonic() < began + seconds:
             start = time.monotonic()
             try:
-                record = client.post(kind, inputs[turn % len(inputs)], dict(options or {}))
+                record = client.post("certify", inputs[turn % len(inputs)], dict(options or {}))
             except ServiceError as error:
                 with lock:
                     statuses[f"{error.status} {error.code}"] += 1
@@ -118,7 +115,6 @@ def generate(
             with lock:
                 waits.append(time.monotonic() - start)
                 abstained[0] += record["kind"] == "abstention"
-            on_answer(turn % len(inputs), record)
             turn += clients
         client.close()
 
@@ -141,7 +137,7 @@ def generate(
         p99=p99,
         slowest=slowest,
         client_seconds=time.process_time() - own,
-        server_answers=answers_given(client, kind) - given,
+        server_answers=certificates_given(client) - given,
         server_seconds=None if before is None or after is None else after - before,
         server_memory=None if memory is None or held is None else (memory, held),
     )
@@ -170,12 +166,10 @@ class Measured:
         return {**self.load.to_dict(), "inputs": self.inputs, "alone": self.alone, "ratio": self.ratio}
 
 
-def measure_run(
-    run: str | Path, clients: int, seconds: float, device: str = "auto", baseline: int = 400, trust: bool = False
-) -> Measured:
-    """Serve a run from a process of its own, load it, end it; then certify up to ``baseline`` of its inputs without it.
+def measure_run(run: str | Path, clients: int, seconds: float, device: str = "auto", trust: bool = False) -> Measured:
+    """Serve a run from a process of its own, load it, end it; then certify up to 400 of its inputs without it.
 
-    ``trust`` allows to run code that whoever made the run has chosen.
+    With ``trust``, code that whoever made the run has chosen may run.
     """
     deployed = Deployed.open(run, device=device_of(device), trust=trust)
     inputs, sent = run_inputs(run, deployed, trust)
@@ -185,7 +179,7 @@ def measure_run(
     plan = deployed.plan
     keep_memory()
     began = time.process_time()
-    done = sum(1 for _ in deployed.classifier.certify_each((x[None] for x in inputs[:baseline]), plan))
+    done = sum(1 for _ in deployed.classifier.certify_each((x[None] for x in inputs[:BASELINE]), plan))
     return Measured(load, sent, done / (time.process_time() - began))
 
 
@@ -196,8 +190,7 @@ def run_inputs(run: str | Path, deployed: Deployed, trust: bool = False) -> tupl
         data = data_of(opened.config.data, base=opened.base, trust=trust)
         return torch.stack([data[i][0] for i in range(min(1024, len(data)))]), f"inputs of {data.name}"
     except UcanError as error:
-        rng = torch.Generator().manual_seed(0)
-        made = torch.rand(256, *deployed.form.shape, generator=rng, dtype=deployed.form.dtype)
+        made = random_inputs(deployed.form.shape, deployed.form.dtype)
         return made, f"{RANDOM}, for the run's own are not there ({error})"
 
 
@@ -217,9 +210,9 @@ def serving(run: str | Path, *options: str) -> Iterator[tuple[str, int]]:
             process.wait()
 
 
-def answers_given(client: Client, kind: str) -> int:
-    """How many answers of this kind a service has given."""
-    found = re.search(rf'^ucan_requests_total{{path="/v1/{kind}",status="200"}} (\d+)$', client.metrics(), re.MULTILINE)
+def certificates_given(client: Client) -> int:
+    """How many requests for a certificate a service has answered."""
+    found = re.search(r'^ucan_requests_total{path="/v1/certify",status="200"} (\d+)$', client.metrics(), re.MULTILINE)
     return int(found[1]) if found else 0
 
 

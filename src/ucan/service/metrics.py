@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 # Upper ends of the classes of a latency, in seconds.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -55,16 +55,16 @@ class Metrics:
                     continue
                 known = self._counts[name] or {"": 0}
                 lines += [f"{name}{f'{{{key}}}' if key else ''} {_shown(value)}" for key, value in known.items()]
-            lines += _histogram("ucan_answer_seconds", "Seconds from a whole request to its answer.", self)
+            lines += self._histogram()
         return "\n".join(lines) + "\n"
 
-
-def _histogram(name: str, text: str, metrics: Metrics) -> Sequence[str]:
-    lines, total = [f"# HELP {name} {text}", f"# TYPE {name} histogram"], 0
-    for end, count in zip((*map(repr, BUCKETS), "+Inf"), metrics._seconds, strict=True):
-        total += count
-        lines.append(f'{name}_bucket{{le="{end}"}} {total}')
-    return [*lines, f"{name}_sum {_shown(metrics._sum)}", f"{name}_count {total}"]
+    def _histogram(self) -> list[str]:
+        name, total = "ucan_answer_seconds", 0
+        lines = [f"# HELP {name} Seconds from a whole request to its answer.", f"# TYPE {name} histogram"]
+        for end, count in zip((*map(repr, BUCKETS), "+Inf"), self._seconds, strict=True):
+            total += count
+            lines.append(f'{name}_bucket{{le="{end}"}} {total}')
+        return [*lines, f"{name}_sum {_shown(self._sum)}", f"{name}_count {total}"]
 
 
 def _shown(value: float) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,7 @@ def listening(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def serve(
-    service: Service, listener: socket.socket, drain: float = 30.0, on_ready: Callable[[], None] = lambda: None
-) -> None:
+def serve(service: Service, listener: socket.socket, drain: float) -> None:
     """Serve until SIGTERM or SIGINT; then finish what was begun within ``drain`` seconds, refuse the rest, and return."""
     try:
         import uvicorn
@@ -93,12 +91,10 @@ def serve(
         timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=LEAVING,
     )
-    asyncio.run(_served(service, Quiet(config), listener, drain, on_ready))
+    asyncio.run(_served(service, Quiet(config), listener, drain))
 
 
-async def _served(
-    service: Service, server: Any, listener: socket.socket, drain: float, on_ready: Callable[[], None]
-) -> None:
+async def _served(service: Service, server: Any, listener: socket.socket, drain: float) -> None:
     leave, now = asyncio.Event(), asyncio.Event()
 
     def asked_to_leave() -> None:
@@ -110,7 +106,6 @@ async def _served(
         loop.add_signal_handler(number, asked_to_leave)
     ending = asyncio.create_task(_drained(service, server, leave, now, drain))
     try:
-        loop.call_soon(on_ready)
         await server.serve(sockets=[listener])
     finally:
         ending.cancel()

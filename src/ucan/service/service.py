@@ -123,16 +123,15 @@ class Service:
         return service
 
     def _gauges(self) -> None:
-        worker, metrics = self.worker, self.metrics
+        worker, metrics, ledger = self.worker, self.metrics, self.ledger
         metrics.gauge("ucan_queue", "Requests that wait.", lambda: worker.waiting)
         metrics.gauge("ucan_under_way", "Requests whose votes are being drawn.", lambda: worker.under_way)
-        metrics.gauge("ucan_alpha_spent", "The sum of alpha over all claims of this server's life.", self._spent)
-        budget = self.ledger.budget
+        metrics.gauge(
+            "ucan_alpha_spent", "The sum of alpha over all claims of this server's life.", lambda: ledger.spent
+        )
+        budget = ledger.budget
         if budget is not None:
             metrics.gauge("ucan_alpha_budget", "The most that ucan_alpha_spent may become.", lambda: budget)
-
-    def _spent(self) -> float:
-        return self.ledger.spent
 
     # --- requests ---
 

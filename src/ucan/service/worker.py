@@ -16,7 +16,7 @@ import torch
 from ucan.allocator import keep_memory
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.engine import Issuer, Setup
-from ucan.errors import InvalidInput, StoreError, UcanError
+from ucan.errors import InvalidInput, StoreError, UcanError, first_line
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.registry.memory import answer_alone
@@ -271,9 +271,10 @@ class Worker(threading.Thread):
             self._done(task, Refusal(400, "refused", str(error)))
             return
         self.failures += 1
-        said = str(error).strip().splitlines() or ["no message"]
         kind = "store" if isinstance(error, StoreError) else "model"
-        self._done(task, Refusal(500, f"{kind}-failed", f"{type(error).__name__}: {said[0][:300]}"))
+        self._done(
+            task, Refusal(500, f"{kind}-failed", f"{type(error).__name__}: {first_line(error, 'no message')[:300]}")
+        )
 
     def _one_by_one(self) -> None:
         """A forward pass failed. Its votes are drawn again for each request alone, so that one spoils no other's answer."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote, urlsplit
 
-from ucan.errors import InvalidInput, MissingExtra, StoreError
+from ucan.errors import InvalidInput, MissingExtra, StoreError, first_line
 from ucan.sharing.manifest import LARGEST, MANIFEST, Entry, Manifest
 from ucan.sharing.places import HUB, cache_folder, hub_name, is_archive, is_url
 from ucan.version import __version__
@@ -117,8 +117,7 @@ class Hub(Source):
         except MissingExtra:
             raise
         except Exception as error:  # its errors have no common base
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise StoreError(f"there is no folder {self.where} here, and the hub says: {lines[0]}") from error
+            raise StoreError(f"there is no folder {self.where} here, and the hub says: {first_line(error)}") from error
 
 
 def pull(where: str | Path, sha256: str | None = None) -> Path:

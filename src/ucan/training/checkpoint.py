@@ -178,7 +178,7 @@ def load_run(folder: str | Path, classifier: nn.Module | None = None, trust: boo
         folder: the run's folder.
         classifier: for a run whose Trainer was given a model object: a new model of the same kind, into which the weights are
             loaded.
-        trust: allows to import a module that lies beside the run, and to call it with the values that the run states.
+        trust: whether a module beside the run may be imported, and called with the values that the run states.
     """
     folder = Path(folder)
     check_finished(folder)

@@ -10,10 +10,10 @@ from torch import nn
 
 from ucan.catalogue import call
 from ucan.data import Labelled
-from ucan.errors import InvalidInput, TrainingError
+from ucan.errors import InvalidInput, TrainingError, first_line
 from ucan.models import Denoised, Ensemble, build_model, load_model
 from ucan.models.build import BuiltIn
-from ucan.models.weights import load_weights, read_weights
+from ucan.models.weights import classifier_part, load_weights, read_weights
 from ucan.training.settings import TrainSettings
 
 
@@ -36,8 +36,7 @@ def load_start(classifier: nn.Module, start: Path) -> None:
     if not isinstance(classifier, Denoised):
         load_weights(classifier, start)
         return
-    given = read_weights(start)
-    whole = {k.removeprefix("classifier."): v for k, v in given.items() if k.startswith("classifier.")}
+    whole = classifier_part(read_weights(start))
     if not any(name.startswith("denoiser.") for name in whole):
         load_weights(classifier.classifier, start)
         return
@@ -87,7 +86,7 @@ def count_outputs(settings: TrainSettings, classifier: nn.Module, dataset: Label
         with torch.no_grad():
             logits = classifier.eval()(torch.zeros(2, *shape, dtype=weight.dtype, device=weight.device))
     except Exception as error:  # whatever a user's own model raises
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise TrainingError(f"{refused}: on a batch of two inputs it fails with “{reason}”. Fix the model.") from error
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or len(logits) != 2:
         what = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__

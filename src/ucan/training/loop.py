@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ucan.data import Labelled, as_dataset, held_out
-from ucan.errors import InvalidInput, MissingExtra, TrainingError
+from ucan.errors import InvalidInput, MissingExtra, TrainingError, first_line
 from ucan.generators import Generator
 from ucan.places import started_in
 from ucan.storage import Journal
@@ -329,7 +329,7 @@ class Trainer:
             self.recipe.load_state(state.get("recipe", {}))  # older checkpoints do not have it
         except (RuntimeError, ValueError, KeyError) as error:
             raise TrainingError(
-                f"the checkpoint in {self.folder} is from another model, generator or recipe: {str(error).splitlines()[0]}"
+                f"the checkpoint in {self.folder} is from another model, generator or recipe: {first_line(error)}"
             ) from error
         self.epoch, self.step = state["epoch"], state["step"]
         if self.rank == 0:

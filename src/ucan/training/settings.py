@@ -33,7 +33,7 @@ class TrainSettings:
     """A training run. The tables ``law``, ``generator`` and ``recipe`` hold a ``kind`` and its parameters.
 
     ``budget`` is the set of changes to protect against: a table with ``limit``, ``limits`` or ``spread``. With ``denoiser``,
-    a table with the ``width`` and ``depth`` of a DnCNN, that is trained, in front of the model with its weights fixed.
+    a table with the ``width`` and ``depth`` of a DnCNN, this network is trained in front of the model, whose weights are fixed.
     """
 
     data: str = "digits"

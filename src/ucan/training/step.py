@@ -30,6 +30,10 @@ class Progress:
         """From 0 at the start to 1 after so many epochs, in a straight line: for a warm-up."""
         return 1.0 if epochs <= 0 else min(1.0, self.done * self.epochs / epochs)
 
+    def epoch_at(self, share: float) -> int:
+        """The number of the epoch that begins when this share of the epochs is over."""
+        return round(share * self.epochs)
+
 
 @dataclass(frozen=True)
 class Twins:

@@ -41,10 +41,15 @@ class Survey:
         return found
 
 
-def right_share(step: Step, votes: int) -> torch.Tensor:
-    """The share of so many noisy copies that are answered correctly (batch,); a few at a time, to fit into memory."""
-    right = torch.zeros(len(step.labels), device=step.inputs.device)
+def answers_of(step: Step, votes: int) -> Iterator[torch.Tensor]:
+    """The answers to so many noisy copies (n, batch); a few at a time, to fit into memory."""
     for begun in range(0, votes, 4):
-        answers = step.model(step.noise.copies(min(4, votes - begun))).argmax(-1)
+        yield step.model(step.noise.copies(min(4, votes - begun))).argmax(-1)
+
+
+def right_share(step: Step, votes: int) -> torch.Tensor:
+    """The share of so many noisy copies that are answered correctly (batch,)."""
+    right = torch.zeros(len(step.labels), device=step.inputs.device)
+    for answers in answers_of(step, votes):
         right += (answers == step.labels).sum(0)
     return right / votes

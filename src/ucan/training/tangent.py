@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ucan.errors import first_line
+
 Pair = tuple[torch.Tensor, torch.Tensor]
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Of these the way along a direction gives other gradients, without a word: dropout draws anew in every pass, and PyTorch takes
@@ -89,7 +91,7 @@ class Tangent:
             raise
         except (RuntimeError, NotImplementedError) as error:
             self.failed = True
-            _warn((str(error).splitlines() or [""])[0])
+            _warn(first_line(error))
             return None
 
 

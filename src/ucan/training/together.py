@@ -69,7 +69,7 @@ def load_run(named: str | Path, classifier: nn.Module | None = None, trust: bool
         named: the run's folder, or several separated by commas (with ``mirrored`` and ``consensus=K``).
         classifier: for one run whose Trainer was given a model object: a new model of the same kind, into which the weights
             are loaded.
-        trust: allows to import a module that lies beside the run, and to call it with the values that the run states.
+        trust: whether a module beside the run may be imported, and called with the values that the run states.
     """
     asked = Together.of(named)
     if classifier is not None:

@@ -2,14 +2,12 @@
 
 from ucan.verify.deployed import verify
 from ucan.verify.follows import claimable
-from ucan.verify.fresh import LEAST, MOST, fresh_checks, fresh_number
+from ucan.verify.fresh import MOST, fresh_checks, fresh_number
 from ucan.verify.same import same_noise
 from ucan.verify.stated import Stated, constant_line, noise_again, noise_of
-from ucan.verify.verdict import DEPLOYED, SLACK, STATED, Check, Verdict
+from ucan.verify.verdict import SLACK, STATED, Check, Verdict
 
 __all__ = [
-    "DEPLOYED",
-    "LEAST",
     "MOST",
     "SLACK",
     "STATED",

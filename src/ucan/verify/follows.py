@@ -104,10 +104,9 @@ def _thresholds_check(
     """Whether the thresholds of a rule about radii follow from g's noise; no check if there are none."""
     if not evidence.thresholds:
         return ()
-    norm = certificate.region.norm if certificate.norm is None else certificate.norm
     try:
         stop = parse_stop(evidence.stop)
-        radius = g.sizes.decided(g.M.at(x), x, CertifyPlan(norm=norm, budget=certificate.budget))
+        radius = g.sizes.decided(g.M.at(x), x, CertifyPlan(norm=certificate.radius_norm, budget=certificate.budget))
         expected = () if stop is None else stop.thresholds(radius)
     except UcanError as error:
         return (Check("thresholds", False, f"the rule {evidence.stop!r} has no thresholds here: {error}"),)
@@ -124,7 +123,7 @@ def _thresholds_check(
 def _region_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor, shown: str) -> Check:
     """Whether g, at these probabilities, certifies a region of this norm that is at least as large."""
     region, p_a, p_b = certificate.region, certificate.p_lower, certificate.p_upper
-    norm = region.norm if certificate.norm is None else certificate.norm
+    norm = certificate.radius_norm
     try:
         g.M.check_claim(g.law, norm)
         expected = g.M.at(x).region(g.law, p_a, norm, x, p_b)
@@ -160,7 +159,7 @@ def _budget_check(certificate: Certificate, g: SmoothedClassifier, x: torch.Tens
     )
     if budget is None or claimed is None:
         return ()
-    norm, held = certificate.region.norm if certificate.norm is None else certificate.norm, g.M.at(x)
+    norm, held = certificate.radius_norm, g.M.at(x)
     try:
         region = g.sizes.region(held, x, p_a, p_b, norm)
         most = 0.0 if region is None else g.sizes.budget_factor(held, x, p_a, p_b, budget, region)

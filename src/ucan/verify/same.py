@@ -7,6 +7,7 @@ import torch
 from ucan.arithmetic import REAL
 from ucan.backends import precision_name
 from ucan.certificate import Certificate, Level
+from ucan.evidence import Evidence
 from ucan.fingerprint import weights_hash
 from ucan.held import Held, held_of
 from ucan.questions.smoothed import Smoothed
@@ -45,9 +46,9 @@ def _arithmetic_check(certificate: Certificate, g: SmoothedClassifier, x: torch.
     return (Check.worded("arithmetic", f"the arithmetic {mine}", mine == claimed, IS, f"the claimed {claimed}"),)
 
 
-def of_a_copy(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor) -> bool:
-    """Whether the certificate is about the classifier in another precision than the deployed one."""
-    return certificate.evidence.precision != own_precision(g, x)
+def of_a_copy(evidence: Evidence, g: Smoothed, x: torch.Tensor) -> bool:
+    """Whether a claim is about the model in another precision than the deployed one."""
+    return evidence.precision != own_precision(g, x)
 
 
 def own_precision(g: Smoothed, x: torch.Tensor) -> str:
@@ -67,7 +68,7 @@ def _precision_check(certificate: Certificate, g: SmoothedClassifier, x: torch.T
     """Whether the certificate is about the deployed precision, or states that it is about a copy; version 0.1 could not state
     it.
     """
-    if not of_a_copy(certificate, g, x):
+    if not of_a_copy(certificate.evidence, g, x):
         return ()
     evidence = certificate.evidence
     told = evidence.copy or not evidence.noise.complete

@@ -54,6 +54,6 @@ def concluded(
     tested = all(check.confirmed for check in checks if check.name in FRESH)
     verdict = Verdict(checks, n, alpha, STATED if stated else DEPLOYED, tested=tested)
     unknown = stated and certificate.scope == "pipeline"
-    if not (verdict.stands and tested) or unknown or of_a_copy(certificate, g, x):
+    if not (verdict.stands and tested) or unknown or of_a_copy(certificate.evidence, g, x):
         return verdict
     return replace(verdict, confirms=certificate.scope)

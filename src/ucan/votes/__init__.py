@@ -9,12 +9,11 @@ over workers or resumed; of a tail block only the first votes count.
 
 from ucan.votes.classifier import Classifier, as_answer
 from ucan.votes.counter import TOO_SMALL, Form, Job, VoteCounter, classify_samples, running_tallies
-from ucan.votes.kept import Classes, Keep, Votes
+from ucan.votes.kept import Keep, Votes
 from ucan.votes.requests import Request, count_requests
 from ucan.votes.streams import (
     ENUMERATED,
     LARGE,
-    Enumeration,
     Stream,
     block_size,
     blocks,
@@ -29,9 +28,7 @@ __all__ = [
     "ENUMERATED",
     "LARGE",
     "TOO_SMALL",
-    "Classes",
     "Classifier",
-    "Enumeration",
     "Form",
     "Job",
     "Keep",

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from ucan.bounds import lower_bound
 from ucan.errors import InvalidInput
-from ucan.training.recipes.base import Recipe, Task, check_spherical, cross_entropy
+from ucan.training.recipes.base import Remembering, Task, check_spherical, cross_entropy
 from ucan.training.recipes.sphere import VOTES, climbed
 from ucan.training.step import Outcome, Progress, Step
 from ucan.training.survey import Survey, right_share
 
 # The least share of votes that a weight is computed from.
 SURE = 0.75
+# The level of the bound that it is computed from.
+ALPHA = 0.1
 
 
 @dataclass(frozen=True)
-class Acr(Recipe):
+class Acr(Remembering):
     """Cross-entropy on noisy copies; after a start three things more.
 
     1. Inputs that fewer than ``drop`` of 100 votes get right are left out from then on.
@@ -44,7 +45,6 @@ class Acr(Recipe):
     every: int = 10
     steps: int = 3
     length: float = 0.25
-    memory: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,8 +61,7 @@ class Acr(Recipe):
 
     def before_epoch(self, survey: Survey) -> None:
         """Drop once, when it begins; weigh then and every so many epochs."""
-        first = self._first(survey.progress)
-        since = survey.progress.epoch - first
+        since = self._since(survey.progress)
         if since < 0:
             return
         if since == 0 and self.drop > 0:
@@ -74,44 +73,35 @@ class Acr(Recipe):
             self.memory["weights"].copy_(weights_of(shares, self.votes) * self.memory["kept"])
 
     def sampling(self) -> torch.Tensor | None:
-        """By weight, once there are any."""
+        """By the weights, once there are any."""
         weights = self.memory["weights"]
         return weights if bool(weights.any()) else None
 
     def step(self, step: Step) -> Outcome:
         """Cross-entropy, under attacked noise once it began."""
         eps = step.noise.draw(self.draws)
-        if step.progress.epoch >= self._first(step.progress):
+        if self._since(step.progress) >= 0:
             eps = climbed(step, eps, self.steps, self.length, first_flip=True)
         logits = step.model(step.noise.place(eps))
         return Outcome.of(cross_entropy(logits, step.labels), logits, step.labels)
 
     def cost(self, progress: Progress) -> float:
-        """A pass a copy, one more for every step of the attack, and the votes of the survey."""
-        since = progress.epoch - self._first(progress)
+        """One pass per copy, one more for every step of the attack, and the votes of the survey."""
+        since = self._since(progress)
         if since < 0:
             return self.draws
         weighed = self.every > 0 and since % self.every == 0
         surveyed = VOTES * (since == 0 and self.drop > 0) + self.votes * weighed
         return self.draws * (1 + self.steps) + surveyed / 3
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Who is left, and their weights."""
-        return dict(self.memory)
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take them up again."""
-        for name, tensor in self.memory.items():
-            tensor.copy_(state[name])
-
-    def _first(self, progress: Progress) -> int:
-        """The epoch from which on the three things are done."""
-        return round(self.start * progress.epochs)
+    def _since(self, progress: Progress) -> int:
+        """How many epochs ago the three things began; below 0 before."""
+        return progress.epoch - progress.epoch_at(self.start)
 
 
-def weights_of(shares: torch.Tensor, votes: int, alpha: float = 0.1) -> torch.Tensor:
+def weights_of(shares: torch.Tensor, votes: int) -> torch.Tensor:
     """Φ⁻¹ of the lower confidence bound from these shares of the votes, none counted as below 3/4."""
-    bounds = torch.tensor([lower_bound(k, votes, alpha) if k else 0.0 for k in range(votes + 1)], dtype=torch.float64)
+    bounds = torch.tensor([lower_bound(k, votes, ALPHA) if k else 0.0 for k in range(votes + 1)], dtype=torch.float64)
     counted = (shares.clamp(SURE, 1.0) * votes).floor().long().cpu()
     found: torch.Tensor = torch.special.ndtri(bounds[counted]).clamp_min(0).float().to(shares.device)
     return found

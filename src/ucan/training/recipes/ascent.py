@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch.nn import functional as F
+
+from ucan.training.step import Step
 
 
 def cross_entropies(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -35,11 +36,12 @@ def lengths(values: torch.Tensor, lead: int) -> torch.Tensor:
     return found
 
 
-def slope(loss: Callable[[torch.Tensor], torch.Tensor], at: torch.Tensor, lead: int) -> torch.Tensor:
-    """The direction in which the loss (a sum over inputs) rises fastest, of length 1 for each input or copy."""
+def slope(step: Step, eps: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """The direction in which the smoothed loss of inputs at ``at``, under these draws, rises fastest; of length 1 for each."""
     place = at.detach().requires_grad_(True)
-    (gradient,) = torch.autograd.grad(loss(place), place)
-    return gradient.detach() / lengths(gradient.detach(), lead)
+    loss = smoothed_loss(step.model(step.noise.place(eps, place)), step.labels).sum()
+    (gradient,) = torch.autograd.grad(loss, place)
+    return gradient.detach() / lengths(gradient.detach(), 1)
 
 
 def within(delta: torch.Tensor, size: float, lead: int) -> torch.Tensor:

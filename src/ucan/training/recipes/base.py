@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 
 import torch
 
@@ -77,6 +77,22 @@ class Recipe(ABC):
             raise InvalidInput(f"{type(self).__name__} has no state, and cannot load {', '.join(sorted(state))}.")
 
 
+@dataclass(frozen=True)
+class Remembering(Recipe):
+    """A recipe that remembers something about every training input: tensors by name, for which ``prepare`` makes room."""
+
+    memory: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What is remembered."""
+        return dict(self.memory)
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take it up again."""
+        for name, tensor in self.memory.items():
+            tensor.copy_(state[name])
+
+
 class OfLogits(Recipe):
     """A recipe whose loss is a function of the logits of ``draws`` fresh noisy copies of every input, and the labels."""
 
@@ -92,7 +108,7 @@ class OfLogits(Recipe):
         return Outcome.of(self.loss(logits, step.labels), logits, step.labels)
 
     def cost(self, progress: Progress) -> float:
-        """One pass a copy."""
+        """One pass per copy."""
         return self.draws
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
 
 from ucan.errors import InvalidInput
 from ucan.training.recipes.ascent import cross_entropies, divergences, lengths, within
-from ucan.training.recipes.base import Recipe, Task, check_spherical, cross_entropy
+from ucan.training.recipes.base import Remembering, Task, check_spherical, cross_entropy
 from ucan.training.step import Outcome, Progress, Step
-from ucan.training.survey import Survey
+from ucan.training.survey import Survey, answers_of
 
 
 @dataclass(frozen=True)
-class CatRs(Recipe):
+class CatRs(Remembering):
     """L_low + weight·L_high, of which the second counts where all copies are taken.
 
     L_low is the sum of the K smallest cross-entropies of the m copies, over m; K ~ Bin(m, share of the copies that are right),
@@ -50,7 +49,6 @@ class CatRs(Recipe):
     double: int = 0
     votes: int = 100
     every: int = 10
-    memory: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +66,7 @@ class CatRs(Recipe):
 
     def before_epoch(self, survey: Survey) -> None:
         """Count the smoothed answers, when it begins and every so many epochs."""
-        since = survey.progress.epoch - self._first(survey.progress)
+        since = self._since(survey.progress)
         if since >= 0 and since % self.every == 0:
             classes = self.memory["answers"].shape[1]
             self.memory["answers"].copy_(survey.each(lambda step: smoothed_answers(step, self.votes, classes)))
@@ -76,7 +74,7 @@ class CatRs(Recipe):
     def step(self, step: Step) -> Outcome:
         """Plain cross-entropy before the start, then both losses."""
         eps = step.noise.draw(self.draws)
-        begun = step.progress.epoch >= self._first(step.progress)
+        begun = self._since(step.progress) >= 0
         wanted = self.memory["answers"][step.places]
         # First: on a GPU, a gradient that is taken between a pass and its own backward pass would overwrite that pass.
         moved = self.attacked(step, eps, wanted) if begun else eps
@@ -104,22 +102,15 @@ class CatRs(Recipe):
         return moved.detach()
 
     def cost(self, progress: Progress) -> float:
-        """A pass a copy before; after the start one more for each step, one more for the hard copies, and the votes."""
-        since = progress.epoch - self._first(progress)
+        """One pass per copy; after the start one more for each step, one more for the hard copies, and the votes."""
+        since = self._since(progress)
         if since < 0:
             return self.draws
         return self.draws * (2 + self.steps) + self.votes / 3 * (since % self.every == 0)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """The smoothed answers."""
-        return dict(self.memory)
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take them up again."""
-        self.memory["answers"].copy_(state["answers"])
-
-    def _first(self, progress: Progress) -> int:
-        return round(self.start * progress.epochs)
+    def _since(self, progress: Progress) -> int:
+        """How many epochs ago the plain cross-entropy ended; below 0 before."""
+        return progress.epoch - progress.epoch_at(self.start)
 
 
 def smallest(losses: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
@@ -142,7 +133,6 @@ def like(moved: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
 def smoothed_answers(step: Step, votes: int, classes: int) -> torch.Tensor:
     """The share of so many votes that each class gets: (batch, classes)."""
     counts = torch.zeros(len(step.labels), classes, device=step.inputs.device)
-    for begun in range(0, votes, 4):
-        answers = step.model(step.noise.copies(min(4, votes - begun))).argmax(-1)
+    for answers in answers_of(step, votes):
         counts += F.one_hot(answers, classes).sum(0)
     return counts / votes

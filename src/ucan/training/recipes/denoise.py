@@ -52,5 +52,5 @@ class Denoise(Recipe):
         return Outcome.of(loss, logits.reshape(self.draws, len(step.inputs), -1), step.labels, **shown_metrics)
 
     def cost(self, progress: Progress) -> float:
-        """One pass a copy; a forward pass of the classifier for the stability loss."""
+        """One pass per copy; a forward pass of the classifier for the stability loss."""
         return self.draws + (1 / 3 if self.stability else 0.0)

@@ -58,5 +58,5 @@ class Macer(Recipe):
         return found
 
     def cost(self, progress: Progress) -> float:
-        """One pass a copy."""
+        """One pass per copy."""
         return self.draws

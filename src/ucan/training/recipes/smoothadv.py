@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ucan.training.recipes.ascent import slope, smoothed_loss, within
+from ucan.training.recipes.ascent import slope, within
 from ucan.training.recipes.base import Recipe, cross_entropy
 from ucan.training.recipes.consistency import disagreement
 from ucan.training.step import Outcome, Progress, Step
@@ -51,13 +51,10 @@ class SmoothAdv(Recipe):
         place = x
         with step.model.aside():
             for _ in range(self.steps if size > 0 else 0):
-                up = slope(
-                    lambda at: smoothed_loss(step.model(step.noise.place(eps, at)), step.labels).sum(), place, lead=1
-                )
-                change = within(place - x + 2 * size / self.steps * up, size, lead=1)
+                change = within(place - x + 2 * size / self.steps * slope(step, eps, place), size, lead=1)
                 place = (x + change).clamp(self.low, self.high)
         return place
 
     def cost(self, progress: Progress) -> float:
-        """A pass a copy for every step of the attack, and one for the loss."""
+        """One pass per copy for every step of the attack, and one for the loss."""
         return self.draws * (1 + self.steps)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ucan.training.recipes.ascent import divergences, slope, smoothed_loss, within
+from ucan.training.recipes.ascent import divergences, slope, within
 from ucan.training.recipes.base import Recipe, cross_entropy
 from ucan.training.step import Outcome, Progress, Step
 
@@ -59,14 +59,11 @@ class SmoothMix(Recipe):
         near, far = x, x
         with step.model.aside():
             for number in range(self.steps):
-                up = slope(
-                    lambda at: smoothed_loss(step.model(step.noise.place(eps, at)), step.labels).sum(), far, lead=1
-                )
-                far = (far + self.length * up).clamp(self.low, self.high)
+                far = (far + self.length * slope(step, eps, far)).clamp(self.low, self.high)
                 if self.one_step and number == 0:
                     near = (x + within(far - x, ramp * self.length, lead=1)).clamp(self.low, self.high)
         return near, far
 
     def cost(self, progress: Progress) -> float:
-        """A pass a copy for every step of the attack, and two for the loss."""
+        """One pass per copy for every step of the attack, and two for the loss."""
         return self.draws * (2 + self.steps)

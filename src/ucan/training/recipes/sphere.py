@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from ucan.errors import InvalidInput
 from ucan.training.recipes.ascent import cross_entropies, lengths
-from ucan.training.recipes.base import Recipe, Task, check_spherical, cross_entropy
+from ucan.training.recipes.base import Remembering, Task, check_spherical, cross_entropy
 from ucan.training.recipes.consistency import disagreement
 from ucan.training.step import Outcome, Progress, Step
 from ucan.training.survey import Survey, right_share
@@ -40,7 +40,7 @@ def climbed(step: Step, eps: torch.Tensor, steps: int, length: float, first_flip
 
 
 @dataclass(frozen=True)
-class Sphere(Recipe):
+class Sphere(Remembering):
     """Consistency regularisation; after a start its noise is first moved up the loss, on the sphere of its own norm.
 
     For noise whose density depends on its ℓ2 norm alone (``Law.spherical``: Gaussian), under any Σ; other laws are refused.
@@ -61,7 +61,6 @@ class Sphere(Recipe):
     steps: int = 2
     length: float = 0.3
     drop: float = 0.0
-    memory: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,12 +75,12 @@ class Sphere(Recipe):
 
     def before_epoch(self, survey: Survey) -> None:
         """Drop once, before the first epoch of attacks; where none is left, keep all."""
-        if self.drop and survey.progress.epoch == self._first(survey.progress):
+        if self.drop and survey.progress.epoch == survey.progress.epoch_at(self.start):
             kept = survey.each(lambda step: right_share(step, VOTES)) >= self.drop
             self.memory["kept"].copy_(kept if bool(kept.any()) else torch.ones_like(kept))
 
     def sampling(self) -> torch.Tensor | None:
-        """Those that are left, alike."""
+        """The inputs that are left, with equal weights; None if all are."""
         if not self.drop or bool(self.memory["kept"].all()):
             return None
         return self.memory["kept"].float()
@@ -96,22 +95,13 @@ class Sphere(Recipe):
         return Outcome.of(loss, logits, step.labels)
 
     def cost(self, progress: Progress) -> float:
-        """A pass a copy, one more for every step of the attack, and the votes that decide what is dropped."""
-        surveyed = VOTES / 3 if self.drop and progress.epoch == self._first(progress) else 0.0
+        """One pass per copy, one more for every step of the attack, and the votes that decide what is dropped."""
+        surveyed = VOTES / 3 if self.drop and progress.epoch == progress.epoch_at(self.start) else 0.0
         return self.draws * (1 + self.steps * (progress.done >= self.start)) + surveyed
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Who is left."""
-        return dict(self.memory)
-
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Take it up again."""
+        """Take up again which inputs are left."""
         if state.keys() != self.memory.keys():
             raise InvalidInput(f"the checkpoint of this recipe holds {', '.join(sorted(state)) or 'nothing'}, which does not "
                                "go with [recipe] drop: begin a new training.")  # fmt: skip
-        for name, tensor in self.memory.items():
-            tensor.copy_(state[name])
-
-    def _first(self, progress: Progress) -> int:
-        """The first epoch of attacks."""
-        return round(self.start * progress.epochs)
+        super().load_state(state)
