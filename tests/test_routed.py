@@ -323,7 +323,8 @@ def test_three_classes_never_above_the_truth(tau: float, veto: float) -> None:
     x = torch.tensor([0.7, 0.25]) * torch.randn(60, 2, generator=torch.Generator().manual_seed(5))
     steps = np.linspace(-1.5, 1.5, 601)
     distance = np.hypot(steps[:, None], steps[None])
-    made = [(one, c) for one, c in zip(x, striped(tau, veto).certify(x, n=20_000, batch_size=20_000), strict=True) if not c.abstained]
+    outcomes = striped(tau, veto).certify(x, n=20_000, batch_size=20_000)
+    made = [(one, c) for one, c in zip(x, outcomes, strict=True) if not c.abstained]
     for one, c in made:
         first, second = one.double().numpy()
         assert c.prediction == int(striped_answers(first, second, tau, veto))

@@ -659,8 +659,8 @@ def script(tmp_path, text):
     """Run a program in a process of its own, with as many threads as this one."""
     path = tmp_path / "program.py"
     here = str(Path(__file__).parent)
-    head = f"import sys; sys.path.insert(0, {here!r})\nsys.modules['torch.utils.tensorboard'] = None  # seconds to import\n"
-    path.write_text(head + textwrap.dedent(text))
+    light = "sys.modules['torch.utils.tensorboard'] = sys.modules['torchmetrics'] = None  # seconds to import"
+    path.write_text(f"import sys; sys.path.insert(0, {here!r})\n{light}\n" + textwrap.dedent(text))
     return subprocess.Popen(
         [sys.executable, str(path)],
         cwd=tmp_path,
