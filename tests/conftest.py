@@ -22,6 +22,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Garbage is looked for among what the tests make, not among the modules and the thousands of tests as well."""
+    """Read the digits from their file once; look for garbage among what the tests make, not among all modules and tests."""
+    import sklearn.datasets  # here, since the process that hands out the tests needs none of it
+
+    sklearn.datasets.load_digits = cache(sklearn.datasets.load_digits)
     gc.collect()
     gc.freeze()
