@@ -30,12 +30,13 @@ docs: $(DOCS)
 docs-serve: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m mkdocs serve --dev-addr 127.0.0.1:8000
 
-# Two workers with one thread each: more threads than cores slows torch down several times over.
+# Two workers with one thread each: more threads than cores slows torch down several times over. Each takes a half of the
+# tests in order, then some that are left to the other: what the tests of a file share is made once.
 test: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	OMP_NUM_THREADS=1 $(PYTEST) -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist worksteal -m "not slow"
 
 test-slow: setup
 	OMP_NUM_THREADS=1 $(PYTEST) -n 2 -m slow

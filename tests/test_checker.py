@@ -551,7 +551,7 @@ def test_the_program_needs_neither_torch_nor_ucan(name: str, tmp_path: Path) -> 
     assert "checks arithmetic only" in done.stdout and "votes were ever drawn" in done.stdout
 
 
-def test_the_exit_codes(honest, tmp_path: Path) -> None:
+def test_the_exit_codes(honest, tmp_path: Path, capsys) -> None:
     path = tmp_path / "c.json"
     for record, code in [
         (honest, 0),
@@ -560,12 +560,14 @@ def test_the_exit_codes(honest, tmp_path: Path) -> None:
         (tampered(tampered(honest, ("evidence", "law", "module"), "mine"), ("radius",), 9.0), 1),
     ]:
         path.write_text(json.dumps(record))
-        assert run(path, CHECKER).returncode == code
-    assert run("--help", CHECKER).returncode == 2
+        assert checker.main([str(path)]) == code
+    assert run(path, CHECKER).returncode == 1  # a process ends with it
+    assert checker.main(["--help"]) == 2
+    capsys.readouterr()
     (tmp_path / "results.tsv").write_text("idx\tlabel\n0\t1\n")
     for other, said in [(tmp_path, "is a folder"), (tmp_path / "results.tsv", "holds the results of many inputs")]:
-        done = run(other, CHECKER)
-        assert done.returncode == 2 and said in done.stdout and "such as 17.json" in done.stdout
+        code, told = checker.main([str(other)]), capsys.readouterr().out
+        assert code == 2 and said in told and "such as 17.json" in told
     shutil.rmtree(tmp_path)
     assert run(path, CHECKER).returncode == 2
 

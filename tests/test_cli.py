@@ -61,6 +61,7 @@ def test_the_names_of_an_option_are_those_that_the_library_knows(option, known):
 
 COMMANDS = ("demo", "train", "certify", "predict", "verify", "compare", "report", "export", "import")
 MODEL = '''
+import os
 import time
 import torch
 
@@ -73,7 +74,7 @@ def index(batch):
     return net(batch).argmax(1)
 
 def slow(batch):
-    time.sleep(0.02)
+    time.sleep(float(os.environ.get("PAUSE", "0")))
     return net(batch)
 
 def grey(batch):
@@ -1294,7 +1295,7 @@ def test_predict_goes_on_after_a_signal(place: Path, name: str) -> None:
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(place: Path, number: signal.Signals) -> None:
     words = ("certify", "--model", "tiny:slow", "--data", "data.npz", "-o", "run", "--n", 2000, "--n0", 20)
     words += ("--batch-size", 100)
-    process = start(*words)
+    process = start(*words, PAUSE="0.02")
     deadline = time.monotonic() + 120
     while _count(place / "run") < 1 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)

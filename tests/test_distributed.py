@@ -207,7 +207,7 @@ KINDS = {
 }
 TRAIN = """
 import json, sys
-sys.modules["torch.utils.tensorboard"] = None  # seconds to import
+sys.modules["torch.utils.tensorboard"] = sys.modules["torchmetrics"] = None  # seconds to import
 from test_distributed import train
 train(sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]))
 """

@@ -60,13 +60,13 @@ def copies(g: SmoothedClassifier, x: torch.Tensor, blocks: int, n: int) -> torch
 
 
 def density(law: Law, z: np.ndarray) -> np.ndarray:
-    """Of the law at points (…, d), written down from its definition."""
-    dim, lam = z.shape[-1], law.scale
+    """Of the law at points (d, …), written down from its definition."""
+    dim, lam = len(z), law.scale
     if isinstance(law, Gaussian):
-        return np.exp(-(z**2).sum(-1) / (2 * lam**2)) / (lam * math.sqrt(2 * math.pi)) ** dim
+        return np.exp(-(z**2).sum(0) / (2 * lam**2)) / (lam * math.sqrt(2 * math.pi)) ** dim
     if isinstance(law, Laplace):
-        return np.exp(-np.abs(z).sum(-1) / lam) / (2 * lam) ** dim
-    size = np.abs(z).max(-1)
+        return np.exp(-np.abs(z).sum(0) / lam) / (2 * lam) ** dim
+    size = np.abs(z).max(0)
     if isinstance(law, Uniform):
         return (size <= lam) / (2 * lam) ** dim
     if isinstance(law, ExpInf):
@@ -81,8 +81,9 @@ def cell_masses(law: Law, matrix: np.ndarray, mean: np.ndarray, reach: int) -> n
     dim = len(mean)
     fine = 4000 if dim == 1 else 48
     points = (np.arange((2 * reach + 1) * fine) + 0.5) / fine - reach - 0.5  # in steps
-    mesh = np.stack(np.meshgrid(*[points] * dim, indexing="ij"), -1) * STEP
-    values = density(law, (mesh - mean) @ np.linalg.inv(matrix).T) / abs(np.linalg.det(matrix)) * (STEP / fine) ** dim
+    away = [points * STEP - m for m in mean]
+    mesh = np.stack([sum(np.ix_(*(a * w for a, w in zip(away, row, strict=True)))) for row in np.linalg.inv(matrix)])
+    values = density(law, mesh) / abs(np.linalg.det(matrix)) * (STEP / fine) ** dim
     shape = [n for _ in range(dim) for n in (2 * reach + 1, fine)]
     return values.reshape(shape).sum(tuple(range(1, 2 * dim, 2)))
 

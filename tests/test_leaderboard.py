@@ -223,8 +223,11 @@ def test_what_was_tampered_with_fails_and_says_why(made: Path, tmp_path: Path, n
     shutil.copytree(made, folder)
     change, said = TAMPERED[name]
     change(folder)
+    drawn = 25 if name.startswith(("replay", "data")) else 1  # the other checks look at every row
     done = check(
-        CheckJob(entry=folder / "entry.json", model=str(made / "trained"), inputs=25, attacks=1, seed=0, budget=LIGHT)
+        CheckJob(
+            entry=folder / "entry.json", model=str(made / "trained"), inputs=drawn, attacks=1, seed=0, budget=LIGHT
+        )
     )
     failed = {one.name: one.detail for one in done.checks if one.outcome == "failed"}
     assert not done.stands and said in failed[name.split()[0]], done.checks

@@ -30,6 +30,20 @@ even = 0.75
 kind = "gentle"
 smoothing = 0.2
 """
+# Commands one after the other; the first that does not end with 0 is the last.
+PROGRAM = """
+import json, sys
+sys.modules["torch.utils.tensorboard"] = sys.modules["torchmetrics"] = None  # seconds to import
+from ucan.cli import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["ucan", *words]
+    try:
+        main()
+    except SystemExit as leaving:
+        if leaving.code:
+            raise
+    print("\\f", flush=True)
+"""
 MODEL = """
 import torch
 from torch import nn
@@ -60,14 +74,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(place: Path, *words: str, installed: bool = True, code: int = 0) -> str:
     """`ucan` in a process of its own."""
+    return commands(place, words, installed=installed, code=code)[0]
+
+
+def commands(place: Path, *each: tuple[str, ...], installed: bool = True, code: int = 0) -> list[str]:
+    """What each says, in one process of their own, whose start takes longer than they do."""
     path = [str(Path(ucan.__file__).parents[1]), *([str(place / "packages")] if installed else [])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", "COLUMNS": "300"}
-    head = "import sys; sys.modules['torch.utils.tensorboard'] = None; from ucan.cli import main; main()"
+    program = [sys.executable, "-c", PROGRAM, json.dumps(each)]
     done = subprocess.run(
-        [sys.executable, "-c", head, *words], cwd=place, env=environment, capture_output=True, text=True, timeout=300
+        program, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300
     )
-    assert done.returncode == code, (words, done.stdout[-2000:], done.stderr[-4000:])
-    return done.stdout + done.stderr
+    assert done.returncode == code, (each, done.stdout[-6000:])
+    return done.stdout.split("\f\n")
 
 
 def rows(place: Path, run: str) -> list[dict]:
@@ -75,19 +94,28 @@ def rows(place: Path, run: str) -> list[dict]:
 
 
 def test_names_are_listed_without_importing_anything(place: Path) -> None:
-    said = command(place, "train", "list")
-    assert "halved" in said and "stripes" in said and "gentle" in said
-    said = command(place, "certify", "--help")
-    assert "halved" in said and "stripes" in said and "ramp" in said
-    assert "nudge" in command(place, "audit", "--help")
+    listed, certify, audit, _ = commands(place, ("train", "list"), ("certify", "--help"), ("audit", "--help"))
+    assert "halved" in listed and "stripes" in listed and "gentle" in listed
+    assert "halved" in certify and "stripes" in certify and "ramp" in certify
+    assert "nudge" in audit
 
 
 def test_a_law_a_generator_and_a_recipe_are_trained_certified_resumed_checked_and_shown(place: Path) -> None:
-    command(place, "train", "settings.toml", "-o", "trained", "-q")
     begin = ("certify", "--model", "trained", "--data", "digits", "--n", "200", "--n0", "20", "--skip", "50")
     begin += ("--arithmetic", "real", "--certificates", "-q", "-o", "run")
-    command(place, *begin, "--max", "3")
-    command(place, *begin, "--max", "6")
+    commands(place, ("train", "settings.toml", "-o", "trained", "-q"), (*begin, "--max", "3"))
+    assert len(rows(place, "run")) == 3
+    certified = sorted((place / "run" / "certificates").glob("*.json"))[0]
+    against = ("--model", "trained", "--input", "digits", "--index", str(int(certified.stem)))
+    _, verified, _, compared, *_ = commands(  # in a process that has not seen how they were made
+        place,
+        (*begin, "--max", "6"),
+        ("verify", str(certified), *against),
+        ("audit", "run", "--max", "2", "--steps", "2", "--check", "200", "-q", "--attack", "nudge"),
+        ("compare", "run"),
+        ("report", "run", "-o", "report.html", "-q"),
+    )
+    assert "stands" in verified and "run" in compared
     records = rows(place, "run")
     assert len(records) == 6
     evidence = records[0]["evidence"]
@@ -100,13 +128,6 @@ def test_a_law_a_generator_and_a_recipe_are_trained_certified_resumed_checked_an
         "share": 0.25,
     }
     assert evidence["noise"]["made"] == {"name": "stripes", "package": "toy-parts", "parameters": {"even": 0.75}}
-    certified = sorted((place / "run" / "certificates").glob("*.json"))[0]
-    against = ("--model", "trained", "--input", "digits", "--index", str(int(certified.stem)))
-    said = command(place, "verify", str(certified), *against)
-    assert "stands" in said
-    command(place, "audit", "run", "--max", "2", "--steps", "2", "--check", "200", "-q", "--attack", "nudge")
-    assert "run" in command(place, "compare", "run")
-    command(place, "report", "run", "-o", "report.html", "-q")
     page = (place / "report.html").read_text()
     assert "Stripes" in page and "Halved" in page
     missing = command(place, "verify", str(certified), *against, installed=False, code=2)

@@ -45,6 +45,8 @@ def distance_by_optimiser(norm, offset, own, other, radius):
     d = len(offset)
     a_own, a_other = np.linalg.inv(own.dense(d).numpy()), other.dense(d).numpy()
     b, m = a_own @ offset, a_own @ a_other
+    if norm == 2 and radius == 0:  # one point, around which SLSQP would go in circles
+        return float(np.linalg.norm(b))
     if norm == 2:
 
         def cost(w):

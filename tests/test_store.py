@@ -446,7 +446,7 @@ def kill_rounds(tmp_path: Path, rounds: int, seed: int) -> None:
 
 
 def test_sigkill_at_random_moments(tmp_path: Path) -> None:
-    kill_rounds(tmp_path, rounds=3, seed=0)
+    kill_rounds(tmp_path, rounds=2, seed=0)
 
 
 @pytest.mark.slow
