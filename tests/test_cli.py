@@ -824,6 +824,14 @@ def test_too_few_fresh_votes_confirm_no_scope(place: Path) -> None:
     assert "not confirmed votes:" in said
 
 
+def test_a_folder_with_the_name_of_a_data_set_does_not_hide_it_from_verify(place: Path) -> None:
+    words = ("--model", "tiny:net", "--scale", 0.25)
+    ok("certify", *words, "--data", "digits", "--max", 1, "--n", 300, "--certificates", "-o", "run", "-q")
+    (place / "digits").mkdir()  # such as a run of `ucan train digits-isotropic -o digits`
+    said = ok("verify", "run/certificates/0.json", *words, "--input", "digits", "--index", 0, "-q")
+    assert "ok   input: this is the input that was certified" in said
+
+
 def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:
     assert "Certificates" not in certify("run")
     assert "Certificates, one file an input: run/certificates" in certify("run", "--certificates")  # from its votes
