@@ -90,6 +90,10 @@ def kept(tmp_path_factory):
     np.save("nansigma.npy", np.full((1, 4, 4), np.nan))
     (place / "broken.npz").write_bytes(b"PK\x03\x04 no zip")
     (place / "broken.npy").write_bytes(b"\x93NUMPY nothing")
+    (place / "nothing.npy").write_bytes(b"")
+    (place / "nothing.npz").write_bytes(b"")
+    np.save("text.npy", np.array(["a", "b"]))
+    np.save("bytes.npy", np.full((2, 1, 4, 4), 200.0))
     for name in (
         "net.onnx",
         "net.pt2",
@@ -204,6 +208,10 @@ WORDS = {
     GOOD + "--noise negative.npy": "above 0",
     GOOD + "--noise nansigma.npy": "finite",
     GOOD + "--noise broken.npy": "cannot be read",
+    GOOD + "--noise nothing.npy": "nothing.npy cannot be read as a numeric .npy file",
+    GOOD + "--budget nothing.npy": "nothing.npy cannot be read as a numeric .npy file",
+    GOOD + "--budget nothing.npz": "nothing.npz cannot be read as a numeric .npz file",
+    "certify --model abused:net --data bytes.npy -o new": "ucan: bytes: images[0, 0, 0, 0] is 200",
     GOOD + "--noise dataset-wise": "train",
     GOOD + "--noise pattern-7": "pattern-7",
     GOOD + "--seed soon": "--seed takes",
@@ -317,6 +325,8 @@ WORDS = {
     "verify run/certificates/0.json --model abused:net --input data.npz": "--index",
     "verify run/certificates/0.json --model abused:net --input data.npz --index 99": "--index 99",
     "verify run/certificates/0.json --model abused:net --input gone.png": "gone.png",
+    "verify run/certificates/0.json --model abused:net --input nothing.npy": "nothing.npy cannot be read",
+    "verify run/certificates/0.json --model abused:net --input text.npy": "text.npy cannot be read",
     "verify run/certificates/0.json --model abused:net --input data.npz --index 0 --step 0 --scale 0.25": "step",
     "audit gone": "gone",
     "audit notes": "not a run folder",

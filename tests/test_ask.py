@@ -141,6 +141,26 @@ def test_options_of_other_questions_are_refused(words, message, tmp_path):
         run("ask", *words, "--model", EXAMPLES + "digits", "--data", "digits", "-o", tmp_path / "run")
 
 
+@pytest.mark.parametrize("task", ["regression", "labels", "segmentation"])
+def test_a_trained_run_answers_with_one_class(task, tmp_path):
+    ended = ROOT / "tests" / "fixtures" / "version-0.1" / "isotropic"
+    (tmp_path / "net").mkdir()
+    for name in ("config.toml", "weights.safetensors"):
+        (tmp_path / "net" / name).write_bytes((ended / name).read_bytes())
+    (tmp_path / "net" / "checkpoint.pt").touch()  # as training leaves it
+    with pytest.raises(
+        InvalidInput, match=f"is a trained run, .* top-k or confidence .* for {task} give another model"
+    ):
+        run("ask", task, "--radius", "0.2", "--model", tmp_path / "net", "--data", "digits", "-o", tmp_path / "run")
+
+
+@pytest.mark.parametrize("words", [("compare", "{}"), ("export", "{}", "-o", "{}.csv")])
+def test_commands_about_radii_of_one_class_say_what_the_run_is(words, begun):
+    folder, _ = begun("top-k")
+    with pytest.raises(StoreError, match=r"is a run of `ucan ask`.*`ucan report` and `ucan explore`"):
+        run(*(word.format(folder) for word in words))
+
+
 def test_answers_are_verified_from_their_files(tmp_path):
     asked("regression", tmp_path / "run", "--max", 2, "--certificates")
     file = tmp_path / "run" / "certificates" / "1.json"

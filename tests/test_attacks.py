@@ -247,7 +247,10 @@ def test_counts_of_another_stream_differ() -> None:
     forged = replace(c, p_lower=p, region=region, alm=region.alm, evidence=replace(c.evidence, counts=tuple(lucky)))
     assert replay(forged, g, X).outcome == "differs"
     moved = replace(c, evidence=replace(c.evidence, counts=_one_moved(c)))
-    assert replay(replace(moved, p_lower=c.p_lower - 0.01), g, X).outcome == "bears"
+    found = replay(replace(moved, p_lower=c.p_lower - 0.01), g, X)
+    assert found.outcome == "bears" and "1 of 1,000 votes differ (rounding)" in found.detail
+    turned = replace(c, evidence=replace(c.evidence, counts=c.evidence.counts[::-1]))
+    assert "votes differ (more than rounding explains" in replay(turned, g, X).detail
     elsewhere = replace(c, evidence=replace(c.evidence, device="cuda: NVIDIA H200"))
     assert replay(elsewhere, g, X).outcome == "not replayable here"
     chosen = replace(c, evidence=replace(c.evidence, data_hash="0" * 64))

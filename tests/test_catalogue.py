@@ -107,8 +107,10 @@ def test_unknown_names_and_parameters_are_refused_with_the_known_ones() -> None:
 
 
 def test_noise_that_is_made_in_training_is_not_made_by_words() -> None:
-    for text in ("dataset-wise", "certification-wise", "composed", "budget", "budget-wise", "basis-wise(leading=2)"):
-        with pytest.raises(InvalidInput, match="learned in training"):
+    learned, fitted = ("dataset-wise", "certification-wise"), ("budget", "basis-wise(leading=2)", "input-dependent")
+    for text in (*learned, *fitted, "composed", "budget-wise"):
+        how = {**dict.fromkeys(learned, "learned in training"), **dict.fromkeys(fitted, "fitted to training inputs")}
+        with pytest.raises(InvalidInput, match=f"is {how.get(text, '')}.*train with it"):
             noise_named(text, SHAPE, ucan.Gaussian(0.5))
     assert noise_named("basis-wise(basis=dct,leading=2)", SHAPE, ucan.Gaussian(0.5)).leading == 2
 

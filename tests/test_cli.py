@@ -299,7 +299,9 @@ def test_a_picture_that_was_resized_is_verified_as_it_was_certified(place: Path)
     pixels = np.random.default_rng(0).integers(0, 60, (30, 20), dtype=np.uint8)
     Image.fromarray(pixels).save(place / "pictures" / "dark.png")
     more = ("--size", 4, "--channels", 1)
-    ok("certify", "--model", "tiny:net", "--data", "pictures", *more, "--n", 500, "-q", "-o", "run", "--certificates")
+    options = ("--n", 500, "-q", "-o", "run", "--certificates")
+    said = ok("certify", "--model", "tiny:net", "--data", "pictures", *more, *options)
+    assert "Every input by its name: run/answers.csv" in said and "column" not in said
     words = ("verify", "run/certificates/0.json", "--model", "tiny:net", "--size", 4)
     assert "The claim stands" in ok(*words, "--input", "pictures/dark.png")
     assert "The claim stands" in ok(*words, "--input", "pictures", "--index", 0)
@@ -822,6 +824,14 @@ def test_too_few_fresh_votes_confirm_no_scope(place: Path) -> None:
         in said
     )
     assert "not confirmed votes:" in said
+
+
+def test_a_folder_with_the_name_of_a_data_set_does_not_hide_it_from_verify(place: Path) -> None:
+    words = ("--model", "tiny:net", "--scale", 0.25)
+    ok("certify", *words, "--data", "digits", "--max", 1, "--n", 300, "--certificates", "-o", "run", "-q")
+    (place / "digits").mkdir()  # such as a run of `ucan train digits-isotropic -o digits`
+    said = ok("verify", "run/certificates/0.json", *words, "--input", "digits", "--index", 0, "-q")
+    assert "ok   input: this is the input that was certified" in said
 
 
 def test_a_true_claim_stands_and_a_false_one_does_not(place: Path) -> None:

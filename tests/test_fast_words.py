@@ -36,6 +36,8 @@ CASES = {
     "certify --model m": (2, "Missing option"),
     "certify --model m --data d --law gausian": (2, "gaussian"),
     "certify --model m --data d --n many": (2, "Invalid value for '--n'"),
+    "compare run --at volume": (2, "'--at': 'volume' is not one of 'radius', 'sigma', 'alm'. See"),
+    "verison": (2, "Did you mean 'verify'? See"),
     "certify --model m --data d --skip 0": (2, "Invalid value for '--skip'"),
     "verify": (2, "Missing argument"),
     "audit run --mode dead": (2, "live"),

@@ -159,7 +159,7 @@ def read_budget(path: str | Path, shape: Sequence[int]) -> Budget:
     try:
         content = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
         arrays = {"limits": content} if isinstance(content, np.ndarray) else dict(content)
-    except (OSError, ValueError, TypeError, BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
         raise InvalidInput(f"{path} cannot be read as a numeric {path.suffix} file: {error}.") from error
     if "limits" not in arrays or arrays.keys() - {"limits", "groups"}:
         found = ", ".join(sorted(arrays)) or "nothing"

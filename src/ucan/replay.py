@@ -155,6 +155,8 @@ def _compared(certificate: Certificate, again: Votes, backend: str, selected: tu
     # Of a name that no backend has, nobody could say how much it rounds: it excuses nothing.
     otherwise = evidence.backend != backend and evidence.backend in WAYS
     ways = f"the network ran {evidence.backend} then and {backend} here" if otherwise else "rounding"
+    if moved > ROUNDED * evidence.n:
+        ways = "more than rounding explains: the stated counts may not be those of this noise"
     if enough:
         return Replay("bears", f"{fell} ({ways}); the votes drawn here support the claim as well", counts)
     # Votes are counted until they just suffice, so that one that is rounded otherwise can be one too few.

@@ -57,9 +57,10 @@ def _usage() -> Iterator[None]:
         context = getattr(error, "ctx", None)
         if getattr(error, "exit_code", None) != 2 or context is None or "Help" in type(error).__name__:
             raise
-        said = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
-        said += _meant(getattr(error, "option_name", None), context)
-        raise InvalidInput(f"{said}. See `{context.command_path} --help`.") from error
+        said = " ".join(error.format_message().split()).replace(": Value error, ", ": ")  # type: ignore[attr-defined]
+        said = said.rstrip(".") + _meant(getattr(error, "option_name", None), context)
+        end = "" if said.endswith("?") else "."
+        raise InvalidInput(f"{said}{end} See `{context.command_path} --help`.") from error
 
 
 def _meant(tried: str | None, context: Any) -> str:

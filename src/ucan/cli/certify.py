@@ -214,9 +214,10 @@ def _files(done: Certified) -> str:
 
 
 def _rows(done: Certified) -> str:
-    """Describe the first rows of a table, one line each, and name the file with all of them."""
+    """Describe the first rows of a table, one line each, and name the file with all of them, or with all inputs by name."""
     told = "".join(f"{row.words()}\n" for row in done.rows)
-    more = f"Every row and column: {done.sheet}\n" if done.sheet is not None else ""
+    listed = "Every row and column" if done.rows else "Every input by its name"
+    more = f"{listed}: {done.sheet}\n" if done.sheet is not None else ""
     return f"{told}{more}"
 
 

@@ -249,9 +249,10 @@ def load_npz(path: str | Path, split: str | None = None, unit: str | None = None
 def load_npy(path: Path, unit: str | None = None) -> InMemory:
     """An .npy file with inputs (N, *event), whose labels are unknown."""
     try:
-        return InMemory(np.load(path, allow_pickle=False), name=path.stem, unit=unit)
+        images = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InvalidInput(f"{path} cannot be read as a numeric .npy file: {error}.") from error
+    return InMemory(images, name=path.stem, unit=unit)
 
 
 def _find_key(keys: list[str], names: tuple[str, ...], split: str | None) -> str | None:

@@ -24,7 +24,7 @@ def load_picture_or_array(path: Path, shape: Sequence[int], size: int | None = N
             raise InvalidInput(f"only pictures can be resized, and {path} is an array: leave the size out.")
         try:
             x = torch.from_numpy(np.load(path, allow_pickle=False))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, EOFError) as error:
             raise InvalidInput(f"{path} cannot be read as a numeric .npy file: {error}.") from error
     else:
         x = decoded(path, size, shape[0])

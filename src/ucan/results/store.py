@@ -21,7 +21,7 @@ from ucan.certificate import Abstention, Certificate, from_dict
 from ucan.config import CONFIG, differences, frozen, read_config, write_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.results.claims import Claims, claims_of_records, refuse_other
-from ucan.results.database import NAMES, OUTCOMES, damaged, in_records, read_record
+from ucan.results.database import ANSWERS, NAMES, OUTCOMES, damaged, in_records, read_record
 from ucan.results.folder import RESULTS, Results, begin
 from ucan.results.lock import WriterLock
 from ucan.storage import storage, transaction
@@ -73,6 +73,11 @@ class Store(Results):
             found = f"is not a run folder: it has no {CONFIG}" if folder.is_dir() else "is not a folder"
             raise StoreError(f"{folder} {found}. Give the folder of a `ucan certify` run, or of an imported one.")
         config = read_config(folder / CONFIG)
+        if (folder / ANSWERS.file).is_file() and not (folder / RESULTS).is_file():
+            raise StoreError(
+                f"{folder} is a run of `ucan ask`, whose answers are not radii of one class: `ucan report` and `ucan explore` "
+                f"show them, and `ucan ask --certificates` writes each as a file."
+            )
         if not (folder / RESULTS).is_file():
             raise StoreError(f"{folder} has no results yet: {RESULTS} is missing. `ucan certify` writes it.")
         return cls._reading(folder, config, OUTCOMES)

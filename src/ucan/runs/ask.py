@@ -39,6 +39,7 @@ from ucan.runs.placing import check_workers, placed
 from ucan.runs.prepare import check_family, check_identity
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.refs import data_ref, model_ref, noise_ref
+from ucan.training import is_trained_run
 from ucan.version import __version__
 
 
@@ -76,6 +77,11 @@ def smoothed_for(
     """
     if not isinstance(question, Percentile | Decisions):
         return smoothed_of(asked, first, step, remarks)
+    if isinstance(asked.model, str) and is_trained_run(asked.model):
+        raise InvalidInput(
+            f"{asked.model} is a trained run, which answers with one class: ask top-k or confidence about it, or for "
+            f"{name_of(question)} give another model (package.module:name, or a file)."
+        )
     event = tuple(first.shape[1:])
     model = loaded(asked, first.device, event, remarks)
     law = law_of(asked.law, asked.scale, asked.exponent)

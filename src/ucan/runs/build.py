@@ -110,7 +110,7 @@ def budget_word(budget: Any) -> float | str | None:
 def _array(option: str, path: Path) -> torch.Tensor:
     try:
         return torch.from_numpy(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, EOFError) as error:
         raise InvalidInput(f"{option}: {path} cannot be read as a numeric .npy file: {error}.") from error
 
 

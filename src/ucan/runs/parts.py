@@ -45,7 +45,8 @@ def noise_named(text: str, event: tuple[int, ...], law: Law, model: Any = None) 
     made = None if kind.needs_inputs(parameters) else make_generator(name, parameters, context)
     given = {id(p) for p in model.parameters()} if isinstance(model, nn.Module) else set()
     if made is None or any(p.requires_grad and id(p) not in given for p in made.parameters()):
+        how = "fitted to training inputs" if made is None else "learned in training"
         raise InvalidInput(
-            f"--noise {name} is learned in training: train it (`ucan train`), and give the trained run's folder as --model."
+            f"--noise {name} is {how}: train with it (`ucan train`), and give the trained run's folder as --model."
         )
     return made

@@ -14,6 +14,7 @@ import torch
 from ucan import verify as verification
 from ucan.arithmetic import REAL, step_of
 from ucan.certificate import Certificate, load_json
+from ucan.data import is_known
 from ucan.data.frames import is_table
 from ucan.data.labelled import BYTE
 from ucan.data.single import is_single, load_picture_or_array
@@ -228,7 +229,8 @@ def input_of(job: VerifyJob, shape: tuple[int, ...]) -> tuple[torch.Tensor, floa
         return load_picture_or_array(path, shape, job.size), None if path.suffix.lower() == ".npy" else BYTE, None
     if job.index is None:
         raise InvalidInput(f"{job.input} is not a single picture or array: give the input's number with --index.")
-    channels = shape[0] if path.is_dir() and shape[0] in (1, 3) else None
+    pictures = path.is_dir() and not is_known(str(job.input))  # a folder may have the name of a data set
+    channels = shape[0] if pictures and shape[0] in (1, 3) else None
     dataset = dataset_of(job.input, job.split, job.size, channels)
     if not 0 <= job.index < len(dataset):
         raise InvalidInput(f"--index {job.index}: {job.input} has inputs 0 to {len(dataset) - 1}.")
