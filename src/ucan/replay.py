@@ -21,7 +21,7 @@ from ucan.votes import Stream, Votes, block_size, classify_samples, replayed_siz
 
 # The backends that evidence names; "auto" is one of the others by then.
 WAYS = frozenset(BACKENDS) - {"auto"}
-# The largest share of votes that another backend may change by its rounding; seen: 0.2 % in bf16 on a GPU.
+# The largest share of votes that rounding may change, by another backend too; seen: 0.2 % in bf16 on a GPU.
 ROUNDED = 0.02
 # No version of UCAN drew more copies of an input together.
 LARGEST_BLOCK = 1024
@@ -33,12 +33,12 @@ class Replay:
     """The result of drawing a certificate's votes again; ``detail`` explains it.
 
     ``same``: the counts are equal. ``bears``: some votes differ, as another backend or rounding may change borderline votes,
-    and the votes drawn here support the claim as well. ``differs``: they do not, although the network ran as it did then. A
-    replay proves that the counts belong to their stream; ``not replayable here`` proves nothing, and whoever wrote the
-    certificate could see to it. It does not prove that seed and n were chosen in advance: see ``derived``, which is True if
-    the seed follows from model, noise and data, and None if it is not stated to be derived or the data are not available.
-    Other blocks are other noise, so with a derived seed only those of the input's dimension count: ``differs`` otherwise. That
-    n was chosen in advance is never proved.
+    and the votes drawn here support the claim as well. ``differs``: they do not, although the network ran as it did then, or
+    more votes differ than rounding explains. A replay proves that the counts belong to their stream; ``not replayable here``
+    proves nothing, and whoever wrote the certificate could see to it. It does not prove that seed and n were chosen in
+    advance: see ``derived``, which is True if the seed follows from model, noise and data, and None if it is not stated to be
+    derived or the data are not available. Other blocks are other noise, so with a derived seed only those of the input's
+    dimension count: ``differs`` otherwise. That n was chosen in advance is never proved.
     """
 
     outcome: Outcome
@@ -155,12 +155,14 @@ def _compared(certificate: Certificate, again: Votes, backend: str, selected: tu
     # Of a name that no backend has, nobody could say how much it rounds: it excuses nothing.
     otherwise = evidence.backend != backend and evidence.backend in WAYS
     ways = f"the network ran {evidence.backend} then and {backend} here" if otherwise else "rounding"
-    if moved > ROUNDED * evidence.n:
-        ways = "more than rounding explains: the stated counts may not be those of this noise"
+    if moved > max(1, ROUNDED * evidence.n):
+        return Replay(
+            "differs", f"{fell}, more than rounding explains: the stated counts are not those of this noise", counts
+        )
     if enough:
         return Replay("bears", f"{fell} ({ways}); the votes drawn here support the claim as well", counts)
     # Votes are counted until they just suffice, so that one that is rounded otherwise can be one too few.
-    if otherwise and moved <= ROUNDED * evidence.n and turned <= max(1, ROUNDED * evidence.n0):
+    if otherwise and turned <= max(1, ROUNDED * evidence.n0):
         return Replay("not replayable here", f"{fell}, as {ways}", counts)
     return Replay("differs", f"{fell}; the votes drawn here do not support the claim", counts)
 

@@ -243,7 +243,7 @@ class Percentile(Question):
         if not 0 < self.p < 1:
             raise InvalidInput(f"p must lie strictly between 0 and 1, got {self.p!r}; 0.5 is the median.")
         if bool(self.radii) == (self.within is not None):
-            raise InvalidInput("give either radius= (one, or a list) or within=.")
+            raise InvalidInput("give either radius= (--radius; one or several) or within= (--within).")
         rising = list(self.radii) == sorted(set(self.radii))
         if not (rising and all(math.isfinite(r) and r >= 0 for r in self.radii)):
             raise InvalidInput(f"radii must be finite, at least 0, and rise, got {self.radii}.")
