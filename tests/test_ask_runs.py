@@ -74,7 +74,10 @@ def records(folder):
 
 class Told(Progress):
     def __init__(self):
-        self.warnings = []
+        self.warnings, self.samples = [], 0
+
+    def sampled(self, count):
+        self.samples += count
 
     def warn(self, line):
         self.warnings.append(line)
@@ -90,8 +93,9 @@ def test_a_run_is_found_and_resumed_from_another_directory(home, tmp_path, monke
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     run = Path("../project/runs/a")
-    tried = audit_answers(AuditJob(run=run, factors=(0.9,), budget=QUICK))
-    assert tried.attacked == 3 and not tried.bug
+    told = Told()
+    tried = audit_answers(AuditJob(run=run, factors=(0.9,), budget=QUICK), progress=told)
+    assert tried.attacked == 3 and not tried.bug and told.samples == sum(one.votes for one in tried.tries) > 0
     (found,) = read_asked([run])
     assert found.data is not None
     first, second = command(found).splitlines()

@@ -1375,7 +1375,9 @@ def test_the_time_to_go_counts_samples_within_an_item(monkeypatch: pytest.Monkey
     progress = Progress("certifying", 10, 1000, quiet=True)
     assert "? left" in progress.line()
     now[0] += 10
+    assert "samples/s" not in progress.line()
     progress.sampled(500)
+    assert "50 samples/s" in progress.line()
     assert progress.fraction == 0.05 and progress.line().startswith("certifying 0/10, 3 min 10 s left, ")
     progress.sampled(5000)  # never beyond its item
     assert progress.fraction == 0.1

@@ -401,6 +401,7 @@ def test_a_secret_seed_is_not_in_the_answer_and_the_log_has_what_draws_it_again(
     assert status == 200 and record["evidence"]["seed"] is None
     (line,) = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert line["input"] == record["evidence"]["input_hash"] and line["prediction"] == record["prediction"]
+    assert line["norm"] == record["norm"] == 2
     ((_, again),) = smoothed().certify_each(
         smoothed().check_inputs(XS[1:2]), CertifyPlan(n=300, seed=SecretSeed(line["seed"]))
     )

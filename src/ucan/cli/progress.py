@@ -87,7 +87,9 @@ class Progress:
         """The state in one line, the most important part first, since a narrow terminal cuts off the end."""
         elapsed = time.monotonic() - self.start
         left = duration(elapsed * (1 / self.fraction - 1)) if self.fraction > 0 else "?"
-        rates = f"{self.items / elapsed:.3g} items/s, {self.samples / elapsed:,.0f} samples/s" if elapsed > 0 else ""
+        # Not all work draws samples.
+        sampled = f", {self.samples / elapsed:,.0f} samples/s" if elapsed > 0 and self.samples else ""
+        rates = f"{self.items / elapsed:.3g} items/s{sampled}" if elapsed > 0 else ""
         time_left = f"done in {duration(elapsed)}" if self.items >= self.total else f"{left} left"
         parts = [f"{self.label} {self.items}/{self.total}", time_left, self.note, rates]
         return ", ".join(part for part in parts if part)

@@ -90,6 +90,7 @@ def audit_answers(job: AuditJob, out: str | Path | None = None, progress: Progre
                 if found.broken and delta is not None:
                     ledger.keep(found.to_dict(), x, delta)
                 tries.append(found)
+                progress.sampled(found.votes)
                 progress.finished(f"{sum(one.broken for one in tries)} broken")
     alpha = max(answer.alpha for _, answer in chosen)
     return counted(tries, folder, alpha, config.data.skip or 1)

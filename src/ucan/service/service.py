@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ucan.certificate import Abstention
+from ucan.choices import norm_to_json
 from ucan.errors import InvalidInput, StoreError
 from ucan.questions.catalogue import name_of
 from ucan.runs.jobs import device_of
@@ -224,7 +225,7 @@ def described(asked: Asked, result: Outcome | Refusal) -> Mapping[str, Any]:
         "n": plan.n,
         "alpha": plan.alpha,
         "stop": plan.rule,
-        "norm": str(getattr(plan, "norm", None)),
+        "norm": norm_to_json(getattr(plan, "norm", None)),
         "seed": str(int(plan.seed)),
     }
     if isinstance(result, Refusal):
