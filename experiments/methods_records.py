@@ -58,19 +58,21 @@ Says = dict[str, Callable[[Ours], str]]
 
 
 def _table(rows: list[Ours], levels: tuple[float, ...], about: Says, alike: bool = False) -> list[str]:
-    """A line for each row: what is said of it, then its shares by radius; of rows alike the largest in bold."""
+    """A line for each row: its name, its shares by radius, then what else is said of it; of rows alike the largest in bold."""
+    name, *others = about
+    sides = "".join("---|" if other == "scope" else "--:|" for other in others)
     lines = [
-        "| " + " | ".join([*about, *(f"{level:g}" for level in levels)]) + " |",
-        "|" + "|".join("---" if name in ("method", "scope") else "--:" for name in about) + "|" + "--:|" * len(levels),
+        "| " + " | ".join([name, *(f"{level:g}" for level in levels), *others]) + " |",
+        "|---|" + "--:|" * len(levels) + sides,
     ]
     best = {level: max((row.share(level) for row in rows if row.shown(level) != "–"), default=0.0) for level in levels}
     for row in rows:
-        cells = [(level, row.shown(level)) for level in levels]
-        shares = [
-            f"**{text}**" if alike and text != "–" and row.share(level) == best[level] > 0 else text
-            for level, text in cells
+        cells = [
+            (text := row.shown(level), alike and text != "–" and row.share(level) == best[level] > 0)
+            for level in levels
         ]
-        lines.append("| " + " | ".join([*(say(row) for say in about.values()), *shares]) + " |")
+        shares = [f"**{text}**" if bold else text for text, bold in cells]
+        lines.append("| " + " | ".join([about[name](row), *shares, *(about[other](row) for other in others)]) + " |")
     return lines
 
 
