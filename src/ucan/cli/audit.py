@@ -107,12 +107,12 @@ def audit(
     from ucan.runs.asked import is_ask_run
 
     if is_ask_run(run):
-        tried = audit_answers(job, out, Shown("auditing", quiet, "attempts", "attempts are kept"))
+        tried = audit_answers(job, out, Shown("auditing", quiet, "attempt", "attempt"))
         print(json.dumps(tried.to_dict()) if as_json else _tried_in_words(tried))
         if tried.bug:
             raise typer.Exit(1)
         return
-    done = attack(job, out, Shown("auditing", quiet, "attempts", "attempts are kept"))
+    done = attack(job, out, Shown("auditing", quiet, "attempt", "attempt"))
     if as_json:
         print(json.dumps(done.to_dict()))
     else:

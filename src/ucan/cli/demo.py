@@ -169,7 +169,7 @@ def _visit(kind: Kind, out: Path, digits: int, n: int, attacked: int, quiet: boo
         options = f"--max {attacked} --factors 0.999 --steps {STEPS} --draws {DRAWS}"
         say(quiet, f"$ ucan audit {shlex.quote(str(folder))} {options}")
         attack = AuditJob(run=folder, most=attacked, factors=(0.999,), budget=Budget(steps=STEPS, draws=DRAWS))
-        audit(attack, progress=Shown("auditing", quiet, "attempts", "attempts are kept"))
+        audit(attack, progress=Shown("auditing", quiet, "attempt", "attempt"))
     done = Run.open(folder)
     found = {} if done.audit is None else done.audit.broken
     broken = "".join(f"; {count} of {done.attacked(mode)} broken {mode}" for mode, count in found.items())

@@ -81,7 +81,7 @@ def predict(
     from ucan.runs.predict import predict as run
 
     job = words.job_of(PredictJob, options)
-    done = run(job, out, _Kept("predicting", quiet, kept="answers are kept") if out else _Lost("predicting", quiet))
+    done = run(job, out, _Kept("predicting", quiet, kept="answer") if out else _Lost("predicting", quiet))
     if out is None:
         sys.stdout.write(done.table())
     else:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ucan.cli.interrupts import INTERRUPTS
+from ucan.cli.words import counted
 from ucan.runs import progress
 
 if TYPE_CHECKING:
@@ -113,9 +114,12 @@ class Progress:
 
 
 class Shown(progress.Progress):
-    """Shows the progress of a job on standard error. On interruption it says what is kept, if ``kept`` is not empty."""
+    """Shows the progress of a job on standard error.
 
-    def __init__(self, label: str, quiet: bool, noun: str = "inputs", kept: str = "results are kept") -> None:
+    ``noun`` is one of the things that it works on; ``kept`` one of those that an interruption leaves, empty if there are none.
+    """
+
+    def __init__(self, label: str, quiet: bool, noun: str = "input", kept: str = "result") -> None:
         self.label = label
         self.quiet = quiet
         self.noun = noun
@@ -128,7 +132,7 @@ class Shown(progress.Progress):
         """Show the rate and the time left while the context is open."""
         self.done = done
         if done:
-            self._print(f"{done} {self.noun} are already done, {todo} left.")
+            self._print(f"{_there(done, self.noun)} already done, {todo} left.")
         with Progress(self.label, todo, samples, self.quiet or not todo) as self._shown:
             try:
                 yield
@@ -139,8 +143,7 @@ class Shown(progress.Progress):
 
     def stopped(self) -> str:
         """What is kept of the work."""
-        kept = self.kept.replace("s are", " is", 1) if self.done == 1 else self.kept
-        return f"{self.done} {kept}. Run the same command again to resume"
+        return f"{_there(self.done, self.kept)} kept. Run the same command again to resume"
 
     def sampled(self, count: int) -> None:
         """Update the time left."""
@@ -169,3 +172,7 @@ class Shown(progress.Progress):
     def _print(self, line: str) -> None:
         if not self.quiet:
             print(line, file=sys.stderr)
+
+
+def _there(count: int, noun: str) -> str:
+    return f"{counted(count, noun)} {'is' if count == 1 else 'are'}"

@@ -69,7 +69,7 @@ def tune(
     from ucan.runs.tune import tune as run
 
     job = words.job_of(TuneJob, options, scales=words.numbers_of("--scales", scales))
-    done = run(job, Shown("tuning", quiet, "candidates", ""))
+    done = run(job, Shown("tuning", quiet, "candidate", ""))
     print(json.dumps(done.to_dict()) if as_json else in_words(done))
 
 

@@ -65,9 +65,8 @@ class Table(Labelled):
                 if column in apart:
                     raise InvalidInput(f"{option}: {column!r} is the target or the id, which the model is not given.")
         like = None if train is None else read_frame(train, "the training table")
-        if (
-            features is None and like is not None
-        ):  # until the model says what it takes, what it can have been trained on
+        if features is None and like is not None:
+            # Until the model says what it takes: what it can have been trained on.
             features = [name for name in self.frame.names if name in like.names and name not in apart] or None
         self.given = _features(self.frame, apart, features)
         self.train = None if like is None else _features(like, (), self.given.names)
