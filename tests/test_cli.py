@@ -889,6 +889,8 @@ def test_a_verdict_names_the_level_of_the_claim_and_what_a_derived_seed_leaves_o
     path = place / "run" / "certificates" / "0.json"
     words = ["verify", str(path), "--model", "tiny:net", "--input", "data.npz", "--index", 0, "--scale", 0.25]
     said = ok(*words, "--replay")
+    other = CliRunner().invoke(app, [*map(str, words[:7]), "1", "--scale", "0.25", "--replay"])
+    assert other.exit_code == 1 and "The claim does not stand (input, votes, replay), tested with" in other.stdout
     assert (
         "at level 0.001: class 0 on the whole region, false with probability at most α = 0.9999, scope pipeline" in said
     )
