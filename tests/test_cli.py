@@ -1360,6 +1360,16 @@ def test_what_ignores_ctrl_c_goes_on_ignoring_it() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_an_error_after_an_interrupt_is_the_interrupt() -> None:
+    """Ctrl-C reaches a compiler, too, that the command waits for."""
+    with pytest.raises(KeyboardInterrupt), INTERRUPTS.heard():
+        with pytest.raises(KeyboardInterrupt):
+            INTERRUPTS.raised()
+        raise RuntimeError("the compiler was stopped by signal 2")
+    with pytest.raises(RuntimeError), INTERRUPTS.heard():
+        raise RuntimeError("another error is shown as it is")
+
+
 def _count(run: Path) -> int:
     try:
         with Store.open(run) as store:
