@@ -26,6 +26,10 @@ from ucan.leaderboard.checks import CheckJob
 from ucan.leaderboard.entry import Entry, problems, read_entries
 from ucan.plan import CertifyPlan
 from ucan.runs import levels
+from ucan.runs.certify import certify
+from ucan.runs.prepare import CertifyJob
+from ucan.runs.read import Run
+from ucan.runs.train import TrainJob, trainer_of
 from ucan.stopping import Radius
 
 ROOT = Path(__file__).parents[1]
@@ -424,6 +428,25 @@ def test_the_leaderboard_is_what_the_records_say() -> None:
 
 def test_a_record_names_its_hardware_on_a_gpu_and_on_a_cpu() -> None:
     assert [keep.hardware(device) for device in ("cuda: NVIDIA H200", "cpu", None)] == ["NVIDIA H200", "CPU", ""]
+
+
+def test_a_run_is_kept_as_the_row_that_it_certified(tmp_path: Path) -> None:
+    """Not as one network what two made, nor a part of the data or other data as all of them."""
+    for seed in (0, 1):
+        job = TrainJob(settings="digits-isotropic", changes=["epochs=1", f"seed={seed}"], device="cpu")
+        trainer_of(job, tmp_path / f"net{seed}").run()
+    one, two = str(tmp_path / "net0"), f"{tmp_path / 'net0'},{tmp_path / 'net1'}"
+    certify(CertifyJob(model=one, data="digits", most=20, n=100), tmp_path / "one")
+    certify(CertifyJob(model=two, data="digits", most=20, n=100), tmp_path / "two")
+    certify(CertifyJob(model=one, data="digits", split="train", most=20, n=100), tmp_path / "train")
+    row = rows.Row("x", "", "digits-isotropic", ("epochs=1",), (rows.radius(0.25),), inputs=20)
+    kept = keep.record_of(Run.open(tmp_path / "one"), row, tmp_path / "net0", 1.0)
+    assert kept["members"] == 1 and kept["inputs"] == 20
+    for name, wrong, said in (("two", row, "net1; the row's networks: 1, "), ("train", row, "of digits .train"),
+                              ("one", replace(row, inputs=30), "20 inputs of"), ("one", replace(row, members=4), "networks: 4"),
+                              ("one", replace(row, mirrored=True), "mirrored: True")):  # fmt: skip
+        with pytest.raises(InvalidInput, match=said):
+            keep.record_of(Run.open(tmp_path / name), wrong, tmp_path / "net0", 1.0)
 
 
 @pytest.mark.parametrize(("name", "preset"), results_front.PRESETS.items())
@@ -986,10 +1009,6 @@ def test_the_exact_level_of_the_joint_test_is_below_alpha() -> None:
 
 
 def test_seeds_are_compared_on_the_inputs_that_all_runs_have(tmp_path: Path) -> None:
-    from ucan.runs.certify import certify
-    from ucan.runs.prepare import CertifyJob
-    from ucan.runs.read import Run
-    from ucan.runs.train import TrainJob, trainer_of
 
     settings = ucan.training.TrainSettings(epochs=1, law={"kind": "gaussian", "scale": 0.3})
     row = rows.Row("digits-x", "", "digits-isotropic", (), (rows.radius(0.3),))
@@ -1043,7 +1062,6 @@ def test_jobs_wait_for_what_they_need_and_go_on_where_they_were(tmp_path: Path) 
 
 
 def test_a_sketch_counts_votes_on_the_held_out_part_alone(tmp_path, capsys, monkeypatch):
-    from ucan.runs.train import TrainJob, trainer_of
 
     settings = {"epochs": 2, "held_out": 0.2, "certify_every": 0, "law": {"kind": "gaussian", "scale": 0.5}}
     for seed in (0, 1):
