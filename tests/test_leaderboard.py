@@ -583,6 +583,14 @@ def test_the_page_compares_only_what_is_comparable() -> None:
     assert all(f"[{one.name}]({quote(one.name or '')}.json)" in text for one in every)
 
 
+def test_radii_against_boxes_are_shown_in_grey_levels() -> None:
+    """As everybody else writes them; a radius between two grey levels stays a number."""
+    boxes = replace(GOOD, claim=replace(WHOLE, norm=math.inf), certified={"0": 9, "0.00784314": 8, "0.01": 7})
+    shown = page({Path("b.json"): boxes})
+    assert "| 0 | 2/255 | 0.01 |" in shown and "\n| 2/255 | 0.0 (" in shown and "0.00784" not in shown
+    assert "| 0 | 0.25 |" in page({Path("a.json"): GOOD})
+
+
 def test_the_training_split_is_not_compared_with_the_test_set() -> None:
     own = replace(GOOD, name="seen", claim=replace(WHOLE, split="train", inputs=50_000), certified={"0": 49_999})
     text = page({Path("mine.json"): GOOD, Path("seen.json"): own})
