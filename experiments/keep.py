@@ -28,6 +28,7 @@ from ucan.runs.read import Run
 from ucan.runs.train import changed
 from ucan.storage import write_whole
 from ucan.training import TrainSettings, read_settings
+from ucan.training.together import Together
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -55,6 +56,14 @@ def record_of(run: Run, row: Row, trained: Path, train_seconds: float) -> dict[s
         raise InvalidInput(f"{trained} was not trained as the row {row.name} says.")
     if run.norm != claim.norm or claim.by != "radius" or not np.array_equal(run.columns["idx"], np.arange(run.inputs)):
         raise InvalidInput(f"{run.folder} does not certify every input in the row's norm.")
+    together, data = Together.of(config.model.spec or ""), config.data
+    if (len(together.folders), together.mirrored) != (row.members, row.mirrored):
+        wanted = f"networks: {row.members}, mirrored: {row.mirrored}"
+        raise InvalidInput(f"{run.folder} certifies {config.model.spec}; the row's {wanted}.")
+    if (data.source, data.split, run.inputs) != (row.data, "test", row.inputs):
+        raise InvalidInput(
+            f"{run.folder} certifies {run.inputs:,} inputs of {data.source} ({data.split}), not the row's data."
+        )
     text = packed(reached(run, claim))
     first = run.outcome(0).evidence
     return {

@@ -31,6 +31,7 @@ def filled(folder: Path = RECORDED) -> dict[str, list[str]]:
     bench = json.loads(BENCH.read_text()) if BENCH.exists() else None
     return {
         "next goals": front.next_goals(folder), "standing": front.standing(folder), "spread": front.spread(folder),
+        "chance": front.chance(folder),
         "holds": front.holds(folder), "behind them": front.behind_them(folder),
         "other norms": front.other_norms(folder), "claims": front.claims(recorded),
         "budgets": front.budgets(recorded), "leading": front.leading(folder), "targets": targets(recorded, bench),

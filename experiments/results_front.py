@@ -7,11 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from entries import BOARD, day, recorded_entries
 from entries_released import BOXES, GRID, LENGTHS, TEST_SET
 from results_goals import TARGETS, best_of
-from results_records import MISSING, Recorded
+from results_records import MISSING, Recorded, up
 from shape_records import NAMES, attacked, mnist_rows, shown
 from suite import undecided
 
@@ -88,8 +89,18 @@ def _points(ahead: float | None) -> str:
 
 def behind_them(folder: Path) -> list[str]:
     """The runs that the table names, and those of several networks: what each row must say about itself."""
-    head = ["run", "networks", "certified at", "scope", "pictures, n ≤", "undecided", "attacked / broken", "made"]
-    lines = ["| " + " | ".join(head) + " |", "|---|--:|---|---|--:|--:|--:|---|"]
+    head = [
+        "run",
+        "networks",
+        "certified at",
+        "scope",
+        "changes",
+        "pictures, n ≤",
+        "undecided",
+        "attacked / broken",
+        "made",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|---|--:|---|---|---|--:|--:|--:|---|"]
     shown: dict[str, tuple[Entry, list[str]]] = {}
     for data in TITLES:
         for kind in ("one", "several"):
@@ -100,14 +111,23 @@ def behind_them(folder: Path) -> list[str]:
                     at.append(f"{place.level:g}: {one.share(place.level)}")
     for name, (one, at) in shown.items():
         record = json.loads((folder / str(one.source).removeprefix("experiments/recorded/")).read_text())
-        audit = "–" if one.audit.certificates is None else f"{one.audit.certificates} / {one.audit.broken}"
+        steps = str(record.get("arithmetic") or "real").removeprefix("grid(").removesuffix(")")
         cells = [
             f"{name}{', mirrored' if record.get('mirrored') else ''}", str(one.claim.networks), ", ".join(at),
-            f"`{one.claim.scope}`", f"{one.claim.inputs:,}, {one.claim.n:,}", str(undecided(record)["inputs"]), audit,
-            _made(one.made.date, one.made.hardware),
+            f"`{one.claim.scope}`", steps, f"{one.claim.inputs:,}, {one.claim.n:,}", str(undecided(record)["inputs"]),
+            _attacked(one, record, folder), _made(one.made.date, one.made.hardware),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return lines if len(lines) > 2 else [MISSING]
+
+
+def _attacked(one: Entry, record: dict[str, Any], folder: Path) -> str:
+    """How many certificates were attacked and broken, and their n where it is not the row's."""
+    if one.audit.certificates is None:
+        return "–"
+    votes = json.loads((folder / "audits" / f"{record['row']}.json").read_text())["n"]
+    other = "" if votes == record["n"] else f", n = {votes:,}"
+    return f"{one.audit.certificates} / {one.audit.broken}{other}"
 
 
 # Which norm, how its levels are called, and those that are shown.
@@ -142,14 +162,14 @@ def standing(folder: Path) -> list[str]:
         behind = [p for p in known if p.ahead is not None and p.ahead < 0]
         unknown = [p for p in known if p.one is None]
         said = [
-            f"we {what} at {', '.join(f'{p.level:g} ({_points(p.ahead)})' for p in some)}"
+            f"we {what} at {', '.join(f'{p.level:g}' for p in some)}"
             for what, some in (("lead", lead), ("are level", level), ("are behind", behind))
             if some
         ]
         if unknown:
             said.append(f"we have no row on all {TEST_SET:,} pictures for {', '.join(f'{p.level:g}' for p in unknown)}")
         networks = len({p.one.name for p in known if p.one is not None})
-        lines.append(f"- **{title}**, one network at each radius, {networks} in all: {'; '.join(said)}.")
+        lines.append(f"- **{title}** by ℓ2 radius, one network at each, {networks} networks in all: {'; '.join(said)}.")
     return lines
 
 
@@ -192,6 +212,39 @@ def spread(folder: Path) -> list[str]:
         trained = f"`{found['row']}` at {found['level']:g}, trained with the seeds {', '.join(found['certified'])}"
         lines.append(f"{trained}, has {' / '.join(shares)} on {found['inputs']:,} of the test pictures{every}.")
     return lines or [MISSING]
+
+
+def chance(folder: Path) -> list[str]:
+    """Which differences to the others' files may be chance, of those that were compared picture by picture (paired.py)."""
+    path = folder / "paired.json"
+    known = {(one["data"], one["level"], one["weights"], one["theirs"]): one
+             for one in (json.loads(path.read_text()) if path.exists() else [])}  # fmt: skip
+    errors, unsure, equal = [], [], []
+    for data, title in TITLES.items():
+        within = []
+        for place in places(folder, data):
+            if place.one is None or place.others is None:
+                continue
+            found = known.get((data, place.level, place.one.hashes.weights, place.others.source))
+            if found is None:
+                continue
+            ours, theirs = found["only_ours"], found["only_theirs"]
+            errors.append(100 * math.sqrt(ours + theirs - (ours - theirs) ** 2 / TEST_SET) / TEST_SET)
+            if abs(ours - theirs) < 2 * TEST_SET / 100 * errors[-1]:
+                within.append(f"{place.level:g}")
+            if ours == theirs:
+                equal.append(f"{title} at {place.level:g} ({ours} each)")
+        unsure += [f"{title} at {', '.join(within)}"] if within else []
+    if not errors:
+        return [MISSING]
+    said = (
+        "Compared picture by picture, where the others' file lists its pictures (`experiments/paired.py`), one standard error "
+        f"of *ahead by* is {up(min(errors))} to {up(max(errors))} points. Within two of them, so perhaps chance: "
+        f"{'; '.join(unsure) or 'none'}."
+    )
+    if equal:
+        said += f" Equal numbers are a coincidence: each side certifies pictures that the other does not, {', '.join(equal)}."
+    return [said]
 
 
 # --- the paper's claims ---

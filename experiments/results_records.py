@@ -100,7 +100,9 @@ class Recorded:
         words = [f"{broken['live']} of {summary['attacked']} broken live"]
         if "frozen" in broken:
             words.append(f"{broken['frozen']} with frozen noise")
-        return f"{_whose(attacked, row)}{', '.join(words)}: {'BUG' if summary['bug'] else 'no bug'}"
+        if summary["covered_breaks"] and not summary["bug"]:
+            words.append("where the guarantee covers it no more than α explains")
+        return f"{_whose(attacked, row)}{', '.join(words)}{': BUG' if summary['bug'] else ''}"
 
 
 def _whose(attacked: str, row: str) -> str:

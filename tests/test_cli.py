@@ -889,6 +889,8 @@ def test_a_verdict_names_the_level_of_the_claim_and_what_a_derived_seed_leaves_o
     path = place / "run" / "certificates" / "0.json"
     words = ["verify", str(path), "--model", "tiny:net", "--input", "data.npz", "--index", 0, "--scale", 0.25]
     said = ok(*words, "--replay")
+    other = CliRunner().invoke(app, [*map(str, words[:7]), "1", "--scale", "0.25", "--replay"])
+    assert other.exit_code == 1 and "The claim does not stand (input, votes, replay), tested with" in other.stdout
     assert (
         "at level 0.001: class 0 on the whole region, false with probability at most α = 0.9999, scope pipeline" in said
     )
@@ -1356,6 +1358,16 @@ def test_what_ignores_ctrl_c_goes_on_ignoring_it() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_error_after_an_interrupt_is_the_interrupt() -> None:
+    """Ctrl-C reaches a compiler, too, that the command waits for."""
+    with pytest.raises(KeyboardInterrupt), INTERRUPTS.heard():
+        with pytest.raises(KeyboardInterrupt):
+            INTERRUPTS.raised()
+        raise RuntimeError("the compiler was stopped by signal 2")
+    with pytest.raises(RuntimeError), INTERRUPTS.heard():
+        raise RuntimeError("another error is shown as it is")
 
 
 def _count(run: Path) -> int:

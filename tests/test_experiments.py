@@ -10,6 +10,7 @@ import tomllib
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,13 @@ from ucan.bounds import anytime_lower_bound
 from ucan.errors import InvalidInput
 from ucan.leaderboard.checking import check
 from ucan.leaderboard.checks import CheckJob
-from ucan.leaderboard.entry import problems, read_entries
+from ucan.leaderboard.entry import Entry, problems, read_entries
 from ucan.plan import CertifyPlan
 from ucan.runs import levels
+from ucan.runs.certify import certify
+from ucan.runs.prepare import CertifyJob
+from ucan.runs.read import Run
+from ucan.runs.train import TrainJob, trainer_of
 from ucan.stopping import Radius
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +40,7 @@ import audits  # noqa: E402
 import entries  # noqa: E402
 import gpu_bench  # noqa: E402
 import keep  # noqa: E402
+import paired  # noqa: E402
 import recertify_level  # noqa: E402
 import results  # noqa: E402
 import results_front  # noqa: E402
@@ -424,6 +430,25 @@ def test_a_record_names_its_hardware_on_a_gpu_and_on_a_cpu() -> None:
     assert [keep.hardware(device) for device in ("cuda: NVIDIA H200", "cpu", None)] == ["NVIDIA H200", "CPU", ""]
 
 
+def test_a_run_is_kept_as_the_row_that_it_certified(tmp_path: Path) -> None:
+    """Not as one network what two made, nor a part of the data or other data as all of them."""
+    for seed in (0, 1):
+        job = TrainJob(settings="digits-isotropic", changes=["epochs=1", f"seed={seed}"], device="cpu")
+        trainer_of(job, tmp_path / f"net{seed}").run()
+    one, two = str(tmp_path / "net0"), f"{tmp_path / 'net0'},{tmp_path / 'net1'}"
+    certify(CertifyJob(model=one, data="digits", most=20, n=100), tmp_path / "one")
+    certify(CertifyJob(model=two, data="digits", most=20, n=100), tmp_path / "two")
+    certify(CertifyJob(model=one, data="digits", split="train", most=20, n=100), tmp_path / "train")
+    row = rows.Row("x", "", "digits-isotropic", ("epochs=1",), (rows.radius(0.25),), inputs=20)
+    kept = keep.record_of(Run.open(tmp_path / "one"), row, tmp_path / "net0", 1.0)
+    assert kept["members"] == 1 and kept["inputs"] == 20
+    for name, wrong, said in (("two", row, "net1; the row's networks: 1, "), ("train", row, "of digits .train"),
+                              ("one", replace(row, inputs=30), "20 inputs of"), ("one", replace(row, members=4), "networks: 4"),
+                              ("one", replace(row, mirrored=True), "mirrored: True")):  # fmt: skip
+        with pytest.raises(InvalidInput, match=said):
+            keep.record_of(Run.open(tmp_path / name), wrong, tmp_path / "net0", 1.0)
+
+
 @pytest.mark.parametrize(("name", "preset"), results_front.PRESETS.items())
 def test_the_presets_of_the_leading_rows_have_their_settings(name: str, preset: str) -> None:
     (row,) = (row for row in rows.ROWS if row.name == name)
@@ -479,7 +504,7 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     record("several", 1.0, 9_999, members=4)
     record("part", 1.0, 500, inputs=500)
     first, _ = results_front.standing(tmp_path)
-    assert "we lead at 0 (" in first and "0.25 (+16.97); we are behind at 1 (−37.87)" in first
+    assert "2 networks in all: we lead at 0, 0.25; we are behind at 1; we have no row" in first
     assert "we have no row on all 10,000 pictures for 0.5, 0.75, 1.25" in first
     lines = {line.split(" | ")[0]: line for line in results_front.holds(tmp_path)}
     assert lines["| 0.25"] == "| 0.25 | **90.0** | 73.0 | +16.97 | not measured yet | 99.0 | – |"
@@ -487,10 +512,52 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     assert lines["| 0.5"].startswith("| 0.5 | not measured yet | 59.2 | – |")
     runs = {line.split(" | ")[0]: line for line in results_front.behind_them(tmp_path)}
     assert (
-        runs["| ahead"] == "| ahead | 1 | 0: 100.0, 0.25: 90.0 | `pipeline` | 10,000, 100,000 | 0 | – | 2026-01-31, H |"
+        runs["| ahead"]
+        == "| ahead | 1 | 0: 100.0, 0.25: 90.0 | `pipeline` | real | 10,000, 100,000 | 0 | – | 2026-01-31, H |"
     )
     assert runs["| several"].startswith("| several | 4 | 1: 99.9 |")
     assert len(runs) == 2 + 3  # that of a part of the test set is not there
+    (tmp_path / "audits").mkdir()
+    for name, votes in (("ahead", 100_000), ("behind", 10_000)):
+        audit = {"n": votes, "norm": "2", "summary": {"attacked": 12, "covered_breaks": 0, "bug": False}}
+        (tmp_path / "audits" / f"{name}.json").write_text(json.dumps(audit))
+    runs = {line.split(" | ")[0]: line for line in results_front.behind_them(tmp_path)}
+    assert " | 12 / 0 | " in runs["| ahead"] and " | 12 / 0, n = 10,000 | " in runs["| behind"]
+    assert results_front.chance(tmp_path) == [results_records.MISSING]
+    at = {place.level: place for place in results_front.places(tmp_path, "cifar10")}
+
+    def pairs(level: float, ours: int, theirs: int, weights: str = "w") -> dict[str, Any]:
+        about = {"data": "cifar10", "level": level, "weights": weights, "theirs": at[level].others.source}  # type: ignore[union-attr]
+        return {**about, "only_ours": ours, "only_theirs": theirs}
+
+    found = [pairs(0.25, 1_697, 0), pairs(1.0, 486, 486), pairs(0.0, 1, 1, "of an earlier row")]
+    (tmp_path / "paired.json").write_text(json.dumps(found))
+    (said,) = results_front.chance(tmp_path)
+    assert "is 0.32 to 0.38 points" in said and "perhaps chance: CIFAR-10 at 1." in said
+    assert said.endswith("CIFAR-10 at 1 (486 each).")
+
+
+def test_released_files_are_compared_picture_by_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite's order is not that of the pictures."""
+    lines = ["idx\tlabel\tpredict\tradius\tcorrect\ttime"]
+    lines += [f"{i}\t0\t0\t{1.0 if i < 6_000 else 0.9}\t{int(i != 7)}\t0:00" for i in range(10_000)]
+    monkeypatch.setattr(paired, "git", lambda *_: "\n".join(lines).encode())
+    ours = "".join("1" if 5_000 <= i < 7_000 else "0" for i in suite.in_order(10_000))
+    (tmp_path / "suite").mkdir()
+    record = {"claims": {"l2 radius": {"levels": [1.0], "reached": ours}}}
+    (tmp_path / "suite" / "x.json").write_text(json.dumps(record))
+    about = {"format": 1, "name": "x", "certified": {"1": 2_000}}
+    place = results_front.Place(
+        "cifar10",
+        1.0,
+        Entry(**about, source="experiments/recorded/suite/x.json"),
+        None,
+        Entry(source="github.com/a/b, c, d"),
+    )
+    found = paired.compared(tmp_path, place, tmp_path)
+    assert found is not None and (found["only_ours"], found["only_theirs"]) == (1_000, 4_999)
+    monkeypatch.setattr(paired, "git", lambda *_: b"radius\tbest_cert_accuracy\n0.0\t0.87\n")
+    assert paired.compared(tmp_path, place, tmp_path) is None
 
 
 def test_boxes_are_certified_by_the_next_larger_ball(tmp_path: Path) -> None:
@@ -527,12 +594,13 @@ def test_a_recorded_row_is_shown_with_its_scope_part_and_verdict(tmp_path: Path)
     path = tmp_path / "suite" / "cifar10-certification.json"
     path.write_text(json.dumps(record_of("cifar10-certification", open={"20": [10, 9984], "3": [5, 128]})))
     summary = {"scope": "frozen", "attacked": 25, "broken": {"live": 25, "frozen": 0}, "bug": False}
+    summary["covered_breaks"] = 0
     audit = {"complete": True, "changes": [], "summary": summary}
     (tmp_path / "audits" / "cifar10-certification-wise.json").write_text(json.dumps(audit))
     line = results_goals.targets(results_records.Recorded(tmp_path), None)[2]
     assert "90.5 / 90.5 / 90.5 / 90.5 / 90.5" in line and "`frozen`" in line
     assert "1,000 inputs, n ≤ 9,984, 1 undecided" in line and "reached, on a part of the test set" in line
-    assert "25 of 25 broken live, 0 with frozen noise: no bug" in line
+    assert "25 of 25 broken live, 0 with frozen noise |" in line
     assert "of another training (cifar10-certification-wise): 25" in line
     (tmp_path / "audits" / "digits-certification-uniform-l1.json").write_text(json.dumps(audit))
     said = results_records.Recorded(tmp_path).audit(["cifar10-certification-uniform"])
@@ -941,10 +1009,6 @@ def test_the_exact_level_of_the_joint_test_is_below_alpha() -> None:
 
 
 def test_seeds_are_compared_on_the_inputs_that_all_runs_have(tmp_path: Path) -> None:
-    from ucan.runs.certify import certify
-    from ucan.runs.prepare import CertifyJob
-    from ucan.runs.read import Run
-    from ucan.runs.train import TrainJob, trainer_of
 
     settings = ucan.training.TrainSettings(epochs=1, law={"kind": "gaussian", "scale": 0.3})
     row = rows.Row("digits-x", "", "digits-isotropic", (), (rows.radius(0.3),))
@@ -998,7 +1062,6 @@ def test_jobs_wait_for_what_they_need_and_go_on_where_they_were(tmp_path: Path) 
 
 
 def test_a_sketch_counts_votes_on_the_held_out_part_alone(tmp_path, capsys, monkeypatch):
-    from ucan.runs.train import TrainJob, trainer_of
 
     settings = {"epochs": 2, "held_out": 0.2, "certify_every": 0, "law": {"kind": "gaussian", "scale": 0.5}}
     for seed in (0, 1):

@@ -28,6 +28,7 @@ from ucan.leaderboard.entry import (
     Claim,
     Entry,
     Hashes,
+    Made,
     problems,
     read_entries,
     read_entry,
@@ -430,6 +431,33 @@ def test_certificates_that_cannot_be_drawn_again_are_counted_and_no_success(made
     assert 0 < few < of
 
 
+def test_another_model_fails_and_ends_no_check(made: Path, tmp_path: Path) -> None:
+    """Neither a model of other weights that the run, or the caller, names, nor records of other weights."""
+    job = TrainJob(settings="digits-isotropic", changes=["epochs=1", "seed=1"], device="cpu")
+    trainer_of(job, tmp_path / "trained").run()
+    done = checked(made, model=str(tmp_path / "trained"))
+    assert outcomes(done)["weights"] == "failed" and outcomes(done)["counts"] == "ok"
+    assert {outcomes(done)[name] for name in ("seed", "replay", "audit")} == {"not checked"}
+    shutil.copytree(made, tmp_path / "copy")
+    in_evidence(model="module:" + "0" * 64)(tmp_path / "copy")
+    found = outcomes(checked(tmp_path / "copy", model=str(made / "trained")))
+    assert (found["weights"], found["replay"], found["audit"]) == ("ok", "failed", "not checked")
+
+
+def test_a_part_of_the_inputs_is_named_as_one(made: Path, tmp_path: Path) -> None:
+    certify(CertifyJob(model=str(made / "trained"), data="digits", skip=20, most=10, n=100), tmp_path / "run")
+    stated(tmp_path)
+    (said,) = (one.detail for one in checked(tmp_path).checks if one.name == "data")
+    assert said.endswith("one of every 20, only the first 10 of 23")
+    assert "only" not in next(one.detail for one in checked(made).checks if one.name == "data")
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": 2.0}, {"seed": -1}, {"device": "tpu"}, {"inputs": 0}, {"attacks": -1}])
+def test_a_check_that_was_asked_wrongly_is_refused(made: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        check(CheckJob(**{"entry": made / "entry.json", "results": made / "run", **wrong}))
+
+
 def test_a_seed_that_does_not_follow_is_found(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "run", tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
@@ -487,10 +515,15 @@ def test_an_entry_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
         ('{"ucan_leaderboard": 1, "nme": "x"}', "'nme'"),
         ('{"ucan_leaderboard": 1, "claim": {"inputs": "many"}}', "claim.inputs"),
         ('{"ucan_leaderboard": 1, "certified": [1]}', "certified must be a table"),
+        ('{"ucan_leaderboard": 1, "certified": {"0": 9, "0": 1}}', "'0' occurs twice"),
+        ('{"ucan_leaderboard": ' + "[" * 100_000, "nested too deeply"),
+        ('{"ucan_leaderboard": 1, "made": {"train_minutes": 1' + "0" * 400 + "}}", "made.train_minutes"),
+        (b'{"ucan_leaderboard": 1, "name": "\xff"}', "not JSON"),
     ],
+    ids=lambda value: str(value)[:40],
 )
-def test_files_that_are_no_entries_are_refused(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "e.json").write_text(text)
+def test_files_that_are_no_entries_are_refused(tmp_path: Path, text: str | bytes, said: str) -> None:
+    (tmp_path / "e.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(StoreError, match=said):
         read_entry(tmp_path / "e.json")
 
@@ -504,6 +537,30 @@ def test_what_cannot_be_true_is_named() -> None:
     assert "claim.scope is 'mine'" in problems(replace(GOOD, claim=replace(WHOLE, scope="mine")))[0]
     assert problems(replace(GOOD, format=2, certified={}))[0].startswith("ucan_leaderboard is 2")
     assert "claim.networks is 0: it must be above 0" in problems(replace(GOOD, claim=replace(WHOLE, networks=0)))
+
+
+@pytest.mark.parametrize("key", ["nan", "inf", "-1", " 0.25", "0.250", "1e-1", "0.2500001"])
+def test_a_radius_is_a_number_that_is_written_in_one_way(key: str) -> None:
+    (said,) = problems(replace(GOOD, certified={**GOOD.certified, key: 1}))
+    assert "is not a radius" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (replace(GOOD, claim=replace(WHOLE, norm=math.nan)), "claim.norm is nan: it must be 1, 2 or inf"),
+        (replace(GOOD, claim=replace(WHOLE, norm=3.0)), "claim.norm is 3.0: it must be 1, 2 or inf"),
+        (replace(GOOD, made=Made(train_minutes=math.nan)), "made.train_minutes is nan"),
+        (replace(GOOD, made=Made(certify_minutes=-5.0)), "made.certify_minutes is -5.0"),
+        (replace(GOOD, audit=Attacked(10, 11, False)), "audit states 11 broken of 10 certificates"),
+        (replace(GOOD, audit=Attacked(-3, 0, False)), "audit states 0 broken of -3 certificates"),
+        (replace(GOOD, audit=Attacked(100)), "audit states certificates without broken"),
+        (replace(GOOD, audit=Attacked(None, 0, False)), "audit states broken without certificates"),
+    ],
+)
+def test_what_a_page_would_show_is_possible(changed: Entry, said: str) -> None:
+    (found,) = problems(changed)
+    assert said in found
 
 
 def test_the_page_compares_only_what_is_comparable() -> None:
@@ -524,6 +581,14 @@ def test_the_page_compares_only_what_is_comparable() -> None:
     text = page({Path(f"{one.name}.json"): one for one in every})
     assert "**unchecked**" in text and text.count("`frozen` |") == 1
     assert all(f"[{one.name}]({quote(one.name or '')}.json)" in text for one in every)
+
+
+def test_radii_against_boxes_are_shown_in_grey_levels() -> None:
+    """As everybody else writes them; a radius between two grey levels stays a number."""
+    boxes = replace(GOOD, claim=replace(WHOLE, norm=math.inf), certified={"0": 9, "0.00784314": 8, "0.01": 7})
+    shown = page({Path("b.json"): boxes})
+    assert "| 0 | 2/255 | 0.01 |" in shown and "\n| 2/255 | 0.0 (" in shown and "0.00784" not in shown
+    assert "| 0 | 0.25 |" in page({Path("a.json"): GOOD})
 
 
 def test_the_training_split_is_not_compared_with_the_test_set() -> None:

@@ -26,7 +26,10 @@ class _Interrupts:
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """The context of a command. What ignores Ctrl-C, as a job in the background of a script does, goes on ignoring it."""
+        """The context of a command. What ignores Ctrl-C, as a job in the background of a script does, goes on ignoring it.
+
+        An error after an interrupt is the interrupt: Ctrl-C also ends a compiler that PyTorch waits for, which it reports.
+        """
         self.came = False
         heard = [
             number
@@ -36,6 +39,10 @@ class _Interrupts:
         before = {number: signal.signal(number, self.raised) for number in heard}
         try:
             yield
+        except Exception as error:
+            if self.came:
+                raise KeyboardInterrupt from error
+            raise
         finally:
             self.came = False
             for number, handler in before.items():

@@ -202,7 +202,10 @@ def _show(done: Verified) -> None:
         about += f" and under {record.budget.words()}, ε = {floor_significant(record.budget_factor)}"
     weak = "This is not a proof: a claim that is slightly too large can pass as well."
     weak += UNDRAWN if done.undrawn else ""
-    if redrawn is not None and not redrawn.stands:
+    failed = [check.name for check in verdict.checks if not check.passed]
+    if redrawn is not None and not redrawn.stands and failed:
+        words.say(f"The claim does not stand ({', '.join([*failed, 'replay'])}), tested with {tested}.")
+    elif redrawn is not None and not redrawn.stands:
         noise = "its counts are not those of its own noise" if redrawn.counts else "its noise is not as it is stated"
         why = (
             noise
@@ -216,8 +219,7 @@ def _show(done: Verified) -> None:
     elif verdict.stands:
         words.say(f"{about}, for {verdict.about}. Scope {record.scope} is not confirmed, since {_why_not(done)} {weak}")
     else:
-        failed = ", ".join(check.name for check in verdict.checks if not check.passed)
-        words.say(f"The claim does not stand ({failed}), tested with {tested}.")
+        words.say(f"The claim does not stand ({', '.join(failed)}), tested with {tested}.")
 
 
 def _why_not(done: Verified) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ucan.leaderboard.entry import Entry, problems, read_entry
 from ucan.leaderboard.making import config_file_hash, counts_of, results_hash
 from ucan.leaderboard.sampled import Sample, attack_sample, check_seed, drawn_inputs, replay_sample
 from ucan.runs.agreement import contradiction
+from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
 from ucan.training.together import Together
@@ -34,7 +36,7 @@ def check(job: CheckJob, progress: Progress = SILENT) -> Checked:
     Returns:
         The entry with its checks; those that could not be made say why.
     """
-    one = read_entry(job.entry)
+    one, _ = read_entry(job.entry), device_of(job.device)  # a device that is not there is the caller's error
     wrong = problems(one)
     checks = [Check("stated", "failed" if wrong else "ok", "; ".join(wrong) or "nothing is missing, counts never rise")]
     place = _place(job, one)
@@ -73,9 +75,9 @@ def _recounted(one: Entry, found: dict[str, int]) -> Check:
     return Check("counts", "ok", f"all {len(one.certified)} numbers of certified inputs follow from the rows")
 
 
-def _left(why: str) -> list[Check]:
+def _left(why: str, names: Sequence[str] = ("weights", "seed", "replay", "audit")) -> list[Check]:
     """The checks that need data and model, which cannot be made."""
-    return [Check(name, "not checked", why) for name in ("weights", "seed", "replay", "audit")]
+    return [Check(name, "not checked", why) for name in names]
 
 
 def _of_file(one: Entry, file: Path | None) -> list[Check]:
@@ -130,10 +132,11 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
     checks.append(_data(one, run, sample.dataset))
     if checks[-1].outcome == "failed":
         return [*checks, *_left("the data are not those of the rows")]
-    checks += [
-        _same("weights", one.hashes.weights, weights_hash(sample.g.f.model), "the weights"),
-        check_seed(run, sample),
-    ]
+    weights = _same("weights", one.hashes.weights, weights_hash(sample.g.f.model), "the weights")
+    checks.append(weights)
+    if weights.outcome == "failed":
+        return [*checks, *_left("the model is not the one that the entry is about", ("seed", "replay", "audit"))]
+    checks.append(check_seed(run, sample))
     with progress.working(len(chosen) + min(job.attacks, len(chosen)), 0, job.budget.check):
         checks.append(replay_sample(job, sample, progress))
         checks.append(attack_sample(job, run, sample, progress))
@@ -232,4 +235,6 @@ def _data(one: Entry, run: Run, dataset: Labelled) -> Check:
     if len(wrong):
         return Check("data", "failed", f"input {int(wrong[0])}: the row's label is not that of the data")
     which = f"one of every {skip}" if skip > 1 else "from the first on"
+    whole = -(-len(dataset) // skip)
+    which += f", only the first {run.inputs:,} of {whole:,}" if run.inputs < whole and skip > 1 else ""
     return Check("data", found.outcome, f"{found.detail}; {run.inputs:,} of its {len(dataset):,} inputs, {which}")

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import torch
 
 from ucan.audit import Budget
+from ucan.bounds import check_alpha
+from ucan.errors import InvalidInput
 from ucan.leaderboard.entry import Entry
 
 Outcome = Literal["ok", "failed", "not checked"]
@@ -64,3 +66,12 @@ class CheckJob:
     budget: Budget = field(default_factory=Budget)
     device: str | torch.device = "auto"
     trust: bool = False
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+        if self.inputs < 1 or self.attacks < 0:
+            raise InvalidInput(
+                f"inputs must be at least 1 and attacks at least 0, got {self.inputs} and {self.attacks}."
+            )
+        if self.seed is not None and self.seed < 0:
+            raise InvalidInput(f"the seed of the sample must be at least 0, got {self.seed}.")

@@ -17,11 +17,13 @@ from typing import Any, Literal
 
 from ucan.certificate import SCOPES
 from ucan.errors import StoreError
+from ucan.json_text import read_json
 from ucan.rounding import floor_percent
 from ucan.runs.fields import entry, from_table, to_table
 from ucan.storage import storage, write_whole
 
 FORMAT = 1
+NORMS = (1.0, 2.0, math.inf)
 ORIGINS = {
     "run": "a run of `ucan certify`, with a certificate for every input",
     "record": "a record of which radii each input reached; its certificates are not published here",
@@ -133,18 +135,43 @@ def problems(one: Entry) -> list[str]:
     said += [f"{key} is {value!r}: it must be above 0" for key, value in above.items() if _not_positive(value)]
     if claim.alpha is not None and not 0 <= claim.alpha < 1:
         said.append(f"claim.alpha is {claim.alpha!r}: it is a probability below 1, 0 where every draw was counted")
-    if one.made.date is not None and not _is_date(one.made.date):
-        said.append(f"made.date is {one.made.date!r}: write it as 2026-01-31")
-    return [*said, *_wrong_counts(one)]
+    if claim.norm is not None and claim.norm not in NORMS and not _not_positive(claim.norm):
+        said.append(f"claim.norm is {claim.norm!r}: it must be 1, 2 or inf")
+    return [*said, *_wrong_audit(one.audit), *_wrong_making(one.made), *_wrong_counts(one)]
+
+
+def _wrong_audit(audit: Attacked) -> list[str]:
+    stated = {name: value for name, value in vars(audit).items() if value is not None}
+    if absent := [name for name in vars(audit) if name not in stated] if stated else []:
+        return [
+            f"audit states {next(iter(stated))} without {absent[0]}: leave all three out where nothing was attacked"
+        ]
+    if stated and not 0 <= (audit.broken or 0) <= (audit.certificates or 0):
+        return [f"audit states {audit.broken} broken of {audit.certificates} certificates"]
+    return []
+
+
+def _wrong_making(made: Made) -> list[str]:
+    minutes = {"train_minutes": made.train_minutes, "certify_minutes": made.certify_minutes}
+    said = [
+        f"made.{name} is {value!r}: it is a number of minutes"
+        for name, value in minutes.items()
+        if value is not None and not 0 <= value < math.inf
+    ]
+    if made.date is not None and not _is_date(made.date):
+        said.append(f"made.date is {made.date!r}: write it as 2026-01-31")
+    return said
 
 
 def _wrong_counts(one: Entry) -> list[str]:
     if not one.certified:
         return ["certified is empty: it needs the number of certified inputs by radius"]
-    try:
-        levels = one.levels
-    except ValueError:
-        return ["a key of certified is not a radius: write it as a number, such as 0.25"]
+    for key in one.certified:
+        if not _is_radius(key):
+            return [
+                f"the key {key!r} of certified is not a radius: write it as a number of at most six digits, such as 0.25"
+            ]
+    levels = one.levels
     counts: list[Any] = [one.count(level) for level in levels]
     for level, found in zip(levels, counts, strict=True):
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
@@ -153,6 +180,14 @@ def _wrong_counts(one: Entry) -> list[str]:
             return [f"certified at {level:g} is {found}, more than the {one.claim.inputs} inputs"]
     rising = [at for at, (a, b) in zip(levels[1:], itertools.pairwise(counts), strict=True) if b > a]
     return [f"certified rises at {at:g}: what is certified at a radius is so at every smaller one" for at in rising]
+
+
+def _is_radius(key: str) -> bool:
+    """Whether a key is a radius as ``level_key`` writes it: each radius has one key."""
+    try:
+        return 0 <= float(key) < math.inf and level_key(float(key)) == key
+    except ValueError:
+        return False
 
 
 def _not_positive(value: Any) -> bool:
@@ -171,12 +206,11 @@ def read_entry(path: str | Path) -> Entry:
     path = Path(path)
     if not path.is_file():
         raise StoreError(f"there is no entry {path}: `ucan export RUN --format leaderboard -o {path}` writes one.")
-    with storage(path):
-        text = path.read_text(encoding="utf-8")
     try:
-        table = json.loads(text)
+        with storage(path):
+            table = read_json(path)
     except ValueError as error:
-        raise StoreError(f"{path} is not JSON: {error}.") from error
+        raise StoreError(f"{path} is not JSON that can be read: {error}.") from error
     if not isinstance(table, dict) or "ucan_leaderboard" not in table:
         raise StoreError(f"{path} is not an entry of a leaderboard: it has no key ucan_leaderboard.")
     counts = table.get("certified")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from ucan.laws import norm_name
-from ucan.leaderboard.entry import ORIGINS, Entry
+from ucan.leaderboard.entry import ORIGINS, Entry, level_key
 from ucan.report.render import in_markdown
 
 HEAD = """# {title}
@@ -49,6 +50,12 @@ def _place(one: Entry) -> tuple[bool, bool, str]:
     return one.claim.scope != "pipeline", one.origin == "imported", one.name or ""
 
 
+def _radius(level: float, norm: float | None) -> str:
+    """A radius as it is shown; against ℓ∞ in steps of a picture's grey levels, where it is a whole number of them."""
+    steps = round(255 * level)
+    return f"{steps}/255" if norm == math.inf and steps and level_key(steps / 255) == level_key(level) else f"{level:g}"
+
+
 def fair(one: Entry, inputs: int) -> bool:
     """Whether an entry counts in the first table: scope pipeline, all of the test set, no extra data."""
     claim = one.claim
@@ -86,7 +93,7 @@ def best_table(entries: Sequence[Entry], levels: Sequence[float]) -> list[str]:
             best = leader(some, level)
             cells.append("–" if best is None else f"{best.share(level)} ({in_markdown(_signed(best))})")
         if any(cell != "–" for cell in cells):
-            lines.append(f"| {level:g} | " + " | ".join(cells) + " |")
+            lines.append(f"| {_radius(level, known[0].claim.norm)} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -102,7 +109,7 @@ def _table(some: Sequence[tuple[Path, Entry]], levels: Sequence[float]) -> list[
         "origin",
         "scope",
         "networks",
-        *(f"{level:g}" for level in levels),
+        *(_radius(level, some[0][1].claim.norm) for level in levels),
         "inputs",
         "n ≤",
         "extra data",

@@ -13,6 +13,7 @@ from ucan.audit import Attempt, summarise
 from ucan.audit.auditor import audit as attack
 from ucan.certificate import Certificate
 from ucan.data import Labelled, is_known
+from ucan.errors import InvalidInput
 from ucan.leaderboard.checks import Check, CheckJob
 from ucan.replay import Replay, replay
 from ucan.rounding import ceil_percent
@@ -151,7 +152,10 @@ def attack_sample(job: CheckJob, run: Run, sample: Sample, progress: Progress) -
     for idx, x, certificate in sample.cases(job.attacks):
         if certificate.size <= 0:
             continue
-        attempts += [made for made, _ in attack(sample.g, x, certificate, mode, FACTORS, job.budget, idx)]
+        try:
+            attempts += [made for made, _ in attack(sample.g, x, certificate, mode, FACTORS, job.budget, idx)]
+        except InvalidInput as error:  # it is of another classifier, which fails the replay
+            return Check("audit", "not checked", f"input {idx}: {error}")
         progress.finished("")
     if not attempts:
         return Check("audit", "not checked", "no certificate was attacked")

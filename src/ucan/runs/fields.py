@@ -146,7 +146,10 @@ def _converted(value: Any, hint: Any) -> tuple[bool, Any]:
         return isinstance(value, dict), value
     if hint is float:
         number = (isinstance(value, int | float) and not isinstance(value, bool)) or value in ("inf", "-inf")
-        return number, float(value) if number else value
+        try:
+            return number, float(value) if number else value
+        except OverflowError:  # a whole number above the largest float
+            return False, value
     return isinstance(value, hint) and not (hint is int and isinstance(value, bool)), value
 
 
