@@ -17,8 +17,9 @@ from torch import nn
 
 from ucan import Ensemble, Gaussian, InvalidInput, Laplace, data
 from ucan.catalogue import RECIPES
-from ucan.generators import Fixed, Isotropic
+from ucan.generators import Fixed, Generator, Isotropic
 from ucan.runs.train import TrainJob, changed, trainer_of
+from ucan.scales import Diagonal
 from ucan.training import TrainSettings, load_run, read_settings
 from ucan.training.joint import Joint
 from ucan.training.recipes import (
@@ -367,6 +368,46 @@ def test_compiled_drt_has_the_same_loss_gradients_and_statistics():
         assert all(p.requires_grad for p in three.parameters())
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6, check_dtype=False)
+
+
+class Learned(Generator):
+    """Noise with one μ and one σ for all coordinates, which training may change."""
+
+    scope = "pipeline"
+
+    def __init__(self):
+        super().__init__()
+        self.both = nn.Parameter(torch.tensor([0.1, 0.8], dtype=torch.float64))
+
+    def forward(self, x):
+        return self.both[0], Diagonal(self.both[1].expand(x.shape[1:]))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore::DeprecationWarning", "ignore:Guards may run slower")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_drt_teaches_the_noise_too(compiled):
+    """By smooth networks: a difference tells nothing of a gradient of gradients that jumps."""
+
+    def loss(noise):
+        three = Ensemble([network(k) for k in range(3)]).double().train()
+        joint = Joint(three, noise, Gaussian(0.5), Consistency(), "none", 0.0)
+        if compiled:
+            joint.use_for_answers(Twins.compiled(three, lambda f: torch.compile(f, backend="aot_eager"), apart=True))
+        step = joint.step_at(INPUTS.double(), LABELS, rng(1), torch.arange(BATCH), Progress())
+        found = Drt(draws=2, diversity=0.6, margins=1.2).step(step).loss
+        assert not any(one.tangent.failed for one in joint.twins.members)
+        return found
+
+    noise = Learned()
+    loss(noise).backward()
+    for i in range(2):
+        ends = []
+        for change in (-1e-3, 1e-3):
+            moved = Learned()
+            with torch.no_grad():
+                moved.both[i] += change
+            ends.append(float(loss(moved)))
+        assert float(noise.both.grad[i]) == pytest.approx((ends[1] - ends[0]) / 2e-3, rel=1e-2)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # PyTorch's own, on Python 3.13
