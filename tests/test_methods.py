@@ -315,6 +315,12 @@ def test_weights_are_quantiles_of_lower_bounds():
         assert float(weight) == pytest.approx(expected, abs=1e-5)
 
 
+def test_weights_count_the_votes_whatever_their_number():
+    for votes, k in ((41, 32), (67, 55), (16, 13)):
+        (weight,) = weights_of(torch.tensor([float(k)]) / votes, votes)
+        assert float(weight) == pytest.approx(norm.ppf(beta.ppf(0.1, k, votes + 1 - k)), abs=1e-5)
+
+
 def test_drt_against_jacobians_and_alone_refused():
     both = Ensemble([network(1), network(2)])
     recipe = Drt(draws=1, diversity=0.6, margins=1.2)
@@ -551,6 +557,19 @@ def test_each_is_resumed_bit_for_bit(tmp_path, kind):
         ("catrs", {"every": 0}),
         ("catrs", {"mask": 2}),
         ("catrs", {"double": -1}),
+        ("catrs", {"votes": 2.5}),
+        ("acr", {"steps": 1.5}),
+        ("acr", {"length": -0.1}),
+        ("sphere", {"steps": 2.5}),
+        ("smoothadv", {"steps": 2.5}),
+        ("smoothadv", {"steps": -1}),
+        ("smoothadv", {"size": -1.0}),
+        ("smoothadv", {"low": 1.0}),
+        ("smoothmix", {"steps": 1.5}),
+        ("smoothmix", {"one_step": 2}),
+        ("smoothmix", {"length": -1.0}),
+        ("macer", {"warm": -1.0}),
+        ("macer", {"sharpness": 0.0}),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(kind, wrong):

@@ -548,3 +548,14 @@ def test_recipes_check_their_parameters():
     for wrong in ({"draws": True}, {"weight": True}, {"weight": math.inf}):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
             Consistency(**wrong)
+
+
+def test_a_whole_number_is_asked_for_where_one_is_declared():
+    @dataclass(frozen=True)
+    class Twice(Consistency):
+        times: int = 2
+        share: float = 1
+
+    assert Twice(share=0.5).share == 0.5
+    with pytest.raises(InvalidInput, match=r"times must be a whole number, got 2\.5"):
+        Twice(times=2.5)
