@@ -244,6 +244,10 @@ def test_what_a_router_does_not_take_is_refused(here: Path, tmp_path: Path) -> N
             certify(job(**changed), tmp_path / "run")
     for text, words in (
         ("[selector]\nmodel = 'a:b'\n", "a table is missing"),
+        ("threshold = 0.6\n" + FILE, "both a selector and a threshold"),
+        ("veto = 0.2\n" + FILE, "goes with a threshold, and a selector"),
+        ("threshold = 0.6\n[[expert]]\nmodel = 'a:b'\n", "it has one expert"),
+        ("veto = 0.2\n" + "[[expert]]\nmodel = 'a:b'\n" * 2, "a veto without a threshold"),
         (FILE.replace("noise", "nose"), "expert 1 has nose"),
         (FILE + "\n[other]\n", "it has other"),
         (FILE.replace('model = "routing:net(classes=2)"', ""), "selector must be a table with a model"),

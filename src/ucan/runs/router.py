@@ -62,8 +62,7 @@ def read_router(path: str | Path) -> RouterFile:
     experts, selector, threshold = table.get("expert"), table.get("selector"), table.get("threshold")
     one = (selector is None) != (threshold is None) and not (selector is not None and "veto" in table)
     if unknown or not one or not isinstance(experts, list) or len(experts) < 2:
-        what = f"it has {', '.join(unknown)}" if unknown else "a table is missing"
-        raise InvalidInput(f"{path} is not a router, since {what}: {EXAMPLE}.")
+        raise InvalidInput(f"{path} is not a router, since {_missing(table, unknown)}: {EXAMPLE}.")
     return RouterFile(
         None if selector is None else _part(path, "selector", selector),
         tuple(_part(path, f"expert {k}", expert) for k, expert in enumerate(experts)),
@@ -76,6 +75,22 @@ def refuse_calls(path: str | Path) -> None:
     """Refuse a router that a run, not the user, names, if a part of it says to make a call."""
     for part in read_router(path).parts:
         refuse_call(part["model"])
+
+
+def _missing(table: Mapping[str, Any], unknown: Sequence[str]) -> str:
+    """Why a table is not that of a router."""
+    if unknown:
+        return f"it has {', '.join(unknown)}"
+    if "selector" in table and "threshold" in table:
+        return "it has both a selector and a threshold"
+    if "selector" in table and "veto" in table:
+        return "it has a veto, which goes with a threshold, and a selector"
+    experts = table.get("expert")
+    if isinstance(experts, list) and len(experts) == 1:
+        return "it has one expert"
+    if "veto" in table and "threshold" not in table:
+        return "it has a veto without a threshold"
+    return "a table is missing"
 
 
 def _part(path: Path, name: str, table: Any) -> Mapping[str, Any]:

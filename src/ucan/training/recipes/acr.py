@@ -34,7 +34,8 @@ class Acr(Remembering):
     draws: m, noisy copies of every input.
     start: the share of the training before; 60, 70 and 60 of 150 epochs at σ = 0.25 / 0.5 / 1.
     drop: t; 0.5 / 0.4 / 0.4.
-    votes, every: for the weights; ``every`` is 0 for equal ones, as on ImageNet.
+    votes, every: for the weights; ``every`` is 0 for equal ones, as on ImageNet. From fewer than 14 votes the bound at the
+    least share, 3/4, may be below 1/2: inputs there then have weight 0, and are not drawn.
     steps: T of the attack; 3 / 6 / 4.
     length: e of a step; 0.25 / 0.25 / 0.5.
     """
