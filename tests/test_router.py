@@ -258,6 +258,18 @@ def test_what_a_router_does_not_take_is_refused(here: Path, tmp_path: Path) -> N
             read_router(tmp_path / "r.toml")
 
 
+def test_several_runs_in_the_file_are_found_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "project" / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "project" / "runs" / "b").mkdir()
+    (tmp_path / "runs" / "a").mkdir(parents=True)  # another run of that name, where the command is given
+    file = tmp_path / "project" / "r.toml"
+    file.write_text("threshold = 0.6\n" + "[[expert]]\nmodel = 'runs/a, runs/b,mirrored'\n" * 2)
+    monkeypatch.chdir(tmp_path)
+    beside = tmp_path.resolve() / "project" / "runs"
+    for part in read_router(file).parts:
+        assert part["model"] == f"{beside / 'a'},{beside / 'b'},mirrored"
+
+
 def planted(run: Run) -> list[tuple[int, object]]:
     """The run's certificates with a choice that claims three times its radius."""
     made = []

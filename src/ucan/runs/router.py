@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ucan.errors import InvalidInput
-from ucan.places import refuse_call
+from ucan.places import found, found_model, refuse_call
 from ucan.routed import Routed
 from ucan.smoothed import SmoothedClassifier
 from ucan.threshold import Threshold
@@ -99,5 +99,6 @@ def _part(path: Path, name: str, table: Any) -> Mapping[str, Any]:
     unknown = sorted(table.keys() - set(SETTINGS))
     if unknown:
         raise InvalidInput(f"{path}: {name} has {', '.join(unknown)}; its settings are {', '.join(SETTINGS)}.")
-    beside = {key: str(path.parent / table[key]) for key in ("model", "weights") if key in table}
-    return {**table, **{key: place for key, place in beside.items() if Path(place).exists()}}
+    folder = path.parent.resolve()
+    weights = {"weights": found(str(table["weights"]), folder)} if "weights" in table else {}
+    return {**table, "model": found_model(table["model"], folder), **weights}
