@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,7 @@ from ucan.training.recipes.ascent import divergences, lengths, smoothed_loss
 from ucan.training.recipes.catrs import like, smallest
 from ucan.training.recipes.sphere import climbed
 from ucan.training.step import Progress, Twins
+from ucan.training.survey import Survey
 
 # Numbers are taken out of losses here; PyTorch warns of the first in a process.
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
@@ -593,6 +595,15 @@ def test_acr_drops_the_hopeless_and_draws_the_rest_by_weight(tmp_path):
     drawn = recipe.sampling()
     assert (drawn > 0).tolist() == [False, True, False, True, False, False]  # 3 of 4 votes bound p by less than a half
     assert recipe.state().keys() == {"kept", "weights"}
+
+
+@pytest.mark.parametrize("kind", ["acr", "catrs", "sphere"])
+def test_a_network_that_has_learned_nothing_is_not_asked_which_inputs_are_hopeless(kind):
+    """Not even in a training of one epoch, a share of which is less than one: it answers with one class for all."""
+    recipe = RECIPES.load(kind)(**({} if kind == "catrs" else {"drop": 0.5}))
+    recipe.prepare(Task(4, SHAPE, CLASSES, Gaussian(0.5), Isotropic(), torch.device("cpu")))
+    recipe.before_epoch(Survey(Progress(0, 1, 0.0), 4, lambda: pytest.fail("asked"), nullcontext))
+    assert recipe.sampling() is None
 
 
 def test_acr_may_draw_all_that_is_left_alike():
