@@ -258,6 +258,17 @@ def test_what_a_router_does_not_take_is_refused(here: Path, tmp_path: Path) -> N
             read_router(tmp_path / "r.toml")
 
 
+def test_too_few_votes_for_the_parts_of_alpha_are_refused(here: Path, tmp_path: Path) -> None:
+    """10 votes are enough for one classifier at 0.001; a router has 0.0005 for each claim, or 0.00025 for each bound."""
+    for name, few, claims in (("router.toml", 10, 2), (ruled(here, "level.toml"), 11, 4)):
+        with pytest.raises(
+            InvalidInput, match=f"n = {few} at α = 0.001, of which each of {claims} .* at least n = {few + 1}"
+        ):
+            certify(job(model=name, n=few), tmp_path / "run")
+        certify(job(model=name, n=few + 1, arithmetic="real", most=20), tmp_path / f"enough-{few}")
+        assert not Run.open(tmp_path / f"enough-{few}").columns["abstained"].all()
+
+
 def test_several_runs_in_the_file_are_found_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "project" / "runs" / "a").mkdir(parents=True)
     (tmp_path / "project" / "runs" / "b").mkdir()
