@@ -68,7 +68,9 @@ def test_an_ensemble_is_certified_like_any_network() -> None:
     [
         (([],), "at least one network"),
         (([3],), "must be a torch.nn.Module"),
-        ((nets(2), False, 2), "consensus must be"),
+        ((nets(2), False, 2), "three members and more, .* here are 2"),
+        ((nets(4), False, 2.5), "a whole number from 2 to 3"),
+        ((nets(4), False, "2"), "a whole number from 2 to 3"),
         ((nets(3), False, 1), "consensus must be"),
     ],
 )
@@ -104,7 +106,9 @@ def test_a_diffusion_step_undoes_noise_that_is_predicted_exactly() -> None:
     torch.testing.assert_close(step(noisy), clean, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("alphas", "scale"), [([0.1, 0.5], 0.1), ([0.9, 0.5], 5.0), ([0.9, 0.5], 0.0)])
+@pytest.mark.parametrize(
+    ("alphas", "scale"), [([0.1, 0.5], 0.1), ([0.9, 0.5], 5.0), ([0.9, 0.5], 0.0), ([1.5, 0.5], 0.1)]
+)
 def test_a_diffusion_that_does_not_fit_is_refused(alphas: list[float], scale: float) -> None:
     with pytest.raises(ModelError):
         DiffusionStep(nn.Identity(), alphas, scale)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from torch import nn
 
 from ucan import Ensemble, Gaussian, InvalidInput, Laplace, data
 from ucan.catalogue import RECIPES
-from ucan.generators import Fixed, Isotropic
+from ucan.generators import Fixed, Generator, Isotropic
 from ucan.runs.train import TrainJob, changed, trainer_of
+from ucan.scales import Diagonal
 from ucan.training import TrainSettings, load_run, read_settings
 from ucan.training.joint import Joint
 from ucan.training.recipes import (
@@ -39,6 +41,7 @@ from ucan.training.recipes.ascent import divergences, lengths, smoothed_loss
 from ucan.training.recipes.catrs import like, smallest
 from ucan.training.recipes.sphere import climbed
 from ucan.training.step import Progress, Twins
+from ucan.training.survey import Survey
 
 # Numbers are taken out of losses here; PyTorch warns of the first in a process.
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
@@ -314,6 +317,12 @@ def test_weights_are_quantiles_of_lower_bounds():
         assert float(weight) == pytest.approx(expected, abs=1e-5)
 
 
+def test_weights_count_the_votes_whatever_their_number():
+    for votes, k in ((41, 32), (67, 55), (16, 13)):
+        (weight,) = weights_of(torch.tensor([float(k)]) / votes, votes)
+        assert float(weight) == pytest.approx(norm.ppf(beta.ppf(0.1, k, votes + 1 - k)), abs=1e-5)
+
+
 def test_drt_against_jacobians_and_alone_refused():
     both = Ensemble([network(1), network(2)])
     recipe = Drt(draws=1, diversity=0.6, margins=1.2)
@@ -367,6 +376,46 @@ def test_compiled_drt_has_the_same_loss_gradients_and_statistics():
         assert all(p.requires_grad for p in three.parameters())
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6, check_dtype=False)
+
+
+class Learned(Generator):
+    """Noise with one μ and one σ for all coordinates, which training may change."""
+
+    scope = "pipeline"
+
+    def __init__(self):
+        super().__init__()
+        self.both = nn.Parameter(torch.tensor([0.1, 0.8], dtype=torch.float64))
+
+    def forward(self, x):
+        return self.both[0], Diagonal(self.both[1].expand(x.shape[1:]))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore::DeprecationWarning", "ignore:Guards may run slower")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_drt_teaches_the_noise_too(compiled):
+    """By smooth networks: a difference tells nothing of a gradient of gradients that jumps."""
+
+    def loss(noise):
+        three = Ensemble([network(k) for k in range(3)]).double().train()
+        joint = Joint(three, noise, Gaussian(0.5), Consistency(), "none", 0.0)
+        if compiled:
+            joint.use_for_answers(Twins.compiled(three, lambda f: torch.compile(f, backend="aot_eager"), apart=True))
+        step = joint.step_at(INPUTS.double(), LABELS, rng(1), torch.arange(BATCH), Progress())
+        found = Drt(draws=2, diversity=0.6, margins=1.2).step(step).loss
+        assert not any(one.tangent.failed for one in joint.twins.members)
+        return found
+
+    noise = Learned()
+    loss(noise).backward()
+    for i in range(2):
+        ends = []
+        for change in (-1e-3, 1e-3):
+            moved = Learned()
+            with torch.no_grad():
+                moved.both[i] += change
+            ends.append(float(loss(moved)))
+        assert float(noise.both.grad[i]) == pytest.approx((ends[1] - ends[0]) / 2e-3, rel=1e-2)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # PyTorch's own, on Python 3.13
@@ -510,6 +559,19 @@ def test_each_is_resumed_bit_for_bit(tmp_path, kind):
         ("catrs", {"every": 0}),
         ("catrs", {"mask": 2}),
         ("catrs", {"double": -1}),
+        ("catrs", {"votes": 2.5}),
+        ("acr", {"steps": 1.5}),
+        ("acr", {"length": -0.1}),
+        ("sphere", {"steps": 2.5}),
+        ("smoothadv", {"steps": 2.5}),
+        ("smoothadv", {"steps": -1}),
+        ("smoothadv", {"size": -1.0}),
+        ("smoothadv", {"low": 1.0}),
+        ("smoothmix", {"steps": 1.5}),
+        ("smoothmix", {"one_step": 2}),
+        ("smoothmix", {"length": -1.0}),
+        ("macer", {"warm": -1.0}),
+        ("macer", {"sharpness": 0.0}),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(kind, wrong):
@@ -533,6 +595,15 @@ def test_acr_drops_the_hopeless_and_draws_the_rest_by_weight(tmp_path):
     drawn = recipe.sampling()
     assert (drawn > 0).tolist() == [False, True, False, True, False, False]  # 3 of 4 votes bound p by less than a half
     assert recipe.state().keys() == {"kept", "weights"}
+
+
+@pytest.mark.parametrize("kind", ["acr", "catrs", "sphere"])
+def test_a_network_that_has_learned_nothing_is_not_asked_which_inputs_are_hopeless(kind):
+    """Not even in a training of one epoch, a share of which is less than one: it answers with one class for all."""
+    recipe = RECIPES.load(kind)(**({} if kind == "catrs" else {"drop": 0.5}))
+    recipe.prepare(Task(4, SHAPE, CLASSES, Gaussian(0.5), Isotropic(), torch.device("cpu")))
+    recipe.before_epoch(Survey(Progress(0, 1, 0.0), 4, lambda: pytest.fail("asked"), nullcontext))
+    assert recipe.sampling() is None
 
 
 def test_acr_may_draw_all_that_is_left_alike():

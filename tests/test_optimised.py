@@ -118,6 +118,9 @@ def test_what_it_has_no_radius_for_is_refused() -> None:
         g.certify(torch.zeros(1, 1, 2, 2), n=100)
     with pytest.raises(InvalidInput, match="shape_steps"):
         Ancer(curved(), LAW, shape_steps=0)
+    for name in ("rate", "smallest", "shape_rate", "weight"):
+        with pytest.raises(InvalidInput, match=f"^{name} must be a finite number, got 'x'"):
+            Ancer(curved(), LAW, **{name: "x"})
 
 
 def test_directions_are_the_hessians_leading_ones() -> None:

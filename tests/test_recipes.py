@@ -348,6 +348,11 @@ def test_a_share_has_the_noise_of_its_places(noise):
             assert torch.allclose(part, whole[:, rank::2], atol=1e-5)
 
 
+def test_a_share_of_the_epochs_is_one_of_them_at_least():
+    assert [Progress(0, epochs, 0.0).epoch_at(0.4) for epochs in (1, 2, 3, 10)] == [1, 1, 1, 4]
+    assert Progress(0, 1, 0.0).epoch_at(0.0) == 0 and Progress(0, 4, 0.0).epoch_at(1.0) == 4
+
+
 def test_a_warm_up_is_a_straight_line():
     assert [Progress(0, 20, done).ramp(10) for done in (0.0, 0.25, 0.5, 0.9)] == [0.0, 0.5, 1.0, 1.0]
     assert Progress().ramp(0) == 1.0
@@ -548,3 +553,14 @@ def test_recipes_check_their_parameters():
     for wrong in ({"draws": True}, {"weight": True}, {"weight": math.inf}):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
             Consistency(**wrong)
+
+
+def test_a_whole_number_is_asked_for_where_one_is_declared():
+    @dataclass(frozen=True)
+    class Twice(Consistency):
+        times: int = 2
+        share: float = 1
+
+    assert Twice(share=0.5).share == 0.5
+    with pytest.raises(InvalidInput, match=r"times must be a whole number, got 2\.5"):
+        Twice(times=2.5)

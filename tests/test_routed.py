@@ -770,6 +770,43 @@ def test_the_auditor_finds_false_claims_about_a_threshold(tmp_path, attack: str,
     assert seen == ({(1, True), (1, False)} if veto else {(0, True), (0, False)})
 
 
+class Halved(ucan.Generator):
+    """Noise of half the law's scale, drawn and certified in its own way; Σ does not say that."""
+
+    scope = "pipeline"
+
+    def forward(self, x):
+        return x.new_zeros(()), ucan.scales.Scalar(1.0)
+
+    def at(self, x):
+        return self
+
+    def place(self, x, eps, law, noise=None):
+        return x + eps / 2
+
+    def region(self, law, p, norm, x, p_b=None):
+        half = law.radius(p, 2, x.numel(), p_b) / 2
+        return ucan.Region(ucan.scales.Scalar(1.0), half, 2, tuple(x.shape[1:]))
+
+    def looks(self):
+        return False
+
+
+@pytest.mark.parametrize(("number", "veto"), [(0, 0.0), (0, 0.2), (1, 0.2)])
+def test_a_threshold_refuses_noise_that_is_moved_in_its_own_way(number: int, veto: float) -> None:
+    """Where probabilities go under a move is known of x + μ + Σε alone; of this noise the radii would be twice too large."""
+    experts = list(cascade().experts)
+    experts[number] = ucan.SmoothedClassifier(experts[number].f.model, ucan.Gaussian(0.5), Halved(), 2)
+    with pytest.raises(InvalidInput, match=r"needs noise x \+ μ \+ Σε, not Halved"):
+        Routed(ucan.Threshold(experts[0], 0.7, veto), experts)
+
+
+def test_expert_1_without_a_veto_may_have_regions_of_its_own() -> None:
+    wide, narrow = cascade().experts
+    own = ucan.SmoothedClassifier(narrow.f.model, ucan.Gaussian(0.5), Halved(), 2)
+    assert Routed(ucan.Threshold(wide, 0.7), [wide, own]).scope == "pipeline"
+
+
 def test_what_a_threshold_refuses() -> None:
     system, x = cascade(), torch.tensor([[0.9, 0.4, 0.0]])
     wide, narrow = system.experts

@@ -244,6 +244,10 @@ def test_what_a_router_does_not_take_is_refused(here: Path, tmp_path: Path) -> N
             certify(job(**changed), tmp_path / "run")
     for text, words in (
         ("[selector]\nmodel = 'a:b'\n", "a table is missing"),
+        ("threshold = 0.6\n" + FILE, "both a selector and a threshold"),
+        ("veto = 0.2\n" + FILE, "goes with a threshold, and a selector"),
+        ("threshold = 0.6\n[[expert]]\nmodel = 'a:b'\n", "it has one expert"),
+        ("veto = 0.2\n" + "[[expert]]\nmodel = 'a:b'\n" * 2, "a veto without a threshold"),
         (FILE.replace("noise", "nose"), "expert 1 has nose"),
         (FILE + "\n[other]\n", "it has other"),
         (FILE.replace('model = "routing:net(classes=2)"', ""), "selector must be a table with a model"),
@@ -252,6 +256,29 @@ def test_what_a_router_does_not_take_is_refused(here: Path, tmp_path: Path) -> N
         (tmp_path / "r.toml").write_text(text)
         with pytest.raises(InvalidInput, match=words):
             read_router(tmp_path / "r.toml")
+
+
+def test_too_few_votes_for_the_parts_of_alpha_are_refused(here: Path, tmp_path: Path) -> None:
+    """10 votes are enough for one classifier at 0.001; a router has 0.0005 for each claim, or 0.00025 for each bound."""
+    for name, few, claims in (("router.toml", 10, 2), (ruled(here, "level.toml"), 11, 4)):
+        with pytest.raises(
+            InvalidInput, match=f"n = {few} at α = 0.001, of which each of {claims} .* at least n = {few + 1}"
+        ):
+            certify(job(model=name, n=few), tmp_path / "run")
+        certify(job(model=name, n=few + 1, arithmetic="real", most=20), tmp_path / f"enough-{few}")
+        assert not Run.open(tmp_path / f"enough-{few}").columns["abstained"].all()
+
+
+def test_several_runs_in_the_file_are_found_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "project" / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "project" / "runs" / "b").mkdir()
+    (tmp_path / "runs" / "a").mkdir(parents=True)  # another run of that name, where the command is given
+    file = tmp_path / "project" / "r.toml"
+    file.write_text("threshold = 0.6\n" + "[[expert]]\nmodel = 'runs/a, runs/b,mirrored'\n" * 2)
+    monkeypatch.chdir(tmp_path)
+    beside = tmp_path.resolve() / "project" / "runs"
+    for part in read_router(file).parts:
+        assert part["model"] == f"{beside / 'a'},{beside / 'b'},mirrored"
 
 
 def planted(run: Run) -> list[tuple[int, object]]:

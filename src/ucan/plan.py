@@ -89,22 +89,24 @@ class CertifyPlan:
             object.__setattr__(self, "stop", self.stop.anytime())
         _plain(self)
 
-    def check_enough(self) -> None:
+    def check_enough(self, shares: int = 1) -> None:
         """Refuse an n with which nothing can be certified, even if every vote agrees.
 
-        A stopping rule, and a bound under which votes may be added later, make of n a part of what is drawn.
+        A stopping rule, and a bound under which votes may be added later, make of n a part of what is drawn. ``shares``: of how
+        many claims of one certificate each has an equal part of α, as in a router.
         """
-        if self.stop is not None or self.bound not in ("binary", "two-class") or self._enough(self.n):
+        if self.stop is not None or self.bound not in ("binary", "two-class") or self._enough(self.n, shares):
             return
-        least = next(n for n in itertools.count(self.n + 1) if self._enough(n))
+        least = next(n for n in itertools.count(self.n + 1) if self._enough(n, shares))
         shared = f" shared by {self.family:,} certificates" if self.family > 1 else ""
+        shared += f", of which each of {shares} claims has a part" if shares > 1 else ""
         raise InvalidInput(
             f"no certificate is possible with n = {self.n} at α = {self.alpha:g}{shared}, even if every vote agrees: use "
             f"at least n = {least}."
         )
 
-    def _enough(self, n: int) -> bool:
-        p_a, p_b = bound_named(self.bound).probabilities(Ballot(n, 0, n, self.level))
+    def _enough(self, n: int, shares: int) -> bool:
+        p_a, p_b = bound_named(self.bound).probabilities(Ballot(n, 0, n, self.level / shares))
         return p_a > (0.5 if p_b is None else p_b)
 
     def check_family(self, inputs: int) -> None:

@@ -186,6 +186,11 @@ class Routed:
         return known.pop() if len(known) == 1 else None
 
     @property
+    def shares(self) -> int:
+        """Into how many equal parts α is cut: choice and answer, or two bounds on each of two experts."""
+        return 4 if isinstance(self.selector, Threshold) else 2
+
+    @property
     def alm_cap(self) -> None:
         """None: a router's certificates have no ALM."""
         return None

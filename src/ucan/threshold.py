@@ -15,6 +15,7 @@ from ucan.engine import Setup
 from ucan.errors import InvalidInput
 from ucan.evidence import Evidence
 from ucan.generators import Generator
+from ucan.generators.base import own_ways
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan
 from ucan.region import Region
@@ -54,7 +55,8 @@ class Threshold:
         if len(experts) != 2 or experts[0] is not self.g:
             raise InvalidInput("a threshold is for two experts, and the first one is the classifier it was made of.")
         for expert in experts[: 2 if self.veto else 1]:
-            if expert.M.redrawn or expert.M.own_norm is not None:
+            # law.shifted, by which a level is certified, is not known to hold for noise with copies or regions of its own.
+            if expert.M.redrawn or expert.M.own_norm is not None or own_ways(type(expert.M)):
                 raise InvalidInput(f"a threshold needs noise x + μ + Σε, not {expert.M.describe()}.")
 
     def level_of(self, number: int) -> float:

@@ -148,6 +148,13 @@ def check_whole(**counts: Any) -> None:
             raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}.")
 
 
+def check_numbers(**values: Any) -> None:
+    """Refuse anything but finite numbers."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InvalidInput(f"{name} must be a finite number, got {value!r}.")
+
+
 def check_gaussian(law: Law) -> None:
     """Refuse a law whose radius is not Φ⁻¹."""
     if type(law) is not Gaussian:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import torch
 
 from ucan.errors import InvalidInput
-from ucan.generators.found import Copies, Found, Size, check_whole, source_of
+from ucan.generators.found import Copies, Found, Size, check_numbers, check_whole, source_of
 from ucan.laws import Law
 
 # The probabilities that the radius is optimised at stay inside: at 0 and 1 it has no gradient.
@@ -38,7 +37,8 @@ class DataDependent(Found):
     ) -> None:
         super().__init__(model, law)
         check_whole(draws=draws, steps=steps)
-        if not (math.isfinite(rate) and rate > 0 and 0 < smallest <= 1):
+        check_numbers(rate=rate, smallest=smallest)
+        if not (rate > 0 and 0 < smallest <= 1):
             raise InvalidInput("rate must be above 0, and smallest in (0, 1].")
         self.draws, self.steps, self.rate, self.smallest = draws, steps, float(rate), float(smallest)
 
@@ -105,7 +105,8 @@ class Ancer(DataDependent):
     ) -> None:
         super().__init__(model, law, draws, steps, rate, smallest)
         check_whole(shape_steps=shape_steps)
-        if not (math.isfinite(shape_rate) and shape_rate > 0 and math.isfinite(weight) and weight >= 0):
+        check_numbers(shape_rate=shape_rate, weight=weight)
+        if not (shape_rate > 0 and weight >= 0):
             raise InvalidInput("shape_rate must be above 0, and weight 0 or more.")
         self.shape_steps, self.shape_rate, self.weight = shape_steps, float(shape_rate), float(weight)
 

@@ -96,7 +96,7 @@ class DiffusionStep(nn.Module):
             known.ndim != 1
             or len(known) < 2
             or not bool((known[1:] < known[:-1]).all())
-            or not 0 < float(known[-1]) <= 1
+            or not (float(known[-1]) > 0 and float(known[0]) <= 1)
         ):
             raise ModelError("alphas_bar must be a falling sequence of numbers between 1 and 0.")
         if not (math.isfinite(scale) and scale > 0):

@@ -46,9 +46,15 @@ class Ensemble(nn.Module):
         super().__init__()
         if not isinstance(members, Sequence) or not members:
             raise ModelError("an ensemble needs a list of at least one network.")
-        if consensus is not None and (isinstance(consensus, bool) or not 2 <= consensus < len(members)):
+        if consensus is not None and len(members) < 3:
             raise ModelError(
-                f"consensus must be from 2 to {len(members) - 1}, fewer than the {len(members)} members, got {consensus!r}."
+                f"consensus is for three members and more, of which the first ones are asked first, and here are "
+                f"{len(members)}: leave it out."
+            )
+        if consensus is not None and (type(consensus) is not int or not 2 <= consensus < len(members)):
+            raise ModelError(
+                f"consensus must be a whole number from 2 to {len(members) - 1}, fewer than the {len(members)} members, got "
+                f"{consensus!r}."
             )
         self.members = nn.ModuleList(as_module(member, "a member of an ensemble") for member in members)
         self.mirrored = bool(mirrored)

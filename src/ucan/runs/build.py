@@ -305,12 +305,10 @@ def routed_of(asked: Pipeline, first: torch.Tensor, step: float | None = None) -
     if given:
         raise InvalidInput(f"{asked.spec} states the noise and the model of every part: leave out {', '.join(given)}.")
     plan = read_router(str(asked.spec))
+    # A trained run knows its number of classes; of any other selector it is the number of experts.
+    own = None if plan.selector and is_trained_run(plan.selector["model"]) else len(plan.experts)
     built = [
-        smoothed_of(
-            replace(asked, classes=len(plan.experts) if i == 0 and plan.selector else asked.classes, **part),
-            first,
-            step,
-        )
-        for i, part in enumerate(plan.parts)
+        smoothed_of(replace(asked, classes=own if part is plan.selector else asked.classes, **part), first, step)
+        for part in plan.parts
     ]
     return plan.of(built)

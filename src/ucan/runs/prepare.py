@@ -17,7 +17,7 @@ from ucan.places import started_in
 from ucan.plan import Bound, CertifyPlan, Seed
 from ucan.results.folder import RESULTS
 from ucan.results.store import Store
-from ucan.routed import Deployed
+from ucan.routed import Deployed, Routed
 from ucan.runs.backend import settle_backend
 from ucan.runs.build import budget_of, budget_word, norm_of, settle, step_for
 from ucan.runs.config import ClaimRef, RunConfig, Sampling, begun_seed, changes, read_run_config, respelled
@@ -100,7 +100,7 @@ def prepared(job: CertifyJob, out: str | Path | None, progress: Progress) -> Pre
             "a radius over columns with different units is meaningless: stop at a percentage, or give a --budget."
         )
     plan = CertifyPlan(job.n0, job.n, job.alpha, norm, 0, job.batch_size, job.bound, stop, family=family, budget=budget)
-    plan.check_enough()
+    plan.check_enough(g.shares if isinstance(g, Routed) else 1)
     plan = replace(g.counting(plan), block=_begun_block(folder))
     g.holding(selection.held()).check_inputs(first, plan.norm)
     selection.check(g.num_classes)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ucan.errors import InvalidInput
-from ucan.places import refuse_call
+from ucan.places import found, found_model, refuse_call
 from ucan.routed import Routed
 from ucan.smoothed import SmoothedClassifier
 from ucan.threshold import Threshold
@@ -62,8 +62,7 @@ def read_router(path: str | Path) -> RouterFile:
     experts, selector, threshold = table.get("expert"), table.get("selector"), table.get("threshold")
     one = (selector is None) != (threshold is None) and not (selector is not None and "veto" in table)
     if unknown or not one or not isinstance(experts, list) or len(experts) < 2:
-        what = f"it has {', '.join(unknown)}" if unknown else "a table is missing"
-        raise InvalidInput(f"{path} is not a router, since {what}: {EXAMPLE}.")
+        raise InvalidInput(f"{path} is not a router, since {_missing(table, unknown)}: {EXAMPLE}.")
     return RouterFile(
         None if selector is None else _part(path, "selector", selector),
         tuple(_part(path, f"expert {k}", expert) for k, expert in enumerate(experts)),
@@ -78,11 +77,28 @@ def refuse_calls(path: str | Path) -> None:
         refuse_call(part["model"])
 
 
+def _missing(table: Mapping[str, Any], unknown: Sequence[str]) -> str:
+    """Why a table is not that of a router."""
+    if unknown:
+        return f"it has {', '.join(unknown)}"
+    if "selector" in table and "threshold" in table:
+        return "it has both a selector and a threshold"
+    if "selector" in table and "veto" in table:
+        return "it has a veto, which goes with a threshold, and a selector"
+    experts = table.get("expert")
+    if isinstance(experts, list) and len(experts) == 1:
+        return "it has one expert"
+    if "veto" in table and "threshold" not in table:
+        return "it has a veto without a threshold"
+    return "a table is missing"
+
+
 def _part(path: Path, name: str, table: Any) -> Mapping[str, Any]:
     if not isinstance(table, dict) or not isinstance(table.get("model"), str):
         raise InvalidInput(f"{path}: {name} must be a table with a model.")
     unknown = sorted(table.keys() - set(SETTINGS))
     if unknown:
         raise InvalidInput(f"{path}: {name} has {', '.join(unknown)}; its settings are {', '.join(SETTINGS)}.")
-    beside = {key: str(path.parent / table[key]) for key in ("model", "weights") if key in table}
-    return {**table, **{key: place for key, place in beside.items() if Path(place).exists()}}
+    folder = path.parent.resolve()
+    weights = {"weights": found(str(table["weights"]), folder)} if "weights" in table else {}
+    return {**table, "model": found_model(table["model"], folder), **weights}

@@ -171,7 +171,7 @@ def gathered(values: torch.Tensor, share: Share) -> torch.Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all processes; its gradient is the sum of theirs.
+    """The sum over all processes; its gradient is the sum of theirs, which can be differentiated again, as drt does.
 
     Not the one of ``torch.distributed.nn``: its functions keep the group of the time of their import, and so its threads,
     past ``Leaving``.
@@ -183,7 +183,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        return summed(gradients[0])
+        return _sum(gradients[0])
 
 
 def _sum(tensor: torch.Tensor) -> torch.Tensor:

@@ -31,8 +31,11 @@ class Progress:
         return 1.0 if epochs <= 0 else min(1.0, self.done * self.epochs / epochs)
 
     def epoch_at(self, share: float) -> int:
-        """The number of the epoch that begins when this share of the epochs is over."""
-        return round(share * self.epochs)
+        """The number of the epoch that begins when this share of the epochs is over; not the first one, unless the share is 0.
+
+        What begins then asks the network about its inputs, and one that has learned nothing yet would drop all classes but one.
+        """
+        return max(1, round(share * self.epochs)) if share > 0 else 0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +34,8 @@ class Acr(Remembering):
     draws: m, noisy copies of every input.
     start: the share of the training before; 60, 70 and 60 of 150 epochs at σ = 0.25 / 0.5 / 1.
     drop: t; 0.5 / 0.4 / 0.4.
-    votes, every: for the weights; ``every`` is 0 for equal ones, as on ImageNet.
+    votes, every: for the weights; ``every`` is 0 for equal ones, as on ImageNet. From fewer than 14 votes the bound at the
+    least share, 3/4, may be below 1/2: inputs there then have weight 0, and are not drawn.
     steps: T of the attack; 3 / 6 / 4.
     length: e of a step; 0.25 / 0.25 / 0.5.
     """
@@ -48,9 +50,10 @@ class Acr(Remembering):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.start <= 1 or not 0 <= self.drop <= 1 or min(self.votes, self.steps) < 1 or self.every < 0:
+        shares = 0 <= self.start <= 1 and 0 <= self.drop <= 1
+        if not shares or min(self.votes, self.steps) < 1 or self.every < 0 or self.length < 0:
             raise InvalidInput(
-                "[recipe] start and drop are shares from 0 to 1; votes and steps 1 or more, every 0 or more."
+                "[recipe] start and drop are shares from 0 to 1; votes and steps 1 or more, every and length 0 or more."
             )
 
     def prepare(self, task: Task) -> None:
@@ -102,6 +105,7 @@ class Acr(Remembering):
 def weights_of(shares: torch.Tensor, votes: int) -> torch.Tensor:
     """Φ⁻¹ of the lower confidence bound from these shares of the votes, none counted as below 3/4."""
     bounds = torch.tensor([lower_bound(k, votes, ALPHA) if k else 0.0 for k in range(votes + 1)], dtype=torch.float64)
-    counted = (shares.clamp(SURE, 1.0) * votes).floor().long().cpu()
+    # Shares are counts over votes: rounded, since in float32 a count of 32 of 41 comes back as a little less.
+    counted = (shares * votes).round().clamp_min(math.floor(SURE * votes)).long().cpu()
     found: torch.Tensor = torch.special.ndtri(bounds[counted]).clamp_min(0).float().to(shares.device)
     return found

@@ -37,7 +37,10 @@ class Recipe(ABC):
     """
 
     def __post_init__(self) -> None:
-        """Check the parameters: ``draws`` is a number of copies, and what has a number as its default stays one."""
+        """Check the parameters: ``draws`` is a number of copies, and what has a number as its default stays one.
+
+        A parameter that is declared as ``int`` stays a whole number.
+        """
         parameters: tuple[Field[object], ...] = fields(self) if is_dataclass(self) else ()
         for each in parameters:
             value = getattr(self, each.name)
@@ -45,6 +48,9 @@ class Recipe(ABC):
                 raise InvalidInput(f"[recipe] draws must be a whole number, 1 or above, got {value!r}.")
             if _number(each.default) and not _number(value):
                 raise InvalidInput(f"[recipe] {each.name} must be a finite number, got {value!r}.")
+            # By its declaration, not by its default: a default of 1 may be that of any number.
+            if each.type in (int, "int") and _number(each.default) and not isinstance(value, int):
+                raise InvalidInput(f"[recipe] {each.name} must be a whole number, got {value!r}.")
 
     def prepare(self, task: Task) -> None:  # noqa: B027
         """Before the first step: refuse noise that the method is not defined for, make room for what is remembered."""

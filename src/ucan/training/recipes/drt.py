@@ -47,7 +47,8 @@ class Drt(Recipe):
             raise InvalidInput(
                 "drt trains several networks together: give it an ensemble of at least two (networks = 3, or ucan.Ensemble)."
             )
-        noisy, labels = step.noise.copies(self.draws).flatten(0, 1).detach(), step.labels.repeat(self.draws)
+        # Not detached: noise that is learned with the networks has its gradient through these copies.
+        noisy, labels = step.noise.copies(self.draws).flatten(0, 1), step.labels.repeat(self.draws)
         terms = _by_tangents(step.model, noisy, labels) or _by_gradients(step.model, noisy, labels)
         loss = torch.stack([F.cross_entropy(each, labels) for each in terms.answers]).sum()
         loss = loss + self.diversity * terms.apart - self.margins * terms.wide

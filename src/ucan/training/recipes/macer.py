@@ -34,6 +34,11 @@ class Macer(Recipe):
     sharpness: float = 16.0
     warm: float = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.weight, self.margin, self.warm) < 0 or not self.sharpness > 0:
+            raise InvalidInput("[recipe] weight, margin and warm are 0 or more, and sharpness is above 0.")
+
     def prepare(self, task: Task) -> None:
         """Refuse noise whose radius is not Φ⁻¹."""
         if not isinstance(task.law, Gaussian):

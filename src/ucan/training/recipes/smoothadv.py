@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ucan.errors import InvalidInput
 from ucan.training.recipes.ascent import slope, within
 from ucan.training.recipes.base import Recipe, cross_entropy
 from ucan.training.recipes.consistency import disagreement
@@ -34,6 +35,11 @@ class SmoothAdv(Recipe):
     entropy: float = 0.5
     low: float = 0.0
     high: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 1 or min(self.size, self.warm, self.weight) < 0 or not self.low < self.high:
+            raise InvalidInput("[recipe] steps is 1 or more; size, warm and weight 0 or more; low is below high.")
 
     def step(self, step: Step) -> Outcome:
         """The attack, and the loss where it ends."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ucan.errors import InvalidInput
 from ucan.training.recipes.ascent import divergences, slope, within
 from ucan.training.recipes.base import Recipe, cross_entropy
 from ucan.training.step import Outcome, Progress, Step
@@ -37,6 +38,13 @@ class SmoothMix(Recipe):
     one_step: int = 0
     low: float = 0.0
     high: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 1 or min(self.length, self.warm, self.weight) < 0 or not self.low < self.high:
+            raise InvalidInput("[recipe] steps is 1 or more; length, warm and weight 0 or more; low is below high.")
+        if self.one_step not in (0, 1):
+            raise InvalidInput(f"[recipe] one_step is 0 or 1, got {self.one_step!r}.")
 
     def step(self, step: Step) -> Outcome:
         """The attack, then the inputs and their mixtures under the same noise."""
