@@ -73,7 +73,7 @@ rows cifar10-sphere-0.42
 rows cifar10-sphere-0.52
 rows cifar10-sphere-1
 rows mnist-sphere-*
-rows mnist-lenet-* mnist-consistency-0.3
+rows mnist-lenet-* mnist-consistency-0.3 mnist-smoothmix-0.25
 figure cifar10-universal-certification-laplace cifar10-universal-certification-expinf
 figure cifar10-universal-certification-uniform cifar10-universal-certification-powerlaw
 figure cifar10-versus-certification-alm-loss
@@ -95,7 +95,7 @@ deeper cifar10-sphere-0.42
 deeper cifar10-sphere-0.52
 deeper cifar10-sphere-1
 deeper mnist-sphere-*
-deeper mnist-lenet-* mnist-consistency-0.3
+deeper mnist-lenet-* mnist-consistency-0.3 mnist-smoothmix-0.25
 deeper cifar10-certification-laplace
 deeper cifar10-alm
 deeper cifar10-isotropic-1

@@ -13,8 +13,8 @@ from rows import LAWS
 from ucan.rounding import ceil_digits, floor_digits, floor_percent
 
 SHOWN = {
-    "mnist-l2": ("mnist-certification", "mnist-basis", "mnist-lenet-*", "mnist-consistency-*", "mnist-sphere-*",
-                 "mnist-versus-*"),
+    "mnist-l2": ("mnist-certification", "mnist-basis", "mnist-lenet-*", "mnist-smoothmix-*", "mnist-consistency-*",
+                 "mnist-sphere-*", "mnist-versus-*"),
     "cifar10-l2": ("cifar10-certification", "cifar10-alm", "cifar10-bands", "cifar10-ensemble-*", "cifar10-gaussian-*",
                    "cifar10-consistency-*", "cifar10-sphere-*",
                    "cifar10-isotropic-*", "cifar10-versus-*"),
