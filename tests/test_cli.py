@@ -43,7 +43,7 @@ from ucan.runs.answers import Answer, Answers
 from ucan.runs.build import step_for
 from ucan.runs.config import PredictConfig
 from ucan.smoothed import COMPANY
-from ucan.training import is_trained_run
+from ucan.training import Trainer, is_trained_run
 
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime"
 NAMES = [
@@ -1193,6 +1193,25 @@ def test_train_refuses(
     before = files(place)
     assert message in refused(capsys, monkeypatch, "train", *words)
     assert files(place) == before
+
+
+@pytest.mark.parametrize(("after", "said"), [(0, "nothing was saved yet"), (1, "the checkpoint in run is kept")])
+def test_a_stopped_training_says_what_is_kept(
+    place: Path, monkeypatch: pytest.MonkeyPatch, after: int, said: str
+) -> None:
+    pytest.importorskip("lightning_fabric")
+    epoch = Trainer._run_epoch
+
+    def stop(self: Trainer) -> None:
+        if self.epoch == after:
+            raise KeyboardInterrupt
+        epoch(self)
+
+    monkeypatch.setattr(Trainer, "_run_epoch", stop)
+    words = ["train", "digits-isotropic", "--set", "epochs=2", "-o", "run"]
+    stopped = CliRunner().invoke(app, words)
+    assert stopped.exit_code == 130 and f"Stopped; {said}" in stopped.stderr
+    assert Path("run").exists() == bool(after)
 
 
 def test_train_does_not_list_the_settings_of_another_kind_of_run(

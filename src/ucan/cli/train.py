@@ -118,10 +118,9 @@ def train(
         trainer.run()
     except KeyboardInterrupt:
         if told:
-            print(
-                f"\nStopped; the checkpoint in {trainer.folder} is kept. Run the same command again to resume.",
-                file=sys.stderr,
-            )
+            again = f"the checkpoint in {trainer.folder} is kept. Run the same command again to resume"
+            early = "nothing was saved yet. Run the same command again to start anew"
+            print(f"\nStopped; {again if trainer.resumable else early}.", file=sys.stderr)
         raise
     if not quiet and told:
         _next(trainer.folder, chosen, "" if claim is None else NEXT[claim])

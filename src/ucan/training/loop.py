@@ -179,6 +179,11 @@ class Trainer:
         """The scope of the certificates that this classifier will have."""
         return self.joint.generator.scope
 
+    @property
+    def resumable(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return (self.folder / CHECKPOINT).exists()
+
     def final_state(self) -> dict[str, torch.Tensor]:
         """The final weights: the moving average if there is one."""
         return self.ema if self.ema is not None else self.joint.state_dict()
@@ -264,11 +269,7 @@ class Trainer:
         means = {name: float(total) / max(1, self.step) for name, total in self._sums().items()}
         means |= {} if checked is None else checked.metrics()
         if not math.isfinite(means.get("loss", 0.0)):
-            kept = (
-                f"the checkpoint in {self.folder} is kept"
-                if (self.folder / CHECKPOINT).exists()
-                else "nothing was saved"
-            )
+            kept = f"the checkpoint in {self.folder} is kept" if self.resumable else "nothing was saved"
             raise TrainingError(
                 f"the loss became {means['loss']} in epoch {self.epoch + 1}, step {self.step}: {kept}. "
                 "A lower lr, or a smaller variance_weight, usually helps: run it again with --set, in the same folder."
