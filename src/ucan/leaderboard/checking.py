@@ -36,7 +36,8 @@ def check(job: CheckJob, progress: Progress = SILENT) -> Checked:
     Returns:
         The entry with its checks; those that could not be made say why.
     """
-    one, _ = read_entry(job.entry), device_of(job.device)  # a device that is not there is the caller's error
+    device_of(job.device)  # one that is not there is the caller's error, and not a failed check
+    one = read_entry(job.entry)
     wrong = problems(one)
     checks = [Check("stated", "failed" if wrong else "ok", "; ".join(wrong) or "nothing is missing, counts never rise")]
     place = _place(job, one)
