@@ -379,6 +379,7 @@ WORDS = {
     "train digits-isotropic --set epochs -o new": "--set takes key=value",
     "train digits-isotropic --set lr=-1 -o new": "lr must be",
     "train digits-isotropic --set certify_every=-1 -o new": "certify_every must be",
+    "train digits-isotropic --set shift=-1 -o new": "shift must be",
     "train digits-isotropic --set held_out=1 -o new": "held_out must",
     "train digits-isotropic --set data=gone.npz -o new": "gone.npz",
     "train digits-isotropic --set model=vgg99 -o new": "vgg99",

@@ -265,11 +265,12 @@ def test_flip_and_crop_is_a_crop_of_the_padded_perhaps_flipped_image(shape, flip
     assert torch.equal(out, again) and not torch.equal(out, other)
 
 
-def test_a_run_without_flips_is_another_one_and_augment_alone_has_them(tmp_path):
-    for name, chosen in {"with": {}, "said": {"flip": True}, "without": {"flip": False}}.items():
-        trainer(tmp_path / name, augment=True, **chosen).run()
+@pytest.mark.parametrize(("name", "usual", "other"), [("flip", True, False), ("shift", 4, 2), ("shift", 4, 0)])
+def test_flips_and_shifts_as_set_and_augment_alone_has_the_usual_ones(tmp_path, name, usual, other):
+    for folder, chosen in {"with": {}, "said": {name: usual}, "other": {name: other}}.items():
+        trainer(tmp_path / folder, augment=True, **chosen).run()
     assert same(weights(tmp_path / "with"), weights(tmp_path / "said"))
-    assert not same(weights(tmp_path / "with"), weights(tmp_path / "without"))
+    assert not same(weights(tmp_path / "with"), weights(tmp_path / "other"))
 
 
 def numbered(count):
@@ -1091,13 +1092,17 @@ def test_a_run_goes_on_with_its_own_settings_and_data_alone(tmp_path, uninterrup
     assert same(weights(tmp_path / "run"), weights(uninterrupted[0]))
 
 
-@pytest.mark.parametrize("kept", ("without data_hash", "nothing"))
+@pytest.mark.parametrize("kept", ("without data_hash", "without later settings", "nothing"))
 def test_a_run_from_before_all_this_was_kept_goes_on(tmp_path, uninterrupted, kept):
     stopped(tmp_path / "run")
     config = read_config(tmp_path / "run" / "config.toml")
     (tmp_path / "run" / "config.toml").unlink()
+    if kept == "without data_hash":
+        del config["data_hash"]
+    if kept == "without later settings":
+        del config["training"]["flip"], config["training"]["shift"]
     if kept != "nothing":
-        write_config(tmp_path / "run" / "config.toml", {k: v for k, v in config.items() if k != "data_hash"})
+        write_config(tmp_path / "run" / "config.toml", config)
     trainer(tmp_path / "run").run()
     assert same(weights(tmp_path / "run"), weights(uninterrupted[0])) and load_run(tmp_path / "run")
 

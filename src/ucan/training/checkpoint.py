@@ -70,8 +70,8 @@ def check_settings(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _compared(config: dict[str, Any]) -> dict[str, Any]:
-    """The config without what changes no weight."""
-    training = config.get("training", {})
+    """The config without what changes no weight; a setting that is newer than the run has its usual value."""
+    training = {**frozen(TrainSettings().to_dict()), **config.get("training", {})}
     kept = {key: value for key, value in config.items() if key != "started_in"}
     return {**kept, "training": {key: value for key, value in training.items() if key not in FREE}}
 

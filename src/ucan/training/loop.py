@@ -233,7 +233,7 @@ class Trainer:
                 group["lr"] = group["peak"] * share
         x = batch.x
         if settings.augment:
-            x = flip_and_crop(x, self.rng, share=self.share, flip=settings.flip)
+            x = flip_and_crop(x, self.rng, settings.shift, self.share, settings.flip)
         given = Exact(x) if settings.precision.endswith("-mixed") else x
         metrics = self.wrapped(given, batch.labels, self.rng, batch.places, now.epoch, now.epochs, now.done)
         # The processes' gradients are averaged: so weighted, the average is the gradient of the whole batch's mean.

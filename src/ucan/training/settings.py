@@ -53,6 +53,7 @@ class TrainSettings:
     ema: float = 0.0
     augment: bool = False
     flip: bool = True  # with augment; not for pictures that mean something else in a mirror, such as digits
+    shift: int = 4  # with augment: the most pixels by which a picture is moved, each way
     held_out: float = 0.0
     certify_every: int = 5  # epochs between two checks of certified accuracy on the held-out part; 0: none
     variance_term: str = "none"
@@ -106,6 +107,8 @@ class TrainSettings:
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must be at least 1, got {getattr(self, name)!r}.")
+        if self.shift < 0:
+            raise InvalidInput(f"shift must be 0 (none) or a number of pixels, got {self.shift!r}.")
         if self.certify_every < 0:
             raise InvalidInput(f"certify_every must be 0 (never) or a number of epochs, got {self.certify_every!r}.")
         for name in ("ema", "held_out"):
