@@ -57,7 +57,7 @@ def attacked(folder: Path, row: str, norm: str) -> Attacked:
 def recorded_entries(folder: Path = RECORDED) -> dict[str, Entry]:
     """An entry for every row on the whole test set and every norm, by its file's name; then the best against boxes."""
     found = {}
-    for path in (*sorted((folder / "suite").glob("*.json")), *sorted(folder.glob("splitting-*.json"))):
+    for path in (*sorted((folder / "suite").glob("*.json")), *sorted((folder / "counted").glob("*.json"))):
         record = json.loads(path.read_text())
         if record.get("inputs") != TEST_SET:
             continue
@@ -127,7 +127,8 @@ def _of_record(path: Path, record: dict[str, Any], norm: str, folder: Path) -> E
 def _about(record: dict[str, Any]) -> str:
     mirrored = ", picture and mirror image averaged" if record.get("mirrored") else ""
     changes = " ".join(f"`{change}`" for change in record["changes"])
-    return f"preset `{record['preset']}`{' with ' if changes else ''}{changes}{mirrored}; {record['law']}"
+    begun = f", begun with the network of {record['onto']}" if "onto" in record else ""
+    return f"preset `{record['preset']}`{' with ' if changes else ''}{changes}{begun}{mirrored}; {record['law']}"
 
 
 def board_page(folder: Path = BOARD) -> str:

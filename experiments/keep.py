@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rows import ROWS, Row
+from rows import COUNTED, ROWS, Row
 from suite import packed, shares
 
 from ucan.audit import Attempt, summarise
@@ -26,6 +26,7 @@ from ucan.leaderboard.making import config_file_hash, entry_of, results_hash
 from ucan.runs.levels import Claim
 from ucan.runs.read import Run
 from ucan.runs.train import changed
+from ucan.seating import EXACT
 from ucan.storage import write_whole
 from ucan.training import TrainSettings, read_settings
 from ucan.training.together import Together
@@ -54,8 +55,16 @@ def record_of(run: Run, row: Row, trained: Path, train_seconds: float) -> dict[s
     begun = read_config(trained / "config.toml" if trained.is_dir() else trained)
     if TrainSettings.from_dict(begun["training"]) != settings:
         raise InvalidInput(f"{trained} was not trained as the row {row.name} says.")
+    if (begun.get("finetune") is None) != (row.onto is None):
+        raise InvalidInput(
+            f"{trained} began with the weights {begun.get('finetune')}, the row with those of {row.onto}."
+        )
     if run.norm != claim.norm or claim.by != "radius" or not np.array_equal(run.columns["idx"], np.arange(run.inputs)):
         raise InvalidInput(f"{run.folder} does not certify every input in the row's norm.")
+    if (config.sampling.bound == EXACT) != (row in COUNTED):
+        raise InvalidInput(
+            f"{run.folder} has the bound {config.sampling.bound}: all draws are counted in the rows of COUNTED."
+        )
     together, data = Together.of(config.model.spec or ""), config.data
     if (len(together.folders), together.mirrored) != (row.members, row.mirrored):
         wanted = f"networks: {row.members}, mirrored: {row.mirrored}"
@@ -68,6 +77,7 @@ def record_of(run: Run, row: Row, trained: Path, train_seconds: float) -> dict[s
     first = run.outcome(0).evidence
     return {
         "row": row.name, "feeds": row.feeds, "preset": row.preset, "seed": settings.seed, "changes": list(row.changes),
+        **row.begins_with,
         "law": repr(first.law), "generator": first.noise.line, "scope": run.scope, "cap": first.law.scale, "mean_scale": 1.0,
         "members": row.members, "mirrored": row.mirrored, "n0": config.sampling.n0, "n": config.sampling.n, "alpha": run.alpha,
         "weights": entry.hashes.weights, "noise": config.noise.state, "precision": first.precision, "backend": first.backend,
@@ -75,7 +85,7 @@ def record_of(run: Run, row: Row, trained: Path, train_seconds: float) -> dict[s
         "ucan": first.versions.get("ucan"), "torch": first.versions.get("torch"), "python": first.versions.get("python"),
         "hardware": hardware(first.device), "date": entry.made.date,
         "run_sha256": {"config": config_file_hash(run.folder), "results": results_hash(run.columns)},
-        "inputs": run.inputs, "of": run.inputs, "complete": True,
+        "inputs": run.inputs, "of": run.inputs, "complete": True, **({"bound": EXACT} if row in COUNTED else {}),
         "samples": int((run.columns["n"] + run.columns["n0"]).sum()),
         "certify_seconds": round(60 * (entry.made.certify_minutes or math.nan), 1),
         "accuracy": {claim.key: shares(text, claim.levels)},
@@ -104,16 +114,18 @@ def main() -> None:
     """Write the records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    parser.add_argument("row", choices=[row.name for row in ROWS])
+    known = {row.name: row for row in (*ROWS, *COUNTED)}
+    parser.add_argument("row", choices=known)
     parser.add_argument("--trained", type=Path, required=True)
     parser.add_argument("--train-seconds", type=float, required=True)
     parser.add_argument("--recorded", type=Path, default=RECORDED)
     asked = parser.parse_args()
     run = Run.open(asked.run)
-    record = record_of(run, next(row for row in ROWS if row.name == asked.row), asked.trained, asked.train_seconds)
-    for kind, found in (("suite", record), ("audits", audit_of(run, record))):
+    row = known[asked.row]
+    record = record_of(run, row, asked.trained, asked.train_seconds)
+    for kind, found in (("counted" if row in COUNTED else "suite", record), ("audits", audit_of(run, record))):
         if found is not None:
-            path = asked.recorded / kind / f"{asked.row}.json"
+            path = asked.recorded / kind / f"{row.name}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, (json.dumps(found, ensure_ascii=False) + "\n").encode())
             print(f"{path}: {found.get('accuracy') or found['summary']['attacked']}")

@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 import results_front as front
+import results_making as making
 import results_picture as picture
 from results_goals import choices, missing, targets, tried
 from results_records import RECORDED, Recorded
@@ -34,7 +35,8 @@ def filled(folder: Path = RECORDED) -> dict[str, list[str]]:
         "chance": front.chance(folder),
         "holds": front.holds(folder), "behind them": front.behind_them(folder),
         "other norms": front.other_norms(folder), "claims": front.claims(recorded),
-        "budgets": front.budgets(recorded), "leading": front.leading(folder), "targets": targets(recorded, bench),
+        "budgets": front.budgets(recorded), "leading": making.leading(folder),
+        "how trained": making.how_trained(folder), "targets": targets(recorded, bench),
         "tried": tried(recorded), "missing": missing(recorded), "formulas": formulas(recorded),
         "universality": universality(recorded), "beside alm": beside_alm(recorded),
         "imagenet": imagenet(recorded, paper, bench), "canvas": canvas(recorded),

@@ -41,6 +41,12 @@ class Place:
         ours, theirs = self.one.count(self.level), self.others.count(self.level)
         return 100 * ((ours or 0) - (theirs or 0)) / TEST_SET
 
+    @property
+    def best(self) -> list[Entry]:
+        """Our rows to name here: one network, and several where they certify more."""
+        one, several = ((e.count(self.level) or 0 if e else -1) for e in (self.one, self.several))
+        return [e for e in (self.one, self.several if several > one else None) if e is not None]
+
 
 def places(folder: Path, data: str, norm: float = 2.0, levels: Sequence[float] = GRID) -> list[Place]:
     """The radii of a norm, with the best rows of scope pipeline on all of the test set, no extra data."""
@@ -88,7 +94,7 @@ def _points(ahead: float | None) -> str:
 
 
 def behind_them(folder: Path) -> list[str]:
-    """The runs that the table names, and those of several networks: what each row must say about itself."""
+    """The runs that the table names, and those of several networks that certify more: what each row must say about itself."""
     head = [
         "run",
         "networks",
@@ -102,13 +108,9 @@ def behind_them(folder: Path) -> list[str]:
     ]
     lines = ["| " + " | ".join(head) + " |", "|---|--:|---|---|---|--:|--:|--:|---|"]
     shown: dict[str, tuple[Entry, list[str]]] = {}
-    for data in TITLES:
-        for kind in ("one", "several"):
-            for place in places(folder, data):
-                one: Entry | None = getattr(place, kind)
-                if one is not None:
-                    at = shown.setdefault(one.name or "", (one, []))[1]
-                    at.append(f"{place.level:g}: {one.share(place.level)}")
+    for place in (place for data in TITLES for place in places(folder, data)):
+        for one in place.best:
+            shown.setdefault(one.name or "", (one, []))[1].append(f"{place.level:g}: {one.share(place.level)}")
     for name, (one, at) in shown.items():
         record = json.loads((folder / str(one.source).removeprefix("experiments/recorded/")).read_text())
         steps = str(record.get("arithmetic") or "real").removeprefix("grid(").removesuffix(")")
@@ -299,39 +301,3 @@ def budgets(recorded: Recorded) -> list[str]:
             cells = " | ".join(shown(share) or "–" for share in row)
             lines.append(f"| {NAMES[method]} | {cells} | `pipeline` | {attacked(attacks, method)} | {about} |")
     return lines
-
-
-# --- how to make our best rows ---
-
-PRESETS = {  # of a row, the preset that trains it
-    "cifar10-gaussian-0.08": "cifar10-best-0",
-    "cifar10-consistency-0.12": "cifar10-best-0.25",
-    "cifar10-sphere-0.19": "cifar10-best-0.5",
-    "cifar10-sphere-0.3": "cifar10-best-0.75",
-    "cifar10-sphere-0.42": "cifar10-best-1.0",
-    "cifar10-sphere-0.52": "cifar10-best-1.25",
-    "cifar10-sphere-1": "cifar10-best-2.0",
-    "mnist-lenet-0.25": "mnist-best-0.25",
-    "mnist-smoothmix-0.25": "mnist-best-0.75",
-    "mnist-lenet-0.4": "mnist-best-1.0",
-    "mnist-lenet-0.52": "mnist-best-1.5",
-    "mnist-lenet-0.68": "mnist-best-2.0",
-    "cifar10-ensemble-0.32": "cifar10-ensemble-0.75",
-    "cifar10-ensemble-0.42": "cifar10-ensemble-1.0",
-}
-
-
-def leading(folder: Path) -> list[str]:
-    """Our best row at each radius with its preset and its cost."""
-    lines = ["| data, ℓ2 radius | certified | networks | row | preset | minutes: training | … certification | hardware |",
-             "|---|--:|--:|---|---|--:|--:|---|"]  # fmt: skip
-    for place in (place for data in TITLES for place in places(folder, data)):
-        for one in (place.one, place.several):
-            if one is not None:
-                preset = f"`{PRESETS[one.name or '']}`" if one.name in PRESETS else "–"
-                minutes = " | ".join(
-                    "–" if m is None else f"{m:g}" for m in (one.made.train_minutes, one.made.certify_minutes)
-                )
-                where = f"{TITLES[place.data]}, {place.level:g} | {one.share(place.level)} | {one.claim.networks}"
-                lines.append(f"| {where} | {one.name} | {preset} | {minutes} | {one.made.hardware} |")
-    return lines if len(lines) > 2 else [MISSING]

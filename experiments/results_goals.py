@@ -28,7 +28,7 @@ class Target:
 
 
 FIFTHS = (0.0, 0.5, 1.0, 1.5, 2.25)
-SMALL_NOISE = (*(f"cifar10-sphere-{sigma}" for sigma in (0.19, 0.3, 0.42)),
+SMALL_NOISE = (*(f"cifar10-sphere-{sigma}" for sigma in (0.19, 0.3, 0.42, "drop-0.42")),
                *(f"cifar10-consistency-{sigma}" for sigma in (0.12, 0.15, 0.21, 0.32, 0.42)),
                *(f"cifar10-ensemble-{sigma}" for sigma in (0.32, 0.42)))  # fmt: skip
 TARGETS = (
@@ -157,7 +157,7 @@ def tried(recorded: Recorded) -> list[str]:
 def unattacked(recorded: Recorded) -> list[str]:
     """The rows of scope pipeline that no audit has attacked."""
     held = [name for name, row in recorded.rows.items() if row.scope == "pipeline"]
-    counted = (json.loads(path.read_text()) for path in sorted(recorded.folder.glob("splitting-*.json")))
+    counted = (json.loads(path.read_text()) for path in sorted((recorded.folder / "counted").glob("*.json")))
     held += [found["row"] for found in counted if found["inputs"] == TEST_SET]
     return [name for name in held if not recorded.json(f"audits/{name}.json")]
 

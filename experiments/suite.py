@@ -210,13 +210,23 @@ def runs_of(row: Row, out: Path, runs: Path, more: list[str]) -> dict[Path, Trai
     return {runs / run_name(row.preset, one): settings_of(row.preset, one) for one in each}
 
 
-def trained(folder: Path, settings: TrainSettings) -> float:
+def trained(folder: Path, settings: TrainSettings, finetune: Path | None = None) -> float:
     """Train into the folder unless that is done; the seconds it took."""
     if is_trained_run(folder):
         return 0.0
     start = time.monotonic()
-    trainer_of(TrainJob(settings=settings, data=loaded(settings.data, "train")), folder).run()
+    trainer_of(TrainJob(settings=settings, data=loaded(settings.data, "train"), finetune=finetune), folder).run()
     return time.monotonic() - start
+
+
+def begun_with(row: Row, out: Path, runs: Path, more: list[str]) -> Path | None:
+    """The trained network that the row's training begins with, trained first if it is not there; None if with none."""
+    if row.onto is None:
+        return None
+    (first,) = (one for one in ROWS if one.name == row.onto)
+    ((folder, settings),) = runs_of(first, out, runs, more).items()
+    trained(folder, settings, begun_with(first, out, runs, more))
+    return folder
 
 
 class Ensemble(nn.Module):
@@ -316,7 +326,8 @@ class Suite:
         if not self.fits(row.name, cost - certifying + min(certifying, 20)):
             return
         start = time.monotonic()
-        training = sum(trained(folder, one) for folder, one in members.items())
+        first = begun_with(row, args.out, args.runs, args.set) if untrained else None
+        training = sum(trained(folder, one, first) for folder, one in members.items())
         g = smoothed(tuple(members), row.mirrored, args.backend)
         record = self.record(row, self.about(row, settings, g, training), len(test_set))
         certify(g, test_set, record, row, inputs, cap, self.deadline)
@@ -344,7 +355,7 @@ class Suite:
         region = g.M.at(x).region(g.law, 0.75, row.claims[0].norm, x)
         return {
             "row": row.name, "feeds": row.feeds, "preset": row.preset, "seed": settings.seed,
-            "changes": [*changes_of(row, self.args.out), *self.args.set],
+            "changes": [*changes_of(row, self.args.out), *self.args.set], **row.begins_with,
             "law": repr(g.law), "generator": g.M.describe(), "scope": g.M.scope,
             "cap": None if largest is None else g.law.scale * largest,
             "mean_scale": region.mean_scale if g.M.scope == "pipeline" else None,

@@ -45,6 +45,7 @@ import recertify_level  # noqa: E402
 import results  # noqa: E402
 import results_front  # noqa: E402
 import results_goals  # noqa: E402
+import results_making  # noqa: E402
 import results_records  # noqa: E402
 import results_tables  # noqa: E402
 import rows  # noqa: E402
@@ -449,15 +450,18 @@ def test_a_run_is_kept_as_the_row_that_it_certified(tmp_path: Path) -> None:
             keep.record_of(Run.open(tmp_path / name), wrong, tmp_path / "net0", 1.0)
 
 
-@pytest.mark.parametrize(("name", "preset"), results_front.PRESETS.items())
+@pytest.mark.parametrize(("name", "preset"), results_making.PRESETS.items())
 def test_the_presets_of_the_leading_rows_have_their_settings(name: str, preset: str) -> None:
     (row,) = (row for row in rows.ROWS if row.name == name)
     assert suite.settings_of(preset, []) == suite.settings_of(row.preset, list(row.changes))
 
 
-@pytest.mark.parametrize(("name", "scale"), [("splitting-cifar10", 2), ("splitting-cifar10-6", 6)])
-def test_the_page_on_splitting_noise_has_the_recorded_shares(name: str, scale: int) -> None:
-    record = json.loads((ROOT / "experiments" / "recorded" / f"{name}.json").read_text())
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [("cifar10-splitting-2", "2"), ("cifar10-splitting-plain-2", "2, plain"), ("cifar10-splitting-6", "6")],
+)
+def test_the_page_on_splitting_noise_has_the_recorded_shares(name: str, scale: str) -> None:
+    record = json.loads((ROOT / "experiments" / "recorded" / "counted" / f"{name}.json").read_text())
     (claim,) = record["claims"].values()
     assert suite.shares(claim["reached"], claim["levels"]) == record["accuracy"]["l1 radius"]
     told = " | ".join(record["accuracy"]["l1 radius"].values())

@@ -1375,6 +1375,26 @@ def test_finetuning_starts_from_the_classifier_of_a_run(place, start):
     assert not (place / "other").exists()
 
 
+@pytest.mark.parametrize("kind", ["sphere", "acr"])
+def test_inputs_are_dropped_at_once_by_a_trained_network_alone(place, kind):
+    words = [
+        "digits-isotropic",
+        "--set",
+        f'recipe={{kind="{kind}", start=0.0, drop=0.4}}',
+        "--set",
+        "epochs=1",
+        "-o",
+        "on",
+    ]
+    result = CliRunner().invoke(app, ["train", *words])
+    assert isinstance(result.exception, TrainingError) and not (place / "on").exists()
+    assert "before its first step, and cnn has no weights yet: give them with --finetune" in str(result.exception)
+    train("digits-isotropic", "--set", "epochs=8", "-o", "first")
+    train(*words, "--finetune", "first")
+    kept = torch.load("on/checkpoint.pt", weights_only=True)["recipe"]["kept"]
+    assert 0.5 < kept.float().mean() < 1  # by what it had learned: an untrained network has a tenth right
+
+
 def test_finetuning_from_a_folder_without_a_finished_run_is_refused(place):
     (place / "empty").mkdir()
     result = CliRunner().invoke(app, ["train", "digits-isotropic", "--finetune", "empty", "-o", "run"])

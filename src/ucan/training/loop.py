@@ -402,13 +402,19 @@ def _noise(settings: TrainSettings, dataset: Labelled, device: torch.device) -> 
 
 
 def _begin_with(settings: TrainSettings, classifier: nn.Module, finetune: str | Path | None) -> None:
-    """Load the weights that training begins with; a denoiser needs those of the classifier behind it."""
+    """Load the weights that training begins with, where there are any; refuse what cannot begin without them."""
     if finetune is not None:
         load_start(classifier, weights_file(finetune))
-    elif settings.denoiser is not None and ":" not in settings.model:
+        return
+    if ":" in settings.model:  # it may bring its own
+        return
+    lack = f"{settings.model} has no weights yet: give them with --finetune, such as the folder of a trained run"
+    if settings.denoiser is not None:
+        raise TrainingError(f"a denoiser is trained in front of a trained classifier, and {lack}.")
+    if settings.build_recipe().asks_first:
         raise TrainingError(
-            f"a denoiser is trained in front of a trained classifier, and {settings.model} has no weights yet: give them "
-            "with --finetune, such as the folder of a trained run."
+            f"[recipe] {settings.recipe['kind']} asks the network which inputs to drop before its first step, and {lack}, "
+            "or set start above 0."
         )
 
 

@@ -62,6 +62,11 @@ class Acr(Remembering):
         self.memory["kept"] = torch.ones(task.inputs, dtype=torch.bool, device=task.device)
         self.memory["weights"] = torch.zeros(task.inputs, device=task.device)
 
+    @property
+    def asks_first(self) -> bool:
+        """With a start of 0 the inputs to drop are found before the first step."""
+        return self.drop > 0 and self.start == 0
+
     def before_epoch(self, survey: Survey) -> None:
         """Drop once, when it begins; weigh then and every so many epochs."""
         since = self._since(survey.progress)

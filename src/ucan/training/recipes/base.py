@@ -58,6 +58,11 @@ class Recipe(ABC):
     def before_epoch(self, survey: Survey) -> None:  # noqa: B027
         """Before every epoch: a look at all training inputs, where a method needs one; not again where one is resumed."""
 
+    @property
+    def asks_first(self) -> bool:
+        """Whether it asks the network about its inputs before the first step, so that the network must have learned by then."""
+        return False
+
     def sampling(self) -> torch.Tensor | None:
         """How the next epoch's inputs are drawn: None, each once; or weights (inputs,), drawn with replacement.
 

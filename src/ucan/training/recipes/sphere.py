@@ -44,7 +44,8 @@ class Sphere(Remembering):
     """Consistency regularisation; after a start its noise is first moved up the loss, on the sphere of its own norm.
 
     For noise whose density depends on its ℓ2 norm alone (``Law.spherical``: Gaussian), under any Σ; other laws are refused.
-    With ``drop``, inputs that fewer than this share of 100 votes get right at the start are left out from then on.
+    With ``drop``, inputs that fewer than this share of 100 votes get right at the start are left out from then on. A network
+    that is trained already (``finetune``) may start at once.
 
     draws: noisy copies of every input.
     weight, entropy: λ and η of the consistency terms.
@@ -72,6 +73,11 @@ class Sphere(Remembering):
         check_spherical(task, "sphere")
         if self.drop:
             self.memory["kept"] = torch.ones(task.inputs, dtype=torch.bool, device=task.device)
+
+    @property
+    def asks_first(self) -> bool:
+        """With a start of 0 the inputs to drop are found before the first step."""
+        return self.drop > 0 and self.start == 0
 
     def before_epoch(self, survey: Survey) -> None:
         """Drop once, before the first epoch of attacks; where none is left, keep all."""
