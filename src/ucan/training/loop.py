@@ -140,8 +140,7 @@ class Trainer:
             classifier = share_statistics(classifier, device)
         term, weight = settings.variance_term, settings.variance_weight
         joint = Joint(classifier, generator, self.law, self.recipe, term, weight, limits, self.share).to(device)
-        if device.type == "cuda":
-            classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.compile:
             recorded = device.type == "cuda" and world == 1
             joint.use_for_answers(Twins.compiled(classifier, lambda f: _compiled(f, recorded), apart=world == 1))

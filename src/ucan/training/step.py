@@ -80,8 +80,8 @@ class Network:
 
     def _shown(self, noisy: torch.Tensor) -> torch.Tensor:
         shown = self._generator.view(noisy)
-        # channels_last: the layout in which a GPU's convolutions are fastest
-        return shown.contiguous(memory_format=torch.channels_last) if shown.ndim == 4 and shown.is_cuda else shown
+        # channels_last: the layout in which convolutions on a GPU, and pooling on a CPU, are fastest
+        return shown.contiguous(memory_format=torch.channels_last) if shown.ndim == 4 else shown
 
     def along(self, noisy: torch.Tensor, direction: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Logits of noisy inputs (n, *event) and their derivative along a direction (n, *event) of these.
