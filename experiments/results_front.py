@@ -170,7 +170,7 @@ def standing(folder: Path) -> list[str]:
         ]
         if unknown:
             said.append(f"we have no row on all {TEST_SET:,} pictures for {', '.join(f'{p.level:g}' for p in unknown)}")
-        networks = len({p.one.name for p in known if p.one is not None})
+        networks = len({p.one.hashes.weights for p in known if p.one is not None})
         lines.append(f"- **{title}** by ℓ2 radius, one network at each, {networks} networks in all: {'; '.join(said)}.")
     return lines
 

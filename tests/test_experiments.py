@@ -47,6 +47,7 @@ import results_front  # noqa: E402
 import results_goals  # noqa: E402
 import results_making  # noqa: E402
 import results_records  # noqa: E402
+import results_systems  # noqa: E402
 import results_tables  # noqa: E402
 import rows  # noqa: E402
 import seeds  # noqa: E402
@@ -482,7 +483,7 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     """Two made-up rows: one ahead of every released file at 0.25, one behind at 1.0; several networks are not one."""
     (tmp_path / "suite").mkdir()
 
-    def record(name: str, level: float, certified: int, members: int = 1, inputs: int = 10_000) -> None:
+    def record(name: str, level: float, certified: int, members: int = 1, inputs: int = 10_000, of: str = "") -> None:
         claims = {"l2 radius": {"levels": [0.0, level], "reached": "2" * certified + "1" * (inputs - certified)}}
         about = {
             "row": name,
@@ -495,7 +496,7 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
         made = {
             "ucan": "0",
             "hardware": "H",
-            "weights": "w",
+            "weights": of or name,
             "train_seconds": 60.0,
             "certify_seconds": 60.0,
             "date": "2026-01-31",
@@ -507,12 +508,37 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     record("behind", 1.0, 100)
     record("several", 1.0, 9_999, members=4)
     record("part", 1.0, 500, inputs=500)
+    record("again", 2.25, 1, of="behind")  # the same network, asked for another radius
     first, _ = results_front.standing(tmp_path)
-    assert "2 networks in all: we lead at 0, 0.25; we are behind at 1; we have no row" in first
+    assert "2 networks in all: we lead at 0, 0.25; we are behind at 1, 2.25; we have no row" in first
     assert "we have no row on all 10,000 pictures for 0.5, 0.75, 1.25" in first
     lines = {line.split(" | ")[0]: line for line in results_front.holds(tmp_path)}
     assert lines["| 0.25"] == "| 0.25 | **90.0** | 73.0 | +16.97 | not measured yet | 99.0 | – |"
     assert lines["| 1"].startswith("| 1 | **1.0** | 38.8 | −37.87 |")  # of one network: four are not shown here
+
+
+def test_one_system_is_measured_by_its_largest_distance_from_the_best_rows(tmp_path: Path) -> None:
+    """Of two networks asked for all radii the one with the smaller largest distance comes first; others are left out."""
+    (tmp_path / "suite").mkdir()
+
+    def record(name: str, levels: list[float], counts: list[int]) -> None:
+        reached = "".join(str(sum(i < count for count in counts)) for i in range(10_000))
+        claims = {"l2 radius": {"levels": levels, "reached": reached}}
+        about = {"row": name, "preset": "cifar10-x", "changes": [], "law": "Gaussian", "alpha": 0.001, "scope": "pipeline"}
+        made = {"ucan": "0", "hardware": "H", "weights": name, "train_seconds": 60.0, "certify_seconds": 60.0}
+        more = {"members": 1, "inputs": 10_000, "claims": claims, "date": "2026-01-31", **about, **made}
+        (tmp_path / "suite" / f"{name}.json").write_text(json.dumps(record_of(name, **more)))
+
+    asked = [0.0, 0.25, 0.5, 0.75, 1.0]
+    record("even", asked, [6_100, 5_500, 5_000, 4_500, 4_000])
+    record("steep", asked, [8_000, 6_000, 4_000, 2_000, 1_000])
+    record("small", [0.0, 0.25], [9_000, 7_000])
+    _, _, best, *systems = results_systems.one_system(tmp_path)
+    assert best == "| CIFAR-10 | the best row at each radius | 2 | 90.0 | 70.0 | 50.0 | 45.0 | 40.0 |  |  |"
+    assert systems == [
+        "| CIFAR-10 | `even` | 1 | 61.0 | 55.0 | 50.0 | 45.0 | 40.0 | −29.0 | 10,000, 100,000 |",
+        "| CIFAR-10 | `steep` | 1 | 80.0 | 60.0 | 40.0 | 20.0 | 10.0 | −30.0 | 10,000, 100,000 |",
+    ]
     assert lines["| 0.5"].startswith("| 0.5 | not measured yet | 59.2 | – |")
     runs = {line.split(" | ")[0]: line for line in results_front.behind_them(tmp_path)}
     assert (
