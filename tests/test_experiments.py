@@ -508,13 +508,39 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     record("behind", 1.0, 100)
     record("several", 1.0, 9_999, members=4)
     record("part", 1.0, 500, inputs=500)
-    record("again", 2.25, 1, of="behind")  # the same network, asked for another radius
+    record("same", 2.25, 1, of="behind")  # the same network, asked for another radius
     first, _ = results_front.standing(tmp_path)
     assert "2 networks in all: we lead at 0, 0.25; we are behind at 1, 2.25; we have no row" in first
     assert "we have no row on all 10,000 pictures for 0.5, 0.75, 1.25" in first
     lines = {line.split(" | ")[0]: line for line in results_front.holds(tmp_path)}
     assert lines["| 0.25"] == "| 0.25 | **90.0** | 73.0 | +16.97 | not measured yet | 99.0 | – |"
     assert lines["| 1"].startswith("| 1 | **1.0** | 38.8 | −37.87 |")  # of one network: four are not shown here
+    assert lines["| 0.5"].startswith("| 0.5 | not measured yet | 59.2 | – |")
+    runs = {line.split(" | ")[0]: line for line in results_front.behind_them(tmp_path)}
+    assert (
+        runs["| ahead"]
+        == "| ahead | 1 | 0: 100.0, 0.25: 90.0 | `pipeline` | real | 10,000, 100,000 | 0 | – | 2026-01-31, H |"
+    )
+    assert runs["| several"].startswith("| several | 4 | 1: 99.9 |")
+    assert len(runs) == 2 + 4  # that of a part of the test set is not there
+    (tmp_path / "audits").mkdir()
+    for name, votes in (("ahead", 100_000), ("behind", 10_000)):
+        audit = {"n": votes, "norm": "2", "summary": {"attacked": 12, "covered_breaks": 0, "bug": False}}
+        (tmp_path / "audits" / f"{name}.json").write_text(json.dumps(audit))
+    runs = {line.split(" | ")[0]: line for line in results_front.behind_them(tmp_path)}
+    assert " | 12 / 0 | " in runs["| ahead"] and " | 12 / 0, n = 10,000 | " in runs["| behind"]
+    assert results_front.chance(tmp_path) == [results_records.MISSING]
+    at = {place.level: place for place in results_front.places(tmp_path, "cifar10")}
+
+    def pairs(level: float, ours: int, theirs: int, weights: str) -> dict[str, Any]:
+        about = {"data": "cifar10", "level": level, "weights": weights, "theirs": at[level].others.source}  # type: ignore[union-attr]
+        return {**about, "only_ours": ours, "only_theirs": theirs}
+
+    found = [pairs(0.25, 1_697, 0, "ahead"), pairs(1.0, 486, 486, "behind"), pairs(0.0, 1, 1, "of an earlier row")]
+    (tmp_path / "paired.json").write_text(json.dumps(found))
+    (said,) = results_front.chance(tmp_path)
+    assert "is 0.32 to 0.38 points" in said and "perhaps chance: CIFAR-10 at 1." in said
+    assert said.endswith("CIFAR-10 at 1 (486 each).")
 
 
 def test_one_system_is_measured_by_its_largest_distance_from_the_best_rows(tmp_path: Path) -> None:
@@ -524,7 +550,14 @@ def test_one_system_is_measured_by_its_largest_distance_from_the_best_rows(tmp_p
     def record(name: str, levels: list[float], counts: list[int]) -> None:
         reached = "".join(str(sum(i < count for count in counts)) for i in range(10_000))
         claims = {"l2 radius": {"levels": levels, "reached": reached}}
-        about = {"row": name, "preset": "cifar10-x", "changes": [], "law": "Gaussian", "alpha": 0.001, "scope": "pipeline"}
+        about = {
+            "row": name,
+            "preset": "cifar10-x",
+            "changes": [],
+            "law": "Gaussian",
+            "alpha": 0.001,
+            "scope": "pipeline",
+        }
         made = {"ucan": "0", "hardware": "H", "weights": name, "train_seconds": 60.0, "certify_seconds": 60.0}
         more = {"members": 1, "inputs": 10_000, "claims": claims, "date": "2026-01-31", **about, **made}
         (tmp_path / "suite" / f"{name}.json").write_text(json.dumps(record_of(name, **more)))
@@ -539,32 +572,6 @@ def test_one_system_is_measured_by_its_largest_distance_from_the_best_rows(tmp_p
         "| CIFAR-10 | `even` | 1 | 61.0 | 55.0 | 50.0 | 45.0 | 40.0 | −29.0 | 10,000, 100,000 |",
         "| CIFAR-10 | `steep` | 1 | 80.0 | 60.0 | 40.0 | 20.0 | 10.0 | −30.0 | 10,000, 100,000 |",
     ]
-    assert lines["| 0.5"].startswith("| 0.5 | not measured yet | 59.2 | – |")
-    runs = {line.split(" | ")[0]: line for line in results_front.behind_them(tmp_path)}
-    assert (
-        runs["| ahead"]
-        == "| ahead | 1 | 0: 100.0, 0.25: 90.0 | `pipeline` | real | 10,000, 100,000 | 0 | – | 2026-01-31, H |"
-    )
-    assert runs["| several"].startswith("| several | 4 | 1: 99.9 |")
-    assert len(runs) == 2 + 3  # that of a part of the test set is not there
-    (tmp_path / "audits").mkdir()
-    for name, votes in (("ahead", 100_000), ("behind", 10_000)):
-        audit = {"n": votes, "norm": "2", "summary": {"attacked": 12, "covered_breaks": 0, "bug": False}}
-        (tmp_path / "audits" / f"{name}.json").write_text(json.dumps(audit))
-    runs = {line.split(" | ")[0]: line for line in results_front.behind_them(tmp_path)}
-    assert " | 12 / 0 | " in runs["| ahead"] and " | 12 / 0, n = 10,000 | " in runs["| behind"]
-    assert results_front.chance(tmp_path) == [results_records.MISSING]
-    at = {place.level: place for place in results_front.places(tmp_path, "cifar10")}
-
-    def pairs(level: float, ours: int, theirs: int, weights: str = "w") -> dict[str, Any]:
-        about = {"data": "cifar10", "level": level, "weights": weights, "theirs": at[level].others.source}  # type: ignore[union-attr]
-        return {**about, "only_ours": ours, "only_theirs": theirs}
-
-    found = [pairs(0.25, 1_697, 0), pairs(1.0, 486, 486), pairs(0.0, 1, 1, "of an earlier row")]
-    (tmp_path / "paired.json").write_text(json.dumps(found))
-    (said,) = results_front.chance(tmp_path)
-    assert "is 0.32 to 0.38 points" in said and "perhaps chance: CIFAR-10 at 1." in said
-    assert said.endswith("CIFAR-10 at 1 (486 each).")
 
 
 def test_released_files_are_compared_picture_by_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
