@@ -164,15 +164,19 @@ def standing(folder: Path) -> list[str]:
         behind = [p for p in known if p.ahead is not None and p.ahead < 0]
         unknown = [p for p in known if p.one is None]
         said = [
-            f"we {what} at {', '.join(f'{p.level:g}' for p in some)}"
+            f"we {what} at {'every radius of the table' if len(some) == len(known) else _levels(some)}"
             for what, some in (("lead", lead), ("are level", level), ("are behind", behind))
             if some
         ]
         if unknown:
-            said.append(f"we have no row on all {TEST_SET:,} pictures for {', '.join(f'{p.level:g}' for p in unknown)}")
+            said.append(f"we have no row on all {TEST_SET:,} pictures for {_levels(unknown)}")
         networks = len({p.one.hashes.weights for p in known if p.one is not None})
         lines.append(f"- **{title}** by ℓ2 radius, one network at each, {networks} networks in all: {'; '.join(said)}.")
     return lines
+
+
+def _levels(some: Sequence[Place]) -> str:
+    return ", ".join(f"{place.level:g}" for place in some)
 
 
 # The goals for CIFAR-10, ℓ2, in % by radius: one network, and four to eight.

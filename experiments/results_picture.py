@@ -12,6 +12,7 @@ from pathlib import Path
 from results_front import Place, places
 from rows import REACH
 
+from ucan.leaderboard.entry import Entry
 from ucan.report.paint import FONT, PAPER
 
 OURS, THEIRS, BROKEN = PAPER.run(0), PAPER.run(1), PAPER.run(9)
@@ -28,7 +29,10 @@ def text(x: float, y: float, words: str, colour: str = PAPER.ink, anchor: str = 
 
 
 def holds(folder: Path) -> str:
-    """CIFAR-10 by ℓ2 radius, in points against the others' best released file: discs one network, squares several."""
+    """CIFAR-10 by ℓ2 radius, in points against the others' best released file: discs one network, squares several.
+
+    Several networks are drawn where they certify more than one.
+    """
     left, top, wide, point = 84.0, 76.0, 680.0, 36.0
     found = places(folder, "cifar10")
     step, (lowest, highest) = wide / len(found), _range(found)
@@ -47,47 +51,46 @@ def holds(folder: Path) -> str:
         parts += _column(place, left + step * (k + 0.5), up, top + high)
     for row, words in enumerate(("ℓ2 radius", "others")):
         parts.append(text(left - 8, top + high + 20 + 18 * row, words, PAPER.soft, "end"))
-    legend = (
-        (_disc, 16, "ours, one network"),
-        (_square, 166, "ours, several networks"),
-        (_rule, 346, "others’ best released file, one network (unchecked)"),
-    )
-    for drawn, x, words in legend:
+    legend = [(_disc, "ours, one network"), (_rule, "others’ best released file, one network (unchecked)")]
+    if any(place.several in place.best for place in found):
+        legend.insert(1, (_square, "ours, several networks"))
+    x = 16
+    for drawn, words in legend:
         parts += [drawn(x + 8, 48), text(x + 24, 52, words)]
+        x += 40 + 7 * len(words)
     return _sheet(780, round(top + high + 54), f"{title}, by ℓ2 radius", "".join(parts))
 
 
 def _range(found: list[Place]) -> tuple[int, int]:
     """Whole points between which all marks lie, three at least on both sides."""
-    shares = [(_share(place, "others"), _share(place, which)) for place in found for which in ("one", "several")]
+    shares = [(_share(place, place.others), _share(place, ours)) for place in found for ours in place.best]
     ahead = [ours - theirs for theirs, ours in shares if theirs is not None and ours is not None]
     return min(-3, math.floor(min(ahead, default=0))), max(3, math.ceil(max(ahead, default=0)))
 
 
 def _column(place: Place, x: float, up: Callable[[float], float], bottom: float) -> list[str]:
     """One radius: our marks with their shares, and the others' share below."""
-    theirs = _share(place, "others")
+    theirs = _share(place, place.others)
     parts = [text(x, bottom + 20, f"{place.level:g}", PAPER.ink, "middle")]
     if theirs is None:
         return parts
     parts.append(text(x, bottom + 38, place.others.share(place.level) or "–", THEIRS, "middle"))  # type: ignore[union-attr]
     if place.one is None:
         return [*parts, text(x, up(0) - 8, "no row", PAPER.soft, "middle")]
-    for which, drawn, side, anchor in (("several", _square, -10, "end"), ("one", _disc, 10, "start")):
-        share = _share(place, which)
-        if share is not None:
-            y = up(share - theirs)
-            label = getattr(place, which).share(place.level)
+    for entry in place.best:
+        share, label = _share(place, entry), entry.share(place.level)
+        if share is not None and label is not None:
+            y, single = up(share - theirs), entry is place.one
+            drawn, side, anchor = (_disc, 10, "start") if single else (_square, -10, "end")
             # Where two marks are close, so would be their shares; just under the others' line it would be crossed by it.
-            below = (which == "one" and place.several is not None) or up(0) < y < up(0) + 16
+            below = (single and len(place.best) > 1) or up(0) < y < up(0) + 16
             parts += [drawn(x, y), text(x + side, y + 16 if below else y - 6, label, OURS, anchor)]
     return parts
 
 
-def _share(place: Place, which: str) -> float | None:
-    one = getattr(place, which)
+def _share(place: Place, one: Entry | None) -> float | None:
     count = None if one is None else one.count(place.level)
-    return None if count is None else 100 * count / one.claim.inputs
+    return None if one is None or count is None else 100 * count / (one.claim.inputs or 1)
 
 
 def _rule(x: float, y: float) -> str:
