@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from entries import BOARD, day, recorded_entries
+from entries import BOARD, day, recorded_entries, shown_entries
 from entries_released import BOXES, GRID, LENGTHS, TEST_SET
 from results_goals import TARGETS, best_of
 from results_records import MISSING, Recorded, up
@@ -49,14 +49,19 @@ class Place:
 
 
 def places(folder: Path, data: str, norm: float = 2.0, levels: Sequence[float] = GRID) -> list[Place]:
-    """The radii of a norm, with the best rows of scope pipeline on all of the test set, no extra data."""
-    ours = list(recorded_entries(folder).values())
-    others = list(read_entries(BOARD / "imported").values())
-    known = [e for e in (*ours, *others) if e.claim.data == data and e.claim.norm == norm and fair(e, TEST_SET)]
+    """The radii of a norm, with the best rows of scope pipeline on all of the test set, no extra data.
+
+    Of one network those that are on the leaderboard; of several all, since none of them was attacked as often.
+    """
+
+    def asked(known: Iterable[Entry], several: bool = False) -> list[Entry]:
+        same = (e for e in known if e.claim.data == data and e.claim.norm == norm and fair(e, TEST_SET))
+        return [e for e in same if ((e.claim.networks or 0) > 1 if several else e.claim.networks == 1)]
+
     kinds = (
-        [e for e in known if e.origin != "imported" and e.claim.networks == 1],
-        [e for e in known if e.origin != "imported" and (e.claim.networks or 0) > 1],
-        [e for e in known if e.origin == "imported" and e.claim.networks == 1],
+        asked(shown_entries(folder).values()),
+        asked(recorded_entries(folder).values(), several=True),
+        asked(read_entries(BOARD / "imported").values()),
     )
     found = []
     for level in levels:

@@ -20,7 +20,7 @@ PRESETS = {  # of a row, the preset that trains it
     "cifar10-sphere-0.54": "cifar10-best-1.25",
     "cifar10-sphere-far-0.54": "cifar10-best-1.25",
     "cifar10-sphere-0.75": "cifar10-best-2.0",
-    "mnist-lenet-0.25": "mnist-best-0.25",
+    "mnist-consistency-0.25": "mnist-best-0.25",
     "mnist-smoothmix-0.25": "mnist-best-0.75",
     "mnist-lenet-0.4": "mnist-best-1.0",
     "mnist-lenet-0.52": "mnist-best-1.5",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from entries import recorded_entries
+from entries import shown_entries
 from entries_released import TEST_SET
 from results_front import TITLES, places
 from results_records import MISSING
@@ -48,7 +48,7 @@ def _single(folder: Path, data: str, best: list[float]) -> list[tuple[float, str
         same = one.claim.data == data and one.claim.norm == 2.0 and one.claim.networks == 1
         return same and fair(one, TEST_SET) and all(one.count(level) is not None for level in LEVELS)
 
-    some = [one for one in recorded_entries(folder).values() if asked(one)]
+    some = [one for one in shown_entries(folder).values() if asked(one)]
     return [
         _line(TITLES[data], f"`{one.name}`", 1, [(one.count(level) or 0) / TEST_SET for level in LEVELS], best,
               f"{one.claim.inputs:,}, {one.claim.n:,}")

@@ -135,12 +135,15 @@ REACH = [
         n=20_000),
     Row("mnist-sphere-0.75", "MNIST ℓ2", "mnist-sphere", ("law.scale=0.75", "recipe.length=0.5"),
         (radius(1.75, 2.0, 2.25),), n=20_000),
-    Row("mnist-consistency-0.3", "MNIST ℓ2", "mnist-best-0.25",
+    Row("mnist-consistency-0.25", "MNIST ℓ2", "mnist-best-0.25", (), (radius(0.25, 0.5, 0.75),)),
+    Row("mnist-consistency-0.3", "MNIST ℓ2", "mnist-best-1.0",
         ("law.scale=0.3", 'recipe={kind="consistency", weight=10.0}', "epochs=50", "ema=0.999"),
         (Claim(2, "radius", (0.75,)),)),
     Row("mnist-smoothmix-0.25", "MNIST ℓ2", "mnist-best-0.75", (), (radius(0.25, 0.5, 0.75),)),
+    Row("mnist-lenet-0.25", "MNIST ℓ2", "mnist-best-1.0", ("law.scale=0.25", "recipe.length=0.1"),
+        (Claim(2, "radius", (0.25, 0.5, 0.75)),)),
     *(Row(f"mnist-lenet-{sigma}", "MNIST ℓ2", preset, (), (Claim(2, "radius", levels),))
-      for sigma, preset, levels in ((0.25, "mnist-best-0.25", (0.25, 0.5, 0.75)), (0.4, "mnist-best-1.0", (1.0, 1.25)),
+      for sigma, preset, levels in ((0.4, "mnist-best-1.0", (1.0, 1.25)),
                                     (0.52, "mnist-best-1.5", (1.5, 1.75)), (0.68, "mnist-best-2.0", (2.0, 2.25)))),
 ]  # fmt: skip
 
