@@ -18,7 +18,7 @@ import results_making as making
 import results_picture as picture
 from results_goals import choices, missing, targets, tried
 from results_records import RECORDED, Recorded
-from results_systems import one_system
+from results_systems import nearest, one_system
 from results_tables import audits, beside, beside_alm, canvas, control, formulas, imagenet, universality
 
 HERE = Path(__file__).parent
@@ -37,7 +37,8 @@ def filled(folder: Path = RECORDED) -> dict[str, list[str]]:
         "holds": front.holds(folder), "behind them": front.behind_them(folder),
         "other norms": front.other_norms(folder), "claims": front.claims(recorded),
         "budgets": front.budgets(recorded), "leading": making.leading(folder),
-        "how trained": making.how_trained(folder), "one system": one_system(folder), "targets": targets(recorded, bench),
+        "how trained": making.how_trained(folder), "one system": one_system(folder), "nearest": nearest(folder),
+        "targets": targets(recorded, bench),
         "tried": tried(recorded), "missing": missing(recorded), "formulas": formulas(recorded),
         "universality": universality(recorded), "beside alm": beside_alm(recorded),
         "imagenet": imagenet(recorded, paper, bench), "canvas": canvas(recorded),

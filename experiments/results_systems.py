@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import dataclass
 from pathlib import Path
 
 from entries import shown_entries
@@ -17,53 +19,85 @@ from ucan.rounding import floor_percent
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
+@dataclass(frozen=True)
+class System:
+    """What was asked for all radii: its name, networks, shares by radius, and on how many pictures with how many votes."""
+
+    name: str
+    networks: int
+    shares: list[float]
+    on: str
+
+    def behind(self, best: list[float]) -> float:
+        """Its largest distance from the best rows, in points."""
+        return max(100 * (most - share) for share, most in zip(self.shares, best, strict=True))
+
+
+def systems(folder: Path, data: str) -> tuple[list[Entry], list[float], list[System]]:
+    """The best row at each radius, their shares, and the systems that were asked for all radii, the nearest first."""
+    rows = [place.one for place in places(folder, data, levels=LEVELS) if place.one is not None]
+    if len(rows) < len(LEVELS):
+        return [], [], []
+    best = [(one.count(level) or 0) / TEST_SET for one, level in zip(rows, LEVELS, strict=True)]
+    found = [*_single(folder, data), *_router(folder, data)]
+    return rows, best, sorted(found, key=lambda one: one.behind(best))
+
+
 def one_system(folder: Path) -> list[str]:
-    """Of each data set the best row at each radius, and the systems that were asked for all radii, the nearest first."""
+    """Of each data set the best rows and the systems beside them."""
     head = ["data", "system", "networks", *(f"{level:g}" for level in LEVELS), "farthest behind", "pictures, n ≤"]
     lines = ["| " + " | ".join(head) + " |", "|---|---|--:|" + "--:|" * (len(LEVELS) + 2)]
     for data, title in TITLES.items():
-        best = [place.one for place in places(folder, data, levels=LEVELS)]
-        if None in best:
-            continue
-        at_most = [(one.count(level) or 0) / TEST_SET for one, level in zip(best, LEVELS, strict=True) if one]
-        several = len({one.hashes.weights for one in best if one})
-        cells = [title, "the best row at each radius", str(several), *map(floor_percent, at_most), "", ""]
-        lines.append("| " + " | ".join(cells) + " |")
-        found = [*_single(folder, data, at_most), *_router(folder, data, at_most)]
-        lines += [line for _, line in sorted(found, key=lambda one: -one[0])]
+        rows, best, found = systems(folder, data)
+        if rows:
+            networks = str(len({one.hashes.weights for one in rows}))
+            cells = [title, "the best row at each radius", networks, *map(floor_percent, best), "", ""]
+            lines.append("| " + " | ".join(cells) + " |")
+        for one in found:
+            shares = map(floor_percent, one.shares)
+            cells = [title, one.name, str(one.networks), *shares, _points(one.behind(best)), one.on]
+            lines.append("| " + " | ".join(cells) + " |")
     return lines if len(lines) > 2 else [MISSING]
 
 
-def _line(title: str, name: str, networks: int, shares: list[float], best: list[float], on: str) -> tuple[float, str]:
-    """A system's largest distance from the best rows in points, and its line of the table."""
-    behind = min(100 * (share - most) for share, most in zip(shares, best, strict=True))
-    cells = [title, name, str(networks), *map(floor_percent, shares), f"{behind:+.1f}".replace("-", "−"), on]
-    return behind, "| " + " | ".join(cells) + " |"
+def nearest(folder: Path) -> list[str]:
+    """The same in a sentence: the system of each data set that is nearest to the best rows."""
+    said = []
+    for data, title in TITLES.items():
+        _, best, found = systems(folder, data)
+        said += [
+            f"on {title} {one.name} is up to {_points(one.behind(best))} points behind these rows" for one in found[:1]
+        ]
+    return [f"At 0 to {LEVELS[-1]:g} one system has less: {'; '.join(said)}."] if said else [MISSING]
 
 
-def _single(folder: Path, data: str, best: list[float]) -> list[tuple[float, str]]:
+def _points(behind: float) -> str:
+    """Points, rounded up: nothing is nearer than it says."""
+    return f"{math.ceil(round(10 * behind, 6)) / 10:.1f}"
+
+
+def _single(folder: Path, data: str) -> list[System]:
     """Single networks that were asked for all these radii."""
 
     def asked(one: Entry) -> bool:
         same = one.claim.data == data and one.claim.norm == 2.0 and one.claim.networks == 1
         return same and fair(one, TEST_SET) and all(one.count(level) is not None for level in LEVELS)
 
-    some = [one for one in shown_entries(folder).values() if asked(one)]
     return [
-        _line(TITLES[data], f"`{one.name}`", 1, [(one.count(level) or 0) / TEST_SET for level in LEVELS], best,
-              f"{one.claim.inputs:,}, {one.claim.n:,}")
-        for one in some
+        System(f"`{one.name}`", 1, [(one.count(level) or 0) / TEST_SET for level in LEVELS],
+               f"{one.claim.inputs:,}, {one.claim.n:,}")
+        for one in shown_entries(folder).values() if asked(one)
     ]  # fmt: skip
 
 
-def _router(folder: Path, data: str, best: list[float]) -> list[tuple[float, str]]:
+def _router(folder: Path, data: str) -> list[System]:
     """The router of two noises whose rule was chosen on other pictures, computed from votes (router.py)."""
     path = folder / f"router-{data}-distance.json"
     if not path.exists():
         return []
     told = json.loads(path.read_text())
     row = told["rows"]["level and veto chosen"]
-    rule = f"τ = {row['levels'][0]:g}, ν = {row['veto']:g}"
-    name = f"router of σ = {' and '.join(f'{sigma:g}' for sigma in told['sigmas'])}, {rule}, computed"
+    rule = f"τ = {row['levels'][0]:g}, ν = {row['veto']:g}; computed from votes"
+    name = f"a router of σ = {' and '.join(f'{sigma:g}' for sigma in told['sigmas'])} ({rule})"
     shares = [share / 100 for share in row["accuracy"]]
-    return [_line(TITLES[data], name, 2, shares, best, f"{told['measured_on']:,}, {max(told['n']):,}")]
+    return [System(name, 2, shares, f"{told['measured_on']:,}, {max(told['n']):,}")]

@@ -136,6 +136,8 @@ REACH = [
     Row("mnist-sphere-0.75", "MNIST ℓ2", "mnist-sphere", ("law.scale=0.75", "recipe.length=0.5"),
         (radius(1.75, 2.0, 2.25),), n=20_000),
     Row("mnist-consistency-0.25", "MNIST ℓ2", "mnist-best-0.25", (), (radius(0.25, 0.5, 0.75),)),
+    Row("mnist-consistency-0.37", "MNIST ℓ2", "mnist-best-0.25", ("law.scale=0.37", "shift=1"),
+        (radius(0.25, 0.5, 0.75, 1.0),)),  # one network for all these radii
     Row("mnist-consistency-0.3", "MNIST ℓ2", "mnist-best-1.0",
         ("law.scale=0.3", 'recipe={kind="consistency", weight=10.0}', "epochs=50", "ema=0.999"),
         (Claim(2, "radius", (0.75,)),)),

@@ -579,9 +579,11 @@ def test_one_system_is_measured_by_its_largest_distance_from_the_best_rows(tmp_p
     _, _, best, *systems = results_systems.one_system(tmp_path)
     assert best == "| CIFAR-10 | the best row at each radius | 2 | 90.0 | 70.0 | 50.0 | 45.0 | 40.0 |  |  |"
     assert systems == [
-        "| CIFAR-10 | `even` | 1 | 61.0 | 55.0 | 50.0 | 45.0 | 40.0 | −29.0 | 10,000, 100,000 |",
-        "| CIFAR-10 | `steep` | 1 | 80.0 | 60.0 | 40.0 | 20.0 | 10.0 | −30.0 | 10,000, 100,000 |",
+        "| CIFAR-10 | `even` | 1 | 61.0 | 55.0 | 50.0 | 45.0 | 40.0 | 29.0 | 10,000, 100,000 |",
+        "| CIFAR-10 | `steep` | 1 | 80.0 | 60.0 | 40.0 | 20.0 | 10.0 | 30.0 | 10,000, 100,000 |",
     ]
+    (said,) = results_systems.nearest(tmp_path)
+    assert said == "At 0 to 1 one system has less: on CIFAR-10 `even` is up to 29.0 points behind these rows."
 
 
 def test_released_files_are_compared_picture_by_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
