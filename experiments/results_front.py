@@ -48,6 +48,46 @@ class Place:
         return [e for e in (self.one, self.several if several > one else None) if e is not None]
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Pictures that only ours certifies at a radius, and those that only the others' file does."""
+
+    ours: int
+    theirs: int
+
+    @property
+    def error(self) -> float:
+        """One standard error of the difference of the two shares, in points."""
+        ours, theirs = self.ours, self.theirs
+        return 100 * math.sqrt(ours + theirs - (ours - theirs) ** 2 / TEST_SET) / TEST_SET
+
+    @property
+    def within_chance(self) -> bool:
+        """Whether the difference is below two standard errors."""
+        return abs(self.ours - self.theirs) < 2 * TEST_SET / 100 * self.error
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What was compared picture by picture (paired.py), by data set, radius, our weights and their file."""
+
+    known: dict[tuple[str, float, str, str], Pair]
+
+    @staticmethod
+    def of(folder: Path) -> Pairs:
+        """As recorded; nothing if nothing is."""
+        path = folder / "paired.json"
+        found = json.loads(path.read_text()) if path.exists() else []
+        names = ("data", "level", "weights", "theirs")
+        return Pairs({tuple(one[n] for n in names): Pair(one["only_ours"], one["only_theirs"]) for one in found})
+
+    def at(self, place: Place) -> Pair | None:
+        """The pair of a radius; None where the others' file does not list its pictures."""
+        if place.one is None or place.others is None:
+            return None
+        return self.known.get((place.data, place.level, str(place.one.hashes.weights), str(place.others.source)))
+
+
 def places(folder: Path, data: str, norm: float = 2.0, levels: Sequence[float] = GRID) -> list[Place]:
     """The radii of a norm, with the best rows of scope pipeline on all of the test set, no extra data.
 
@@ -149,7 +189,7 @@ def other_norms(folder: Path) -> list[str]:
             level = f"{place.level * 255:g}/255" if norm == math.inf else f"{place.level:g}"
             theirs = "–" if place.others is None else place.others.name
             ours, *beside = _numbers(place)
-            run = "–" if place.one is None else _run(place.one)
+            ours, run = ("–", "–") if place.one is None else (ours, _run(place.one))
             lines.append(f"| {name}, {level} | {ours} | {run} | {' | '.join(beside)} | {theirs} |")
     return lines
 
@@ -160,17 +200,17 @@ def _made(when: str | None, hardware: str | None) -> str:
 
 
 def standing(folder: Path) -> list[str]:
-    """Where we lead and where we are behind, in words."""
-    lines = []
+    """Where one network of ours is ahead of the others' best file, level with it within chance, and behind."""
+    lines, pairs = [], Pairs.of(folder)
     for data, title in TITLES.items():
         known = places(folder, data)
-        lead = [p for p in known if p.ahead is not None and p.ahead > 0]
-        level = [p for p in known if p.ahead == 0]
-        behind = [p for p in known if p.ahead is not None and p.ahead < 0]
+        level = [p for p in known if p.ahead == 0 or ((pair := pairs.at(p)) is not None and pair.within_chance)]
+        sure = [p for p in known if p.ahead is not None and p not in level]
+        lead, behind = ([p for p in sure if ((p.ahead or 0) > 0) == wanted] for wanted in (True, False))
         unknown = [p for p in known if p.one is None]
         said = [
             f"we {what} at {'every radius of the table' if len(some) == len(known) else _levels(some)}"
-            for what, some in (("lead", lead), ("are level", level), ("are behind", behind))
+            for what, some in (("lead", lead), ("are level within chance", level), ("are behind", behind))
             if some
         ]
         if unknown:
@@ -227,24 +267,19 @@ def spread(folder: Path) -> list[str]:
 
 def chance(folder: Path) -> list[str]:
     """Which differences to the others' files may be chance, of those that were compared picture by picture (paired.py)."""
-    path = folder / "paired.json"
-    known = {(one["data"], one["level"], one["weights"], one["theirs"]): one
-             for one in (json.loads(path.read_text()) if path.exists() else [])}  # fmt: skip
+    pairs = Pairs.of(folder)
     errors, unsure, equal = [], [], []
     for data, title in TITLES.items():
         within = []
         for place in places(folder, data):
-            if place.one is None or place.others is None:
+            pair = pairs.at(place)
+            if pair is None:
                 continue
-            found = known.get((data, place.level, place.one.hashes.weights, place.others.source))
-            if found is None:
-                continue
-            ours, theirs = found["only_ours"], found["only_theirs"]
-            errors.append(100 * math.sqrt(ours + theirs - (ours - theirs) ** 2 / TEST_SET) / TEST_SET)
-            if abs(ours - theirs) < 2 * TEST_SET / 100 * errors[-1]:
+            errors.append(pair.error)
+            if pair.within_chance:
                 within.append(f"{place.level:g}")
-            if ours == theirs:
-                equal.append(f"{title} at {place.level:g} ({ours} each)")
+            if pair.ours == pair.theirs:
+                equal.append(f"{title} at {place.level:g} ({pair.ours} each)")
         unsure += [f"{title} at {', '.join(within)}"] if within else []
     if not errors:
         return [MISSING]

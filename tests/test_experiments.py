@@ -549,6 +549,8 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     (said,) = results_front.chance(tmp_path)
     assert "is 0.32 to 0.38 points" in said and "perhaps chance: CIFAR-10 at 1." in said
     assert said.endswith("CIFAR-10 at 1 (486 each).")
+    first, _ = results_front.standing(tmp_path)
+    assert "we lead at 0, 0.25; we are level within chance at 1; we are behind at 2.25; we have no row" in first
 
 
 def test_one_system_is_measured_by_its_largest_distance_from_the_best_rows(tmp_path: Path) -> None:
