@@ -1326,6 +1326,37 @@ def test_what_cannot_be_trained_is_refused(tmp_path):
         trainer(tmp_path / "run", dataset=unlabelled)
 
 
+VIEW = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 6, 3), nn.Linear(6 * 36, 10)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.conv(x)).view(-1, 6 * 36))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "net"),
+    [
+        ("own_view", VIEW),
+        (
+            "own_volume",
+            VIEW.replace("nn.Conv2d(1, 6, 3)", "nn.Conv3d(1, 6, (1, 3, 3))").replace("conv(x)", "conv(x[:, None])"),
+        ),
+    ],
+)
+def test_a_model_that_takes_pictures_in_one_layout_alone_is_trained(place, name, net):
+    """``view`` of what a convolution gives, and weights of five dimensions, do not go with channels_last."""
+    (place / f"{name}.py").write_text(net)
+    train("digits-isotropic", "--set", f"model={name}:Net", "--set", "epochs=1", "-o", "run")
+    assert load_run("run").num_classes == 10
+
+
 def test_a_model_may_know_more_classes_than_the_data_show(place):
     (place / "own_wide.py").write_text(NET)
     pixels = np.random.default_rng(0).random((40, 1, 8, 8))

@@ -94,3 +94,23 @@ def count_outputs(settings: TrainSettings, classifier: nn.Module, dataset: Label
     if logits.shape[1] < classes:
         raise TrainingError(f"{refused}: it has only {logits.shape[1]} outputs. Give it {classes}, one per class.")
     return logits.shape[1]
+
+
+def fastest_layout(classifier: nn.Module, shape: tuple[int, ...]) -> torch.memory_format:
+    """The memory layout of pictures in which it trains fastest; its weights are brought to it.
+
+    That is channels_last, for convolutions on a GPU and pooling on a CPU, unless the classifier fails in it, as one that
+    calls ``view`` on pictures does.
+    """
+    if len(shape) != 3:
+        return torch.contiguous_format
+    try:
+        classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        weight = next(classifier.parameters())
+        pictures = torch.zeros(2, *shape, dtype=weight.dtype, device=weight.device)
+        with torch.no_grad():
+            classifier.eval()(pictures.contiguous(memory_format=torch.channels_last))
+    except RuntimeError:
+        classifier.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        return torch.contiguous_format
+    return torch.channels_last

@@ -75,6 +75,7 @@ class Joint(nn.Module):
         weight: float,
         budget: torch.Tensor | None = None,
         share: Share | None = None,
+        layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
         super().__init__()
         self.twins: Twins
@@ -87,6 +88,7 @@ class Joint(nn.Module):
         self.recipe = recipe
         self.term = term
         self.weight = weight
+        self.layout = layout
         # Stored with the weights, so that the run states what it was trained for.
         self.register_buffer("budget", None if budget is None else budget.detach().float().clone())
         self.use_for_answers(Twins(classifier, classifier))
@@ -134,7 +136,7 @@ class Joint(nn.Module):
         """What the recipe is given for these inputs."""
         mean, scale = self.generator(x)
         return Step(
-            model=Network(self.classifier, self.generator, x.ndim - 1, self.twins),
+            model=Network(self.classifier, self.generator, x.ndim - 1, self.twins, self.layout),
             inputs=x,
             labels=labels,
             noise=NoiseSource(self.generator, self.law, x, mean, scale, rng),

@@ -34,7 +34,7 @@ from ucan.training.checkpoint import (
     weights_file,
     write_checkpoint,
 )
-from ucan.training.classifier import count_outputs, load_start
+from ucan.training.classifier import count_outputs, fastest_layout, load_start
 from ucan.training.joint import Exact, Joint
 from ucan.training.optimisers import build_optimisers, load_optimiser, schedule
 from ucan.training.recipes import Task
@@ -107,7 +107,7 @@ class Trainer:
         self.law = settings.build_law(math.prod(shape))
         generator.check_claim(self.law)  # before any training: nothing could be certified afterwards
         self.recipe = settings.build_recipe()
-        self.joint = self._joint(classifier, generator, limits)
+        self.joint = self._joint(classifier, generator, limits, fastest_layout(classifier, shape))
         self.wrapped, *self.optimisers = self.fabric.setup(self.joint, *build_optimisers(settings, self.joint))
         self.ema = {k: v.detach().clone() for k, v in self.joint.state_dict().items()} if settings.ema else None
         self.average = None if self.ema is None else Average(self.ema, self.joint)
@@ -133,14 +133,15 @@ class Trainer:
             "training": self.settings.to_dict(),
         }
 
-    def _joint(self, classifier: nn.Module, generator: Generator, limits: torch.Tensor | None) -> Joint:
+    def _joint(
+        self, classifier: nn.Module, generator: Generator, limits: torch.Tensor | None, layout: torch.memory_format
+    ) -> Joint:
         """Classifier and noise as one module on this process's device; the classifier is compiled if the settings say so."""
         settings, device, world = self.settings, self.fabric.device, self.fabric.world_size
         if world > 1:
             classifier = share_statistics(classifier, device)
         term, weight = settings.variance_term, settings.variance_weight
-        joint = Joint(classifier, generator, self.law, self.recipe, term, weight, limits, self.share).to(device)
-        classifier.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        joint = Joint(classifier, generator, self.law, self.recipe, term, weight, limits, self.share, layout).to(device)
         if settings.compile:
             recorded = device.type == "cuda" and world == 1
             joint.use_for_answers(Twins.compiled(classifier, lambda f: _compiled(f, recorded), apart=world == 1))

@@ -61,11 +61,19 @@ class Twins:
 class Network:
     """The classifier as a recipe calls it: raw noisy inputs in, logits out.
 
-    The generator's ``view`` and the memory layout are handled here.
+    The generator's ``view`` and the memory layout of pictures are handled here.
     """
 
-    def __init__(self, module: nn.Module, generator: Generator, dims: int, twins: Twins | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        generator: Generator,
+        dims: int,
+        twins: Twins | None = None,
+        layout: torch.memory_format = torch.contiguous_format,
+    ) -> None:
         self.module = module
+        self._layout = layout
         self._twins = Twins(module, module) if twins is None else twins
         self._generator = generator
         self._dims = dims
@@ -80,8 +88,7 @@ class Network:
 
     def _shown(self, noisy: torch.Tensor) -> torch.Tensor:
         shown = self._generator.view(noisy)
-        # channels_last: the layout in which convolutions on a GPU, and pooling on a CPU, are fastest
-        return shown.contiguous(memory_format=torch.channels_last) if shown.ndim == 4 else shown
+        return shown.contiguous(memory_format=self._layout) if shown.ndim == 4 else shown
 
     def along(self, noisy: torch.Tensor, direction: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Logits of noisy inputs (n, *event) and their derivative along a direction (n, *event) of these.
@@ -102,7 +109,7 @@ class Network:
         networks = getattr(self.module, "members", None)
         if networks is None:
             return (self,)
-        return tuple(Network(each, self._generator, self._dims) for each in networks)
+        return tuple(Network(each, self._generator, self._dims, layout=self._layout) for each in networks)
 
     @property
     def compiled(self) -> tuple[Network, ...]:
@@ -112,7 +119,9 @@ class Network:
         """
         if any(each.tangent is None or each.tangent.failed for each in self._twins.members):
             return ()
-        return tuple(Network(each.network, self._generator, self._dims, each) for each in self._twins.members)
+        return tuple(
+            Network(each.network, self._generator, self._dims, each, self._layout) for each in self._twins.members
+        )
 
     @contextmanager
     def held(self) -> Iterator[None]:
