@@ -403,6 +403,25 @@ def record_of(name: str, **more: object) -> dict[str, object]:
     }
 
 
+def kept_row(folder: Path, name: str, levels: list[float], counts: list[int], **more: Any) -> None:
+    """Keep a made-up row of CIFAR-10: how many of its inputs reach each ℓ2 radius."""
+    inputs = more.get("inputs", 10_000)
+    reached = "".join(str(sum(i < count for count in counts)) for i in range(inputs))
+    about = {"row": name, "preset": "cifar10-x", "changes": [], "law": "Gaussian", "alpha": 0.001, "scope": "pipeline"}
+    made = {
+        "ucan": "0",
+        "hardware": "H",
+        "weights": name,
+        "train_seconds": 60.0,
+        "certify_seconds": 60.0,
+        "date": "2026-01-31",
+    }
+    claims = {"l2 radius": {"levels": levels, "reached": reached}}
+    found = {"inputs": inputs, "members": 1, "claims": claims, **about, **made, **more}
+    (folder / "suite").mkdir(exist_ok=True)
+    (folder / "suite" / f"{name}.json").write_text(json.dumps(record_of(name, **found)))
+
+
 def attacked(folder: Path, name: str, certificates: int, n: int = 100_000) -> None:
     """Keep an audit of a row in which nothing broke."""
     (folder / "audits").mkdir(exist_ok=True)
@@ -491,35 +510,12 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
 
     One that leads at 0.5, of which too few certificates were attacked, does not count.
     """
-    (tmp_path / "suite").mkdir()
-
-    def record(name: str, level: float, certified: int, members: int = 1, inputs: int = 10_000, of: str = "") -> None:
-        claims = {"l2 radius": {"levels": [0.0, level], "reached": "2" * certified + "1" * (inputs - certified)}}
-        about = {
-            "row": name,
-            "preset": "cifar10-x",
-            "changes": [],
-            "law": "Gaussian",
-            "alpha": 0.001,
-            "scope": "pipeline",
-        }
-        made = {
-            "ucan": "0",
-            "hardware": "H",
-            "weights": of or name,
-            "train_seconds": 60.0,
-            "certify_seconds": 60.0,
-            "date": "2026-01-31",
-        }
-        more = {"members": members, "inputs": inputs, "claims": claims, **about, **made}
-        (tmp_path / "suite" / f"{name}.json").write_text(json.dumps(record_of(name, **more)))
-
-    record("ahead", 0.25, 9_000)
-    record("behind", 1.0, 100)
-    record("several", 1.0, 9_999, members=4)
-    record("part", 1.0, 500, inputs=500)
-    record("same", 2.25, 1, of="behind")  # the same network, asked for another radius
-    record("trusted", 0.5, 9_999)
+    kept_row(tmp_path, "ahead", [0.0, 0.25], [10_000, 9_000])
+    kept_row(tmp_path, "behind", [0.0, 1.0], [10_000, 100])
+    kept_row(tmp_path, "several", [0.0, 1.0], [10_000, 9_999], members=4)
+    kept_row(tmp_path, "part", [0.0, 1.0], [500, 500], inputs=500)
+    kept_row(tmp_path, "same", [0.0, 2.25], [10_000, 1], weights="behind")  # the same network, asked for another radius
+    kept_row(tmp_path, "trusted", [0.0, 0.5], [10_000, 9_999])
     for name, certificates in (("ahead", 100), ("behind", 100), ("same", 120), ("trusted", 99), ("several", 12)):
         attacked(tmp_path, name, certificates, n=10_000 if name == "behind" else 100_000)
     first, _ = results_front.standing(tmp_path)
@@ -555,27 +551,10 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
 
 def test_one_system_is_measured_by_its_largest_distance_from_the_best_rows(tmp_path: Path) -> None:
     """Of two networks asked for all radii the one with the smaller largest distance comes first; others are left out."""
-    (tmp_path / "suite").mkdir()
-
-    def record(name: str, levels: list[float], counts: list[int]) -> None:
-        reached = "".join(str(sum(i < count for count in counts)) for i in range(10_000))
-        claims = {"l2 radius": {"levels": levels, "reached": reached}}
-        about = {
-            "row": name,
-            "preset": "cifar10-x",
-            "changes": [],
-            "law": "Gaussian",
-            "alpha": 0.001,
-            "scope": "pipeline",
-        }
-        made = {"ucan": "0", "hardware": "H", "weights": name, "train_seconds": 60.0, "certify_seconds": 60.0}
-        more = {"members": 1, "inputs": 10_000, "claims": claims, "date": "2026-01-31", **about, **made}
-        (tmp_path / "suite" / f"{name}.json").write_text(json.dumps(record_of(name, **more)))
-
     asked = [0.0, 0.25, 0.5, 0.75, 1.0]
-    record("even", asked, [6_100, 5_500, 5_000, 4_500, 4_000])
-    record("steep", asked, [8_000, 6_000, 4_000, 2_000, 1_000])
-    record("small", [0.0, 0.25], [9_000, 7_000])
+    kept_row(tmp_path, "even", asked, [6_100, 5_500, 5_000, 4_500, 4_000])
+    kept_row(tmp_path, "steep", asked, [8_000, 6_000, 4_000, 2_000, 1_000])
+    kept_row(tmp_path, "small", [0.0, 0.25], [9_000, 7_000])
     for name in ("even", "steep", "small"):
         attacked(tmp_path, name, 100)
     _, _, best, *systems = results_systems.one_system(tmp_path)
@@ -613,19 +592,7 @@ def test_released_files_are_compared_picture_by_picture(tmp_path: Path, monkeypa
 
 def test_boxes_are_certified_by_the_next_larger_ball(tmp_path: Path) -> None:
     """2/255 in every pixel is an ℓ2 norm of 0.435: as many inputs as at 0.5, and none of those that only reach 0.25."""
-    (tmp_path / "suite").mkdir()
-    claims = {"l2 radius": {"levels": [0.0, 0.25, 0.5], "reached": "3" * 4_000 + "2" * 2_000 + "1" * 4_000}}
-    about = {
-        "row": "cifar10-x",
-        "preset": "cifar10-x",
-        "changes": [],
-        "law": "Gaussian",
-        "alpha": 0.001,
-        "scope": "pipeline",
-    }
-    made = {"ucan": "0", "hardware": "H", "weights": "w", "train_seconds": 60.0, "certify_seconds": 60.0}
-    record = record_of("cifar10-x", inputs=10_000, claims=claims, **about, **made)
-    (tmp_path / "suite" / "cifar10-x.json").write_text(json.dumps(record))
+    kept_row(tmp_path, "cifar10-x", [0.0, 0.25, 0.5], [10_000, 6_000, 4_000])
     attacked(tmp_path, "cifar10-x", entries.LEAST_ATTACKED)
     found = entries.shown_entries(tmp_path)
     assert found["cifar10-x-linf.json"].certified == {"0.00784314": 4_000}
