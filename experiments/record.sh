@@ -26,12 +26,15 @@ certify)
 check)
   ucan audit "$run-certified" --max "${2:-120}" --factors 0.999 --mode live --steps 20 --draws 8
   ucan export "$run-certified" --format leaderboard -o "$run.json"
-  python3 - "$run.json" << 'END'
+  python3 - "$run.json" "$run-certified" << 'END'
 import json, sys
 from pathlib import Path
+from ucan.runs.read import Run
+from ucan.training.together import Together
 path = Path(sys.argv[1])
 entry = json.loads(path.read_text())
-entry["claim"] |= {"networks": 1, "extra_data": False}
+networks = len(Together.of(Run.open(sys.argv[2]).config.model.spec).folders)
+entry["claim"] |= {"networks": networks, "extra_data": False}
 path.write_text(json.dumps(entry, indent=1, ensure_ascii=False) + "\n")
 END
   ucan leaderboard check "$run.json" --results "$run-certified" --inputs "${1:-200}" --attacks 0 ;;
