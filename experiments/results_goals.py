@@ -28,7 +28,7 @@ class Target:
 
 
 FIFTHS = (0.0, 0.5, 1.0, 1.5, 2.25)
-SMALL_NOISE = (*(f"cifar10-sphere-{sigma}" for sigma in (0.19, 0.3, 0.42, "drop-0.42")),
+SMALL_NOISE = (*(f"cifar10-sphere-{sigma}" for sigma in (0.19, 0.3, 0.42, "drop-0.42", "on-0.42")),
                *(f"cifar10-consistency-{sigma}" for sigma in (0.12, 0.15, 0.21, 0.32, 0.42)),
                *(f"cifar10-ensemble-{sigma}" for sigma in (0.32, 0.42)))  # fmt: skip
 TARGETS = (

@@ -16,7 +16,7 @@ PRESETS = {  # of a row, the preset that trains it
     "cifar10-consistency-0.12": "cifar10-best-0.25",
     "cifar10-sphere-0.19": "cifar10-best-0.5",
     "cifar10-sphere-0.3": "cifar10-best-0.75",
-    "cifar10-sphere-drop-0.42": "cifar10-best-1.0",
+    "cifar10-sphere-on-0.42": "cifar10-best-1.0",
     "cifar10-sphere-0.54": "cifar10-best-1.25",
     "cifar10-sphere-far-0.54": "cifar10-best-1.25",
     "cifar10-sphere-0.75": "cifar10-best-2.0",

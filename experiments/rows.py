@@ -117,7 +117,11 @@ REACH = [
     Row("cifar10-sphere-0.3", "CIFAR-10 ℓ2", "cifar10-best-0.75", (), (Claim(2, "radius", (0.75,)),), mirrored=True),
     Row("cifar10-sphere-0.42", "CIFAR-10 ℓ2", "cifar10-sphere", ("epochs=45", "recipe.weight=8.0", "recipe.length=0.42"),
         (Claim(2, "radius", (1.0,)),), mirrored=True),
-    Row("cifar10-sphere-drop-0.42", "CIFAR-10 ℓ2", "cifar10-best-1.0", (), (Claim(2, "radius", (1.0,)),), mirrored=True),
+    Row("cifar10-sphere-drop-0.42", "CIFAR-10 ℓ2", "cifar10-sphere",
+        ("epochs=60", "recipe.weight=8.0", "recipe.length=0.42", "recipe.drop=0.3"), (Claim(2, "radius", (1.0,)),),
+        mirrored=True),
+    Row("cifar10-sphere-on-0.42", "CIFAR-10 ℓ2", "cifar10-best-1.0", (), (Claim(2, "radius", (1.0,)),), mirrored=True,
+        onto="cifar10-sphere-0.3"),
     Row("cifar10-sphere-0.52", "CIFAR-10 ℓ2", "cifar10-sphere",
         ("law.scale=0.52", "epochs=56", "recipe.weight=8.0", "recipe.length=0.5", "recipe.drop=0.3"),
         (Claim(2, "radius", (1.25, 1.5)),), mirrored=True),
@@ -235,6 +239,8 @@ COUNTED = [
         (radius(0.5, 1.0, 1.5, norm=1),)),
     Row("cifar10-splitting-plain-2", "CIFAR-10 ℓ1", "cifar10-splitting", ("law.scale=2.0", *PLAIN, "epochs=90"),
         (radius(0.5, 1.0, 1.5, norm=1),)),
+    Row("cifar10-splitting-mirrored-2.2", "CIFAR-10 ℓ1", "cifar10-splitting", ("law.scale=2.2", *PLAIN, "epochs=80"),
+        (radius(0.5, 1.0, 1.5, 2.0, norm=1),), mirrored=True),
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import ucan
-from ucan import data
+from ucan import backends, data
 from ucan.audit import (
     FACTORS,
     Attempt,
@@ -355,7 +355,7 @@ def judged(coin, budget, seed, promised=True, p_upper=None):
         prediction=0,
         p_upper=p_upper,
         region=Region(1.0, 9.0, 2, (2,)),
-        evidence=SimpleNamespace(precision="float32", arithmetic="real"),
+        evidence=SimpleNamespace(precision="float32", arithmetic="real", bound="clopper-pearson"),
         budget=None,
     )
     judge = Judge(coin, torch.zeros(1, 2), certificate, 1.0, budget, seed, promised)
@@ -385,6 +385,31 @@ def test_a_close_break_gets_the_votes_that_it_needs_and_a_hopeless_point_few():
             assert sum(judge.again().broken for judge, _ in right) >= 38, share
         most = sum(first.total for _, first in found) / len(found)
         assert most < {0.487: 60_000, 0.48: 25_000, 0.45: 6000, 0.506: 20_000, 0.55: 6000}[share]
+
+
+def test_an_attack_runs_the_network_as_its_certificate_says(monkeypatch, tmp_path):
+    """Rounding by another backend is another classifier, of which nothing is claimed: here one that answers the opposite."""
+    honest = backends.prepare
+
+    def prepared(f, view, example, kind, precision):
+        found = honest(f, view, example, "eager", precision)
+        if kind == "eager":
+            return replace(found, vote=lambda noisy: 1 - found.vote(noisy))
+        return replace(found, name=kind)
+
+    monkeypatch.setattr("ucan.engine.prepare", prepared)
+    g = g_of()
+    with g.engine.running("compile"):
+        some = cases(g, 6)
+    assert {c.evidence.backend for _, _, c in some} == {"compile"}
+    unlike = [(i + 100, x, replace(c, evidence=replace(c.evidence, backend="eager"))) for i, x, c in some]
+    mixed = [case for pair in zip(some, unlike, strict=True) for case in pair]
+    found = audit_all(g, mixed, Ledger(tmp_path, {}), factors=[0.9], budget=QUICK)
+    assert [attempt.idx for attempt in found] == [i for i, *_ in mixed]
+    assert all(attempt.broken == (attempt.idx >= 100) for attempt in found)
+    (_, x, own), (_, _, other) = some[0], unlike[0]
+    still = torch.zeros_like(x).double()
+    assert replay(g, x, other, still).broken and not replay(g, x, own, still).broken
 
 
 def test_a_class_that_lost_its_majority_breaks_a_promise_though_it_leads():

@@ -485,7 +485,12 @@ def test_the_presets_of_the_leading_rows_have_their_settings(name: str, preset: 
 
 @pytest.mark.parametrize(
     ("name", "scale"),
-    [("cifar10-splitting-2", "2"), ("cifar10-splitting-plain-2", "2, plain"), ("cifar10-splitting-6", "6")],
+    [
+        ("cifar10-splitting-2", "2"),
+        ("cifar10-splitting-plain-2", "2, plain"),
+        ("cifar10-splitting-mirrored-2.2", "2.2, plain, mirrored"),
+        ("cifar10-splitting-6", "6"),
+    ],
 )
 def test_the_page_on_splitting_noise_has_the_recorded_shares(name: str, scale: str) -> None:
     record = json.loads((ROOT / "experiments" / "recorded" / "counted" / f"{name}.json").read_text())

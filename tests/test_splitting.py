@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ import torch
 
 import ucan
 from ucan.app.session import Session
+from ucan.audit import Attempt, Budget, audit, summarise
+from ucan.audit import replay as replay_break
+from ucan.region import Region
 from ucan.replay import replay
 from ucan.runs.train import TrainJob, trainer_of
 from ucan.verify import verify
@@ -138,6 +142,42 @@ def test_verify_and_replay_count_again(tmp_path: Path) -> None:
     other = made((6, 3, 2), seed=3)
     verdict = verify(c, other, x)
     assert not verdict.stands
+
+
+def test_an_audit_counts_all_draws_and_leaves_nothing_to_chance() -> None:
+    """No true claim breaks; of radii that are too large the loop over all draws confirms each break, and one is a bug."""
+    widths, model = (12, 4, 6), torch.nn.Linear(3, 2).eval()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.0, 0.0, 0.0], [3.0, 2.0, 1.0]]))
+        model.bias.copy_(torch.tensor([0.0, -3.1]))
+    plain = made(widths)
+    g = ucan.SmoothedClassifier(model, plain.law, plain.M, 2, step=1 / STEPS)
+    points = torch.tensor(list(itertools.product(range(0, STEPS + 1, 2), repeat=3)), dtype=torch.float32) / STEPS
+    claims = [
+        (x[None], c) for x, c in zip(points, g.certify(points, norm=1, bound="exact"), strict=True) if not c.abstained
+    ]
+    budget = Budget(steps=8, draws=4)
+
+    def attacked(times: float) -> list[tuple[torch.Tensor, ucan.Certificate, Attempt, torch.Tensor | None]]:
+        found = []
+        for i, (x, true) in enumerate(claims):
+            region = Region.sharing(true.region.scale, times * true.region.radius, 1, (3,))
+            c = replace(true, region=region)
+            ((attempt, delta),) = audit(g, x, c, idx=i, factors=[0.999], budget=budget)
+            found.append((x, c, attempt, delta))
+        return found
+
+    honest = [attempt for _, _, attempt, _ in attacked(1.0)]
+    assert len(honest) > 40 and not any(attempt.broken for attempt in honest)
+    assert {attempt.alpha for attempt in honest} == {0.0} and summarise(honest).allowed == 0
+    broken = [case for case in attacked(2.0) if case[2].broken]
+    assert len(broken) > 10
+    for x, c, attempt, delta in broken:
+        assert delta is not None and attempt.p_value == 0.0 and attempt.again_total == attempt.total
+        counts = counted(g, tuple(((x + delta) * STEPS).round().long()[0].tolist()), widths)
+        assert counts[c.prediction] <= counts[1 - c.prediction]
+        assert replay_break(g, x, c, delta).broken
+    assert summarise([broken[0][2]]).is_bug
 
 
 def test_random_votes_cannot_pass_for_all_draws(tmp_path: Path) -> None:

@@ -168,7 +168,8 @@ class _Search:
         self.votes += votes * len(z)
         claimed = self.answer.evidence.precision
         precision = claimed if claimed in PRECISIONS and self.answer.evidence.copy else None
-        found = self.g.kept(z, votes, derived_seed(self.seed, phase), f"audit-{phase}", precision)
+        with self.g.engine.running(self.answer.evidence.backend):  # rounding makes another model of it
+            found = self.g.kept(z, votes, derived_seed(self.seed, phase), f"audit-{phase}", precision)
         self.outside += sum(map(self.answer.outside, found))
         return found
 

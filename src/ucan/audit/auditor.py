@@ -205,7 +205,7 @@ def replay(
     x = x.to(g.f.device or x.device)
     if not bool(certificate.region.contains(delta)[0]) and not share(certificate, delta) < 1:
         raise InvalidInput("this δ is not inside the certificate's region, so it refutes nothing.")
-    with copied(registry) as memory:
+    with copied(registry) as memory, g.engine.running(certificate.evidence.backend):
         origin = case_of(g, 0, x, certificate, memory).origin
         if mode == "live" and memory is not None and isinstance(certificate, Certificate):
             witness = Witness(g, memory, x, certificate, 1.0, budget)

@@ -18,6 +18,7 @@ from ucan.audit.stakes import Stake, Tally
 from ucan.backends import PRECISIONS
 from ucan.catalogue import ATTACKS
 from ucan.errors import InvalidInput
+from ucan.seating import EXACT
 from ucan.smoothed import SmoothedClassifier
 
 # Candidates are screened in rounds: votes per round, and how many of the best remain after each round.
@@ -122,6 +123,8 @@ class Judge:
     def enough(self, delta: torch.Tensor) -> bool:
         """Whether the search may end: one of these points is clearly lost."""
         self.look(delta)
+        if self.stake.counted:
+            return any(not self._hopeless(point.seen) for point in self.points)
         return any(self.stake.share(point.seen).far_below() for point in self.points)
 
     def verdict(self) -> tuple[Decision, torch.Tensor | None]:
@@ -164,6 +167,8 @@ class Judge:
         return self._best(points)
 
     def _hopeless(self, tally: Tally) -> bool:
+        if self.stake.counted:
+            return not self.stake.decide(tally, self.strictest, None).broken
         return self.stake.share(tally).hopeless(self.strictest, self.budget.most)
 
     def _leading(self, points: list[Point], count: int) -> list[Point]:
@@ -201,9 +206,12 @@ class Judge:
         return replace(found, p_value=min(1.0, len(looks) * found.p_value))
 
     def _votes(self, z: torch.Tensor, n: int, purpose: str, number: int = 0) -> list[Tally]:
-        """n votes at each point; each purpose and number has its own stream."""
+        """n votes at each point; each purpose and number has its own stream. All draws, where these were counted."""
         if not len(z):
             return []
+        if self.stake.counted:
+            outcomes = self.g.predict(z, test=EXACT, precision=self.precision)
+            return [Tally(tuple(outcome.counts.tolist()), outcome.invalid) for outcome in outcomes]
         name = (purpose, number) if number else (purpose,)
         outcomes = self.g.predict(z, n=n, seed=derived_seed(self.seed, *name), precision=self.precision)
         return [Tally(tuple(outcome.counts.tolist()), outcome.invalid) for outcome in outcomes]

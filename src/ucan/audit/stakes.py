@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from scipy import special
 
 from ucan.audit.claims import Claim
-from ucan.audit.decide import Decision, decide, decide_level, rival_of
+from ucan.audit.decide import Decision, decide, decide_counted, decide_level, rival_of
 from ucan.certificate import Level
+from ucan.seating import EXACT
 
 # Number of standard deviations to give a point up, and to call it clearly lost.
 GIVE_UP, CLEAR = 3.0, 2.0
@@ -89,6 +90,7 @@ class Stake:
 
     Of a certificate: that its class loses its majority, or, with a bound on the runner-up too or where nothing is promised,
     that another one leads. Of a level (``ucan.Threshold``): that its class has less than the threshold, or another one more.
+    Where a claim was made by counting all draws of the noise (``counted``), they are counted at every point.
     """
 
     claim: Claim
@@ -98,6 +100,11 @@ class Stake:
     def c_A(self) -> int:
         """The class that the claim is about."""
         return self.claim.top if isinstance(self.claim, Level) else self.claim.prediction
+
+    @property
+    def counted(self) -> bool:
+        """Whether the claim is about counts of all draws, so that it is never false by chance."""
+        return self.claim.evidence.bound == EXACT
 
     @property
     def majority(self) -> bool:
@@ -119,6 +126,8 @@ class Stake:
 
     def decide(self, tally: Tally, level: float, rival: int | None) -> Decision:
         """Whether these votes refute the claim."""
+        if self.counted:
+            return decide_counted(tally.counts, self.c_A, self.promised)
         if isinstance(self.claim, Level):
             return decide_level(tally.counts, tally.invalid, self.c_A, self.claim.threshold, level, rival)
         return decide(tally.counts, tally.invalid, self.c_A, level, rival, not self.majority)

@@ -146,6 +146,12 @@ class _Trial:
             kind = {"pair": certificate.p_upper is not None}
         return [Aim(self.attacked, x, stake.c_A, ball=b, rng=self.rng, enough=judge.enough, **kind) for b in balls]
 
+    def _alpha(self) -> float:
+        """The probability with which the claim may be false by chance."""
+        if self.case.alpha is not None:
+            return self.case.alpha
+        return 0.0 if Stake(self.case.certificate, True).counted else self.case.certificate.evidence.alpha
+
     def finish(self, attack: str) -> tuple[Attempt, torch.Tensor | None]:
         """The verdict; a break where the guarantee holds is tested again, and if that confirms it, certified again."""
         case, certificate = self.case, self.case.certificate
@@ -173,7 +179,7 @@ class _Trial:
             covered,
             Stake(certificate, True).c_A,
             certificate.size,
-            certificate.evidence.alpha if case.alpha is None else case.alpha,
+            self._alpha(),
             **asdict(decision),
             size=size,
             attack=STATEFUL + attack if self.stateful else attack,
@@ -194,7 +200,20 @@ class _Trial:
 def attempts_on(
     g: SmoothedClassifier, cases: Sequence[Case], mode: Mode, factor: float, budget: Budget, memory: Registry | None
 ) -> list[tuple[Attempt, torch.Tensor | None]]:
-    """Attempt all cases side by side; every judge gets all its candidates."""
+    """Attempt all cases side by side, each with f run as its certificate says: rounding makes another classifier of it."""
+    found: dict[int, tuple[Attempt, torch.Tensor | None]] = {}
+    for backend in dict.fromkeys(case.certificate.evidence.backend for case in cases):
+        some = [i for i, case in enumerate(cases) if case.certificate.evidence.backend == backend]
+        with g.engine.running(backend):
+            made = _attempted(g, [cases[i] for i in some], mode, factor, budget, memory)
+        found |= dict(zip(some, made, strict=True))
+    return [found[i] for i in range(len(cases))]
+
+
+def _attempted(
+    g: SmoothedClassifier, cases: Sequence[Case], mode: Mode, factor: float, budget: Budget, memory: Registry | None
+) -> list[tuple[Attempt, torch.Tensor | None]]:
+    """Attempt cases of one backend; every judge gets all its candidates."""
     trials = [_Trial(g, case, mode, factor, budget, memory) for case in cases]
     names = [_attack_on(trial, budget) for trial in trials]
     aims = [trial.aims() for trial in trials]
