@@ -18,7 +18,6 @@ from ucan.audit.stakes import Stake, Tally
 from ucan.backends import PRECISIONS
 from ucan.catalogue import ATTACKS
 from ucan.errors import InvalidInput
-from ucan.seating import EXACT
 from ucan.smoothed import SmoothedClassifier
 
 # Candidates are screened in rounds: votes per round, and how many of the best remain after each round.
@@ -210,7 +209,7 @@ class Judge:
         if not len(z):
             return []
         if self.stake.counted:
-            outcomes = self.g.predict(z, test=EXACT, precision=self.precision)
+            outcomes = self.g.predict(z, test="exact", precision=self.precision)
             return [Tally(tuple(outcome.counts.tolist()), outcome.invalid) for outcome in outcomes]
         name = (purpose, number) if number else (purpose,)
         outcomes = self.g.predict(z, n=n, seed=derived_seed(self.seed, *name), precision=self.precision)
