@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -15,8 +16,9 @@ import torch
 
 import ucan
 from ucan.app.session import Session
-from ucan.audit import Attempt, Budget, audit, summarise
+from ucan.audit import Attempt, Budget, Ledger, audit, audit_all, frozen_at, read_attempts, summarise
 from ucan.audit import replay as replay_break
+from ucan.audit.stakes import Stake, Tally
 from ucan.region import Region
 from ucan.replay import replay
 from ucan.runs.train import TrainJob, trainer_of
@@ -144,40 +146,96 @@ def test_verify_and_replay_count_again(tmp_path: Path) -> None:
     assert not verdict.stands
 
 
-def test_an_audit_counts_all_draws_and_leaves_nothing_to_chance() -> None:
-    """No true claim breaks; of radii that are too large the loop over all draws confirms each break, and one is a bug."""
-    widths, model = (12, 4, 6), torch.nn.Linear(3, 2).eval()
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[0.0, 0.0, 0.0], [3.0, 2.0, 1.0]]))
-        model.bias.copy_(torch.tensor([0.0, -3.1]))
-    plain = made(widths)
-    g = ucan.SmoothedClassifier(model, plain.law, plain.M, 2, step=1 / STEPS)
+WIDTHS = (12, 4, 6)
+QUICK = Budget(steps=8, draws=4)
+
+
+class Slope(torch.nn.Module):
+    """Class 1 above a plane."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([3.0, 2.0, 1.0]))
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        """Two logits."""
+        level = y @ self.weight - 3.1
+        return torch.stack((torch.zeros_like(level), level), 1)
+
+
+def sloped() -> tuple[ucan.SmoothedClassifier, list[tuple[torch.Tensor, ucan.Certificate]]]:
+    """A classifier whose attack has gradients, and its certificates on a part of the grid."""
+    plain = made(WIDTHS)
+    g = ucan.SmoothedClassifier(Slope().eval(), plain.law, plain.M, 2, step=1 / STEPS)
     points = torch.tensor(list(itertools.product(range(0, STEPS + 1, 2), repeat=3)), dtype=torch.float32) / STEPS
-    claims = [
-        (x[None], c) for x, c in zip(points, g.certify(points, norm=1, bound="exact"), strict=True) if not c.abstained
+    outcomes = zip(points, g.certify(points, norm=1, bound="exact"), strict=True)
+    return g, [(x[None], c) for x, c in outcomes if isinstance(c, ucan.Certificate)]
+
+
+def larger(c: ucan.Certificate, times: float) -> ucan.Certificate:
+    """The same with a radius that is wrong."""
+    return replace(c, region=Region.sharing(c.region.scale, times * c.region.radius, 1, (3,)))
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["counted", "screened by random votes"])
+def test_an_audit_counts_all_draws_and_leaves_nothing_to_chance(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No true claim breaks; of radii that are too large the loop over all draws confirms each break, and one is a bug."""
+    monkeypatch.setattr("ucan.audit.judge.FEW_DRAWS", 4096 if few else 2)
+    g, claims = sloped()
+    honest = [
+        next(audit(g, x, c, idx=i, factors=[factor], budget=QUICK))[0]
+        for factor in (0.999, 1.0)  # a point on the edge is not inside, however its distance is rounded
+        for i, (x, c) in enumerate(claims)
     ]
-    budget = Budget(steps=8, draws=4)
-
-    def attacked(times: float) -> list[tuple[torch.Tensor, ucan.Certificate, Attempt, torch.Tensor | None]]:
-        found = []
-        for i, (x, true) in enumerate(claims):
-            region = Region.sharing(true.region.scale, times * true.region.radius, 1, (3,))
-            c = replace(true, region=region)
-            ((attempt, delta),) = audit(g, x, c, idx=i, factors=[0.999], budget=budget)
-            found.append((x, c, attempt, delta))
-        return found
-
-    honest = [attempt for _, _, attempt, _ in attacked(1.0)]
-    assert len(honest) > 40 and not any(attempt.broken for attempt in honest)
+    assert len(honest) > 80 and not any(attempt.broken for attempt in honest)
     assert {attempt.alpha for attempt in honest} == {0.0} and summarise(honest).allowed == 0
-    broken = [case for case in attacked(2.0) if case[2].broken]
-    assert len(broken) > 10
-    for x, c, attempt, delta in broken:
-        assert delta is not None and attempt.p_value == 0.0 and attempt.again_total == attempt.total
-        counts = counted(g, tuple(((x + delta) * STEPS).round().long()[0].tolist()), widths)
-        assert counts[c.prediction] <= counts[1 - c.prediction]
-        assert replay_break(g, x, c, delta).broken
-    assert summarise([broken[0][2]]).is_bug
+    broken = 0
+    for i, (x, true) in enumerate(claims):
+        c = larger(true, 2.0)
+        attempt, delta = next(audit(g, x, c, idx=i, factors=[0.999], budget=QUICK))
+        if attempt.broken:
+            assert delta is not None and attempt.p_value == 0.0
+            assert attempt.again_total == attempt.total == g.M.turns(g.law)
+            counts = counted(g, tuple(((x + delta) * STEPS).round().long()[0].tolist()), WIDTHS)
+            assert counts[c.prediction] <= counts[1 - c.prediction]
+            assert replay_break(g, x, c, delta).broken and summarise([attempt]).is_bug
+            broken += 1
+    assert broken > 10
+
+
+def test_a_point_without_valid_votes_breaks_a_claim_that_was_counted() -> None:
+    _, claims = sloped()
+    stake = Stake(next(c for _, c in claims if c.prediction == 0), True)
+    none, tie, led = Tally((0, 0), 12), Tally((6, 6), 0), Tally((7, 4), 1)
+    assert stake.share(none).value == stake.share(tie).value == 0.5 < stake.share(led).value
+    for tally, broken in ((none, True), (tie, True), (led, False), (Tally((3, 9), 0), True)):
+        found = stake.decide(tally, 0.001, None)
+        assert (found.broken, found.p_value, found.total) == (broken, float(not broken), 12)
+    beyond = replace(stake, promised=False)  # where nothing is promised another class must lead
+    assert not beyond.decide(tie, 0.001, None).broken and beyond.decide(Tally((5, 6), 1), 0.001, None).broken
+
+
+def test_counted_votes_are_those_of_the_network_as_it_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise that is the same everywhere is frozen as it is, by the same backend; another one is refused."""
+    g, claims = sloped()
+    x, c = claims[0]
+    assert frozen_at(g, x) is g
+    elsewhere = replace(c, evidence=replace(c.evidence, backend="onnxruntime"))
+    monkeypatch.setattr("ucan.engine.Engine.running", lambda self, backend: contextlib.nullcontext())
+    with pytest.raises(ucan.InvalidInput, match="ran onnxruntime when its votes were counted, and runs eager here"):
+        list(audit(g, x, elsewhere, budget=QUICK))
+
+
+def test_older_attempts_on_counted_claims_are_made_again(tmp_path: Path) -> None:
+    g, claims = sloped()
+    cases = [(i, *case) for i, case in enumerate(claims[:3])]
+    audit_all(g, cases, Ledger(tmp_path, {}), factors=[0.999], budget=QUICK)
+    path = tmp_path / "attempts.jsonl"
+    path.write_text(path.read_text().replace('"alpha": 0.0,', '"alpha": 0.001,', 1))
+    told: list[Attempt] = []
+    found = audit_all(g, cases, Ledger(tmp_path, {}), factors=[0.999], budget=QUICK, on_attempt=told.append)
+    assert len(told) == 1 and {attempt.alpha for attempt in found} == {0.0}
+    assert {attempt.alpha for attempt in read_attempts(tmp_path)} == {0.0}
 
 
 def test_random_votes_cannot_pass_for_all_draws(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from ucan.runs.config import DataRef
 from ucan.runs.read import Run
 from ucan.runs.rebuild import VOTES, data_of, pipeline_of, refuse_other_model, shape_of, smoothed_as_trained, trained_on
 from ucan.runs.router import is_router
+from ucan.seating import EXACT
 from ucan.sidecar import input_hash
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import is_trained_run, load_run
@@ -203,9 +204,13 @@ class Session:
                 point = x if delta is None else (x.double() + delta.to(x.device)).to(x.dtype)
                 # The seed of the auditor's own test: where it tested this point, these are the votes that decided.
                 seed = derived_seed(attempt.votes_seed, "check")
-                (answer,) = pipeline.predict(
-                    point, n=budget.check, alpha=budget.level, seed=seed, precision=self.plan.precision
-                )
+                with g.engine.running(certificate.evidence.backend):
+                    if certificate.evidence.bound == EXACT:
+                        (answer,) = pipeline.predict(point, test="exact", precision=self.plan.precision)
+                    else:
+                        (answer,) = pipeline.predict(
+                            point, n=budget.check, alpha=budget.level, seed=seed, precision=self.plan.precision
+                        )
                 votes = Votes(answer.counts, answer.invalid)
                 yield Attacked(attempt, delta, point, answer.prediction, votes)
 

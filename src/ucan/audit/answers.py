@@ -83,7 +83,17 @@ def attack_answer(
     budget = budget or Budget()
     x = x.to(g.f.device or x.device)
     check_about(g, x, answer)
-    attacked = g if answer.scope == "pipeline" else g.again(generator=g.M.at(x))
+    if answer.scope == "pipeline":
+        with g.engine.running(answer.evidence.backend):  # another one rounds otherwise, and is another model
+            return _attacked(g, x, answer, factor, budget, idx)
+    held = g.again(generator=g.M.at(x), backend="eager")  # for one input: nothing is compiled
+    return _attacked(held, x, answer, factor, budget, idx)
+
+
+def _attacked(
+    attacked: Smoothed, x: torch.Tensor, answer: Answer, factor: float, budget: Budget, idx: int
+) -> tuple[Try, torch.Tensor | None]:
+    """The attack on the model that the answer is about."""
     seed = derived_seed(budget.seed, idx, factor, answer.kind)
     search = _Search(attacked, x, answer, factor, budget, seed)
     z, deltas = search.points()
@@ -168,8 +178,7 @@ class _Search:
         self.votes += votes * len(z)
         claimed = self.answer.evidence.precision
         precision = claimed if claimed in PRECISIONS and self.answer.evidence.copy else None
-        with self.g.engine.running(self.answer.evidence.backend):  # rounding makes another model of it
-            found = self.g.kept(z, votes, derived_seed(self.seed, phase), f"audit-{phase}", precision)
+        found = self.g.kept(z, votes, derived_seed(self.seed, phase), f"audit-{phase}", precision)
         self.outside += sum(map(self.answer.outside, found))
         return found
 

@@ -114,7 +114,8 @@ def _on_grid(
         moved = ((x.double() + wanted) / step).round() - home  # in whole steps
         for _ in range(PULLS):
             z, actual, inside = _seen(x, _at(x, home, moved, step), region, limit)
-            if inside[0]:
+            # In the input's precision a point on the edge may seem to be inside; in whole steps it is not.
+            if inside[0] and float(region.size(moved * step)[0]) < limit:
                 inputs.append(z)
                 deltas.append(actual)
                 break

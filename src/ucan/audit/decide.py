@@ -51,7 +51,7 @@ def decide(
     return Decision(p_value <= level and (answer != c_A or not changed), answer, hits, total, p_value)
 
 
-def decide_counted(counts: Sequence[int], c_A: int, promised: bool) -> Decision:
+def decide_counted(counts: Sequence[int], invalid: int, c_A: int, promised: bool) -> Decision:
     """Whether all draws of the noise, counted at a point of its region, refute a certificate of class c_A.
 
     Nothing is left to chance: the p-value is 0 or 1. A certificate promises the lead, so a tie breaks it as well; where nothing
@@ -59,7 +59,7 @@ def decide_counted(counts: Sequence[int], c_A: int, promised: bool) -> Decision:
     """
     hits, rival = counts[c_A], counts[rival_of(counts, c_A)]
     broken = hits <= rival if promised else hits < rival
-    return Decision(broken, _leader(counts, c_A), hits, hits + rival, 0.0 if broken else 1.0)
+    return Decision(broken, _leader(counts, c_A), hits, sum(counts) + invalid, 0.0 if broken else 1.0)
 
 
 def decide_level(

@@ -24,6 +24,8 @@ from ucan.smoothed import SmoothedClassifier
 ROUNDS, KEPT = (256, 1024, 4096), (4, 2)
 # A break is tested again on at least AGAIN times the votes; no test takes more than MOST times ``check``.
 AGAIN, MOST = 10, 100
+# Where all draws are counted, candidates are screened by them too, if these are not more.
+FEW_DRAWS = 4096
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ class Judge:
         self.precision = precision_of(c)
         self.stake = Stake(c, promised)
         self.strictest = min(budget.level, SURE) if promised else budget.level
+        self.screened_by_all = self.stake.counted and c.evidence.n <= FEW_DRAWS
         self.points: list[Point] = []
         self.tested: Point | None = None
 
@@ -122,7 +125,7 @@ class Judge:
     def enough(self, delta: torch.Tensor) -> bool:
         """Whether the search may end: one of these points is clearly lost."""
         self.look(delta)
-        if self.stake.counted:
+        if self.screened_by_all:
             return any(not self._hopeless(point.seen) for point in self.points)
         return any(self.stake.share(point.seen).far_below() for point in self.points)
 
@@ -166,8 +169,8 @@ class Judge:
         return self._best(points)
 
     def _hopeless(self, tally: Tally) -> bool:
-        if self.stake.counted:
-            return not self.stake.decide(tally, self.strictest, None).broken
+        if self.stake.counted:  # random votes decide nothing: the point that they leave is counted
+            return self.screened_by_all and not self.stake.decide(tally, self.strictest, None).broken
         return self.stake.share(tally).hopeless(self.strictest, self.budget.most)
 
     def _leading(self, points: list[Point], count: int) -> list[Point]:
@@ -200,7 +203,7 @@ class Judge:
             (fresh,) = self._votes(point.z, total - (0 if seen is None else seen.total), purpose, number)
             seen = fresh if seen is None else seen + fresh
             found = self.stake.decide(seen, level / len(looks), rival)
-            if found.broken or self._hopeless(seen):
+            if found.broken or self.stake.counted or self._hopeless(seen):
                 break
         return replace(found, p_value=min(1.0, len(looks) * found.p_value))
 
@@ -208,9 +211,18 @@ class Judge:
         """n votes at each point; each purpose and number has its own stream. All draws, where these were counted."""
         if not len(z):
             return []
-        if self.stake.counted:
-            outcomes = self.g.predict(z, test="exact", precision=self.precision)
-            return [Tally(tuple(outcome.counts.tolist()), outcome.invalid) for outcome in outcomes]
+        if self.screened_by_all or (self.stake.counted and purpose != "screen"):
+            return self._all_draws(z)
         name = (purpose, number) if number else (purpose,)
         outcomes = self.g.predict(z, n=n, seed=derived_seed(self.seed, *name), precision=self.precision)
+        return [Tally(tuple(outcome.counts.tolist()), outcome.invalid) for outcome in outcomes]
+
+    def _all_draws(self, z: torch.Tensor) -> list[Tally]:
+        """The votes of all draws at each point; refused where the network does not run as it did for the certificate."""
+        outcomes, then = self.g.predict(z, test="exact", precision=self.precision), self.c.evidence.backend
+        if (here := outcomes[0].evidence.backend) != then:
+            raise InvalidInput(
+                f"the network ran {then} when its votes were counted, and runs {here} here, which rounds otherwise: a vote "
+                f"more or less would be taken for a break. Attack this certificate where the network runs {then}."
+            )
         return [Tally(tuple(outcome.counts.tolist()), outcome.invalid) for outcome in outcomes]

@@ -42,6 +42,11 @@ class Tally:
         pair = self.counts[c_A] + self.counts[rival_of(self.counts, c_A)]
         return Share(self.counts[c_A], pair, self.total)
 
+    def lead(self, c_A: int) -> Share:
+        """How far the class is ahead of the strongest of the others, among all votes: one half where it is not."""
+        rival = self.counts[rival_of(self.counts, c_A)]
+        return Share(self.total + self.counts[c_A] - rival, 2 * self.total, 2 * self.total)
+
     def beside(self, c_A: int, floor: float) -> Share:
         """All votes but those of the strongest of the other classes."""
         return Share(self.total - self.counts[rival_of(self.counts, c_A)], self.total, self.total, floor)
@@ -117,6 +122,8 @@ class Stake:
             if self.claim.above:
                 return tally.own(self.c_A, self.claim.threshold)
             return tally.beside(self.c_A, 1 - self.claim.threshold)
+        if self.counted:
+            return tally.lead(self.c_A)
         return tally.own(self.c_A) if self.majority else tally.duel(self.c_A)
 
     def rival(self, tally: Tally) -> int | None:
@@ -127,7 +134,7 @@ class Stake:
     def decide(self, tally: Tally, level: float, rival: int | None) -> Decision:
         """Whether these votes refute the claim."""
         if self.counted:
-            return decide_counted(tally.counts, self.c_A, self.promised)
+            return decide_counted(tally.counts, tally.invalid, self.c_A, self.promised)
         if isinstance(self.claim, Level):
             return decide_level(tally.counts, tally.invalid, self.c_A, self.claim.threshold, level, rival)
         return decide(tally.counts, tally.invalid, self.c_A, level, rival, not self.majority)

@@ -16,6 +16,7 @@ from ucan.audit.judge import Budget, precision_of
 from ucan.certificate import Certificate
 from ucan.errors import InvalidInput
 from ucan.registry import Registry
+from ucan.seating import EXACT
 from ucan.smoothed import SmoothedClassifier
 
 # Where the attacker enrols inputs, relative to the region: just outside it, and further out.
@@ -106,8 +107,9 @@ class Witness:
         (outcome,) = self.registry.certify(
             self.g,
             z,
-            n0=evidence.n0,
+            n0=max(1, evidence.n0),  # where all draws were counted none chose the class
             n=self.budget.check,
+            bound=EXACT if evidence.bound == EXACT else "binary",
             alpha=evidence.alpha,
             norm=self.c.radius_norm,
             precision=precision_of(self.c),

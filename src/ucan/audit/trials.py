@@ -148,9 +148,10 @@ class _Trial:
 
     def _alpha(self) -> float:
         """The probability with which the claim may be false by chance."""
-        if self.case.alpha is not None:
-            return self.case.alpha
-        return 0.0 if Stake(self.case.certificate, True).counted else self.case.certificate.evidence.alpha
+        certificate, alpha = self.case.certificate, self.case.alpha
+        if Stake(certificate, True).counted:
+            return 0.0
+        return certificate.evidence.alpha if alpha is None else alpha
 
     def finish(self, attack: str) -> tuple[Attempt, torch.Tensor | None]:
         """The verdict; a break where the guarantee holds is tested again, and if that confirms it, certified again."""
@@ -289,7 +290,8 @@ def promises(certificate: Claim, mode: Mode) -> bool:
 
 def frozen_at(g: SmoothedClassifier, x: torch.Tensor) -> SmoothedClassifier:
     """The classifier that a frozen certificate is about: g with its noise computed at x and frozen."""
-    return g.again(generator=g.M.at(x), backend="eager")  # for one input: nothing is compiled
+    held = g.M.at(x)
+    return g if held is g.M else g.again(generator=held, backend="eager")  # for one input: nothing is compiled
 
 
 def _on(scale: Scale, device: torch.device) -> Scale:
