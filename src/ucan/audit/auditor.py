@@ -172,10 +172,9 @@ def _known(
         raise InvalidInput(
             f"{ledger.folder} holds attacks on another certificate of input {idx}: give another folder with --out."
         )
-    by_chance = Stake(
-        certificate, True
-    ).counted  # older attempts tested such a claim by random votes, and allowed for α
-    return {f: attempt for f, attempt in known.items() if not attempt.tested_once and not (by_chance and attempt.alpha)}
+    # Older attempts tested a counted claim by random votes, and allowed for α: such a claim is attacked again.
+    counted = Stake(certificate, True).counted
+    return {f: attempt for f, attempt in known.items() if not attempt.tested_once and not (counted and attempt.alpha)}
 
 
 def _smallest_broken(known: dict[float, Attempt]) -> float:

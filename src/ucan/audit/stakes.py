@@ -43,7 +43,7 @@ class Tally:
         return Share(self.counts[c_A], pair, self.total)
 
     def lead(self, c_A: int) -> Share:
-        """How far the class is ahead of the strongest of the others, among all votes: one half where it is not."""
+        """The class's lead over the strongest of the others among all votes; one half at a tie."""
         rival = self.counts[rival_of(self.counts, c_A)]
         return Share(self.total + self.counts[c_A] - rival, 2 * self.total, 2 * self.total)
 
