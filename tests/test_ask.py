@@ -16,6 +16,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import ucan
+from ucan import backends
 from ucan.audit.answers import attack_answer
 from ucan.cli import app
 from ucan.config import read_config
@@ -281,6 +282,38 @@ def test_an_attack_stays_inside_and_on_the_grid():
     (answer,) = g.certify(x, radius=0.1, n=1000)
     found, delta = attack_answer(g, x, answer, 0.9, QUICK)
     assert found.size < 0.9 and torch.equal((delta * 255).round(), (delta * 255).round(decimals=3))
+
+
+class Following(ucan.Generator):
+    """Noise that follows its input."""
+
+    scope = "frozen"
+
+    def forward(self, x):
+        return torch.zeros_like(x[0]), 0.5 + x[0].abs()
+
+
+@pytest.mark.parametrize(
+    ("noise", "kinds"), [(None, {"compile"}), (Following(), {"eager"})], ids=["pipeline", "frozen"]
+)
+def test_an_answer_is_attacked_as_its_model_ran_and_frozen_noise_is_not_compiled(noise, kinds, monkeypatch):
+    """Frozen noise belongs to one input: compiled, every attack would compile anew."""
+    honest, asked = backends.prepare, []
+
+    def prepared(f, view, example, kind, precision):
+        asked.append(kind)
+        return replace(honest(f, view, example, "eager", precision), name=kind)
+
+    monkeypatch.setattr("ucan.engine.prepare", prepared)
+    x = inputs(1)
+    g = ucan.SmoothedRegressor(nn.Linear(4, 1).eval(), ucan.Gaussian(0.5), noise)
+    with g.engine.running("compile"):
+        (answer,) = g.certify(x, radius=0.1, n=200)
+    assert answer.evidence.backend == "compile" and answer.scope == ("pipeline" if noise is None else "frozen")
+    asked.clear()
+    g.engine.prepared.clear()
+    found, _ = attack_answer(g, x, answer, 0.9, QUICK)
+    assert not found.broken and set(asked) == kinds
 
 
 def test_an_answer_about_something_else_is_not_attacked():

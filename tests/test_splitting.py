@@ -19,6 +19,7 @@ from ucan.app.session import Session
 from ucan.audit import Attempt, Budget, Ledger, audit, audit_all, frozen_at, read_attempts, summarise
 from ucan.audit import replay as replay_break
 from ucan.audit.stakes import Stake, Tally
+from ucan.plan import CertifyPlan
 from ucan.region import Region
 from ucan.replay import replay
 from ucan.runs.train import TrainJob, trainer_of
@@ -224,6 +225,32 @@ def test_counted_votes_are_those_of_the_network_as_it_ran(monkeypatch: pytest.Mo
     monkeypatch.setattr("ucan.engine.Engine.running", lambda self, backend: contextlib.nullcontext())
     with pytest.raises(ucan.InvalidInput, match="ran onnxruntime when its votes were counted, and runs eager here"):
         list(audit(g, x, elsewhere, budget=QUICK))
+
+
+def test_the_app_shows_the_draws_that_decided() -> None:
+    g, claims = sloped()
+    opened = Session("slope", g, CertifyPlan(norm=1, bound="exact"), (3,), None, (), ())
+    for x, true in claims[:8]:
+        (found,) = opened.attack(x, larger(true, 2.0), [0.999], QUICK)
+        assert found.attempt.total == g.M.turns(g.law) == int(found.votes.counts.sum())
+        assert found.attempt.hits == int(found.votes.counts[true.prediction])
+
+
+def test_a_router_of_counted_parts_has_no_chance_to_spare(tmp_path: Path) -> None:
+    g, claims = sloped()
+    wrong = [(i, x, larger(c, 2.0)) for i, (x, c) in enumerate(claims)]
+    found = audit_all(g, wrong, Ledger(tmp_path, {}), factors=[0.999], budget=QUICK, part="choice", alpha=0.001)
+    assert any(attempt.broken for attempt in found) and {attempt.alpha for attempt in found} == {0.0}
+
+
+def test_a_registry_of_counted_answers_is_attacked(tmp_path: Path) -> None:
+    g, claims = sloped()
+    x, _ = claims[0]
+    with ucan.Registry(tmp_path / "r", 1) as registry:
+        (c,) = registry.certify(g, x, norm=1, bound="exact")
+        assert c.scope == "registry" and c.evidence.bound == "exact"
+        found = [attempt for attempt, _ in audit(g, x, c, factors=[0.9], budget=QUICK, registry=registry)]
+    assert found and not any(attempt.broken for attempt in found)
 
 
 def test_older_attempts_on_counted_claims_are_made_again(tmp_path: Path) -> None:
