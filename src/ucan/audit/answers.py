@@ -13,7 +13,7 @@ from ucan.audit.attacks import reachable
 from ucan.audit.balls import Ball
 from ucan.audit.decide import SURE
 from ucan.audit.judge import AGAIN, Budget, check_factor, derived_seed
-from ucan.audit.trials import Mode
+from ucan.audit.trials import Mode, frozen_at
 from ucan.backends import PRECISIONS
 from ucan.errors import InvalidInput
 from ucan.questions.record import Answer
@@ -83,11 +83,9 @@ def attack_answer(
     budget = budget or Budget()
     x = x.to(g.f.device or x.device)
     check_about(g, x, answer)
-    if answer.scope == "pipeline":
-        with g.engine.running(answer.evidence.backend):  # another one rounds otherwise, and is another model
-            return _attacked(g, x, answer, factor, budget, idx)
-    held = g.again(generator=g.M.at(x), backend="eager")  # for one input: nothing is compiled
-    return _attacked(held, x, answer, factor, budget, idx)
+    attacked = g if answer.scope == "pipeline" else frozen_at(g, x)
+    with g.engine.running(answer.evidence.backend):  # another one rounds otherwise, and is another model
+        return _attacked(attacked, x, answer, factor, budget, idx)
 
 
 def _attacked(

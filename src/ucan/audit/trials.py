@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -21,6 +21,7 @@ from ucan.catalogue import ATTACKS
 from ucan.certificate import Certificate, Level
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
+from ucan.questions.smoothed import Smoothed
 from ucan.registry import Registry
 from ucan.scales import Scalar, Scale
 from ucan.sidecar import input_hash
@@ -29,6 +30,7 @@ from ucan.threshold import level_bound, level_region
 from ucan.verify import same_noise
 from ucan.votes import Stream
 
+AnySmoothed = TypeVar("AnySmoothed", bound=Smoothed)
 Mode = Literal["live", "frozen"]
 MODES: tuple[Mode, ...] = ("live", "frozen")
 RECERTIFY = 10  # a break is certified again with this many times the samples
@@ -44,10 +46,11 @@ class Attempt:
     ``broken`` only if a second test, in which ``again_hits`` of ``again_total`` votes were for the class, confirms it. A
     binary claim is also broken where the class has lost its majority and still leads (not ``changed``). ``bug``: certified
     again with a fresh seed and ten times the samples it still claims that point. ``same_as`` names the smaller factor whose δ
-    broke this one as well. Seeds are those of the attack and of the votes. ``claim`` is the hash of the input that the
-    evidence is about: certificates that share one are true or false together. For a live attack on scope ``registry`` there
-    are no votes: ``hits`` of ``total`` is 0 or 1 of 1, by its registry. ``part`` is what was attacked of a router's
-    certificate, its "choice" or its "answer"; α is then that of both, and the classes of a choice are the experts.
+    broke this one as well. ``alpha`` is 0 where all draws of the noise were counted. Seeds are those of the attack and of the
+    votes. ``claim`` is the hash of the input that the evidence is about: certificates that share one are true or false
+    together. For a live attack on scope ``registry`` there are no votes: ``hits`` of ``total`` is 0 or 1 of 1, by its registry.
+    ``part`` is what was attacked of a router's certificate, its "choice" or its "answer"; α is then that of both, and the
+    classes of a choice are the experts.
     """
 
     idx: int
@@ -288,8 +291,8 @@ def promises(certificate: Claim, mode: Mode) -> bool:
     return certificate.scope != "frozen" or mode == "frozen"
 
 
-def frozen_at(g: SmoothedClassifier, x: torch.Tensor) -> SmoothedClassifier:
-    """The classifier that a frozen certificate is about: g with its noise computed at x and frozen."""
+def frozen_at(g: AnySmoothed, x: torch.Tensor) -> AnySmoothed:
+    """What a frozen certificate, or a frozen answer, is about: g with its noise computed at x and frozen."""
     held = g.M.at(x)
     return g if held is g.M else g.again(generator=held, backend="eager")  # for one input: nothing is compiled
 
