@@ -83,6 +83,7 @@ JOBS
 side_by_side <<'JOBS'
 deeper cifar10-ensemble-0.32 cifar10-consistency-0.32
 deeper cifar10-ensemble-0.42 cifar10-consistency-0.42
+deeper cifar10-ensemble-on-0.3 cifar10-ensemble-on-0.42
 deeper cifar10-consistency-0.21
 wider cifar10-bands
 deeper cifar10-certification

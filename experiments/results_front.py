@@ -91,7 +91,7 @@ class Pairs:
 def places(folder: Path, data: str, norm: float = 2.0, levels: Sequence[float] = GRID) -> list[Place]:
     """The radii of a norm, with the best rows of scope pipeline on all of the test set, no extra data.
 
-    Of one network those that are on the leaderboard; of several all, since none of them was attacked as often.
+    Of one network those that are on the leaderboard; of several all, attacked or not.
     """
 
     def asked(known: Iterable[Entry], several: bool = False) -> list[Entry]:

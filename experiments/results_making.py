@@ -25,8 +25,8 @@ PRESETS = {  # of a row, the preset that trains it
     "mnist-lenet-0.4": "mnist-best-1.0",
     "mnist-lenet-0.52": "mnist-best-1.5",
     "mnist-lenet-0.68": "mnist-best-2.0",
-    "cifar10-ensemble-0.32": "cifar10-ensemble-0.75",
-    "cifar10-ensemble-0.42": "cifar10-ensemble-1.0",
+    "cifar10-ensemble-on-0.3": "cifar10-ensemble-0.75",
+    "cifar10-ensemble-on-0.42": "cifar10-ensemble-1.0",
 }
 INPUTS = {"cifar10": 50_000, "mnist": 60_000}  # of the training sets
 

@@ -37,7 +37,7 @@ class Row:
     choice: str | None = None  # whose outcome adds to the changes
     members: int = 1  # networks whose logits are averaged, trained alike from the seeds 0, 1, …
     mirrored: bool = False  # whether the logits at the picture and at its mirror image are averaged
-    onto: str | None = None  # the row whose network training begins with, instead of random weights
+    onto: str | None = None  # the row whose network (of the same seed) training begins with, instead of random weights
 
     @property
     def data(self) -> str:
@@ -122,6 +122,10 @@ REACH = [
         mirrored=True),
     Row("cifar10-sphere-on-0.42", "CIFAR-10 ℓ2", "cifar10-best-1.0", (), (Claim(2, "radius", (1.0,)),), mirrored=True,
         onto="cifar10-sphere-0.3"),
+    Row("cifar10-ensemble-on-0.3", "CIFAR-10 ℓ2", "cifar10-ensemble-0.75", (), (Claim(2, "radius", (0.75,)),), members=4,
+        onto="cifar10-consistency-0.21"),
+    Row("cifar10-ensemble-on-0.42", "CIFAR-10 ℓ2", "cifar10-ensemble-1.0", (), (Claim(2, "radius", (1.0,)),), members=4,
+        onto="cifar10-ensemble-on-0.3"),
     Row("cifar10-sphere-0.52", "CIFAR-10 ℓ2", "cifar10-sphere",
         ("law.scale=0.52", "epochs=56", "recipe.weight=8.0", "recipe.length=0.5", "recipe.drop=0.3"),
         (Claim(2, "radius", (1.25, 1.5)),), mirrored=True),

@@ -203,11 +203,15 @@ def changes_of(row: Row, out: Path) -> list[str]:
     return [*row.changes, *chosen]
 
 
+def run_of(row: Row, seed: int, out: Path, runs: Path, more: list[str]) -> tuple[Path, TrainSettings]:
+    """The folder and the settings of the row's training with this seed; 0 is the preset's."""
+    changes = [*changes_of(row, out), *more, *([f"seed={seed}"] if seed else [])]
+    return runs / run_name(row.preset, changes), settings_of(row.preset, changes)
+
+
 def runs_of(row: Row, out: Path, runs: Path, more: list[str]) -> dict[Path, TrainSettings]:
-    """The training runs that a row is made of, by their folders; the first has the preset's seed, 0."""
-    changes = [*changes_of(row, out), *more]
-    each = [changes, *([*changes, f"seed={k}"] for k in range(1, row.members))]
-    return {runs / run_name(row.preset, one): settings_of(row.preset, one) for one in each}
+    """The training runs that a row is made of, by their folders, from the seeds 0, 1, …"""
+    return dict(run_of(row, seed, out, runs, more) for seed in range(row.members))
 
 
 def trained(folder: Path, settings: TrainSettings, finetune: Path | None = None) -> float:
@@ -219,14 +223,16 @@ def trained(folder: Path, settings: TrainSettings, finetune: Path | None = None)
     return time.monotonic() - start
 
 
-def begun_with(row: Row, out: Path, runs: Path, more: list[str]) -> Path | None:
-    """The trained network that the row's training begins with, trained first if it is not there; None if with none."""
-    if row.onto is None:
-        return None
+def train_row(row: Row, seed: int, out: Path, runs: Path, more: list[str]) -> float:
+    """Train the row's network of this seed unless that is done; before it, the one of the same seed that it begins with, whose
+    seconds do not count.
+    """
+    folder, settings = run_of(row, seed, out, runs, more)
+    if row.onto is None or is_trained_run(folder):
+        return trained(folder, settings)
     (first,) = (one for one in ROWS if one.name == row.onto)
-    ((folder, settings),) = runs_of(first, out, runs, more).items()
-    trained(folder, settings, begun_with(first, out, runs, more))
-    return folder
+    train_row(first, seed, out, runs, more)
+    return trained(folder, settings, run_of(first, seed, out, runs, more)[0])
 
 
 class Ensemble(nn.Module):
@@ -326,8 +332,7 @@ class Suite:
         if not self.fits(row.name, cost - certifying + min(certifying, 20)):
             return
         start = time.monotonic()
-        first = begun_with(row, args.out, args.runs, args.set) if untrained else None
-        training = sum(trained(folder, one, first) for folder, one in members.items())
+        training = sum(train_row(row, seed, args.out, args.runs, args.set) for seed in range(row.members))
         g = smoothed(tuple(members), row.mirrored, args.backend)
         record = self.record(row, self.about(row, settings, g, training), len(test_set))
         certify(g, test_set, record, row, inputs, cap, self.deadline)
@@ -337,12 +342,12 @@ class Suite:
 
     def network(self, row: Row, number: int) -> None:
         """Train the network of that number, from 1 on, if the row has one and it fits: each can have a process of its own."""
-        members = [*runs_of(row, self.args.out, self.args.runs, self.args.set).items()]
-        if number > len(members):
+        if number > row.members:
             return
-        folder, settings = members[number - 1]
+        which = (row, number - 1, self.args.out, self.args.runs, self.args.set)
+        folder, settings = run_of(*which)
         if not is_trained_run(folder) and self.fits(f"{row.name}, network {number}", estimate(row, settings, 1, 0, 1)):
-            print(f"{row.name}, network {number}: trained in {trained(folder, settings):.0f} s", flush=True)
+            print(f"{row.name}, network {number}: trained in {train_row(*which):.0f} s", flush=True)
 
     def record(self, row: Row, about: dict[str, Any], total: int) -> Record:
         """As far as it is known, of these very weights; a record of others is put into OUT/earlier, and a new one begun."""

@@ -20,6 +20,7 @@ from torch import nn
 import ucan
 from ucan import data
 from ucan.bounds import anytime_lower_bound
+from ucan.config import read_config
 from ucan.errors import InvalidInput
 from ucan.leaderboard.checking import check
 from ucan.leaderboard.checks import CheckJob
@@ -791,6 +792,25 @@ def test_each_network_of_an_ensemble_can_have_a_process_of_its_own(tmp_path: Pat
     before = (folders[2] / "metrics.jsonl").stat().st_mtime_ns
     runner.network(row, 3)
     assert (folders[2] / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_each_network_of_an_ensemble_begins_with_the_one_of_its_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = rows.Row("narrow", "", "digits-isotropic", ("epochs=1",), (rows.radius(0.1),), 10, 256)
+    wide = replace(narrow, name="wide", changes=("epochs=1", "law.scale=0.4"), members=2, onto="narrow")
+    monkeypatch.setattr(suite, "ROWS", [narrow, wide])
+    args = arguments(tmp_path)
+    runner = suite.Suite(args)
+    runner.network(wide, 2)
+    (first, _), (second, _) = (suite.run_of(one, 1, args.out, args.runs, args.set) for one in (narrow, wide))
+    assert {path.name for path in args.runs.iterdir()} == {first.name, second.name}  # nothing of seed 0
+    assert Path(read_config(second / "config.toml")["finetune"]) == first
+    runner.row(wide, 10, 256)
+    begun = [
+        read_config(folder / "config.toml")["finetune"] for folder in suite.runs_of(wide, args.out, args.runs, args.set)
+    ]
+    assert [Path(one) for one in begun] == [suite.run_of(narrow, k, args.out, args.runs, args.set)[0] for k in (0, 1)]
 
 
 def test_a_mirrored_row_averages_the_picture_and_its_mirror_image(tmp_path: Path) -> None:
