@@ -62,10 +62,10 @@ def holds(folder: Path) -> str:
 
 
 def _range(found: list[Place]) -> tuple[int, int]:
-    """Whole points between which all marks lie, three at least on both sides."""
+    """Whole points between which all marks lie, one at least below the others and three above."""
     shares = [(_share(place, place.others), _share(place, ours)) for place in found for ours in place.best]
     ahead = [ours - theirs for theirs, ours in shares if theirs is not None and ours is not None]
-    return min(-3, math.floor(min(ahead, default=0))), max(3, math.ceil(max(ahead, default=0)))
+    return min(-1, math.floor(min(ahead, default=0))), max(3, math.ceil(max(ahead, default=0)))
 
 
 def _column(place: Place, x: float, up: Callable[[float], float], bottom: float) -> list[str]:
