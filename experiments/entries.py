@@ -141,7 +141,9 @@ def _of_record(path: Path, record: dict[str, Any], norm: str, folder: Path) -> E
 def _about(record: dict[str, Any]) -> str:
     mirrored = ", picture and mirror image averaged" if record.get("mirrored") else ""
     changes = " ".join(f"`{change}`" for change in record["changes"])
-    begun = f", begun with the network of {record['onto']}" if "onto" in record else ""
+    begun = f", begun with a network trained like {record['onto']}" if "onto" in record else ""
+    if begun and record.get("members", 1) > 1:
+        begun = f", each network begun with one of its seed trained like {record['onto']}"
     return f"preset `{record['preset']}`{' with ' if changes else ''}{changes}{begun}{mirrored}; {record['law']}"
 
 

@@ -234,23 +234,22 @@ def next_goals(folder: Path) -> list[str]:
     lines = ["| ℓ2 radius | others' best file, one network | ours, one network | goal | ours, several networks | goal |",
              "|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
     for place in places(folder, "cifar10"):
-        theirs, one, several = (e.share(place.level) if e else None for e in (place.others, place.one, place.several))
-        goals = REACH_ONE[place.level], REACH_SEVERAL.get(place.level)
-        cells = [
-            theirs or "–",
-            _beside(one, goals[0]),
-            f"{goals[0]:g}",
-            _beside(several, goals[1]) if goals[1] else "–",
-        ]
-        lines.append(f"| {place.level:g} | {' | '.join(cells)} | {'–' if goals[1] is None else f'{goals[1]:g}'} |")
+        theirs = place.others.share(place.level) if place.others else None
+        goals = ((place.one, REACH_ONE[place.level]), (place.several, REACH_SEVERAL.get(place.level)))
+        cells = [cell for ours, goal in goals for cell in _beside(ours, place.level, goal)]
+        lines.append(f"| {place.level:g} | {theirs or '–'} | {' | '.join(cells)} |")
     return lines
 
 
-def _beside(share: str | None, goal: float | None) -> str:
-    """A share, and whether it reaches its goal."""
-    if share is None:
-        return MISSING
-    return share if goal is None else f"{share}, {'reached' if float(share) >= goal else 'missed'}"
+def _beside(ours: Entry | None, level: float, goal: float | None) -> tuple[str, str]:
+    """A share with whether it reaches its goal, and the goal."""
+    if goal is None:
+        return "–", "–"
+    share = ours.share(level) if ours else None
+    if ours is None or share is None:
+        return MISSING, f"{goal:g}"
+    attacked = "" if ours.audit.certificates else " (not attacked)"
+    return f"{share}, {'reached' if float(share) >= goal else 'missed'}{attacked}", f"{goal:g}"
 
 
 def spread(folder: Path) -> list[str]:

@@ -94,7 +94,7 @@ class Recorded:
     def _verdict(self, row: str) -> str:
         attacked = next((n for n in (row, SAME_NOISE.get(row)) if n and self.json(f"audits/{n}.json")), None)
         if attacked is None:
-            return MISSING
+            return "not attacked yet"
         summary = self.json(f"audits/{attacked}.json")["summary"]
         broken = summary["broken"]
         words = [f"{broken['live']} of {summary['attacked']} broken live"]
