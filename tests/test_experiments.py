@@ -138,6 +138,24 @@ def test_levels_that_no_votes_could_certify_are_decided_from_the_start() -> None
     assert anytime_lower_bound(1024, 1024, 0.001) >= p0[0]
 
 
+def test_on_a_grid_each_input_pays_for_its_own_distance_from_it() -> None:
+    class Sure(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([1.0, 0.0]).expand(len(x), 2)
+
+    g = ucan.SmoothedClassifier(Sure().eval(), ucan.Gaussian(0.5), num_classes=2, step=1 / 16)
+    on = torch.full((1, 8, 8), 0.5)
+    x = torch.stack([on, on + 0.4 / 16])
+    dataset = data.InMemory(x, torch.tensor([0, 0]))
+    asked, plan = tuple(k / 100 for k in range(130)), CertifyPlan(n0=10, n=500, bound="anytime")
+    certified = [one.radius for one in g.certify(x, n0=10, n=500, bound="anytime")]
+    assert certified[1] < certified[0] - 0.3
+    for order in ([0, 1], [1, 0]):
+        found = levels.Levels((levels.Claim(2.0, "radius", asked),), 2)
+        assert [*levels.decide(g, dataset, found, order, plan)]
+        assert found.reached["l2 radius"] == [sum(radius >= level for level in asked) for radius in certified]
+
+
 def test_decisions_are_those_of_certify(tmp_path: Path) -> None:
     """Same looks, same noise: the same bounds and the same number of votes as ``certify_each`` gives."""
     g = nearest_mean(ucan.Gaussian(0.4), ucan.Fixed(uneven()))

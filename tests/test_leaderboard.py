@@ -20,6 +20,7 @@ import ucan
 from ucan import data
 from ucan.audit import Budget
 from ucan.cli import app
+from ucan.config import read_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.leaderboard.checking import check
 from ucan.leaderboard.checks import Checked, CheckJob
@@ -43,6 +44,7 @@ from ucan.runs.agreement import contradiction
 from ucan.runs.certify import certify
 from ucan.runs.prepare import CertifyJob
 from ucan.runs.read import Run
+from ucan.runs.rebuild import pipeline_of
 from ucan.runs.train import TrainJob, trainer_of
 
 LIGHT = Budget(steps=3, draws=4, restarts=1, check=200)
@@ -344,6 +346,37 @@ def test_the_run_is_shown_as_each_of_its_records_states(made: Path) -> None:
     assert contradiction(stricter) == "input 0: the config states α = 1e-06, its record 0.001"
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bound": "randomised"}, "the config states the bound randomised, its record binary"),
+        ({"n0": 50}, "the config states n0 50, its record 100"),
+        ({"n0": 200}, "the config states n0 200, its record 100"),
+        ({"seed": 7}, "its votes have another seed than the config states"),
+    ],
+)
+def test_nothing_is_chosen_for_an_input_after_its_votes_are_seen(made: Path, changes: dict, said: str) -> None:
+    run = Run.open(made / "run")
+    other = replace(run, config=replace(run.config, sampling=replace(run.config.sampling, **changes)))
+    assert contradiction(other).endswith(said)
+
+
+def test_a_derived_seed_is_the_run_s_and_not_an_input_s_own(made: Path, tmp_path: Path) -> None:
+    """Else each input could have the better of two streams of noise."""
+    shutil.copytree(made, tmp_path / "copy")
+    folder = tmp_path / "copy" / "run"
+    run = Run.open(folder)
+    g = pipeline_of(run.config.model, run.telling(), torch.device("cpu"))
+    idx = next(int(i) for i in run.columns["idx"] if not run.outcome(int(i)).abstained)
+    (own,) = g.certify(data.load("digits").batch([idx])[0], n=1000, seed="derived")
+    with Store.create(folder, read_config(folder / "config.toml")) as store:
+        store.add(idx, int(data.load("digits").labels[idx]), own, 0.0, again=True)
+    assert contradiction(Run.open(folder)) == f"input {idx}: its votes have another seed than the config states"
+    config = (folder / "config.toml").read_text()
+    stated(tmp_path / "copy")
+    assert (folder / "config.toml").read_text() == config and not checked(tmp_path / "copy").stands
+
+
 def test_inputs_are_neither_chosen_nor_repeated(made: Path, tmp_path: Path) -> None:
     imported = {'kind = "certify"': 'kind = "imported"', "skip = 20\n": ""}
     good = "WHERE idx NOT IN (SELECT idx FROM outcomes WHERE correct AND NOT abstained)"
@@ -569,7 +602,10 @@ def test_the_page_compares_only_what_is_comparable() -> None:
     part = replace(GOOD, name="part", claim=replace(WHOLE, inputs=500), certified={"0": 500})
     more = replace(GOOD, name="more data", claim=replace(WHOLE, extra_data=True), certified={"0": 9900})
     many = replace(GOOD, name="many", claim=replace(WHOLE, networks=4), certified={"0.25": 7100})
-    every = [GOOD, others, frozen, part, more, many]
+    loose = replace(GOOD, name="loose", claim=replace(WHOLE, alpha=0.5), certified={"0": 9900, "0.25": 9900})
+    broken = replace(GOOD, name="broken", audit=replace(GOOD.audit, certificates=100, broken=60, bug=True))
+    broken = replace(broken, certified={"0": 9900, "0.25": 9900})
+    every = [GOOD, others, frozen, part, more, many, loose, broken]
     table = best_table(every, [0.0, 0.25])
     assert table[2] == "| radius | one network, `run` | one network, `imported` | several networks, `run` |"
     assert table[4] == "| 0 | 80.0 (mine) | 85.0 (theirs) | – |"
@@ -579,7 +615,8 @@ def test_the_page_compares_only_what_is_comparable() -> None:
     assert beside[2].startswith("| radius | one network, `run` | one network, `record` | one network, `imported` |")
     assert beside[4].startswith("| 0 | 80.0 (mine) | 100.0 (best; a stranger) |")  # not among those with certificates
     text = page({Path(f"{one.name}.json"): one for one in every})
-    assert "**unchecked**" in text and text.count("`frozen` |") == 1
+    assert "**unchecked**" in text and text.count("`frozen` |") == 1 and "| 0.5 | no | – |" in text
+    assert "α ≤ 0.001, not refuted by an audit." in table[0] and "**100 / 60: BUG**" in text
     assert all(f"[{one.name}]({quote(one.name or '')}.json)" in text for one in every)
 
 

@@ -12,6 +12,7 @@ from ucan.laws import norm_name
 from ucan.leaderboard.entry import ORIGINS, Entry, level_key
 from ucan.report.render import in_markdown
 
+USUAL_ALPHA = 0.001  # of all certificates that the field publishes
 HEAD = """# {title}
 
 Certified accuracy in %, rounded down: the share of test inputs whose answer is right and certified at the radius. Every
@@ -57,9 +58,12 @@ def _radius(level: float, norm: float | None) -> str:
 
 
 def fair(one: Entry, inputs: int) -> bool:
-    """Whether an entry counts in the first table: scope pipeline, all of the test set, no extra data."""
-    claim = one.claim
-    return claim.scope == "pipeline" and claim.inputs == inputs and claim.extra_data is False
+    """Whether an entry counts in the first table: scope pipeline, all of the test set, no extra data, α at most that of the
+    field, and no audit that refutes it.
+    """
+    claim, alpha = one.claim, one.claim.alpha
+    alike = claim.scope == "pipeline" and claim.inputs == inputs and claim.extra_data is False
+    return alike and alpha is not None and alpha <= USUAL_ALPHA and not one.audit.bug
 
 
 def leader(entries: Sequence[Entry], level: float) -> Entry | None:
@@ -85,7 +89,8 @@ def best_table(entries: Sequence[Entry], levels: Sequence[float]) -> list[str]:
             kinds[f"{'several networks' if several else 'one network'}, `{origin}`"] = some
     if not kinds:
         return []
-    lines = [f"Scope `pipeline`, {inputs:,} inputs, no extra data.", "", "| radius | " + " | ".join(kinds) + " |"]
+    terms = f"Scope `pipeline`, {inputs:,} inputs, no extra data, α ≤ {USUAL_ALPHA:g}, not refuted by an audit."
+    lines = [terms, "", "| radius | " + " | ".join(kinds) + " |"]
     lines.append("|--:|" + "---|" * len(kinds))
     for level in levels:
         cells = []
@@ -112,6 +117,7 @@ def _table(some: Sequence[tuple[Path, Entry]], levels: Sequence[float]) -> list[
         *(_radius(level, some[0][1].claim.norm) for level in levels),
         "inputs",
         "n ≤",
+        "α",
         "extra data",
     ]
     head += ["attacked / broken", "date", "hardware", "minutes: train, certify", "about"]
@@ -132,6 +138,7 @@ def _cells(path: Path, one: Entry, levels: Sequence[float]) -> list[str]:
         *(one.share(level) or "–" for level in levels),
         f"{claim.inputs:,}",
         "–" if claim.n is None else f"{claim.n:,}",
+        "–" if claim.alpha is None else f"{claim.alpha:g}",
         {True: "yes", False: "no", None: "–"}[claim.extra_data],
         f"**{attacked}: BUG**" if audit.bug else attacked,
         in_markdown(made.date or "–"),

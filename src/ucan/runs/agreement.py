@@ -16,6 +16,7 @@ from ucan.results.claims import Claims
 from ucan.results.store import ABSTAINED
 from ucan.runs.config import RunConfig
 from ucan.runs.read import Run
+from ucan.seating import EXACT
 
 # Of numbers that were written as decimals and read again.
 ROUNDING = 1e-9
@@ -107,6 +108,24 @@ def _of_config(config: RunConfig, record: Mapping[str, Any]) -> Iterator[str]:
         yield f"the config states n {sampling.n}, its record {planned}"
     if not config.data.columns and config.model.weights_hash not in (None, evidence.get("weights_hash")):
         yield "it is of other weights than the config states"
+    yield from _chosen_afterwards(config, record)
+
+
+def _chosen_afterwards(config: RunConfig, record: Mapping[str, Any]) -> Iterator[str]:
+    """How a record differs from the config in what may not be chosen for each input after its votes are seen."""
+    evidence, sampling = record.get("evidence", {}), config.sampling
+    if record.get("kind") != "certificate" or record.get("choice") is not None:
+        return  # votes that were cut off claim nothing; a router has bounds of its own
+    rule = sampling.rule
+    bound, found = (rule.bound if rule else sampling.bound), evidence.get("bound")
+    if bound is not None and found is not None and found != bound:
+        yield f"the config states the bound {bound}, its record {found}"
+    n0, drawn = sampling.n0, evidence.get("n0")
+    if n0 is not None and drawn is not None and found != EXACT and not (drawn == n0 or (rule and drawn < n0)):
+        yield f"the config states n0 {n0}, its record {drawn}"
+    seed = evidence.get("seed")
+    if seed is not None and sampling.seed is not None and int(str(seed), 0) != sampling.number:
+        yield "its votes have another seed than the config states"
 
 
 def _same(said: Any, found: Any) -> bool:

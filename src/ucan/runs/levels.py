@@ -165,7 +165,8 @@ class _Deciding:
                     levels.put(i, [0] * len(levels.claims), None)
                     continue
             sizes = shared or [sizes_at(claim, g, M, x, plan) for claim in levels.claims]
-            shared = sizes if M.scope == "pipeline" else []  # the same Σ at every input
+            # The same Σ at every input; but on a grid an input between its points pays for that.
+            shared = sizes if M.scope == "pipeline" and g.grid is None else []
             stream = Stream(plan.seed, input_hash(x), "estimate")
             candidate = Candidate(i, x, M, stream, label, self.radius(sizes, plan.n))
             hits, drawn = levels.open.get(i, (0, 0))
