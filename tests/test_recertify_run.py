@@ -15,10 +15,15 @@ from torch import nn
 from typer.testing import CliRunner
 
 import ucan
+from ucan.app.session import Session
 from ucan.bounds import lower_bound
 from ucan.cli import app
 from ucan.data import InMemory
 from ucan.errors import InvalidInput, StoreError
+from ucan.leaderboard.checking import check
+from ucan.leaderboard.checks import CheckJob
+from ucan.leaderboard.entry import write_entry
+from ucan.leaderboard.making import entry_of
 from ucan.plan import CertifyPlan
 from ucan.report.rerun import commands
 from ucan.results.store import Store
@@ -297,3 +302,21 @@ def test_labels_in_the_models_order_of_the_classes_are_the_datas(place):
     assert Run.open(place / "named").columns["label"].tolist() == [1, 0]
     recertify(RecertifyJob(run=place / "named", model="halves:near", device="cpu"), place / "new")
     assert Run.open(place / "new").columns["correct"].all()
+
+
+def test_the_app_and_the_board_name_classes_in_the_models_order(place):
+    import numpy as np
+    from PIL import Image
+
+    for name, value in (("bright", 230), ("dark", 20)):
+        Path("pictures", name).mkdir(parents=True)
+        Image.fromarray(np.full((2, 2), value, dtype=np.uint8)).save(Path("pictures", name, "0.png"))
+    named = {"channels": 1, "class_names": ("dark", "bright"), "scale": 0.25, "n": 500, "device": "cpu"}
+    certify(CertifyJob(model="halves:old", data="pictures", seed="derived", **named), place / "named")
+    session = Session.open(place / "named")
+    answer, right = Run.open(place / "named").columns["prediction"][0], session.item(0)[1]
+    assert [session.class_name(number) for number in (answer, right)] == ["bright", "bright"]
+    entry = entry_of(place / "named", "named")
+    write_entry(replace(entry, claim=replace(entry.claim, networks=1, extra_data=False)), place / "entry.json")
+    job = CheckJob(entry=place / "entry.json", results=place / "named", inputs=2, attacks=0, device="cpu")
+    assert {one.name for one in check(job).checks if one.outcome == "failed"} == set()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,9 +22,17 @@ from ucan.held import Held
 from ucan.plan import Bound, CertifyPlan
 from ucan.report.pictures import is_picture
 from ucan.results.formats import class_name
-from ucan.runs.config import DataRef
 from ucan.runs.read import Run
-from ucan.runs.rebuild import VOTES, data_of, pipeline_of, refuse_other_model, shape_of, smoothed_as_trained, trained_on
+from ucan.runs.rebuild import (
+    VOTES,
+    data_of,
+    inputs_of,
+    pipeline_of,
+    refuse_other_model,
+    shape_of,
+    smoothed_as_trained,
+    trained_on,
+)
 from ucan.runs.router import is_router
 from ucan.seating import EXACT
 from ucan.sidecar import input_hash
@@ -217,7 +226,7 @@ class Session:
 
 def _open_trained(run: Path, source: str | None, device: torch.device, trust: bool) -> Session:
     trained = load_run(run, trust=trust)
-    dataset, notes = _data(trained_on(trained), source, trained.base, trust)
+    dataset, notes = _data(partial(data_of, trained_on(trained), source, trained.base, trust), source)
     g, plan = smoothed_as_trained(trained, dataset, device)
     numbers = () if dataset is None else tuple(range(len(dataset)))
     return Session(run.resolve().name, g, plan, trained.shape, dataset, numbers, notes)
@@ -234,7 +243,9 @@ def _open_certified(
     if is_router(config.model.spec):
         raise InvalidInput(f"{run} is of a router, which has several smoothed classifiers; this page shows one.")
     dataset, notes = (
-        _table(opened, source, trust) if config.data.columns else _data(config.data, source, opened.base, trust)
+        _table(opened, source, trust)
+        if config.data.columns
+        else _data(partial(inputs_of, config, source, opened.base, trust), source)
     )
     g = pipeline_of(config.model, first, device, model, weights, dataset, trust, opened.base)
     # The classifier has the precision.
@@ -251,10 +262,10 @@ def _open_certified(
     return Session(opened.label, g, replace(plan, n=min(plan.n, VOTES)), shape, dataset, numbers, notes)
 
 
-def _data(data: DataRef, source: str | None, base: Path | None, trust: bool) -> tuple[Labelled | None, tuple[str, ...]]:
+def _data(read: Callable[[], Labelled], source: str | None) -> tuple[Labelled | None, tuple[str, ...]]:
     """The run's data, if they can be found; without them pictures can still be uploaded."""
     try:
-        dataset = data_of(data, source, base, trust)
+        dataset = read()
     except UcanError as error:
         if source is not None:
             raise

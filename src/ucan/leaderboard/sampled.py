@@ -20,7 +20,7 @@ from ucan.rounding import ceil_percent
 from ucan.runs.jobs import device_of
 from ucan.runs.progress import Progress
 from ucan.runs.read import Run
-from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.runs.rebuild import inputs_of, pipeline_of
 from ucan.seating import EXACT
 from ucan.smoothed import SmoothedClassifier
 from ucan.verify import verify
@@ -57,7 +57,7 @@ class Sample:
         where = device_of(job.device)
         stated = run.config.data.source
         known = stated if stated is not None and is_known(stated) else None  # as it is here, not beside the run
-        dataset = data_of(run.config.data, job.data or known, run.base, job.trust)
+        dataset = inputs_of(run.config, job.data or known, run.base, job.trust)
         outcome = next(iter(certificates.values()), None) or run.outcome(int(run.columns["idx"][0]))
         g = pipeline_of(run.config.model, outcome, where, job.model, job.weights, dataset, job.trust, run.base)
         own = run.config.sampling.precision  # a derived seed follows from it, too

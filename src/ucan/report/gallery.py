@@ -30,7 +30,7 @@ from ucan.results.formats import class_name
 from ucan.results.metrics import labelled
 from ucan.rounding import ceil_significant, floor_digits, floor_significant
 from ucan.runs.audited import AUDIT
-from ucan.runs.rebuild import data_of
+from ucan.runs.rebuild import inputs_of
 from ucan.runs.router import is_router
 from ucan.tabular import row_answer
 
@@ -254,10 +254,10 @@ def _typical(run: Run, missing: list[str]) -> Typical | None:
 
 
 def _dataset(run: Run, known: dict[Any, Labelled | str], missing: list[str], trust: bool) -> Labelled | None:
-    key = replace(run.config.data, skip=None, fingerprint=None), run.base
+    key = replace(run.config.data, skip=None, fingerprint=None), run.config.model.class_names, run.base
     if key not in known:
         try:
-            known[key] = data_of(run.config.data, base=run.base, trust=trust)
+            known[key] = inputs_of(run.config, base=run.base, trust=trust)
         except (UcanError, OSError) as error:
             known[key] = f"The pictures are not shown, since the data cannot be read: {error}"
     found = known[key]

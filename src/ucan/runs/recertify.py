@@ -30,7 +30,7 @@ from ucan.runs.config import RunConfig, changes, kept_seed, read_run_config
 from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
-from ucan.runs.rebuild import data_of, pipeline_of
+from ucan.runs.rebuild import inputs_of, pipeline_of
 from ucan.smoothed import SmoothedClassifier
 from ucan.version import __version__
 
@@ -178,12 +178,9 @@ def _check_enough(n: int, first: Certificate) -> None:
 
 
 def _inputs(run: Run, source: str | None, trust: bool) -> Labelled:
-    dataset = data_of(run.config.data, source, run.base, trust)
+    dataset = inputs_of(run.config, source, run.base, trust)
     if isinstance(dataset, Table):
         raise InvalidInput("recertify does not support tables yet: certify the new model with `ucan certify`.")
-    order = run.config.model.class_names
-    if dataset.classes is not None and set(dataset.classes) <= set(order):
-        dataset = dataset.in_order(order)  # as the run has its labels, and the hash of its data
     if run.config.data.fingerprint not in (None, dataset.fingerprint()):
         raise InvalidInput(f"{dataset.name} is not the data that {run.folder} certified: name them with --data.")
     _check_labels(run, dataset)
