@@ -28,6 +28,8 @@ TOLERANCE = {"fp32": 2e-3, "tf32": 3e-2, "bf16": 0.15}
 
 # Of a model that answers with class numbers, the share of votes that another way of running it may change.
 DIFFERING = 0.02
+# The share of a batch that rounding may move far in a model whose logits jump (``Ensemble.jumps``).
+JUMPING = 0.25
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 # Weights become constants, so that batch norm folds into convolutions and layouts are chosen once. ``tuned`` also times
@@ -277,9 +279,12 @@ def _check(
         return
     truth, answer, votes = truth[valid].float(), logits(ready)[valid].float(), run(ready)[valid]
     spread = float((truth.amax(1) - truth.amin(1)).mean()) or 1.0
-    distance = float((answer - truth).abs().max()) / spread
-    top = truth.topk(2, dim=1).values
-    clear = (top[:, 0] - top[:, 1]) > 4 * tolerance * spread
+    apart = (answer - truth).abs().amax(1) / spread
+    # Where the model itself jumps, rounding may move some of a batch far; a wrong backend moves more of it.
+    jumps = bool(getattr(f.model, "jumps", False)) and float((apart <= tolerance).double().mean()) >= 1 - JUMPING
+    kept = (apart <= tolerance) if jumps else torch.ones_like(apart, dtype=torch.bool)
+    distance, top = float(apart[kept].max()), truth.topk(2, dim=1).values
+    clear = kept & ((top[:, 0] - top[:, 1]) > 4 * tolerance * spread)
     differing = int((votes != truth.argmax(1))[clear].sum())
     if not distance <= tolerance or differing:
         raise ModelError(

@@ -28,6 +28,11 @@ def respelled(text: str, base: Path | None) -> str:
     return _seen_from(base, Path(text).resolve())
 
 
+def respelled_model(spec: str, base: Path | None) -> str:
+    """The same for a model: each of several trained runs with commas between them by itself."""
+    return ",".join(respelled(part, base) for part in parts_of(spec))
+
+
 def _seen_from(folder: Path, path: Path) -> str:
     try:
         return os.path.relpath(path, folder)
@@ -50,9 +55,12 @@ def found(text: str, base: Path | None) -> str:
 
 def found_model(spec: str, base: Path | None) -> str:
     """A model of a run, seen from here: a file, trained runs with commas between them, or a module's name."""
-    if _is_code(spec):
-        return spec
-    return ",".join(found(part.strip(), base) for part in spec.split(",")) if "," in spec else found(spec, base)
+    return spec if is_code(spec) else ",".join(found(part, base) for part in parts_of(spec))
+
+
+def parts_of(spec: str) -> list[str]:
+    """What stands between the commas of a model's name; all of it, if it is a file's, a folder's or a module's."""
+    return [spec] if is_code(spec) or _exists(spec) else [part.strip() for part in spec.split(",")]
 
 
 def loadable(spec: str, base: Path | None, trust: bool) -> str:
@@ -64,7 +72,7 @@ def loadable(spec: str, base: Path | None, trust: bool) -> str:
     """
     if not trust:
         refuse_call(spec)
-    elif _is_code(spec) and base is not None and str(base) not in sys.path:
+    elif is_code(spec) and base is not None and str(base) not in sys.path:
         sys.path.append(str(base))  # it stays, since a model may import more when it runs
     return found_model(spec, base)
 
@@ -91,12 +99,20 @@ def refuse_call(spec: str) -> None:
 
 def is_call(spec: str) -> bool:
     """Whether a text says to call something in a module with values of its own."""
-    return _is_code(spec) and "(" in spec
+    return is_code(spec) and "(" in spec
 
 
-def _is_code(spec: str) -> bool:
+def is_code(spec: str) -> bool:
     """Whether a text is the name of something in a module."""
-    return ":" in spec and not Path(spec).exists()
+    return ":" in spec and not _exists(spec)
+
+
+def _exists(text: str) -> bool:
+    """Whether there is such a file or folder; a text that is too long for a name is none."""
+    try:
+        return Path(text).exists()
+    except OSError:
+        return False
 
 
 def data_root(base: Path | None) -> Path | None:
@@ -111,4 +127,15 @@ def same_place(old: str | None, base: Path | None, new: str | None) -> bool:
     if old is None or new is None or base is None:
         return False
     there, here = (base / old).resolve(), Path(new).resolve()
-    return there == here and here.exists()
+    return there == here and _exists(str(here))
+
+
+def same_model(old: str | None, base: Path | None, new: str | None) -> bool:
+    """The same for a model: each of several trained runs with commas between them, and how they are combined."""
+    if old is None or new is None or base is None:
+        return False
+    before, after = parts_of(old), parts_of(new)
+    return len(before) == len(after) and all(
+        same_place(a, base, b) or (a == b and not _exists(b) and not _exists(str(base / a)))
+        for a, b in zip(before, after, strict=True)
+    )

@@ -13,8 +13,8 @@ from ucan.data import Labelled
 from ucan.errors import UcanError
 from ucan.fingerprint import weights_hash
 from ucan.leaderboard.checks import Check, Checked, CheckJob
-from ucan.leaderboard.entry import Entry, problems, read_entry
-from ucan.leaderboard.making import config_file_hash, counts_of, results_hash
+from ucan.leaderboard.entry import Entry, is_radius, problems, read_entry
+from ucan.leaderboard.making import config_file_hash, config_hash, counts_of, results_hash
 from ucan.leaderboard.sampled import Sample, attack_sample, check_seed, drawn_inputs, replay_sample
 from ucan.runs.agreement import contradiction
 from ucan.runs.jobs import device_of
@@ -41,7 +41,9 @@ def check(job: CheckJob, progress: Progress = SILENT) -> Checked:
     wrong = problems(one)
     checks = [Check("stated", "failed" if wrong else "ok", "; ".join(wrong) or "nothing is missing, counts never rise")]
     place = _place(job, one)
-    if place is None or not place.is_dir():
+    if any(not is_radius(key) for key in one.certified):
+        checks += [Check("results", "not checked", "the entry's radii cannot be read"), *_left("as above")]
+    elif place is None or not place.is_dir():
         checks += _of_file(one, place)
     elif one.origin == "imported":
         checks += _of_import(one, Run.open(place))
@@ -113,13 +115,15 @@ def _of_import(one: Entry, run: Run) -> list[Check]:
 def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Check]:
     """The checks of a run: hashes, counts, claim, and the sampled certificates."""
     checks = [
-        _same("config", one.hashes.config, config_file_hash(run.folder), "the run's config"),
+        _same("config", one.hashes.config, _config_hash(one, run), "the run's config"),
         _same("results", one.hashes.results, results_hash(run.columns), "the run's rows"),
         _recounted(one, counts_of(run.columns, one.levels)),
         _claimed(one, run),
         _audited(one, run),
         _agreeing(run),
     ]
+    if not run.inputs:
+        return [*checks, *_left("the run has no results")]
     chosen, counted = drawn_inputs(job, run)
     try:
         records = {idx: run.outcome(idx) for idx in chosen}
@@ -144,6 +148,12 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
     return checks
 
 
+def _config_hash(one: Entry, run: Run) -> str:
+    """The hash of the run's config, in the way that the entry states it."""
+    file = config_file_hash(run.folder)
+    return file if one.hashes.config == file else config_hash(run.folder)
+
+
 def _claimed(one: Entry, run: Run) -> Check:
     """Compare what the entry claims with what the run is about."""
     config, claim = run.config, one.claim
@@ -153,7 +163,7 @@ def _claimed(one: Entry, run: Run) -> Check:
         "inputs": (claim.inputs, run.inputs),
         "norm": (claim.norm, run.norm),
         "scope": (claim.scope, run.scope),
-        "n": (claim.n, int(run.columns["n"].max())),
+        "n": (claim.n, int(run.columns["n"].max(initial=0))),
         "alpha": (claim.alpha, run.alpha),
     }
     other = [f"{name}: {said!r} stated, {is_!r} found" for name, (said, is_) in found.items() if said != is_]

@@ -167,7 +167,7 @@ def _wrong_counts(one: Entry) -> list[str]:
     if not one.certified:
         return ["certified is empty: it needs the number of certified inputs by radius"]
     for key in one.certified:
-        if not _is_radius(key):
+        if not is_radius(key):
             return [
                 f"the key {key!r} of certified is not a radius: write it as a number of at most six digits, such as 0.25"
             ]
@@ -182,7 +182,7 @@ def _wrong_counts(one: Entry) -> list[str]:
     return [f"certified rises at {at:g}: what is certified at a radius is so at every smaller one" for at in rising]
 
 
-def _is_radius(key: str) -> bool:
+def is_radius(key: str) -> bool:
     """Whether a key is a radius as ``level_key`` writes it: each radius has one key."""
     try:
         return 0 <= float(key) < math.inf and level_key(float(key)) == key

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ucan.config import CONFIG
+from ucan.config import CONFIG, handed_out, read_config, to_toml
 from ucan.errors import InvalidInput
 from ucan.leaderboard.entry import FORMAT, Attacked, Claim, Entry, Hashes, Made, level_key
 from ucan.results.folder import RESULTS
@@ -33,8 +33,15 @@ def results_hash(columns: Columns) -> str:
 
 
 def config_file_hash(folder: Path) -> str:
-    """A hash of a run's config file."""
+    """A hash of a run's config file, which older entries state instead of ``config_hash``."""
     return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
+
+
+def config_hash(folder: Path) -> str:
+    """A hash of what a run's config says, but for where its files are and a secret seed: the same for a published copy."""
+    said = handed_out(read_config(folder / CONFIG))
+    table = {key: value for key, value in said.items() if key not in ("model", "weights", "started_in")}
+    return hashlib.sha256(to_toml(dict(sorted(table.items()))).encode()).hexdigest()
 
 
 def counts_of(columns: Columns, levels: Sequence[float]) -> dict[str, int]:
@@ -77,7 +84,7 @@ def entry_of(folder: str | Path, place: str | None = None, levels: Sequence[floa
     )
     hashes = Hashes(
         weights=config.model.weights_hash,
-        config=config_file_hash(run.folder),
+        config=config_hash(run.folder),
         results=config.imported.sha256[0] if imported and config.imported.sha256 else results_hash(run.columns),
         data=config.data.fingerprint,
     )

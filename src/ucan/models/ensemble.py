@@ -61,6 +61,11 @@ class Ensemble(nn.Module):
         self.consensus = consensus
         self.eval()
 
+    @property
+    def jumps(self) -> bool:
+        """Whether logits jump where rounding changes which members agree."""
+        return self.consensus is not None
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits (n, classes)."""
         if self.consensus is None:

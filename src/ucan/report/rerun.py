@@ -34,7 +34,7 @@ def commands(run: Run) -> list[str]:
     if run.config.kind == "recertify":
         return [line("recertify", *options(run.config), "-o", folder), _audit(run, folder)]
     model = found_model(run.config.model.spec or "", run.base)
-    made += [text for one in Together.of(model).folders for text in _trained(one)] if is_trained_run(model) else []
+    made += [text for one in Together.of(model).folders if is_trained_run(one) for text in _trained(one)]
     most = run.inputs + run.left_out
     given = options(run.config, trained=is_router(model) or (bool(model) and is_trained_run(model)))
     return [*made, line("certify", *given, "--max", most, "-o", folder), _audit(run, folder)]

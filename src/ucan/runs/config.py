@@ -16,7 +16,7 @@ from ucan.config import CONFIG, differences, handed_out, read_config, to_toml
 from ucan.errors import InvalidInput
 from ucan.evidence import law_to_json
 from ucan.laws import Law
-from ucan.places import base_of, same_place
+from ucan.places import base_of, same_model, same_place
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed, Seed, derived_from, holds_at_every_n, is_secret
 from ucan.runs.fields import Leaf, Option, entry, from_table, leaves, to_table
 from ucan.stop_option import package_of, parse_stop
@@ -354,9 +354,10 @@ def respelled(begun: Any, asked: Any, folder: Path) -> Any:
     """The requested config with the paths of the run in ``folder`` where they lead to the same files from here."""
     base = base_of(folder, begun.started_in)
     model, data = asked.model, asked.data
-    for name in ("spec", "weights"):
-        if same_place(getattr(begun.model, name), base, getattr(model, name)):
-            model = replace(model, **{name: getattr(begun.model, name)})
+    if same_model(begun.model.spec, base, model.spec):
+        model = replace(model, spec=begun.model.spec)
+    if same_place(begun.model.weights, base, model.weights):
+        model = replace(model, weights=begun.model.weights)
     for name in ("source", "train"):
         if same_place(getattr(begun.data, name), base, getattr(data, name)):
             data = replace(data, **{name: getattr(begun.data, name)})

@@ -18,7 +18,7 @@ from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.evidence import Evidence
 from ucan.fingerprint import weights_hash
-from ucan.places import respelled, started_in
+from ucan.places import respelled, respelled_model, started_in
 from ucan.plan import CertifyPlan, random_seed
 from ucan.recertify import SHARE, Way, check_replaceable, selecting
 from ucan.recertify import recertify as certified_again
@@ -218,7 +218,7 @@ def _config(
     moved = job.model is not None
     model = replace(
         old.model,
-        spec=respelled(str(job.model), run.base) if moved else old.model.spec,
+        spec=respelled_model(str(job.model), run.base) if moved else old.model.spec,
         weights=(None if job.weights is None else respelled(str(job.weights), run.base))
         if moved
         else old.model.weights,

@@ -20,7 +20,7 @@ from ucan.sharing.card import card
 from ucan.sharing.manifest import MANIFEST, SUFFIXES, Manifest
 from ucan.sharing.places import HUB, hub_name
 from ucan.storage import storage
-from ucan.training import is_trained_run
+from ucan.training import Together, is_trained_run
 
 MODEL = "model"  # the folder of a run's model, inside the published run
 # The state of work in progress, which is nobody's result: a registry in the folder is that of one deployment.
@@ -94,10 +94,10 @@ def _with_model(spec: str, base: Path | None, folder: Path) -> str:
     """Copy a model's files into the folder; the spec that leads to them there."""
     if spec in BUILT_IN or (":" in spec and not Path(spec).exists()):
         return spec
-    parts = []
-    for part in spec.split(","):
-        source = Path(found(part.strip(), base))
-        inside = f"{MODEL}/{len(list((folder / MODEL).glob('*')))}" if "," in spec else MODEL
+    together, parts = Together.of(spec), list[str]()
+    for part in together.folders:
+        source = Path(found(part, base))
+        inside = f"{MODEL}/{len(parts)}" if not together.alone else MODEL
         if is_trained_run(source):
             (folder / inside).mkdir(parents=True)
             write_config(folder / inside / CONFIG, _config(source, folder / inside))
@@ -114,7 +114,7 @@ def _with_model(spec: str, base: Path | None, folder: Path) -> str:
         else:
             raise InvalidInput(f"the run's model {part!r} is not here, so that it cannot be published with it.")
         parts.append(inside)
-    return ",".join(parts)
+    return ",".join((*parts, *together.options))
 
 
 def _copy(run: Path, folder: Path) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from ucan.errors import InvalidInput
 from ucan.models import Ensemble
+from ucan.places import parts_of
 from ucan.training import checkpoint
 from ucan.training.checkpoint import TrainedRun
 
@@ -31,17 +32,25 @@ class Together:
     def of(cls, text: str | Path) -> Together:
         """What a text names: one folder, or several with commas."""
         whole = str(text)
-        if "," not in whole or Path(whole).exists():
+        words = parts_of(whole)
+        if words == [whole]:
             return cls((whole,))
-        words = [word.strip() for word in whole.split(",")]
         options = [word for word in words if word == MIRRORED or word.startswith(CONSENSUS)]
         agreeing = [word.removeprefix(CONSENSUS) for word in options if word != MIRRORED]
-        if len(agreeing) > 1 or any(not number.isdigit() for number in agreeing):
+        if len(agreeing) > 1 or any(not number.isdecimal() for number in agreeing):
             raise InvalidInput(f"{whole!r}: consensus takes one whole number, such as consensus=2.")
         folders = tuple(word for word in words if word not in options and word)
+        if not folders:
+            raise InvalidInput(f"{whole!r} names no run: give the folders of trained runs, with commas between them.")
         if len(set(map(_place, folders))) < len(folders):
             raise InvalidInput(f"{whole!r} names a run twice: an ensemble needs different networks.")
         return cls(folders, MIRRORED in options, int(agreeing[0]) if agreeing else None)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """How the networks are combined, as text."""
+        consensus = () if self.consensus is None else (f"{CONSENSUS}{self.consensus}",)
+        return (*((MIRRORED,) if self.mirrored else ()), *consensus)
 
     @property
     def alone(self) -> bool:
