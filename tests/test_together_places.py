@@ -29,7 +29,7 @@ from ucan.runs.prepare import CertifyJob
 from ucan.runs.read import Run
 from ucan.runs.train import TrainJob, trainer_of
 from ucan.sharing import push
-from ucan.training import Together, load_run
+from ucan.training import Together, checkpoint, load_run
 
 ALIKE: dict[str, Any] = {"data": "digits", "skip": 90, "n": 300, "seed": "derived", "device": "cpu"}
 
@@ -79,6 +79,25 @@ def test_a_comma_in_a_call_or_a_file_s_name_makes_no_ensemble(tmp_path: Path) ->
 def test_a_text_that_names_no_ensemble_is_refused(text: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         load_run(text)
+
+
+def test_an_ensemble_s_results_have_a_place_of_their_own(home: Path) -> None:
+    with chdir(home):
+        for model in ("runs/t1", "runs/t0,runs/t1", "runs/t0,runs/t1,mirrored"):
+            certify(CertifyJob(model=model, data="digits", skip=900, n=100, device="cpu"))
+        assert {"t1-l2", "t0-t1-l2", "t0-t1-mirrored-l2"} <= {path.name for path in Path("runs").iterdir()}
+
+
+def test_networks_for_other_budgets_do_not_go_together(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = checkpoint.load_run
+
+    def budgeted(folder: str | Path, *rest: Any, **more: Any) -> Any:
+        limit = 0.1 if str(folder).endswith("t0") else 0.2
+        return replace(read(folder, *rest, **more), budget=ucan.Budget(torch.full((1, 8, 8), limit)))
+
+    monkeypatch.setattr(checkpoint, "load_run", budgeted)
+    with pytest.raises(InvalidInput, match="in its budget"):
+        load_run(f"{made / 'runs' / 't0'},{made / 'runs' / 't1'}")
 
 
 def test_a_mirrored_ensemble_travels_and_its_entry_stands_there(made: Path, home: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ucan.arithmetic import arithmetic_of
 from ucan.config import CONFIG
 from ucan.data.tables import Table
 from ucan.errors import InvalidInput
-from ucan.places import started_in
+from ucan.places import parts_of, started_in
 from ucan.plan import Bound, CertifyPlan, Seed
 from ucan.results.folder import RESULTS
 from ucan.results.store import Store
@@ -202,7 +202,8 @@ def grows(old: RunConfig, new: RunConfig) -> bool:
 def _places(out: str | Path | None, job: CertifyJob, claim: str) -> tuple[Path, Path]:
     """The run's folder and its TSV."""
     if out is None:
-        stem = Path(job.spec or type(job.model).__name__).name.removesuffix(".onnx").removesuffix(".pt2")
+        named = "-".join(Path(part).name for part in parts_of(job.spec)) if job.spec else type(job.model).__name__
+        stem = named.removesuffix(".onnx").removesuffix(".pt2")
         out = Path("runs") / f"{''.join(c if c.isalnum() else '-' for c in stem)}-{claim}"
     out = Path(out)
     if out.suffix in (".csv", ".json", ".parquet"):

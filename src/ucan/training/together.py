@@ -93,6 +93,7 @@ def load_run(named: str | Path, classifier: nn.Module | None = None, trust: bool
             ("number of classes", first.num_classes, run.num_classes),
             ("noise law", first.law, run.law),
             ("noise", _noise(first), _noise(run)),
+            ("budget", _limits(first), _limits(run)),
         ):
             if mine != other:
                 raise InvalidInput(
@@ -106,6 +107,13 @@ def load_run(named: str | Path, classifier: nn.Module | None = None, trust: bool
 def _noise(run: TrainedRun) -> tuple[object, ...]:
     record = run.generator.record()
     return record.kind, record.module, dict(record.settings), record.state
+
+
+def _limits(run: TrainedRun) -> tuple[object, ...] | None:
+    if run.budget is None:
+        return None
+    groups = run.budget.groups
+    return run.budget.limits.flatten().tolist(), None if groups is None else groups.flatten().tolist()
 
 
 def _place(folder: str) -> Path:
