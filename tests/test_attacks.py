@@ -252,6 +252,9 @@ def test_counts_of_another_stream_differ() -> None:
     turned = replace(c, evidence=replace(c.evidence, counts=c.evidence.counts[::-1]))
     found = replay(turned, g, X)
     assert found.outcome == "differs" and "votes differ, more than rounding explains" in found.detail
+    fewer = [count - (k == c.prediction) for k, count in enumerate(c.evidence.counts)]
+    invalid = replace(c, p_lower=c.p_lower - 0.01, evidence=replace(c.evidence, counts=tuple(fewer), invalid=1))
+    assert "1 of 1,000 votes differ (rounding)" in replay(invalid, g, X).detail  # one that is valid here
     elsewhere = replace(c, evidence=replace(c.evidence, device="cuda: NVIDIA H200"))
     assert replay(elsewhere, g, X).outcome == "not replayable here"
     chosen = replace(c, evidence=replace(c.evidence, data_hash="0" * 64))

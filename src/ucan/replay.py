@@ -140,13 +140,13 @@ def _misstated(certificate: Certificate, keys: dict[str, str], dim: int) -> Repl
 def _compared(certificate: Certificate, again: Votes, backend: str, selected: tuple[int, ...] | None = None) -> Replay:
     """Compare the counts drawn here with the certificate's, and the votes that chose the class, if others did."""
     evidence, counts = certificate.evidence, tuple(again.counts.tolist())
-    moved, turned = _moved(counts, evidence.counts), _moved(selected, evidence.selection)
+    moved = _moved((*counts, again.invalid), (*evidence.counts, evidence.invalid))
+    turned = _moved(selected, evidence.selection)
     # A bound may depend on the votes that chose the class; version 0.1 did not keep them, and had no such bound.
     drawn = replace(evidence, counts=counts, invalid=again.invalid, selection=selected)
     enough = _supports(certificate, drawn)
-    unmoved = not moved and again.invalid == evidence.invalid
     fell = f"{moved:,} of {evidence.n:,} votes differ"
-    if unmoved:
+    if not moved:
         fell = f"all {evidence.n:,} votes are as the certificate states"
         if selected == evidence.selection or (enough and evidence.selection is None):
             return Replay("same", fell, counts)
@@ -168,7 +168,7 @@ def _compared(certificate: Certificate, again: Votes, backend: str, selected: tu
 
 
 def _moved(here: tuple[int, ...] | None, then: tuple[int, ...] | None) -> int:
-    """How many votes went to another class; 0 where there are none to compare."""
+    """How many votes went to another class, or became invalid; 0 where there are none to compare."""
     return 0 if here is None or then is None else sum(abs(a - b) for a, b in zip(here, then, strict=True)) // 2
 
 
