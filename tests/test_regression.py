@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -365,3 +366,41 @@ def test_another_way_to_run_a_model_must_give_the_same_numbers():
         repr(regressor("isotropic", ucan.Gaussian(0.5)))
         == "SmoothedRegressor(linear, Gaussian(scale=0.5), Isotropic())"
     )
+
+
+class Unidentified:
+    """A model whose values cannot be read, so that it has no identity."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor, self.lock = factor, threading.Lock()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(1) * self.factor
+
+
+def test_an_answer_about_a_model_without_identity_is_not_confirmed() -> None:
+    x = torch.ones(1, 3, dtype=torch.float64)
+    here, other = (ucan.SmoothedRegressor(Unidentified(k), ucan.Gaussian(1.0)) for k in (1.0, 1.02))
+    (answer,) = here.certify(x, radius=0.5, n=1000)
+    for g in (here, other):
+        verdict = verify_answer(answer, g, x, replay=False)
+        (model,) = [check for check in verdict.checks if check.name == "model"]
+        assert "identifies its model" in model.detail and not model.confirmed and verdict.confirms is None
+
+
+def test_fresh_samples_that_could_reject_nothing_confirm_nothing() -> None:
+    torch.manual_seed(0)
+    x, net = torch.rand(1, 3), torch.nn.Linear(3, 3).eval()
+    g = ucan.SmoothedClassifier(net, ucan.Gaussian(0.1), num_classes=3)
+    number = ucan.SmoothedRegressor(lambda batch: batch.sum(1), ucan.Gaussian(0.1))
+    answers = [
+        (number, *number.certify(x, radius=0.05, n=500)),
+        (g, *g.certify(x, n=500, top=2)),
+        (g, *g.certify(x, n=500, confidence=0.2)),
+    ]
+    for asked, answer in answers:
+        few = verify_answer(answer, asked, x, n=1, replay=False)
+        assert few.stands and not few.tested and few.confirms is None
+        assert "too few to reject anything" in few.checks[-1].detail
+        many = verify_answer(answer, asked, x, n=1000, replay=False)
+        assert many.stands and many.tested and answer.least_p_value(1000) <= 0.001 < answer.least_p_value(1)

@@ -9,6 +9,7 @@ import torch
 
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput, ModelError, UcanError
+from ucan.held import held_of
 from ucan.plan import CertifyPlan
 from ucan.questions.looks import Look, looks_of, question_stop
 from ucan.questions.record import SLACK, Answer
@@ -21,12 +22,13 @@ from ucan.scales.base import same_map
 from ucan.sidecar import batch_hash
 from ucan.verify import Check, Verdict
 from ucan.verify.fresh import fresh_number, fresh_seed
-from ucan.verify.same import of_a_copy
+from ucan.verify.same import held_check, of_a_copy
 from ucan.votes import block_size, replayed_size
 
 # Σ may differ by this share from the one that was certified.
 TOLERANCE = 1e-5
 RANGE = "range"
+NEEDED = (RANGE, "model", "votes")  # what must be confirmed for a scope to be
 
 
 def verify_answer(
@@ -64,13 +66,24 @@ def verify_answer(
         precision = evidence.precision if evidence.copy else None
         (kept,) = g.kept(x, n, seed, "verify", precision)
         surprise = answer.p_value(kept, "here")
-        told = f"{n:,} fresh samples (p-value {surprise:.3g}, rejected if at most {alpha:g})"
-        checks.append(Check("votes", surprise > alpha, told))
+        told, enough = (
+            f"{n:,} fresh samples (p-value {surprise:.3g}, rejected if at most {alpha:g})",
+            _enough(answer, n, alpha),
+        )
+        if not enough:
+            told += ", too few to reject anything"
+        checks.append(Check("votes", surprise > alpha, told, enough))
         if replay:
             checks += _again(answer, g, x)
     stands = all(check.passed for check in checks)
-    known = not of_a_copy(answer.evidence, g, x) and all(check.confirmed for check in checks if check.name == RANGE)
-    return Verdict(tuple(checks), n, alpha, confirms=answer.scope if stands and known else None)
+    known = not of_a_copy(answer.evidence, g, x) and all(check.confirmed for check in checks if check.name in NEEDED)
+    tested = _enough(answer, n, alpha)
+    return Verdict(tuple(checks), n, alpha, confirms=answer.scope if stands and known else None, tested=tested)
+
+
+def _enough(answer: Answer, n: int, alpha: float) -> bool:
+    """Whether n fresh samples could reject the claim."""
+    return answer.least_p_value(n) <= alpha
 
 
 def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
@@ -94,13 +107,22 @@ def _same(answer: Answer, g: Smoothed, x: torch.Tensor) -> list[Check]:
     claimed, mine = evidence.identity, g.engine.identity()
     return [
         Check("input", right, "this is the input that was certified" if right else "this is another input"),
-        Check("model", claimed == mine, "the model is the certified one" if claimed == mine else "it is another model"),
+        _model(claimed, mine),
+        *held_check(evidence.held, held_of(g.f.model)),
         *precision,
         Check("law", evidence.law == g.law, f"the law here is {g.law}, in the answer {evidence.law}"),
         Check("noise", not noise, "; ".join(noise) or "kind, settings, weights and Σ are the answer's"),
         Check("scope", answer.scope == g.M.scope, f"the scope here is {g.M.scope}, in the answer {answer.scope}"),
         Check("arithmetic", arithmetic == evidence.arithmetic, f"{arithmetic} here, {evidence.arithmetic} claimed"),
     ]
+
+
+def _model(claimed: str | None, mine: str | None) -> Check:
+    """Whether the model is the certified one; one without an identity never matches."""
+    if claimed is None and mine is None:
+        return Check("model", True, "neither the answer nor this classifier identifies its model", False)
+    same = claimed == mine
+    return Check("model", same, "the model is the certified one" if same else "it is another model")
 
 
 def _assumed(answer: Answer, own: tuple[float, float] | None) -> list[Check]:

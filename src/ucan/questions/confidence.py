@@ -71,6 +71,10 @@ class Confident(Answer):
         claimed = self.p_lower if where == "here" else self.confidence
         return at_most_p_value(int(kept.counts[self.prediction]), n, max(0.0, claimed - self.tau))
 
+    def least_p_value(self, n: int) -> float:
+        """If no vote were for the class."""
+        return at_most_p_value(0, n, max(0.0, self.p_lower - self.tau))
+
     def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
         """How far the best other class is ahead."""
         return ahead(output, self.prediction, 1)

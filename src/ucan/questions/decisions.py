@@ -105,6 +105,11 @@ class Decided(Answer):
         few = np.where(hits < n, special.betaincc(hits + 1, np.maximum(n - hits, 1), claimed), 1.0)
         return min(1.0, len(few) * float(few.min()))
 
+    def least_p_value(self, n: int) -> float:
+        """If one place had no vote for its class."""
+        claimed = np.clip(self.p_lowers[self.certified].numpy() - self.tau, 0.0, 1.0)
+        return min(1.0, len(claimed) * float(special.betaincc(1.0, n, claimed).min(initial=1.0)))
+
     def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
         """How far the answers are behind: on average, and at each place."""
         margins = -f.margins(output, self.answers.clamp_min(0))[:, self.certified.flatten().to(output.device)]

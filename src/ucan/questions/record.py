@@ -93,6 +93,10 @@ class Answer(Claimed, ABC):
         A true claim gets a value of at most a with probability at most a. ``kept`` is what the reader keeps of them.
         """
 
+    def least_p_value(self, n: int) -> float:
+        """The smallest ``p_value`` at its own input that n fresh answers could have: above α they could reject nothing."""
+        return 0.0
+
     def outside(self, kept: Any) -> int:
         """How many of fresh answers, anywhere, are outside the range that the claim rests on: a single one makes it void."""
         return 0

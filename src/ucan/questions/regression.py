@@ -147,6 +147,11 @@ class Interval(Answer):
         ]
         return min(1.0, len(found) * float(np.min(found)))
 
+    def least_p_value(self, n: int) -> float:
+        """If all answers were outside of one end."""
+        limits = torch.cat([self.below, self.above]).flatten().tolist()
+        return min(1.0, len(limits) * min(float(majority_p_values(n, n, min(1.0, one + self.tau))) for one in limits))
+
     def outside(self, kept: Sample) -> int:
         """Answers with a number outside the stated range; 0 where no end of the interval is an end of that range."""
         if self.assumed is None:

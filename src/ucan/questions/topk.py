@@ -129,6 +129,12 @@ class Among(Answer):
         found = (len(ahead) - self.k + 1) * ahead[self.k - 1] if len(ahead) >= self.k else 1.0
         return min(1.0, found + (n * self.tau if self.tau else 0.0))
 
+    def least_p_value(self, n: int) -> float:
+        """If a label had no vote, or another class all of them."""
+        lows = [at_most_p_value(0, n, max(0.0, p - self.tau)) for p in self.p_lowers]
+        highs = [majority_p_value(n, n, p + self.tau) for p in self.p_uppers]
+        return min(1.0, (len(lows) + len(highs)) * min(*lows, *highs))
+
     def pushes(self, f: Any, output: torch.Tensor) -> torch.Tensor:
         """How far the k-th of the others is ahead of the first label."""
         return ahead(output, self.prediction, self.k)

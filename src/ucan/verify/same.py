@@ -28,7 +28,7 @@ def same_checks(certificate: Certificate, g: SmoothedClassifier, x: torch.Tensor
             evidence.model or evidence.weights_hash, mine if evidence.model else weights_hash(g.f.model) or mine
         ),
         *_precision_check(certificate, g, x),
-        *_held_check(evidence.held, held_of(g.f.model)),
+        *held_check(evidence.held, held_of(g.f.model)),
         Check("classes", classes == g.f.num_classes, f"{g.f.num_classes} classes here, {classes} in the certificate"),
         Check.worded("law", f"the noise law, {g.law},", law, IS, f"the certificate's, {evidence.law}"),
         Check(
@@ -56,7 +56,7 @@ def own_precision(g: Smoothed, x: torch.Tensor) -> str:
     return g.engine.precision or precision_name(g.f.dtype or x.dtype)
 
 
-def _held_check(claimed: Held | None, mine: Held | None) -> tuple[Check, ...]:
+def held_check(claimed: Held | None, mine: Held | None) -> tuple[Check, ...]:
     """Whether the held columns and their values are those of the certificate; no check if there are none."""
     if claimed is None and mine is None:
         return ()
