@@ -134,7 +134,8 @@ def row_answer(table: Table, index: int, outcome: Certificate | Abstention) -> R
     names = table.classes
     reach = None
     if isinstance(outcome, Certificate):
-        answer = None if names is None or names[outcome.prediction].isdigit() else names[outcome.prediction]
+        called = None if names is None else names[outcome.prediction]
+        answer = f"class {called}" if called is not None and called.isdigit() else called
         columns = table.varying
         reach = Reach.of(outcome, [c.name for c in columns], answer, steps=[c.step for c in columns])
     known = label >= 0 and names is not None

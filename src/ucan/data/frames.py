@@ -28,7 +28,8 @@ MOST_DECIMALS = 9
 class RawColumn:
     """One column: ``numbers`` in float64, or ``texts``. ``decimals``: all numbers have at most so many; None if more than 9.
 
-    ``whole``: its type is that of whole numbers. ``truth``: its type is that of true and false, kept as 1 and 0.
+    ``whole``: its type is that of whole numbers. ``truth``: its type is that of true and false, kept as 1 and 0. ``cells``:
+    what a file says where it was read as numbers.
     """
 
     name: str
@@ -37,6 +38,7 @@ class RawColumn:
     decimals: int | None = None
     whole: bool = False
     truth: bool = False
+    cells: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.numbers if self.numbers is not None else self.texts or ())
@@ -44,8 +46,8 @@ class RawColumn:
     def taken(self, indices: Sequence[int]) -> RawColumn:
         """The same column at these rows."""
         numbers = None if self.numbers is None else self.numbers[np.asarray(indices, dtype=np.int64)]
-        texts = None if self.texts is None else tuple(self.texts[i] for i in indices)
-        return RawColumn(self.name, numbers, texts, self.decimals, self.whole, self.truth)
+        texts, cells = (None if some is None else tuple(some[i] for i in indices) for some in (self.texts, self.cells))
+        return RawColumn(self.name, numbers, texts, self.decimals, self.whole, self.truth, cells)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +188,25 @@ def _of_pandas(frame: Any, title: str) -> Frame:
     return Frame(title, tuple(made))
 
 
+def typed_like(frame: Frame, train: Frame | None) -> Frame:
+    """The columns of a frame as the training table has them: a few codes may look like numbers, and are texts there."""
+    return (
+        frame if train is None else Frame(frame.name, tuple(_typed(frame, column, train) for column in frame.columns))
+    )
+
+
+def _typed(frame: Frame, column: RawColumn, train: Frame) -> RawColumn:
+    there = train.column(column.name, "train")
+    if (column.texts is None) == (there.texts is None):
+        return column
+    if there.texts is not None and column.cells is not None:
+        return RawColumn(column.name, texts=column.cells)
+    here, other = ("numbers", "texts") if column.texts is None else ("texts", "numbers")
+    raise InvalidInput(
+        f"column {column.name!r} holds {here} in {frame.name} and {other} in {train.name}: give both in the same way."
+    )
+
+
 def _of_array(name: str, values: np.ndarray, title: str) -> RawColumn:
     """A column from numbers; a NaN is a missing value."""
     numbers = values.astype(np.float64)
@@ -214,8 +235,8 @@ def _of_values(name: str, values: list[Any], title: str) -> RawColumn:
     if all(issubclass(kind, int | float | np.number) and kind is not bool for kind in kinds):
         return _of_array(name, np.array(values, dtype=np.float64), title)
     if all(kind.__name__ == "Decimal" for kind in kinds):
-        decimals = _most_decimals(str(value) for value in values)
-        return RawColumn(name, np.array([float(value) for value in values]), None, decimals)
+        column = _of_array(name, np.array([float(value) for value in values]), title)
+        return RawColumn(name, column.numbers, None, _most_decimals(str(value) for value in values))
     if all(issubclass(kind, str) for kind in kinds):
         return RawColumn(name, texts=tuple(values))
     if any(hasattr(value, "isoformat") for value in values[:1]):
@@ -239,9 +260,10 @@ def _of_texts(name: str, cells: list[str], title: str) -> RawColumn:
         decimals = _most_decimals(cells)
         whole = decimals == 0 and all("." not in cell and "e" not in cell.lower() for cell in cells)
         column = _of_array(name, np.array([float(cell) for cell in cells]), title)
-        return RawColumn(name, column.numbers, None, decimals, whole)
+        return RawColumn(name, column.numbers, None, decimals, whole, cells=tuple(cells))
     if all(cell.lower() in ("true", "false") for cell in cells):
-        return RawColumn(name, np.array([float(cell.lower() == "true") for cell in cells]), None, 0, truth=True)
+        numbers = np.array([float(cell.lower() == "true") for cell in cells])
+        return RawColumn(name, numbers, None, 0, truth=True, cells=tuple(cells))
     other = numeric.index(False)
     if sum(numeric) >= MEANT * len(cells) and not any(CODE.fullmatch(cell) for cell in cells):
         raise InvalidInput(

@@ -11,7 +11,7 @@ import torch
 
 from ucan.budget import Budget
 from ucan.data.columns import Amount, Column, columns_of
-from ucan.data.frames import Frame, RawColumn, read_frame
+from ucan.data.frames import Frame, RawColumn, read_frame, typed_like
 from ucan.data.labelled import UNKNOWN, Labelled, sort_key
 from ucan.errors import InvalidInput
 from ucan.estimators import label_name
@@ -68,8 +68,9 @@ class Table(Labelled):
         if features is None and like is not None:
             # Until the model says what it takes: what it can have been trained on.
             features = [name for name in self.frame.names if name in like.names and name not in apart] or None
-        self.given = _features(self.frame, apart, features)
-        self.train = None if like is None else _features(like, (), self.given.names)
+        given = _features(self.frame, apart, features)
+        self.train = None if like is None else _features(like, (), given.names)
+        self.given = typed_like(given, self.train)
         self.columns = columns_of(self.given, _only(hold, self.given), _only(vary, self.given), self.train)
         self._raw = {column.name: column for column in self.given.columns}
         numbers = [self._raw[column.name].numbers for column in self.varying]

@@ -60,12 +60,14 @@ class TableModel(Rows):
         if estimator is None:
             count = num_classes or (len(class_names) if class_names else None) or known_classes(model)
             count = count or (len(table.classes) if table.classes is not None else None)
-            return cls(model, table.columns, count, model_id), table.for_model(None, class_names)
+            named = _named(table, count, class_names)
+            return cls(model, table.columns, count, model_id), table.for_model(None, named)
         if class_names is not None and len(class_names) != estimator.num_classes:
             raise ModelError(
                 f"{len(class_names)} class names were given, but the model has {estimator.num_classes} classes."
             )
-        fitted = table.for_model(estimator.features, class_names or estimator.classes)
+        own = class_names or estimator.classes or _named(table, estimator.num_classes, None)
+        fitted = table.for_model(estimator.features, own)
         width = estimator.width
         if estimator.features is None and width is not None and width != len(fitted.columns):
             more = ", …" if len(fitted.columns) > 6 else ""
@@ -125,3 +127,19 @@ def _repeated(value: float | str, column: Column, count: int) -> np.ndarray:
     if column.truth:
         return np.full(count, bool(value))
     return np.full(count, int(value)) if column.whole else np.full(count, float(value))
+
+
+def _named(table: Table, count: int | None, class_names: Sequence[str] | None) -> Sequence[str] | None:
+    """The names of a model's classes; None: those that the labels show, which must then be all of them.
+
+    Labels that are numbers of classes need not show all: 0 and 2 are two of the three classes 0, 1 and 2.
+    """
+    shown = table.classes
+    if class_names is not None or shown is None or count is None or len(shown) == count:
+        return class_names
+    if all(name.isdecimal() and name == str(int(name)) and int(name) < count for name in shown):
+        return [str(number) for number in range(count)]
+    raise ModelError(
+        f"the model has {count} classes, and the labels of {table.name} show {len(shown)} ({', '.join(shown[:6])}): name all "
+        "classes in the model's order with --class-names (class_names=)."
+    )
