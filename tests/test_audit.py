@@ -1147,3 +1147,21 @@ def test_the_command_audits_a_run_made_with_a_registry(
             main()
         assert leaving.value.code == 2 and said in capsys.readouterr().err
     ucan_says(0, "audit", run, "--max", 2, "--registry", tmp_path / "moved.sqlite", *FAST)
+
+
+def test_a_region_without_another_input_is_not_counted_as_attacked() -> None:
+    """On a grid a small region holds the input alone: that nothing broke there says nothing."""
+    g = ucan.SmoothedClassifier(linear().eval(), ucan.Gaussian(0.25), num_classes=2, step=1 / 4)
+    x = (4 * NORMAL[None]).round() / 4
+    (small,) = g.certify(x, n0=10, n=11)
+    assert 0 < small.radius < 1 / 4
+    made = [one for one, _ in audit(g, x, small, "live", (0.5, 0.999), Budget(steps=2, draws=2, restarts=1, check=50))]
+    assert {one.size for one in made} == {0.0} and not any(one.elsewhere for one in made)
+    summary = summarise(made)
+    assert (summary.attacked, summary.alone, summary.tallies) == (0, 1, ())
+    assert in_words(summary) == [
+        "Nothing was attacked: no other input lies inside the regions of these 1 certificates."
+    ]
+    moved = replace(made[0], idx=1, size=0.5)
+    assert (summarise([*made, moved]).attacked, summarise([*made, moved]).alone) == (1, 1)
+    assert "1 more could not be attacked" in in_words(summarise([*made, moved]))[1]

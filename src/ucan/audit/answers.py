@@ -61,6 +61,11 @@ class Try:
     claim: str
     outside: int = 0
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another point than the input itself was tested."""
+        return self.size > 0 or self.broken
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return asdict(self)

@@ -35,6 +35,8 @@ class Tally:
 class Summary:
     """``attacked`` certificates; ``broken`` of them by mode, at any factor, and where another class led by ``changed``.
 
+    ``alone`` are others that no other input lies inside of, so that there was nothing to attack.
+
     ``covered_breaks`` are those in a mode that the guarantee covers, twice tested; chance allows ``allowed`` of them.
     Certificates on the same evidence, as a registry gives them, count once. ``bugs`` are breaks that were certified again,
     and registry answers that changed.
@@ -48,6 +50,7 @@ class Summary:
     covered_breaks: int
     allowed: int
     bugs: tuple[Attempt, ...]
+    alone: int = 0
 
     @property
     def is_bug(self) -> bool:
@@ -59,6 +62,7 @@ class Summary:
         return {
             "scope": self.scope,
             "attacked": self.attacked,
+            "alone": self.alone,
             "broken": self.broken,
             "changed": self.changed,
             "by_factor": [tally.to_dict() for tally in self.tallies],
@@ -84,13 +88,15 @@ def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:
 
     What chance allows is ``allowed_by_chance``.
     """
+    scope, every = attempts[0].scope if attempts else "unknown", {a.idx for a in attempts}
+    attempts = [a for a in attempts if a.elsewhere]
     covered = [a for a in attempts if a.covered]
     tests = Counter(a.claim or a.idx for a in covered)  # certificates with the same evidence are true or false together
     breaks = {a.claim or a.idx for a in covered if a.refuted}
     last, alpha = max((a.idx for a in covered), default=0), max((a.alpha for a in covered), default=0.001)
     modes = [mode for mode in MODES if any(a.mode == mode for a in attempts)]
     return Summary(
-        scope=attempts[0].scope if attempts else "unknown",
+        scope=scope,
         attacked=len({a.idx for a in attempts}),
         broken={mode: len({a.idx for a in attempts if a.mode == mode and a.broken}) for mode in modes},
         changed={mode: len({a.idx for a in attempts if a.mode == mode and a.changed}) for mode in modes},
@@ -104,6 +110,7 @@ def summarise(attempts: Sequence[Attempt], skip: int = 1) -> Summary:
         covered_breaks=len(breaks),
         allowed=allowed_by_chance(tests, last, skip, alpha),
         bugs=tuple(a for a in covered if a.bug and a.refuted and a.same_as is None),
+        alone=len(every - {a.idx for a in attempts}),
     )
 
 
@@ -135,6 +142,10 @@ def in_words(summary: Summary) -> list[str]:
         for mode, count in summary.broken.items()
     )
     lines = [f"{summary.attacked} certificate{'s' if summary.attacked != 1 else ''} attacked: {counts}."]
+    if not summary.attacked and summary.alone:
+        return [f"Nothing was attacked: no other input lies inside the regions of these {summary.alone} certificates."]
+    if summary.alone:
+        lines.append(f"{summary.alone} more could not be attacked: no other input lies inside their regions.")
     if memory and "live" in summary.broken:
         lines.append(
             "Scope registry: the guarantee is about the classifier with its registry, and a copy of it was attacked, also by "

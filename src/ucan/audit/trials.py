@@ -89,6 +89,11 @@ class Attempt:
         return self.broken and self.covered and (not self.tested_once or self.p_value <= SURE)
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether another point than the input itself was tested: on a grid a small region holds no other."""
+        return self.size > 0 or self.broken or self.attack.startswith(STATEFUL)
+
+    @property
     def changed(self) -> bool:
         """Whether another class leads at the point that broke the claim."""
         return self.broken and self.answer != self.prediction

@@ -127,6 +127,9 @@ def _tried_in_words(tried: Tried) -> str:
     counts = (
         f"{words.counted(tried.attacked, 'answer')} attacked, {tried.broken} broken, {tried.allowed} allowed by chance."
     )
+    alone = len({one.idx for one in tried.tries}) - tried.attacked
+    if alone:
+        counts += f" {words.counted(alone, 'answer')} could not be attacked: no other input lies inside the region."
     void = (
         f"The stated range of the outputs is false for {words.counted(tried.outside_range, 'answer')}: the model gave numbers "
         "outside of it. Intervals that end where the range ends are void: ask again with the true --range, or clip the "
@@ -163,7 +166,8 @@ def _show(summary: Summary, attempts: Sequence[Attempt], budget: Budget, ledger:
             f"{tally.mode} {tally.part}".strip(), f"{tally.factor:g}", str(tally.attacked), str(tally.broken), percent
         )
     console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table)
+    if summary.tallies:
+        console.print(table)
     for line in in_words(summary):
         console.print(line, highlight=False, soft_wrap=True)
     for attempt in summary.bugs[:5]:

@@ -162,6 +162,10 @@ def attack_sample(job: CheckJob, run: Run, sample: Sample, progress: Progress) -
     if not attempts:
         return Check("audit", "not checked", "no certificate was attacked")
     found = summarise(attempts, run.config.data.skip or 1)
+    if not found.attacked:
+        return Check(
+            "audit", "not checked", "no other input lies inside the regions of the certificates that were drawn"
+        )
     said = f"{found.covered_breaks} of {found.attacked} attacked certificates broken, {mode}"
     if found.is_bug:
         return Check("audit", "failed", f"{said}: more than chance explains")

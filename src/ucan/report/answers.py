@@ -99,7 +99,8 @@ def _audit(run: Asked) -> str:
     if not tries:
         return ""
     broken = {one.idx for one in tries if one.broken}
-    counts = f"{len({one.idx for one in tries})} answers were attacked inside their regions, {len(broken)} broke."
+    attacked = {one.idx for one in tries if one.elsewhere}
+    counts = f"{len(attacked)} answers were attacked inside their regions, {len(broken)} broke."
     void = len(outside_range(tries))
     return counts + (
         f" The range stated for the outputs is false for {void} of them: their intervals are void." if void else ""

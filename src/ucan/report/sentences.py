@@ -192,7 +192,7 @@ def _frozen(run: Run, trusted: Run | None) -> str:
 
 
 def _attacked(runs: Sequence[Run]) -> str:
-    audits = [run for run in runs if run.audit is not None]
+    audits = [run for run in runs if run.audit is not None and run.audit.attacked]
     if not audits:
         return "These guarantees were not attacked here; ucan audit RUN attacks them inside their certified regions."
     broken, attacked = (sum(counts) for counts in zip(*(run.covered for run in audits), strict=True))

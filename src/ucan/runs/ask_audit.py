@@ -104,7 +104,7 @@ def counted(tries: Sequence[Try], folder: Path, alpha: float, skip: int = 1) -> 
     tests = Counter(one.claim for one in tries)
     broken = {one.claim for one in tries if one.broken}
     allowed = allowed_by_chance(tests, max(one.idx for one in tries), skip, alpha)
-    attacked, outside = len({one.idx for one in tries}), len(outside_range(tries))
+    attacked, outside = len({one.idx for one in tries if one.elsewhere}), len(outside_range(tries))
     return Tried(attacked, len(broken), allowed, outside, folder, tuple(tries))
 
 

@@ -203,7 +203,7 @@ class Run:
 
     def attacked(self, mode: str) -> int:
         """How many certificates the audit attacked in this mode."""
-        return len({attempt.idx for attempt in self.attempts if attempt.mode == mode})
+        return len({attempt.idx for attempt in self.attempts if attempt.mode == mode and attempt.elsewhere})
 
     @property
     def uncovered(self) -> bool:
@@ -213,7 +213,7 @@ class Run:
     @property
     def covered(self) -> tuple[int, int]:
         """How many certificates the audit broke where the guarantee covers them, and how many it attacked there."""
-        attempts = [attempt for attempt in self.attempts if attempt.covered]
+        attempts = [attempt for attempt in self.attempts if attempt.covered and attempt.elsewhere]
         return len({a.idx for a in attempts if a.refuted}), len({a.idx for a in attempts})
 
     @property
