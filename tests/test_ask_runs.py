@@ -24,13 +24,13 @@ from ucan.cli import app
 from ucan.data import InMemory
 from ucan.errors import InvalidInput, ModelError, StoreError
 from ucan.generators import Fixed
+from ucan.lock import LOCK, WriterLock
 from ucan.questions.regression import Percentile
 from ucan.questions.topk import TopK
 from ucan.report.answers import command, read_asked
 from ucan.results.answers import AnswerStore
 from ucan.results.database import ANSWERS
 from ucan.results.folder import remove_empty
-from ucan.results.lock import LOCK, WriterLock
 from ucan.runs.ask import AskJob, ask
 from ucan.runs.ask_audit import audit_answers, counted
 from ucan.runs.audit import AuditJob

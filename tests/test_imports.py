@@ -26,6 +26,7 @@ ORDER = (
     "memory",
     "timing",
     "storage",
+    "lock",
     "config",
     "places",
     "fingerprint",

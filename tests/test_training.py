@@ -28,7 +28,7 @@ from ucan.cli import app
 from ucan.cli.train import _for_a_cpu
 from ucan.config import read_config, write_config
 from ucan.data import InMemory
-from ucan.errors import ModelError, TrainingError
+from ucan.errors import ModelError, StoreError, TrainingError
 from ucan.generators import (
     BasisWise,
     BudgetWise,
@@ -54,7 +54,7 @@ from ucan.training import (
 )
 from ucan.training.average import Average
 from ucan.training.batches import Batches, epoch_seed, flip_and_crop
-from ucan.training.checkpoint import keep_settings, write_checkpoint
+from ucan.training.checkpoint import begin, keep_settings, write_checkpoint
 from ucan.training.joint import Joint, scale_entries, variance_term
 from ucan.training.optimisers import schedule
 from ucan.training.recipes import Augmentation, Consistency
@@ -712,6 +712,7 @@ def test_what_a_run_writes_and_tells(uninterrupted):
         "metrics.jsonl",
         "tensorboard",
         "weights.safetensors",
+        ".lock",
     }
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [0, 1, 2, 3]
@@ -1676,3 +1677,28 @@ def test_a_failed_attempt_is_set_aside_when_other_settings_are_tried(tmp_path):
     before = (folder / "checkpoint.pt").read_bytes()
     trainer(folder, epochs=2, dataset=few(64), lr=1e-4).run()
     assert is_trained_run(folder) and (tmp_path / "run-failed-1" / "checkpoint.pt").read_bytes() == before
+
+
+def test_two_trainings_in_one_folder_do_not_mix(tmp_path):
+    """The second is refused while the first runs; afterwards the folder is free, and a third with other settings is told so."""
+    digits = data.load("digits", "train").subset(torch.arange(200))
+    wide, narrow = (TrainSettings.from_dict({"epochs": 1, "law": {"kind": "gaussian", "scale": s}}) for s in (0.9, 0.1))
+
+    def trainer(settings):
+        return Trainer(settings, digits, build_classifier(settings, digits.event_shape, 10), tmp_path / "run", "cpu")
+
+    first = trainer(wide)
+    lock = begin(tmp_path / "run", first.config)
+    for settings in (wide, narrow):
+        with pytest.raises(StoreError, match="one writer at a time"):
+            trainer(settings).run()
+    lock.release()
+    first.run()
+    assert load_run(tmp_path / "run").law.scale == 0.9
+    with pytest.raises(TrainingError, match="law"):
+        trainer(narrow).run()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(TrainingError, match="not a run"):
+        begin(tmp_path / "mine", first.config)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]  # no lock is left behind

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Self
 
 from ucan.config import CONFIG, differences, frozen, read_config, settle
 from ucan.errors import InvalidInput, StoreError
+from ucan.lock import LOCK, WriterLock
 from ucan.results.database import OUTCOMES, Kind, connect_reader, connect_writer, count_results
-from ucan.results.lock import LOCK, WriterLock
 from ucan.storage import close_with, storage
 
 RESULTS = OUTCOMES.file

@@ -20,10 +20,10 @@ import numpy as np
 from ucan.certificate import Abstention, Certificate, from_dict
 from ucan.config import CONFIG, differences, frozen, read_config, write_config
 from ucan.errors import InvalidInput, StoreError
+from ucan.lock import WriterLock
 from ucan.results.claims import Claims, claims_of_records, refuse_other
 from ucan.results.database import ANSWERS, NAMES, OUTCOMES, damaged, in_records, read_record
 from ucan.results.folder import RESULTS, Results, begin
-from ucan.results.lock import WriterLock
 from ucan.storage import storage, transaction
 
 COLUMNS: dict[str, type] = {

@@ -19,10 +19,10 @@ from ucan.data import Labelled
 from ucan.data.tables import by_held
 from ucan.errors import InvalidInput
 from ucan.fingerprint import weights_hash
+from ucan.lock import LOCK, WriterLock
 from ucan.places import found, found_model
 from ucan.questions.smoothed import Smoothed
 from ucan.registry import Registry
-from ucan.results.lock import LOCK, WriterLock
 from ucan.routed import Deployed
 from ucan.runs.audited import AUDIT
 from ucan.runs.build import routed_of

@@ -20,6 +20,7 @@ from ucan.config import CONFIG, differences, frozen, read_config, refuse_changes
 from ucan.errors import TrainingError
 from ucan.generators import Generator
 from ucan.laws import Law
+from ucan.lock import LOCK, WriterLock
 from ucan.places import base_of, loadable, same_place
 from ucan.storage import whole, write_whole
 from ucan.training.classifier import build_classifier
@@ -47,14 +48,35 @@ class TrainedRun:
     base: Path | None = None  # the directory that its paths are relative to
 
 
-def check_settings(folder: Path, config: dict[str, Any]) -> None:
-    """Refuse a folder that holds other files, or a run with other settings or other data."""
+def begin(folder: Path, config: dict[str, Any]) -> WriterLock:
+    """Make the folder of a training, or take up one with the same settings and data; others are refused.
+
+    The folder is the caller's alone until the lock is released: two trainings in it would mix their weights.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    new = not (folder / LOCK).exists()
+    lock = WriterLock(folder / LOCK)
+    try:
+        aside = _check_settings(folder, config)
+    except BaseException:
+        lock.release()
+        if new:
+            (folder / LOCK).unlink(missing_ok=True)
+        raise
+    if aside is None:
+        return lock
+    lock.release()  # it is of the folder that was renamed
+    return begin(folder, config)
+
+
+def _check_settings(folder: Path, config: dict[str, Any]) -> Path | None:
+    """Refuse a folder that holds other files, or a run with other settings or other data; where a failed one is now."""
     path = folder / CONFIG
     if not path.exists():
         # An older run without stored settings has a checkpoint, and is resumed.
-        if folder.exists() and any(folder.iterdir()) and not (folder / CHECKPOINT).exists():
+        if any(path.name != LOCK for path in folder.iterdir()) and not (folder / CHECKPOINT).exists():
             raise TrainingError(f"{folder} holds files that are not a run: give another folder (--out).")
-        return
+        return None
     begun = read_config(path)
     if begun.get("kind") != config.get("kind"):
         raise TrainingError(f"{folder} holds a run of another kind ({begun.get('kind')}): give another folder (--out).")
@@ -64,9 +86,10 @@ def check_settings(folder: Path, config: dict[str, Any]) -> None:
     if changed and not (folder / CHECKPOINT).exists() and not (folder / WEIGHTS).exists():
         path.unlink()  # it was started and left nothing: there is nothing to resume, and nothing to lose
     elif changed and (folder / FAILED).exists():
-        set_aside(folder)
+        return set_aside(folder)
     else:
         refuse_changes(folder, changed, TrainingError)
+    return None
 
 
 def _compared(config: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +124,7 @@ def clear_failed(folder: Path, error: BaseException) -> None:
             write_whole(folder / FAILED, f"{error}\n".encode())
         return
     with suppress(OSError):
-        for name in (CONFIG, METRICS):
+        for name in (CONFIG, METRICS, LOCK):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "tensorboard", ignore_errors=True)
         folder.rmdir()  # only if nothing else is in it

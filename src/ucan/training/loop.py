@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from ucan.training.board import Board
 from ucan.training.checkpoint import (
     CHECKPOINT,
     METRICS,
-    check_settings,
+    begin,
     clear_failed,
     keep_settings,
     read_checkpoint,
@@ -149,21 +149,22 @@ class Trainer:
 
     def run(self) -> None:
         """Train from the last checkpoint, or from the start, to the end; the weights are then in the folder."""
-        if self.rank == 0:
-            check_settings(self.folder, self.config)
-        self._resume()
-        if self.rank == 0:  # not earlier: these settings must not be stored next to another run's checkpoint
-            keep_settings(self.folder, self.config)
-        try:
-            with self._stoppable(), closing(self.board):
-                self._run_epochs()
-        except BaseException as error:
+        with ExitStack() as held:
             if self.rank == 0:
-                clear_failed(self.folder, error)
-            raise
-        if self.rank == 0:
-            save_run(self.folder, self.final_state())
-        self.fabric.barrier()
+                held.callback(begin(self.folder, self.config).release)
+            self._resume()
+            if self.rank == 0:  # not earlier: these settings must not be stored next to another run's checkpoint
+                keep_settings(self.folder, self.config)
+            try:
+                with self._stoppable(), closing(self.board):
+                    self._run_epochs()
+            except BaseException as error:
+                if self.rank == 0:
+                    clear_failed(self.folder, error)
+                raise
+            if self.rank == 0:
+                save_run(self.folder, self.final_state())
+            self.fabric.barrier()
 
     def _run_epochs(self) -> None:
         while self.epoch < self.settings.epochs:
