@@ -20,6 +20,7 @@ from ucan.results import Store
 from ucan.results.formats import write
 from ucan.results.imports import import_run, read
 from ucan.results.store import COLUMNS
+from ucan.runs.config import read_run_config
 
 RADII = (0.0, 0.05, 0.1, 0.2, 0.25, 0.3, 2.0)
 
@@ -363,3 +364,37 @@ def test_sources_that_are_not_results(tmp_path: Path) -> None:
             read(tmp_path / name)
     with pytest.raises(InvalidInput, match="scope must be one of"):
         import_run(tmp_path / "image.png", tmp_path / "run", scope="certain")
+
+
+def test_a_sidecar_vouches_for_its_own_table_alone(run: Path, tmp_path: Path) -> None:
+    table, sidecar = tmp_path / "y.tsv", tmp_path / "y.tsv.json"
+    with Store.open(run) as store:
+        write(store, table)
+    import_run(table, tmp_path / "own")
+    assert Store.open(tmp_path / "own").scope == "pipeline"
+    table.write_text(table.read_text() + "99\t0\t0\t3.5\t1\t0.1\n")
+    with pytest.raises(InvalidInput, match="is about another table"):
+        import_run(table, tmp_path / "other")
+    about = json.loads(sidecar.read_text())
+    del about["sha256"]
+    sidecar.write_text(json.dumps(about))
+    import_run(table, tmp_path / "older")
+    assert "does not say of which table it is" in " ".join(read_run_config(tmp_path / "older").imported.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"config": []}, "its config is no table"),
+        ({"norm": 7}, "norm"),
+        ({"alm_cap": "big"}, "numbers above 0"),
+        ({"config": {"notes": "one"}}, "a list of notes"),
+    ],
+)
+def test_a_sidecar_with_other_values_is_refused(run: Path, tmp_path: Path, change: dict, said: str) -> None:
+    table, sidecar = tmp_path / "y.tsv", tmp_path / "y.tsv.json"
+    with Store.open(run) as store:
+        write(store, table)
+    sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | change))
+    with pytest.raises(InvalidInput, match=said):
+        import_run(table, tmp_path / "imported")

@@ -10,6 +10,7 @@ further rows.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import itertools
 import json
@@ -102,16 +103,21 @@ def write(store: Store, path: str | Path, kind: Format = "tsv", overwrite: bool 
         raise InvalidInput(f"there is no folder {path.parent} to write {path.name} to: create it first.")
     # The sidecar is written first, so that a table never exists without its scope.
     with storage(path), whole(*reversed(targets)) as parts:
-        for part, fill in zip(reversed(parts), (writers[kind], _describe), strict=False):
-            with open(part, "wb") as out:
-                fill(store, out)
+        *described, table = parts
+        with open(table, "wb") as out:
+            writers[kind](store, out)
+        for part in described:
+            Path(part).write_bytes(_describe(store, Path(table)))
     return targets
 
 
-def _describe(store: Store, out: IO[bytes]) -> None:
+def _describe(store: Store, table: Path) -> bytes:
+    """What is said of a table beside it, and of which: its hash tells it from any other that may get its name."""
     names = {str(idx): name for idx, name in store.names().items()}
-    about = {**description(store), **({"names": names} if names else {})}
-    out.write(json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False).encode())
+    with open(table, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    about = {**description(store), "sha256": digest, **({"names": names} if names else {})}
+    return json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False).encode()
 
 
 def _tsv(store: Store, out: IO[bytes]) -> None:

@@ -198,13 +198,31 @@ def _with_sidecar(found: Imported) -> Imported:
         raise InvalidInput(f"{sidecar}, which should state the scope, cannot be read: {error}.") from error
     if not isinstance(about, dict) or "ucan_export" not in about or about.get("scope") not in SCOPE_NAMES:
         return found
-    norm = norm_from_json(about.get("norm"))
-    config = about.get("config", {})
-    notes = tuple(config.get("notes", ()))  # what was said of the exported run stays true of it
-    cap, alpha, stop = about.get("alm_cap"), config.get("alpha"), config.get("stop")
-    key = about.get("budget_hash")
+    if about.get("sha256") not in (None, hashlib.sha256(found.files[0].read_bytes()).hexdigest()):
+        raise InvalidInput(
+            f"{sidecar} is about another table than {found.files[0].name}, or that was changed: export it again, or remove the "
+            f"file and state the scope with --scope."
+        )
+    norm, config = norm_from_json(about.get("norm")), about.get("config", {})
+    cap, key = about.get("alm_cap"), about.get("budget_hash")
+    if norm is not None:
+        check_norm(norm)
+    if not isinstance(config, dict) or not isinstance(config.get("notes", []), list):
+        raise InvalidInput(f"{sidecar} cannot be read: its config is no table with a list of notes.")
+    notes, alpha, stop = config.get("notes", []), config.get("alpha"), config.get("stop")  # they stay true of the table
+    if not all(value is None or (type(value) in (int, float) and value > 0) for value in (cap, alpha)):
+        raise InvalidInput(f"{sidecar} cannot be read: alm_cap and alpha are numbers above 0.")
+    if "sha256" not in about:
+        notes = [*notes, "the file beside it, of an older version, does not say of which table it is"]
     return replace(
-        found, norm=norm, scope=about["scope"], alm_cap=cap, alpha=alpha, stop=stop, notes=notes, budget_hash=key
+        found,
+        norm=norm,
+        scope=about["scope"],
+        alm_cap=cap,
+        alpha=alpha,
+        stop=stop,
+        notes=tuple(map(str, notes)),
+        budget_hash=key,
     )
 
 
