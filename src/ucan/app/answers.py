@@ -42,7 +42,7 @@ from ucan.results.metrics import NO_LABEL
 from ucan.rounding import floor_digits, floor_percent
 from ucan.runs.asked import asked_in, pipeline_again
 from ucan.runs.config import AskConfig
-from ucan.runs.rebuild import data_of
+from ucan.runs.rebuild import inputs_of
 from ucan.verify import Verdict
 from ucan.verify_answer import verify_answer
 
@@ -95,7 +95,7 @@ class AnswersSession:
             first, notes = next(told, store.answer(numbers[0])), list[str]()
         dataset, g = None, None
         try:
-            dataset = data_of(config.data, source, base, trust)
+            dataset = inputs_of(config, source, base, trust)
         except UcanError as error:
             if source is not None:
                 raise

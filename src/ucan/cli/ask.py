@@ -120,7 +120,7 @@ def ask(
     job = words.job_of(AskJob, options, question=asked)
     with words.results_apart(cluster):
         done = run(job, out, Shown("asking", quiet))
-    print(json.dumps(done.to_dict()) if as_json else in_words(done))
+    print(json.dumps(done.to_dict(), allow_nan=False) if as_json else in_words(done))
 
 
 def in_words(done: Summary) -> str:

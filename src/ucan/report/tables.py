@@ -206,6 +206,8 @@ def _envelope(name: str, runs: Sequence[str | Path | Run], radii: tuple[float, .
         raise InvalidInput(f"the envelope {name!r} mixes the scopes {', '.join(scopes)}: take runs of one scope.")
     if metric == "alm" and len(caps) > 1:
         raise InvalidInput(f"the envelope {name!r} mixes ALM caps, under which ALM does not compare.")
+    if len({r.units for r in rows}) > 1:
+        raise InvalidInput(f"the envelope {name!r} mixes runs under other Σ, whose units of σ do not compare.")
     norm = _one_norm(rows)
     values = np.array([r.values for r in rows])
     known = ~np.isnan(values).all(axis=0)
@@ -231,6 +233,8 @@ def _envelope(name: str, runs: Sequence[str | Path | Run], radii: tuple[float, .
         decided=tuple(map(all, zip(*(r.decided for r in rows), strict=True))),
         remarks=tuple(dict.fromkeys(remark for r in rows for remark in r.remarks)),
         alphas=frozenset().union(*(r.alphas for r in rows)),
+        in_units=rows[0].in_units,
+        units=rows[0].units,
     )
 
 

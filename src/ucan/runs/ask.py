@@ -29,7 +29,16 @@ from ucan.results.folder import remove_empty
 from ucan.runs.ask_summary import Summary as Summary
 from ucan.runs.ask_summary import summarise
 from ucan.runs.backend import settle_one
-from ucan.runs.build import budget_of, budget_word, generator_of, law_of, loaded, smoothed_of, step_for
+from ucan.runs.build import (
+    budget_of,
+    budget_word,
+    generator_of,
+    law_of,
+    loaded,
+    smoothed_of,
+    smoothed_with_names,
+    step_for,
+)
 from ucan.runs.certificates import write_certificate, write_missing
 from ucan.runs.config import AskConfig, ClaimRef, LawRef, Sampling, begun_seed, changes, respelled
 from ucan.runs.fields import from_table, to_table
@@ -139,6 +148,7 @@ class _Prepared:
     first: torch.Tensor
     folder: Path
     known: AskConfig | None
+    names: tuple[str, ...]
 
 
 def _prepared(job: AskJob, folder: Path, progress: Progress) -> _Prepared:
@@ -150,7 +160,14 @@ def _prepared(job: AskJob, folder: Path, progress: Progress) -> _Prepared:
     known = begun(folder)
     first, remarks = selection.first().to(where), list[str]()
     step = step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic)
-    g = smoothed_for(job, job.question, first, step, remarks)
+    g: Smoothed
+    if not isinstance(job.question, Percentile | Decisions):
+        g, own = smoothed_with_names(job, first, step, remarks)
+        selection = selection.in_order(job.class_names or own)
+        selection.check(g.num_classes)
+        names = tuple(job.class_names or own or selection.dataset.classes or ())
+    else:
+        g, names = smoothed_for(job, job.question, first, step, remarks), ()
     for remark in remarks:
         progress.warn(remark)
     budget = budget_of(job.budget, selection.dataset, job.model, job.trust)
@@ -164,7 +181,7 @@ def _prepared(job: AskJob, folder: Path, progress: Progress) -> _Prepared:
         check_identity(folder, g.engine.identity())
     started = None if known is None else known.sampling
     plan = g.seeded(plan, begun_seed(job.seed, started), selection.dataset.fingerprint())
-    return _Prepared(job, g, plan, selection, first, folder, known)
+    return _Prepared(job, g, plan, selection, first, folder, known, names)
 
 
 def _begun_block(folder: Path) -> int | None:
@@ -205,7 +222,7 @@ def _config(work: _Prepared) -> AskConfig:
         started_in=started_in(work.folder),
         question=name_of(job.question),
         settings={name: value for name, value in job.question.settings().items() if name != "what"},
-        model=model_ref(job, g, given=True),
+        model=model_ref(job, g, given=True, class_names=work.names),
         data=data_ref(job, work.selection.dataset),
         law=replace(LawRef.of(g.law), given=text_of(job.law)),
         noise=replace(noise_ref(g), given=text_of(job.noise)),

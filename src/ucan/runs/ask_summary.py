@@ -52,8 +52,8 @@ class Summary:
             "norm": norm_to_json(self.norm),
             "arithmetic": self.arithmetic,
             "stop": self.stop,
-            "mean_samples": None if math.isnan(self.mean_samples) else self.mean_samples,
-            **{name: None if math.isnan(value) else value for name, value in self.figures},
+            "mean_samples": self.mean_samples if math.isfinite(self.mean_samples) else None,
+            **{name: value if math.isfinite(value) else None for name, value in self.figures},
         }
 
 
@@ -73,7 +73,7 @@ def summarise(folder: Path, data: Labelled, selection: Selection) -> Summary:
         scope=config.claim.scope,
         norm=config.claim.norm,
         arithmetic=config.sampling.arithmetic,
-        figures=tuple(figures(given, len(answers), data)),
+        figures=tuple(figures(given, [idx for idx, _ in answers], data)),
         stop=config.sampling.stop,
         mean_samples=mean_samples([answer for _, answer in answers]),
         first=tuple(f"{data.name_of(idx)}: {answer}" for idx, answer in answers[:3]),
@@ -85,9 +85,9 @@ def mean_samples(answers: list[Answer | Abstention]) -> float:
     return sum(one.evidence.n0 + one.evidence.n for one in answers) / len(answers) if answers else math.nan
 
 
-def figures(given: list[tuple[int, Answer]], inputs: int, data: Labelled) -> list[tuple[str, float]]:
-    """Numbers about answers, by name; shares are of all inputs, and of all pixels or labels."""
-    radii = [answer.radius for _, answer in given]
+def figures(given: list[tuple[int, Answer]], asked: list[int], data: Labelled) -> list[tuple[str, float]]:
+    """Numbers about answers, by name; shares are of the inputs ``asked``, or of those with a label, and of pixels or labels."""
+    inputs, radii = len(asked), [answer.radius for _, answer in given]
     found = [("median_radius", _median(radii))]
     factors = [answer.budget_factor for _, answer in given if answer.budget_factor is not None]
     if factors:
@@ -106,12 +106,13 @@ def figures(given: list[tuple[int, Answer]], inputs: int, data: Labelled) -> lis
             right = [float((a.answers == targets[i]).double().mean()) for i, a in maps]
             found.append(("certified_and_correct", sum(right) / inputs))
     labels = data.labels
-    if given and isinstance(given[0][1], Among):
+    labelled = sum(int(labels[i]) != NO_LABEL for i in asked)
+    if given and labelled and isinstance(given[0][1], Among):
         known = [(int(labels[i]), a) for i, a in given if isinstance(a, Among)]
         right = [a.radius_of(label) > 0 for label, a in known if label != NO_LABEL]
-        found.append(("label_among_first", sum(right) / inputs if inputs else math.nan))
-    elif given and hasattr(given[0][1], "prediction"):
-        found.append(("correct", sum(int(labels[i]) == a.prediction for i, a in given) / inputs))  # type: ignore[attr-defined]
+        found.append(("label_among_first", sum(right) / labelled))
+    elif given and labelled and hasattr(given[0][1], "prediction"):
+        found.append(("correct", sum(int(labels[i]) == a.prediction for i, a in given) / labelled))  # type: ignore[attr-defined]
     return found
 
 

@@ -22,7 +22,7 @@ from ucan.runs.ask import begun, smoothed_for
 from ucan.runs.build import generator_of
 from ucan.runs.config import AskConfig
 from ucan.runs.jobs import Pipeline
-from ucan.runs.rebuild import data_of, located
+from ucan.runs.rebuild import inputs_of, located
 from ucan.training import is_trained_run
 
 
@@ -107,6 +107,6 @@ def _candidates(
 def targets_of(config: AskConfig, base: Path | None = None, trust: bool = False) -> Labelled | None:
     """The data of a run, if they are still there; ``base`` is the directory that it was started in."""
     try:
-        return data_of(config.data, None, base, trust)
+        return inputs_of(config, None, base, trust)
     except (InvalidInput, OSError):
         return None

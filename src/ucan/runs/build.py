@@ -160,13 +160,14 @@ def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settle
         )
     first = selection.first().to(where)
     g: Deployed
-    g, own = (routed_of(asked, first), None) if is_router(asked.spec) else _smoothed(asked, first, None, remarks)
+    g, own = (
+        (routed_of(asked, first), None) if is_router(asked.spec) else smoothed_with_names(asked, first, None, remarks)
+    )
     if names is not None and len(names) != g.num_classes:
         raise InvalidInput(f"{len(names)} class names were given, but the model has {g.num_classes} classes.")
     order = names or own  # the model's own labels take precedence over alphabetical order
-    if order is not None and dataset.classes is not None and set(dataset.classes) <= set(order):
-        dataset = dataset.in_order(order)
-    return Settled(g, replace(selection, dataset=dataset), order or dataset.classes, {}, tuple(remarks))
+    ordered = selection.in_order(order)
+    return Settled(g, ordered, order or ordered.dataset.classes, {}, tuple(remarks))
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
@@ -234,11 +235,11 @@ def smoothed_of(
 
     Warnings about the model are appended to ``remarks``.
     """
-    return _smoothed(asked, first, step, [] if remarks is None else remarks)[0]
+    return smoothed_with_names(asked, first, step, [] if remarks is None else remarks)[0]
 
 
-def _smoothed(
-    asked: Pipeline, first: torch.Tensor, step: float | None, remarks: list[str]
+def smoothed_with_names(
+    asked: Pipeline, first: torch.Tensor, step: Any, remarks: list[str]
 ) -> tuple[SmoothedClassifier, tuple[str, ...] | None]:
     """Return the smoothed classifier, and the class names that the model stores."""
     event = tuple(first.shape[1:])

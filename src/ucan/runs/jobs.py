@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,13 @@ class Selection:
             f"class: their results do not represent the data set. Use --skip {max(2, len(labels) // len(chosen))} to select "
             f"inputs from all of it."
         )
+
+    def in_order(self, classes: Sequence[str] | None) -> Selection:
+        """The same inputs, their labels numbered in the model's order of the classes, where it has the names of all of them."""
+        known = self.dataset.classes
+        if classes is None or known is None or not set(known) <= set(classes):
+            return self
+        return replace(self, dataset=self.dataset.in_order(classes))
 
     def check(self, num_classes: int) -> None:
         """Refuse, before any work, inputs that cannot be read and labels that the model does not have."""

@@ -23,7 +23,7 @@ from ucan.models.adapt import adapt, normalised
 from ucan.models.rows import TableModel
 from ucan.places import data_root, found, loadable
 from ucan.plan import CertifyPlan
-from ucan.runs.config import DataRef, ModelRef, RunConfig
+from ucan.runs.config import AskConfig, DataRef, ModelRef, RunConfig
 from ucan.runs.read import Run
 from ucan.smoothed import SmoothedClassifier
 from ucan.training import TrainedRun, is_trained_run, load_run
@@ -54,7 +54,9 @@ def data_of(data: DataRef, source: str | None = None, base: Path | None = None, 
     return _loaded(named, data, beside)
 
 
-def inputs_of(config: RunConfig, source: str | None = None, base: Path | None = None, trust: bool = False) -> Labelled:
+def inputs_of(
+    config: RunConfig | AskConfig, source: str | None = None, base: Path | None = None, trust: bool = False
+) -> Labelled:
     """``data_of`` a run, with labels numbered as the run has them: a model may have its classes in another order than a folder.
 
     The hash of the data follows from that order, too. A table is put in order by its model (``Table.for_model``).
