@@ -339,3 +339,9 @@ def test_peak_memory_does_not_grow_with_the_number_of_samples(tmp_path):
     few, many, stopped = (int(line) * 1024 for line in run_alone(program, tmp_path).split())
     assert many - few < 16 * 2**20  # 48,000 more copies are 197 MB; a block is half of one
     assert stopped - few < 32 * 2**20
+
+
+def test_a_batch_that_a_cpu_cannot_hold_is_refused_in_words():
+    g = SmoothedClassifier(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval(), Gaussian(0.5), num_classes=2)
+    with pytest.raises(ModelError, match="do not fit in memory: give a smaller batch_size"):
+        g.certify(torch.rand(1, 1, 2, 2), n=300, batch_size=10**14)

@@ -484,3 +484,7 @@ def test_units_of_different_noise_are_not_ranked_against_each_other(tmp_path: Pa
     assert any("not the same Σ" in note for note in table.notes)
     assert all(all(row.best) for row in table.rows)  # each the best of its own Σ
     assert Run.open(usual).units == Run.open(again).units != Run.open(tiny).units
+    with pytest.raises(InvalidInput, match="mixes runs under other Σ"):
+        comparison([], (0.0, 0.3), "sigma", envelopes={"E": [tiny, usual]})
+    apart = comparison([], (0.0, 0.3), "sigma", envelopes={"E": [tiny], "F": [usual, again]})
+    assert any("not the same Σ" in note for note in apart.notes) and all(all(row.best) for row in apart.rows)

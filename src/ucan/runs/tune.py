@@ -99,7 +99,7 @@ def tune(job: TuneJob, progress: Progress = SILENT) -> Tuned:
         raise InvalidInput(
             'a radius over columns with different units is meaningless: give --budget "column=number,…".'
         )
-    scales = tuple(job.scales) or tuple(factor * USUAL[is_table] for factor in FACTORS)
+    scales = tuple(dict.fromkeys(job.scales)) or tuple(factor * USUAL[is_table] for factor in FACTORS)
     if any(not scale > 0 for scale in scales):
         raise InvalidInput("--scales must be numbers above 0.")
     g = single(settled.g, "ucan tune")

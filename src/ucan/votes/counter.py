@@ -35,7 +35,14 @@ class Form:
         """Memory (slots, block, *event) for copies of an input (1, *event), in this form when taken as one batch."""
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         size = (slots * block, *like.shape[1:])
-        batch = torch.empty(size, dtype=self.dtype, device=like.device, memory_format=layout)
+        try:
+            batch = torch.empty(size, dtype=self.dtype, device=like.device, memory_format=layout)
+        except RuntimeError as error:  # a GPU has an error of its own for this, after which smaller batches are tried
+            if isinstance(error, torch.OutOfMemoryError) or "allocate" not in str(error):
+                raise
+            raise ModelError(
+                f"{size[0]:,} copies of an input do not fit in memory: give a smaller batch_size."
+            ) from error
         found: torch.Tensor = batch.unflatten(0, (slots, block))
         return found
 
