@@ -1242,6 +1242,8 @@ class Answered(Claim):
     def settings(self) -> str:
         """A number of samples that was fixed; or one of the looks that follow from the cap, and the bound's name says which."""
         looks, cap, stop = (self.evidence.get(name) for name in ("looks", "cap", "stop"))
+        if "family" in self.evidence:
+            whole(self.evidence, "family", 1)
         name, _, told = str(self.bound).partition(", look ")
         if looks is None:
             if cap is not None:

@@ -286,6 +286,14 @@ def test_a_planned_number_that_is_not_whole_is_not_called_checked(honest, cap) -
     assert verdicts(record)["settings"] != "ok"
 
 
+@pytest.mark.parametrize("family", [0, 1.5, "2"])
+def test_a_number_of_claims_that_cannot_be_is_not_called_checked(honest, family) -> None:
+    for kind in KINDS:
+        record = copy.deepcopy(honest[kind])
+        record["evidence"]["family"] = family
+        assert verdicts(record)["settings"] != "ok"
+
+
 def test_an_interval_whose_numbers_cannot_be(honest) -> None:
     record = honest["interval"]
     for change, found in (
