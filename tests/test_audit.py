@@ -1159,9 +1159,7 @@ def test_a_region_without_another_input_is_not_counted_as_attacked() -> None:
     assert {one.size for one in made} == {0.0} and not any(one.elsewhere for one in made)
     summary = summarise(made)
     assert (summary.attacked, summary.alone, summary.tallies) == (0, 1, ())
-    assert in_words(summary) == [
-        "Nothing was attacked: no other input lies inside the regions of these 1 certificates."
-    ]
+    assert in_words(summary) == ["Nothing was attacked: no certificate's region holds another input than its own."]
     moved = replace(made[0], idx=1, size=0.5)
     assert (summarise([*made, moved]).attacked, summarise([*made, moved]).alone) == (1, 1)
     assert "1 more could not be attacked" in in_words(summarise([*made, moved]))[1]

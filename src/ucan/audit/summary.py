@@ -143,7 +143,7 @@ def in_words(summary: Summary) -> list[str]:
     )
     lines = [f"{summary.attacked} certificate{'s' if summary.attacked != 1 else ''} attacked: {counts}."]
     if not summary.attacked and summary.alone:
-        return [f"Nothing was attacked: no other input lies inside the regions of these {summary.alone} certificates."]
+        return ["Nothing was attacked: no certificate's region holds another input than its own."]
     if summary.alone:
         lines.append(f"{summary.alone} more could not be attacked: no other input lies inside their regions.")
     if memory and "live" in summary.broken:
