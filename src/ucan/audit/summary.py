@@ -35,7 +35,7 @@ class Tally:
 class Summary:
     """``attacked`` certificates; ``broken`` of them by mode, at any factor, and where another class led by ``changed``.
 
-    ``alone`` are others that no other input lies inside of, so that there was nothing to attack.
+    ``alone`` are further certificates whose region holds no other input, so that there was nothing to attack.
 
     ``covered_breaks`` are those in a mode that the guarantee covers, twice tested; chance allows ``allowed`` of them.
     Certificates on the same evidence, as a registry gives them, count once. ``bugs`` are breaks that were certified again,
