@@ -13,6 +13,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import results_claims as paper_claims
 import results_front as front
 import results_making as making
 import results_picture as picture
@@ -35,8 +36,9 @@ def filled(folder: Path = RECORDED) -> dict[str, list[str]]:
         "next goals": front.next_goals(folder), "standing": front.standing(folder), "spread": front.spread(folder),
         "chance": front.chance(folder),
         "holds": front.holds(folder), "behind them": front.behind_them(folder),
-        "other norms": front.other_norms(folder), "claims": front.claims(recorded),
-        "budgets": front.budgets(recorded), "leading": making.leading(folder),
+        "terms": front.terms(folder), "other norms": front.other_norms(folder),
+        "claims": paper_claims.claims(recorded), "budgets": paper_claims.budgets(recorded),
+        "boxes": paper_claims.boxes(recorded), "leading": making.leading(folder),
         "how trained": making.how_trained(folder), "one system": one_system(folder), "nearest": nearest(folder),
         "targets": targets(recorded, bench),
         "tried": tried(recorded), "missing": missing(recorded), "formulas": formulas(recorded),

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md: what holds, what becomes of the paper's claims under attack, and budgets."""
+"""What holds, beside the others' best released files: the first table of docs/results.md and the runs behind it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from entries import BOARD, day, recorded_entries, shown_entries
+from entries import BOARD, recorded_entries, shown_entries
 from entries_released import BOXES, GRID, LENGTHS, TEST_SET
-from results_goals import TARGETS, best_of
-from results_records import MISSING, Recorded, up
-from shape_records import NAMES, attacked, mnist_rows, shown
+from results_records import MISSING, made_on, up
 from suite import undecided
 
 from ucan.leaderboard.entry import Entry, read_entries
@@ -129,6 +127,45 @@ def _numbers(place: Place) -> list[str]:
     return [ours, theirs or "–", _points(place.ahead)]
 
 
+def terms(folder: Path) -> list[str]:
+    """What every number of the table has in common: one network and scope pipeline, which ``places`` asks for, and the rest."""
+    shown = [place for data in TITLES for place in places(folder, data)]
+    rows = [place.one for place in shown if place.one is not None]
+    if not rows:
+        return [MISSING]
+    whole = {_steps(_record(one, folder)) for one in rows} == {"1/255"}
+    pictures, n, dates = (
+        _between(each) for each in zip(*((e.claim.inputs, e.claim.n, e.made.date) for e in rows), strict=True)
+    )
+    attacked, broken = (
+        _between(each) for each in zip(*((e.audit.certificates, e.audit.broken) for e in rows), strict=True)
+    )
+    return [
+        f"Every number of ours: one network, {pictures} test pictures, n ≤ {n}, scope `pipeline`, no extra data"
+        f"{', changes in whole grey levels' if whole else ''}; of each run {attacked} certificates attacked, {broken} broken; "
+        f"made {dates} on {', '.join(sorted({made_on(None, one.made.hardware) for one in rows}))}."
+    ]
+
+
+def _between(values: Iterable[Any]) -> str:
+    """One value, or the smallest and the largest."""
+    known = sorted({value for value in values if value is not None})
+    return " to ".join(
+        f"{value:,}" if isinstance(value, int) else str(value) for value in (*known[:1], *known[1:][-1:])
+    )
+
+
+def _record(one: Entry, folder: Path) -> dict[str, Any]:
+    """The record that an entry of ours was made from."""
+    found: dict[str, Any] = json.loads((folder / str(one.source).removeprefix("experiments/recorded/")).read_text())
+    return found
+
+
+def _steps(record: dict[str, Any]) -> str:
+    """The steps of the changes that are covered: 1/255, or real."""
+    return str(record.get("arithmetic") or "real").removeprefix("grid(").removesuffix(")")
+
+
 def _run(one: Entry) -> str:
     """A run's name without its data set."""
     return (one.name or "").removeprefix(f"{one.claim.data}-").removesuffix("-linf")
@@ -157,12 +194,11 @@ def behind_them(folder: Path) -> list[str]:
         for one in place.best:
             shown.setdefault(one.name or "", (one, []))[1].append(f"{place.level:g}: {one.share(place.level)}")
     for name, (one, at) in shown.items():
-        record = json.loads((folder / str(one.source).removeprefix("experiments/recorded/")).read_text())
-        steps = str(record.get("arithmetic") or "real").removeprefix("grid(").removesuffix(")")
+        record = _record(one, folder)
         cells = [
             f"{name}{', mirrored' if record.get('mirrored') else ''}", str(one.claim.networks), ", ".join(at),
-            f"`{one.claim.scope}`", steps, f"{one.claim.inputs:,}, {one.claim.n:,}", str(undecided(record)["inputs"]),
-            _attacked(one, record, folder), _made(one.made.date, one.made.hardware),
+            f"`{one.claim.scope}`", _steps(record), f"{one.claim.inputs:,}, {one.claim.n:,}", str(undecided(record)["inputs"]),
+            _attacked(one, record, folder), made_on(one.made.date, one.made.hardware),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return lines if len(lines) > 2 else [MISSING]
@@ -192,11 +228,6 @@ def other_norms(folder: Path) -> list[str]:
             ours, run = ("–", "–") if place.one is None else (ours, _run(place.one))
             lines.append(f"| {name}, {level} | {ours} | {run} | {' | '.join(beside)} | {theirs} |")
     return lines
-
-
-def _made(when: str | None, hardware: str | None) -> str:
-    """When and on what, in few letters: the tables are wide."""
-    return ", ".join(one.removeprefix("NVIDIA ") for one in (when, hardware) if one) or "–"
 
 
 def standing(folder: Path) -> list[str]:
@@ -290,57 +321,3 @@ def chance(folder: Path) -> list[str]:
     if equal:
         said += f" Equal numbers are a coincidence: each side certifies pictures that the other does not, {', '.join(equal)}."
     return [said]
-
-
-# --- the paper's claims ---
-
-CLAIMS = tuple(target for target in TARGETS if "certification-wise" in target.what or "ALM" in target.what)
-
-
-def claims(recorded: Recorded) -> list[str]:
-    """The paper's claims, ours by the same method, whose guarantee each is, and what an attack made of it."""
-    head = [
-        "claim",
-        "the paper",
-        "ours",
-        "scope",
-        "on the deployed pipeline, attacked",
-        "networks",
-        "pictures, n ≤",
-        "made",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "|---|--:|--:|---|---|--:|--:|---|"]
-    for target in CLAIMS:
-        rows = [recorded.rows[name] for name in target.rows if name in recorded.rows]
-        if not rows:
-            lines.append(f"| {target.what} | {target.paper} | {MISSING} |" + " – |" * 5)
-            continue
-        row = rows[0]
-        found = recorded.json(f"suite/{row.name}.json")
-        ours = " / ".join(best_of(rows, target.key, level) or "–" for level in target.levels)
-        when = day(recorded.folder / "suite" / f"{row.name}.json", found, recorded.folder)
-        cells = [target.what, target.paper, ours, f"`{row.scope}`", recorded.audit([row.name]), str(found.get("members", 1)),
-                 f"{row.inputs:,}, {row.n:,}", _made(when, found.get("hardware"))]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
-
-
-# --- budgets ---
-
-
-def budgets(recorded: Recorded) -> list[str]:
-    """Noise shaped for boxes beside isotropic noise trained alike, on MNIST."""
-    names = ("shape-mnist", "shape-mnist-held-out", "shape-mnist-attacks")
-    final, held_out, attacks = (recorded.json(f"{name}.json") for name in names)
-    if final is None or held_out is None or attacks is None:
-        return [MISSING]
-    lines = ["| noise | 0.04 | 0.06 | 0.08 | scope | attacked | broken | networks | pictures, n ≤ | made |",
-             "|---|--:|--:|--:|---|--:|--:|--:|--:|---|"]  # fmt: skip
-    made = _made(day(recorded.folder / "shape-mnist.json", final, recorded.folder), final["machine"]["device"])
-    for method, row in mnist_rows(final, held_out).items():
-        if method in ("isotropic", "shaped-0.75", "learned"):
-            jobs = [job for job in final["jobs"] if job["method"] == method]
-            about = f"1 | {jobs[0]['inputs']:,}, {max(job['n'] for job in jobs):,} | {made}"
-            cells = " | ".join(shown(share) or "–" for share in row)
-            lines.append(f"| {NAMES[method]} | {cells} | `pipeline` | {attacked(attacks, method)} | {about} |")
-    return lines

@@ -114,6 +114,11 @@ def _whose(attacked: str, row: str) -> str:
     return f"of {what} ({attacked}): "
 
 
+def made_on(when: str | None, hardware: str | None) -> str:
+    """When and on what, in few letters: the tables are wide."""
+    return ", ".join(one.removeprefix("NVIDIA ") for one in (when, hardware) if one) or "–"
+
+
 def reaches(found: Any, key: str, level: float) -> list[bool]:
     """Whether each input of a record reached a level, in the suite's order."""
     claim = found["claims"][key]

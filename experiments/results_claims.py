@@ -1,0 +1,85 @@
+"""The paper's claims under attack, and noise that is shaped for boxes: the second table of docs/results.md, and budgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from entries import day
+from results_goals import TARGETS, best_of
+from results_records import MISSING, SAME_NOISE, Recorded, made_on
+from shape_records import NAMES, attacked, mnist_rows, shown
+
+CLAIMS = tuple(target for target in TARGETS if "certification-wise" in target.what or "ALM" in target.what)
+
+
+def claims(recorded: Recorded) -> list[str]:
+    """The paper's claims, ours by the same method, whose guarantee each is, and what an attack made of it."""
+    head = [
+        "claim",
+        "the paper",
+        "ours",
+        "ours is",
+        "broken in the deployed pipeline",
+        "networks",
+        "pictures, n ≤",
+        "made",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|---|--:|--:|---|--:|--:|--:|---|"]
+    for target in CLAIMS:
+        rows = [recorded.rows[name] for name in target.rows if name in recorded.rows]
+        if not rows:
+            lines.append(f"| {target.what} | {target.paper} | {MISSING} |" + " – |" * 5)
+            continue
+        row = rows[0]
+        found = recorded.json(f"suite/{row.name}.json")
+        ours = " / ".join(best_of(rows, target.key, level) or "–" for level in target.levels)
+        when = day(recorded.folder / "suite" / f"{row.name}.json", found, recorded.folder)
+        cells = [target.what, target.paper, ours, f"`{row.scope}`", _broken(recorded, row.name), str(found.get("members", 1)),
+                 f"{row.inputs:,}, {row.n:,}", made_on(when, found.get("hardware"))]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _broken(recorded: Recorded, row: str) -> str:
+    """How many attacked certificates broke live, with the mark of the footnote where they are not of this row's network."""
+    for name in (row, SAME_NOISE.get(row)):
+        if name is not None and (audit := recorded.json(f"audits/{name}.json")):
+            mark = "" if name == row else "¹" if name.partition("-")[0] == row.partition("-")[0] else "²"
+            return f"{audit['summary']['broken']['live']} of {audit['summary']['attacked']}{mark}"
+    return "not attacked yet"
+
+
+# Which methods are shown: isotropic noise, the closed form, and learned noise.
+SHOWN = ("isotropic", "shaped-0.75", "learned")
+
+
+def budgets(recorded: Recorded) -> list[str]:
+    """Noise shaped for boxes beside isotropic noise trained alike, on MNIST."""
+    found, attacks = _shares(recorded), recorded.json("shape-mnist-attacks.json")
+    if not found or attacks is None:
+        return [MISSING]
+    final = recorded.json("shape-mnist.json")
+    lines = ["| noise | 0.04 | 0.06 | 0.08 | scope | attacked | broken | networks | pictures, n ≤ | made |",
+             "|---|--:|--:|--:|---|--:|--:|--:|--:|---|"]  # fmt: skip
+    made = made_on(day(recorded.folder / "shape-mnist.json", final, recorded.folder), final["machine"]["device"])
+    for method in SHOWN:
+        jobs = [job for job in final["jobs"] if job["method"] == method]
+        about = f"1 | {jobs[0]['inputs']:,}, {max(job['n'] for job in jobs):,} | {made}"
+        cells = " | ".join(shown(share) or "–" for share in found[method])
+        lines.append(f"| {NAMES[method]} | {cells} | `pipeline` | {attacked(attacks, method)} | {about} |")
+    return lines
+
+
+def boxes(recorded: Recorded) -> list[str]:
+    """The same in a sentence, at the largest ε."""
+    found = _shares(recorded)
+    if not found:
+        return [MISSING]
+    isotropic, learned = (shown(found[method][-1]) for method in ("isotropic", "learned"))
+    return [f"on MNIST at ε = 0.08 learned noise certifies {learned}, isotropic noise trained alike {isotropic}."]
+
+
+def _shares(recorded: Recorded) -> dict[str, Any]:
+    """The shares of each method at ε = 0.04, 0.06 and 0.08; empty if they are not recorded."""
+    final, held_out = (recorded.json(f"{name}.json") for name in ("shape-mnist", "shape-mnist-held-out"))
+    return {} if final is None or held_out is None else dict(mnist_rows(final, held_out))
