@@ -40,6 +40,9 @@ CORNERS = 12  # up to so many coordinates that change, all corners of a box are 
 CLIMBS = 20  # steps of the search for a change that leaves the region
 # Clopper–Pearson bounds are about a number of votes that was fixed beforehand.
 FIXED = ("binary", "randomised", "two-class", "paired", "joint", "exact", "majority", "top-two")
+# The bounds that answers to other questions follow by; "decisions" name their rule and its places.
+ANSWERS = {"interval": "order statistics", "top-k": "simultaneous", "confidence": "binary"}
+RULES = ("holm", "bonferroni")
 # The norms against which each law of noise has a radius.
 NORMS: dict[str, tuple[float, ...]] = {
     "Gaussian": (1, 2, math.inf),
@@ -1250,6 +1253,7 @@ class Answered(Claim):
                 whole(self.evidence, "cap", 1)
             if stop is not None or cap not in (None, self.n) or told:
                 raise Wrong(f"no looks are told, and sampling ended at {self.n} of {cap} by the rule {stop!r}")
+            self.named(name)
             return f"bound {name}, alpha {self.alpha:g}, a fixed number of samples"
         rule = [whole(self.evidence, "cap", 1)]
         while (half := -(-rule[0] // 2)) >= FIRST_LOOK:
@@ -1258,7 +1262,17 @@ class Answered(Claim):
             raise Wrong(f"looks at {looks} are told, and {self.n} samples; those of {cap} are {rule}")
         if told != f"{rule.index(self.n) + 1} of {len(rule)}":
             raise Wrong(f"the bound is {self.bound!r}, and this is look {rule.index(self.n) + 1} of {len(rule)}")
+        self.named(name)
         return f"bound {name}, alpha {self.level:g} of {self.alpha:g} at look {told}"
+
+    def named(self, name: str) -> None:
+        """The bound's name is the one that an answer of this kind follows by; of decisions the check of their places tells."""
+        own = ANSWERS.get(self.kind)
+        if own is None or name == own:
+            return
+        if name in (*FIXED, "anytime", "sequential", *ANSWERS.values()) or name.partition(" over ")[0] in RULES:
+            raise Wrong(f"an answer of the kind {self.kind!r} has the bound {own!r}, and this one is {name!r}")
+        raise NotChecked(f"the bound {name!r} is unknown")
 
     def known(self) -> str:
         """The noise makes regions of this norm, by T_r of its law; Σ can be inverted."""
@@ -1433,7 +1447,7 @@ class Answered(Claim):
             raise Wrong("a label is there, 1, or not, 0")
         if maps["radii"][~held].any() or (maps["radii"] < 0).any():
             raise Wrong("a radius is claimed where there is no answer")
-        if str(self.bound).partition(", look ")[0] != f"{rule} over {held.size}" or rule not in ("holm", "bonferroni"):
+        if str(self.bound).partition(", look ")[0] != f"{rule} over {held.size}" or rule not in RULES:
             raise Wrong(f"the rule {rule} over {held.size} places is not the bound {self.bound!r}")
         if abs(number(self.record, "share", 0, 1) - held.mean()) > SLACK:
             raise Wrong(f"{held.sum()} of {held.size} places have an answer, and another share is told")

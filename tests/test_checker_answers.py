@@ -286,6 +286,28 @@ def test_a_planned_number_that_is_not_whole_is_not_called_checked(honest, cap) -
     assert verdicts(record)["settings"] != "ok"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bound_that_cannot_give_the_answer_is_refused(honest, kind) -> None:
+    """Of another claim it is wrong; of a name that is unknown nothing can be said, as of a certificate's."""
+
+    def renamed(name):
+        record = copy.deepcopy(honest[kind])
+        own, comma, look = record["evidence"]["bound"].partition(",")
+        record["evidence"]["bound"] = f"{name}{comma}{look}"
+        return own, verdicts(record)
+
+    own, found = renamed(honest[kind]["evidence"]["bound"].partition(",")[0])
+    assert {*found.values()} == {"ok"}
+    for other in {"binary", "two-class", "anytime", "simultaneous", "order statistics", "holm over 12"} - {own}:
+        assert "FAIL" in renamed(other)[1].values(), other
+    for unknown in ("median of means", "", "Binary", "binary "):
+        found = renamed(unknown)[1]
+        if kind in ("labels", "pixels"):  # their bound names the rule and the number of places
+            assert found["places"] == "FAIL"
+        else:
+            assert found["settings"] == "not checked" and {*found.values()} == {"ok", "not checked"}
+
+
 @pytest.mark.parametrize("family", [0, 1.5, "2"])
 def test_a_number_of_claims_that_cannot_be_is_not_called_checked(honest, family) -> None:
     for kind in KINDS:
