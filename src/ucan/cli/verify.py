@@ -42,6 +42,7 @@ def verify(
     vary: words.VaryOption = None,
     trust: words.TrustOption = False,
     model_id: words.ModelIdOption = None,
+    class_names: words.ClassNamesOption = None,
     arithmetic: Annotated[
         words.ArithmeticName | None,
         typer.Option(

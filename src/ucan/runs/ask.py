@@ -77,6 +77,11 @@ class AskJob(Pipeline, Inputs):
     workers: int | None = None
 
 
+def names_classes(question: Question) -> bool:
+    """Whether a question is about the classes of inputs, so that labels are numbered in the model's order of them."""
+    return not isinstance(question, Percentile | Decisions)
+
+
 def smoothed_for(
     asked: Pipeline, question: Question, first: torch.Tensor, step: Any = None, remarks: list[str] | None = None
 ) -> Smoothed:
@@ -161,7 +166,7 @@ def _prepared(job: AskJob, folder: Path, progress: Progress) -> _Prepared:
     first, remarks = selection.first().to(where), list[str]()
     step = step_for(job.arithmetic, selection.dataset, None if known is None else known.sampling.arithmetic)
     g: Smoothed
-    if not isinstance(job.question, Percentile | Decisions):
+    if names_classes(job.question):
         g, own = smoothed_with_names(job, first, step, remarks)
         selection = selection.in_order(job.class_names or own)
         selection.check(g.num_classes)

@@ -6,12 +6,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ucan.errors import InvalidInput
 from ucan.json_text import read_json
 from ucan.questions.record import FORMAT, Answer
 from ucan.questions.records import load_json
 from ucan.questions.regression import Interval
-from ucan.runs.ask import smoothed_for
+from ucan.questions.smoothed import Smoothed
+from ucan.runs.ask import names_classes, smoothed_for
+from ucan.runs.build import class_order, smoothed_with_names
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.verify import VerifyJob, deployed_step, input_of, with_model
 from ucan.verify import Verdict, fresh_number
@@ -55,11 +59,27 @@ def verify_asked(job: VerifyJob, progress: Progress = SILENT) -> VerifiedAnswer:
         raise InvalidInput(f"--range is for answers about numbers, and this one is about {answer.task}: leave it out.")
     if not job.states_noise:
         raise InvalidInput("give the noise of the deployed pipeline: --law, --scale and --noise, or a trained run.")
-    x, declared, data_hash = input_of(job, answer.region.shape)
-    x = x[None].to(job.place())
-    g = smoothed_for(job, answer.question(), x, deployed_step(job, declared, answer.evidence.arithmetic))
+    given = input_of(job, answer.region.shape)
+    x = given.x[None].to(job.place())
+    g, order = _deployed(job, answer, x, given.step)
+    data_hash = given.data_hash(order)
     with progress.working(1, 0, fresh_number(job.n, answer.evidence.n)):
         g.on_votes(progress.sampled)
         verdict = verify_answer(answer, g, x, job.n, job.alpha, job.seed, job.replay, data_hash, job.range)
         progress.finished("")
     return VerifiedAnswer(answer, verdict, undrawn=job.replay and answer.evidence.seed is None)
+
+
+def _deployed(
+    job: VerifyJob, answer: Answer, x: torch.Tensor, declared: float | None
+) -> tuple[Smoothed, tuple[str, ...] | None]:
+    """The model under the deployed noise, and the order of its classes that the data are in if the question is about them."""
+    question, step = answer.question(), deployed_step(job, declared, answer.evidence.arithmetic)
+    if names_classes(question):
+        g, own = smoothed_with_names(job, x, step, [])
+        return g, class_order(job, own, g.num_classes)
+    if job.class_names is not None:
+        raise InvalidInput(
+            f"an answer about {answer.task} does not depend on names of classes: leave out --class-names."
+        )
+    return smoothed_for(job, question, x, step), None

@@ -148,7 +148,6 @@ class Settled:
 def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settled:
     """Build the classifier, and prepare the inputs for it: a table's columns, and labels in the model's class order."""
     dataset, remarks = selection.dataset, list[str]()
-    names = None if asked.class_names is None else tuple(asked.class_names)
     if isinstance(dataset, Table):
         made = _on_table(asked, dataset, where, remarks)
         chosen = replace(selection, dataset=made.table)
@@ -163,11 +162,17 @@ def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settle
     g, own = (
         (routed_of(asked, first), None) if is_router(asked.spec) else smoothed_with_names(asked, first, None, remarks)
     )
-    if names is not None and len(names) != g.num_classes:
-        raise InvalidInput(f"{len(names)} class names were given, but the model has {g.num_classes} classes.")
-    order = names or own  # the model's own labels take precedence over alphabetical order
+    order = class_order(asked, own, g.num_classes)
     ordered = selection.in_order(order)
     return Settled(g, ordered, order or ordered.dataset.classes, {}, tuple(remarks))
+
+
+def class_order(asked: Pipeline, own: tuple[str, ...] | None, num_classes: int) -> tuple[str, ...] | None:
+    """The classes in the order by which labels are numbered: as given, else the model's own; None if neither is known."""
+    names = None if asked.class_names is None else tuple(asked.class_names)
+    if names is not None and len(names) != num_classes:
+        raise InvalidInput(f"{len(names)} class names were given, but the model has {num_classes} classes.")
+    return names or own
 
 
 def _repeated(names: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -16,8 +16,9 @@ from ucan.arithmetic import REAL, step_of
 from ucan.certificate import Certificate, load_json
 from ucan.data import is_known
 from ucan.data.frames import is_table
-from ucan.data.labelled import BYTE
+from ucan.data.labelled import BYTE, Labelled
 from ucan.data.single import is_single, load_picture_or_array
+from ucan.data.tables import Table
 from ucan.errors import InvalidInput
 from ucan.models.adapt import adapt
 from ucan.models.rows import TableModel
@@ -25,7 +26,7 @@ from ucan.registry import Registry
 from ucan.replay import Replay, replay
 from ucan.results.folder import RESULTS
 from ucan.routed import Deployed, single
-from ucan.runs.build import loaded, routed_of, settle, smoothed_of
+from ucan.runs.build import class_order, loaded, routed_of, settle, smoothed_with_names
 from ucan.runs.jobs import Pipeline, Selection, TableOptions, dataset_of
 from ucan.runs.progress import SILENT, Progress
 from ucan.runs.read import Run
@@ -119,9 +120,10 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
     if is_table(job.input):
         g, x, data_hash = _of_table(job, record, where)
     else:
-        x, declared, data_hash = input_of(job, record.region.shape)
-        x = x[None].to(where)
-        g = _deployed(job, record, x, declared) if job.states_noise else _as_stated(job, record, x)
+        given = input_of(job, record.region.shape)
+        x = given.x[None].to(where)
+        g, own = _deployed(job, record, x, given.step) if job.states_noise else _as_stated(job, record, x)
+        data_hash = given.data_hash(class_order(job, own, g.num_classes))
     if job.registry is not None and not Path(job.registry).is_file():
         raise InvalidInput(f"there is no registry {job.registry}.")
     samples = verification.fresh_number(job.n, record.evidence.n)
@@ -151,7 +153,8 @@ def _of_table(
         g, table = single(settled.g, "a table"), settled.selection.dataset
     else:
         f = loaded(job, where, selection.dataset.event_shape)
-        rows, table = TableModel.of(f, selection.dataset, len(record.evidence.counts), job.model_id)  # type: ignore[arg-type]
+        counts, table = len(record.evidence.counts), cast(Table, selection.dataset)
+        rows, table = TableModel.of(f, table, counts, job.model_id, job.class_names)
         g = SmoothedClassifier(rows, record.evidence.law, verification.noise_of(record), rows.num_classes)
     if not 0 <= job.index < len(table):
         raise InvalidInput(f"--index {job.index}: {job.input} has rows 0 to {len(table) - 1}.")
@@ -160,19 +163,22 @@ def _of_table(
     return g, table[job.index][0][None].to(where), table.fingerprint()
 
 
-def _deployed(job: VerifyJob, record: Certificate, x: torch.Tensor, declared: float | None) -> Deployed:
-    """The classifier under the deployed noise, independent of what the certificate states."""
+def _deployed(
+    job: VerifyJob, record: Certificate, x: torch.Tensor, declared: float | None
+) -> tuple[Deployed, tuple[str, ...] | None]:
+    """The classifier under the deployed noise, independent of what the certificate states; how the model names its classes."""
     step = deployed_step(job, declared, record.evidence.arithmetic)
     if is_router(job.spec):
-        return routed_of(job, x, step)
+        return routed_of(job, x, step), None
     classes = None if job._trained else len(record.evidence.counts)
-    return smoothed_of(replace(job, classes=classes), x, step)
+    return smoothed_with_names(replace(job, classes=classes), x, step, [])
 
 
 def with_model(job: VerifyJob) -> VerifyJob:
     """The job, with the model of a run of ``ucan certify`` in place of the run, if that is what was given as the model.
 
-    Only its model is taken: the noise that such a run states is that of whoever issued the certificate.
+    Only its model is taken, with the names of its classes: the noise that such a run states is that of whoever issued the
+    certificate.
     """
     folder = Path(job.spec or "")
     if job.spec is None or is_trained_run(job.spec) or not (folder / RESULTS).is_file():
@@ -190,17 +196,21 @@ def with_model(job: VerifyJob) -> VerifyJob:
         weights=weights,
         model_id=known.model_id if job.model_id is None else job.model_id,
         normalise=known.normalise if job.normalise is None else job.normalise,
+        class_names=(known.named or None) if job.class_names is None else job.class_names,
     )
 
 
-def _as_stated(job: VerifyJob, record: Certificate, x: torch.Tensor) -> SmoothedClassifier:
-    """The model under the noise as the certificate states it."""
+def _as_stated(
+    job: VerifyJob, record: Certificate, x: torch.Tensor
+) -> tuple[SmoothedClassifier, tuple[str, ...] | None]:
+    """The model under the noise as the certificate states it, and how the model names its classes."""
     evidence, classes = record.evidence, len(record.evidence.counts)
-    f = adapt(loaded(replace(job, classes=classes), x.device, record.region.shape), x, classes).model
+    f = adapt(loaded(replace(job, classes=classes), x.device, record.region.shape), x, classes)
     noise, step = verification.noise_of(record), step_of(evidence.arithmetic)
-    return SmoothedClassifier(
-        f, evidence.law, noise, classes, precision=job.precision, model_id=job.model_id, step=step
+    g = SmoothedClassifier(
+        f.model, evidence.law, noise, classes, precision=job.precision, model_id=job.model_id, step=step
     )
+    return g, f.classes
 
 
 def deployed_step(job: VerifyJob, declared: float | None, claimed: str) -> float | None:
@@ -222,11 +232,27 @@ def _origin(record: Certificate, x: torch.Tensor, memory: Registry | None) -> to
     return x if found is None else found.centre[None].to(x)
 
 
-def input_of(job: VerifyJob, shape: tuple[int, ...]) -> tuple[torch.Tensor, float | None, str | None]:
-    """The input, the step that its source declares, and the hash of the data set that it is from."""
+@dataclass(frozen=True, eq=False)
+class GivenInput:
+    """An input, the step that its source declares, and the data set that it is from, if any."""
+
+    x: torch.Tensor
+    step: float | None
+    dataset: Labelled | None = None
+
+    def data_hash(self, order: Sequence[str] | None) -> str | None:
+        """The hash of the data set, whose labels are numbered in the model's order of the classes, as when it was certified."""
+        if self.dataset is None:
+            return None
+        return Selection.of(self.dataset, 1, None).in_order(order).dataset.fingerprint()
+
+
+def input_of(job: VerifyJob, shape: tuple[int, ...]) -> GivenInput:
+    """The input that the job names."""
     path = Path(job.input)
     if is_single(path):
-        return load_picture_or_array(path, shape, job.size), None if path.suffix.lower() == ".npy" else BYTE, None
+        step = None if path.suffix.lower() == ".npy" else BYTE
+        return GivenInput(load_picture_or_array(path, shape, job.size), step)
     if job.index is None:
         raise InvalidInput(f"{job.input} is not a single picture or array: give the input's number with --index.")
     pictures = path.is_dir() and not is_known(str(job.input))  # a folder may have the name of a data set
@@ -234,4 +260,4 @@ def input_of(job: VerifyJob, shape: tuple[int, ...]) -> tuple[torch.Tensor, floa
     dataset = dataset_of(job.input, job.split, job.size, channels)
     if not 0 <= job.index < len(dataset):
         raise InvalidInput(f"--index {job.index}: {job.input} has inputs 0 to {len(dataset) - 1}.")
-    return dataset[job.index][0], dataset.step, dataset.fingerprint()
+    return GivenInput(dataset[job.index][0], dataset.step, dataset)
