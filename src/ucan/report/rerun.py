@@ -116,13 +116,21 @@ def _audit(run: Run, folder: Path) -> str:
 
 
 def _trained(folder: str) -> list[str]:
-    """The training command, by the preset whose settings these are; otherwise the folder's config has them all."""
+    """The training command, by the preset whose settings these are; otherwise the folder's config has them all.
+
+    A remark says which weights it began with.
+    """
     path = Path(folder) / CONFIG
-    settings = TrainSettings.from_dict(dict(from_table(TrainConfig, read_config(path), str(path)).training))
+    config = from_table(TrainConfig, read_config(path), str(path))
+    settings, start, remarks = TrainSettings.from_dict(dict(config.training)), list[str](), list[str]()
+    if config.finetune is not None:
+        start = ["--finetune", config.finetune]
+        told = "without a record of which" if config.finetune_hash is None else f"SHA-256 {config.finetune_hash}"
+        remarks = [f"# {folder}: began with the weights in {config.finetune}, {told}"]
     for name in preset_names():
         if read_settings(name) == settings:
-            return [line("train", name, "-o", folder)]
-    return [f"# {folder}: trained with the settings under [training] in {path}"]
+            return [*remarks, line("train", name, *start, "-o", folder)]
+    return [*remarks, f"# {folder}: trained with the settings under [training] in {path}"]
 
 
 def line(command: str, *words: Any) -> str:

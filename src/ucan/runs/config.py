@@ -306,6 +306,7 @@ class TrainConfig:
     num_classes: int | None = entry("num_classes")
     data_hash: str | None = entry("data_hash")
     finetune: str | None = entry("finetune")
+    finetune_hash: str | None = entry("finetune_hash")
     started_in: str | None = entry("started_in")
     training: Mapping[str, Any] = entry("training", {})
 

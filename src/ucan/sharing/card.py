@@ -11,7 +11,8 @@ from ucan.config import CONFIG, read_config
 from ucan.results.metrics import certified_accuracy
 from ucan.rounding import floor_percent
 from ucan.runs.read import Run
-from ucan.training import is_trained_run, load_run
+from ucan.training import Together, is_trained_run, load_run
+from ucan.training.checkpoint import START
 
 RADII = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 
@@ -42,19 +43,32 @@ def card(folder: Path, name: str) -> str:
 
 
 def _trained(folder: Path) -> list[str]:
+    began = _began_with(folder)
     if not _rebuilds(folder):
-        return ["A classifier trained for randomized smoothing with UCAN. Its network is code that is not included."]
+        what = "A classifier trained for randomized smoothing with UCAN. Its network is code that is not included."
+        return [what, *([_table(began)] if began else [])]
     run = load_run(folder)
     rows = [
         ("inputs", " × ".join(map(str, run.shape))),
         ("classes", str(run.num_classes)),
         ("data", f"`{run.settings.data}`"),
+        *began,
         ("law", f"`{run.law!r}`"),
         ("noise", f"`{run.generator.describe()}`"),
         ("scope", f"`{run.generator.scope}`: the guarantee is about {SCOPES[run.generator.scope]}"),
     ]
     what = "A classifier trained for randomized smoothing with UCAN, with the noise it was trained for."
     return [what, _table(rows), "", "This run holds no certificates: they are made for your inputs by `g.certify`."]
+
+
+def _began_with(folder: Path) -> list[tuple[str, str]]:
+    """The weights that a training began with, by their hash; nothing where it began with new ones."""
+    config = read_config(folder / CONFIG)
+    if config.get("finetune") is None:
+        return []
+    found = config.get(START)
+    told = "of which no hash was kept" if found is None else f"SHA-256 `{found}`"
+    return [("began with", f"the weights in `{config['finetune']}`, {told}")]
 
 
 def _rebuilds(folder: Path) -> bool:
@@ -75,6 +89,8 @@ def _certified(run: Run) -> list[str]:
         ("arithmetic", sampling.arithmetic),
     ]
     rows = [(name, str(value or "not stated")) for name, value in told]
+    networks = [run.folder / part for part in Together.of(config.model.spec or "").folders]
+    rows += [row for one in networks if is_trained_run(one) for row in _began_with(one)]
     parts = ["A smoothed classifier with its certificates, made with UCAN.", _table(rows)]
     if run.refuted:
         parts += ["", f"**Refuted:** {run.refuted}."]

@@ -28,6 +28,7 @@ from ucan.training.settings import TrainSettings
 
 CHECKPOINT, WEIGHTS, METRICS = "checkpoint.pt", "weights.safetensors", "metrics.jsonl"
 FAILED = "failed.txt"  # why the training in this folder came to an end that resuming does not mend
+START = "finetune_hash"  # in the config: the SHA-256 of the weights that the training began with, those of ``finetune``
 # Settings that change no weight, so that a run may be resumed with another value.
 FREE = ("certify_every",)
 CHECKPOINT_KEYS = {"epoch", "step", "totals", "joint", "optimisers", "ema", "noise", "layers"}
@@ -70,7 +71,9 @@ def begin(folder: Path, config: dict[str, Any]) -> WriterLock:
 
 
 def _check_settings(folder: Path, config: dict[str, Any]) -> Path | None:
-    """Refuse a folder that holds other files, or a run with other settings or other data; where a failed one is now."""
+    """Refuse a folder that holds other files, or a run with other settings, data or first weights; where a failed one is
+    now.
+    """
     path = folder / CONFIG
     if not path.exists():
         # An older run without stored settings has a checkpoint, and is resumed.
@@ -83,19 +86,27 @@ def _check_settings(folder: Path, config: dict[str, Any]) -> Path | None:
     # An older run without data_hash is resumed without it.
     asked = {key: value for key, value in config.items() if key != "data_hash" or key in begun}
     changed = differences(_compared(begun), _compared(_respelled(begun, frozen(asked), folder)))
-    if changed and not (folder / CHECKPOINT).exists() and not (folder / WEIGHTS).exists():
+    # A checkpoint has the run's own weights: then those that it began with are not needed again, and may have changed.
+    resumed = (folder / CHECKPOINT).exists()
+    others = not resumed and begun.get(START) != config.get(START)
+    if (changed or others) and not resumed and not (folder / WEIGHTS).exists():
         path.unlink()  # it was started and left nothing: there is nothing to resume, and nothing to lose
     elif changed and (folder / FAILED).exists():
         return set_aside(folder)
     else:
         refuse_changes(folder, changed, TrainingError)
+        if others and START in begun:  # older runs do not state them
+            raise TrainingError(
+                f"{folder} has no checkpoint to go on from, and the weights in {config['finetune']}, which its training began "
+                f"with, have changed since (their SHA-256 was {begun[START]}). Give those again, or another --out."
+            )
     return None
 
 
 def _compared(config: dict[str, Any]) -> dict[str, Any]:
     """The config without what changes no weight; a setting that is newer than the run has its usual value."""
     training = {**frozen(TrainSettings().to_dict()), **config.get("training", {})}
-    kept = {key: value for key, value in config.items() if key != "started_in"}
+    kept = {key: value for key, value in config.items() if key not in ("started_in", START)}
     return {**kept, "training": {key: value for key, value in training.items() if key not in FREE}}
 
 
@@ -134,7 +145,9 @@ def keep_settings(folder: Path, config: dict[str, Any]) -> None:
     """Store the settings with the run, if they are not there yet."""
     if not (folder / CONFIG).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write_config(folder / CONFIG, config)
+        # Which weights an older run without stored settings began with is not known.
+        known = {**config, START: None} if (folder / CHECKPOINT).exists() else config
+        write_config(folder / CONFIG, known)
 
 
 def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:

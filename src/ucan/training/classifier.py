@@ -31,21 +31,25 @@ def build_classifier(settings: TrainSettings, shape: tuple[int, ...], num_classe
     return denoised
 
 
-def load_start(classifier: nn.Module, start: Path) -> None:
-    """Load the weights to start from. Behind a denoiser they are the classifier's, unless they have a denoiser's as well."""
+def load_start(classifier: nn.Module, start: Path) -> nn.Module:
+    """Load the weights to start from, and return the module that has them.
+
+    Behind a denoiser they are the classifier's, unless they have a denoiser's as well.
+    """
     if not isinstance(classifier, Denoised):
         load_weights(classifier, start)
-        return
+        return classifier
     whole = classifier_part(read_weights(start))
     if not any(name.startswith("denoiser.") for name in whole):
         load_weights(classifier.classifier, start)
-        return
+        return classifier.classifier
     try:
         classifier.load_state_dict(whole)
     except RuntimeError as error:
         raise TrainingError(
             f"{start} does not fit this denoiser and model: {' '.join(str(error).split())[:300]}"
         ) from error
+    return classifier
 
 
 def _build(settings: TrainSettings, shape: tuple[int, ...], num_classes: int) -> nn.Module:

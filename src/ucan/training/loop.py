@@ -17,6 +17,7 @@ from torch import nn
 
 from ucan.data import Labelled, as_dataset, held_out
 from ucan.errors import InvalidInput, MissingExtra, TrainingError, first_line
+from ucan.fingerprint import weights_hash
 from ucan.generators import Generator
 from ucan.places import started_in
 from ucan.storage import Journal
@@ -26,6 +27,7 @@ from ucan.training.board import Board
 from ucan.training.checkpoint import (
     CHECKPOINT,
     METRICS,
+    START,
     begin,
     clear_failed,
     keep_settings,
@@ -88,7 +90,7 @@ class Trainer:
         self.settings = settings
         self.folder = Path(folder)
         self.on_progress = on_progress
-        _begin_with(settings, classifier, finetune)
+        begun_with = _begin_with(settings, classifier, finetune)
         self.fabric = _fabric(accelerator, settings.precision)
         self.fabric.launch()
         device, self.rank, world = self.fabric.device, self.fabric.global_rank, self.fabric.world_size
@@ -96,7 +98,7 @@ class Trainer:
             LEAVING.expect(self)
         dataset = _as_training_set(dataset)
         classes, shape = count_outputs(settings, classifier, dataset), dataset.event_shape
-        self.config = self._config(dataset, classes, finetune)
+        self.config = self._config(dataset, classes, finetune, begun_with)
         apart: Labelled | None = None
         if settings.held_out:
             dataset, apart = held_out(dataset, settings.held_out, settings.seed)
@@ -120,7 +122,9 @@ class Trainer:
         self._stop = False
         self._written, self._writing = -math.inf, 0.0  # when the last checkpoint was written, and how long it took
 
-    def _config(self, dataset: Labelled, classes: int, finetune: str | Path | None) -> dict[str, Any]:
+    def _config(
+        self, dataset: Labelled, classes: int, finetune: str | Path | None, begun_with: str | None
+    ) -> dict[str, Any]:
         """What the folder stores of this run; only the first process reads the data for their hash."""
         return {
             "kind": "train",
@@ -129,6 +133,7 @@ class Trainer:
             "num_classes": classes,
             "data_hash": dataset.fingerprint() if self.rank == 0 else None,
             "finetune": None if finetune is None else str(finetune),
+            START: begun_with,
             "started_in": started_in(self.folder),
             "training": self.settings.to_dict(),
         }
@@ -402,13 +407,14 @@ def _noise(settings: TrainSettings, dataset: Labelled, device: torch.device) -> 
     return generator, None if budget is None else budget.limits
 
 
-def _begin_with(settings: TrainSettings, classifier: nn.Module, finetune: str | Path | None) -> None:
-    """Load the weights that training begins with, where there are any; refuse what cannot begin without them."""
+def _begin_with(settings: TrainSettings, classifier: nn.Module, finetune: str | Path | None) -> str | None:
+    """Load the weights that training begins with, where there are any, and return their SHA-256, which certificates of them
+    state as well (``fingerprint.weights_hash``); refuse what cannot begin without them.
+    """
     if finetune is not None:
-        load_start(classifier, weights_file(finetune))
-        return
+        return weights_hash(load_start(classifier, weights_file(finetune)))
     if ":" in settings.model:  # it may bring its own
-        return
+        return None
     lack = f"{settings.model} has no weights yet: give them with --finetune, such as the folder of a trained run"
     if settings.denoiser is not None:
         raise TrainingError(f"a denoiser is trained in front of a trained classifier, and {lack}.")
@@ -417,6 +423,7 @@ def _begin_with(settings: TrainSettings, classifier: nn.Module, finetune: str | 
             f"[recipe] {settings.recipe['kind']} asks the network which inputs to drop before its first step, and {lack}, "
             "or set start above 0."
         )
+    return None
 
 
 def _fabric(accelerator: str, precision: Any) -> Any:
