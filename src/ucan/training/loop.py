@@ -38,6 +38,7 @@ from ucan.training.checkpoint import (
 )
 from ucan.training.classifier import count_outputs, fastest_layout, load_start
 from ucan.training.joint import Exact, Joint
+from ucan.training.layers import layers_state, restore_layers
 from ucan.training.optimisers import build_optimisers, load_optimiser, schedule
 from ucan.training.recipes import Task
 from ucan.training.settings import TrainSettings
@@ -317,7 +318,7 @@ class Trainer:
                 "ema": self.ema,
                 "recipe": self.recipe.state(),
                 "noise": self.rng.get_state(),
-                "layers": torch.get_rng_state(),
+                **layers_state(self.fabric.device),
             }
             write_checkpoint(self.folder, state)
         self._written = time.perf_counter()
@@ -348,7 +349,7 @@ class Trainer:
             for name, kept in self.ema.items():
                 kept.copy_(state["ema"][name])
         self.rng.set_state(state["noise"])
-        torch.set_rng_state(state["layers"])
+        restore_layers(state, self.fabric.device)
         if self.rank:
             self._seed_layers(f"layers from step {self.step} on")
 
