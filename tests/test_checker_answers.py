@@ -308,6 +308,20 @@ def test_a_bound_that_cannot_give_the_answer_is_refused(honest, kind) -> None:
             assert found["settings"] == "not checked" and {*found.values()} == {"ok", "not checked"}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_verify_refuses_a_bound_that_cannot_give_the_answer(honest, kind) -> None:
+    x = torch.linspace(2.0, -2.0, 12).reshape(1, *EVENT)
+    classes = ucan.SmoothedClassifier(four, ucan.Gaussian(0.3), ucan.Fixed(0.7), num_classes=4)
+    g = classes if kind in ("top", "confidence") else the_model(kind)
+    assert verify_answer(from_dict(honest[kind]), g, x, seed=7, replay=False).stands
+    own = honest[kind]["evidence"]["bound"].partition(",")[0]
+    for other in {"two-class", "binary", "simultaneous", "order statistics", "holm over 3", "median of means"} - {own}:
+        record = copy.deepcopy(honest[kind])
+        record["evidence"]["bound"] = record["evidence"]["bound"].replace(own, other)
+        verdict = verify_answer(from_dict(record), g, x, seed=7, replay=False)
+        assert [check.name for check in verdict.checks if not check.passed] == ["bound"]
+
+
 @pytest.mark.parametrize("family", [0, 1.5, "2"])
 def test_a_number_of_claims_that_cannot_be_is_not_called_checked(honest, family) -> None:
     for kind in KINDS:

@@ -59,7 +59,13 @@ def verify_answer(
         raise InvalidInput(f"the answer is about inputs of shape {answer.region.shape}, not {tuple(x.shape[1:])}.")
     x = x.to(g.f.device or x.device)
     n = fresh_number(n, evidence.n)
-    checks = [*_same(answer, g, x), *_looks(answer), *_derived(answer, g, x, data_hash), *_assumed(answer, range)]
+    checks = [
+        *_same(answer, g, x),
+        *_named(answer),
+        *_looks(answer),
+        *_derived(answer, g, x, data_hash),
+        *_assumed(answer, range),
+    ]
     if all(check.passed for check in checks):
         checks.append(_follows(answer, g, x))
     if all(check.passed for check in checks):
@@ -151,6 +157,14 @@ def _derived(answer: Answer, g: Smoothed, x: torch.Tensor, data_hash: str | None
     known = evidence.data_hash in (data_hash, batch_hash([x]))
     told = "" if known else "; that the data are those with the stated hash is not checked"
     return [Check("seed", True, f"it follows from model, noise and data{told}", known)]
+
+
+def _named(answer: Answer) -> list[Check]:
+    """Whether the bound that evidence names is one that gives such an answer; no check if it is."""
+    stated = answer.evidence.bound.partition(", look ")[0]
+    if stated == answer.bound:
+        return []
+    return [Check("bound", False, f"it is said to be {stated!r}, and such an answer follows by {answer.bound!r}")]
 
 
 def _looks(answer: Answer) -> list[Check]:

@@ -58,6 +58,11 @@ class Confident(Answer):
         same = all(abs(a - b) <= SLACK * abs(b) for a, b in zip(self.line, shift.line, strict=True))
         return same and 0 < self.region.radius <= reached * (1 + SLACK)
 
+    @property
+    def bound(self) -> str:
+        """That of certificates, on one class."""
+        return BOUND
+
     def bounded(self, look: Look) -> bool:
         """The class has most of the votes that chose, and its bound is that of its votes."""
         evidence, c = self.evidence, self.prediction

@@ -29,6 +29,11 @@ NOTHING = -1  # at a place where nothing is claimed
 Rule = Literal["holm", "bonferroni"]
 
 
+def bound_over(rule: Rule, places: int) -> str:
+    """The name of bounds that share α over so many places by a rule."""
+    return f"{rule} over {places}"
+
+
 @dataclass(frozen=True, eq=False)
 class Decided(Answer):
     """At every place with an answer, the smoothed model's class is that one for every change of size below its radius.
@@ -81,6 +86,11 @@ class Decided(Answer):
                 (radii[held] <= self.asked).all() and (lows >= shift.threshold(self.asked) * (1 - SLACK)).all()
             )
         return bool((lows > 0.5).all() and (radii[held] <= shift.radii(lows) * (1 + SLACK)).all())
+
+    @property
+    def bound(self) -> str:
+        """The rule that shares α, and the number of places."""
+        return bound_over(self.rule, self.answers.numel())
 
     def bounded(self, look: Look) -> bool:
         """The votes of each place bear its answer, by the rule that shares α, and its bound."""
@@ -220,7 +230,7 @@ class Decisions(Question):
         hits = asked.estimate.of(classes)
         kept, lows, radii = self._standing(asked, hits, asked.now, self.radius)
         smallest = float(radii[kept].min()) if kept.any() else 0.0
-        bound = f"{rule} over {hits.size}"
+        bound = bound_over(rule, hits.size)
         if not kept.any():
             least = "" if self.radius is None else f" of at least {floor_digits(self.radius, 4)}"
             return asked.abstention(bound, f"no place keeps its answer for a radius{least}")

@@ -58,6 +58,11 @@ class Answer(Claimed, ABC):
         return None if self.budget is None else self.region.budget_factor(self.budget)
 
     @property
+    @abstractmethod
+    def bound(self) -> str:
+        """The name of the bounds that an answer of its kind follows by; evidence adds the look, if there is one."""
+
+    @property
     def assumed(self) -> tuple[float | None, float | None] | None:
         """The range of the model's numbers that the claim rests on, and that no votes can show; None if it rests on none."""
         return None

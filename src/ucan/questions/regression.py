@@ -106,6 +106,11 @@ class Interval(Answer):
         sides = self.below.flatten().numpy(), self.above.flatten().numpy()
         return same and self.question().stays(shift, *sides, self.radii[-1] * (1 - SLACK))
 
+    @property
+    def bound(self) -> str:
+        """Order statistics, or counts beside value ± t."""
+        return BOUND
+
     def bounded(self, look: Look) -> bool:
         """So few answers are beyond each end that it is an order statistic of its level; ± t has bounds by these counts."""
         if self.under is None or self.over is None:

@@ -100,6 +100,11 @@ class Among(Answer):
             for label, low, r in zip(self.labels, self.p_lowers, self.radii, strict=True)
         )
 
+    @property
+    def bound(self) -> str:
+        """Bounds on all classes at once."""
+        return BOUND
+
     def bounded(self, look: Look) -> bool:
         """The labels have most of the votes that chose, in falling order, and all bounds are those of the votes."""
         evidence, question = self.evidence, self.question()
