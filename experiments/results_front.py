@@ -186,9 +186,10 @@ def behind_them(folder: Path) -> list[str]:
         "pictures, n ≤",
         "undecided",
         "attacked / broken",
+        "replayed / failed",
         "made",
     ]
-    lines = ["| " + " | ".join(head) + " |", "|---|--:|---|---|---|--:|--:|--:|---|"]
+    lines = ["| " + " | ".join(head) + " |", "|---|--:|---|---|---|--:|--:|--:|--:|---|"]
     shown: dict[str, tuple[Entry, list[str]]] = {}
     for place in (place for data in TITLES for place in places(folder, data)):
         for one in place.best:
@@ -198,7 +199,7 @@ def behind_them(folder: Path) -> list[str]:
         cells = [
             f"{name}{', mirrored' if record.get('mirrored') else ''}", str(one.claim.networks), ", ".join(at),
             f"`{one.claim.scope}`", _steps(record), f"{one.claim.inputs:,}, {one.claim.n:,}", str(undecided(record)["inputs"]),
-            _attacked(one, record, folder), made_on(one.made.date, one.made.hardware),
+            _attacked(one, record, folder), _replayed(name, folder), made_on(one.made.date, one.made.hardware),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return lines if len(lines) > 2 else [MISSING]
@@ -211,6 +212,13 @@ def _attacked(one: Entry, record: dict[str, Any], folder: Path) -> str:
     votes = json.loads((folder / "audits" / f"{record['row']}.json").read_text())["n"]
     other = "" if votes == record["n"] else f", n = {votes:,}"
     return f"{one.audit.certificates} / {one.audit.broken}{other}"
+
+
+def _replayed(row: str, folder: Path) -> str:
+    """How many certificates were drawn again from their own noise, and failed; a dash where none was."""
+    path = folder / "replays.json"
+    found = json.loads(path.read_text()).get(row) if path.exists() else None
+    return f"{found['certificates']} / {found['failed']}" if found and found["certificates"] else "–"
 
 
 # Which norm, how its levels are called, and those that are shown.
@@ -247,7 +255,7 @@ def standing(folder: Path) -> list[str]:
         if unknown:
             said.append(f"we have no row on all {TEST_SET:,} pictures for {_levels(unknown)}")
         networks = len({p.one.hashes.weights for p in known if p.one is not None})
-        lines.append(f"- **{title}** by ℓ2 radius, one network at each, {networks} networks in all: {'; '.join(said)}.")
+        lines.append(f"- **{title}**, by ℓ2 radius, {networks} networks for {len(known)} radii: {'; '.join(said)}.")
     return lines
 
 

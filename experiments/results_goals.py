@@ -109,7 +109,7 @@ def targets(recorded: Recorded, bench: Any) -> list[str]:
             " / ".join(share or "–" for share in ours) if rows else MISSING,
             ", ".join(f"`{scope}`" for scope in scopes) or "–",
             "; ".join(dict.fromkeys(row.part for row in rows)) or "–",
-            verdict(target, ours, rows), recorded.audit([row.name for row in rows]),
+            verdict(target, ours, rows), recorded.audit([row.name for row in rows], target.key),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     found = [json.loads(path.read_text())["summary"] for path in sorted((recorded.folder / "audits").glob("*.json"))]

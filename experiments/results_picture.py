@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
-from results_front import Place, places
-from rows import REACH
+from results_claims import CLAIMS
+from results_front import TITLES, Place, places
 
 from ucan.leaderboard.entry import Entry
 from ucan.report.paint import FONT, PAPER
@@ -53,7 +53,9 @@ def holds(folder: Path) -> str:
         parts.append(text(left - 8, top + high + 20 + 18 * row, words, PAPER.soft, "end"))
     legend = [(_disc, "ours, one network"), (_rule, "others’ best released file, one network (unchecked)")]
     if any(place.several in place.best for place in found):
-        legend.insert(1, (_square, "ours, several networks"))
+        legend.insert(1, (_square, "ours, four networks"))
+        if any(not one.audit.certificates for place in found for one in place.best):
+            legend.insert(2, (_dashed, "not attacked"))
     x = 16
     for drawn, words in legend:
         parts += [drawn(x + 8, 48), text(x + 24, 52, words)]
@@ -82,6 +84,7 @@ def _column(place: Place, x: float, up: Callable[[float], float], bottom: float)
         if share is not None and label is not None:
             y, single = up(share - theirs), entry is place.one
             drawn, side, anchor = (_disc, 10, "start") if single else (_square, -10, "end")
+            drawn = drawn if entry.audit.certificates else _dashed
             # Where two marks are close, so would be their shares; just under the others' line it would be crossed by it.
             below = (single and len(place.best) > 1) or up(0) < y < up(0) + 16
             parts += [drawn(x, y), text(x + side, y + 16 if below else y - 6, label, OURS, anchor)]
@@ -105,6 +108,10 @@ def _square(x: float, y: float) -> str:
     return f'<path d="M{x - 5:.1f} {y - 5:.1f}h10v10h-10z" fill="none" stroke="{OURS}" stroke-width="2"/>'
 
 
+def _dashed(x: float, y: float) -> str:
+    return _square(x, y).replace("/>", ' stroke-dasharray="3 2"/>')
+
+
 @dataclass(frozen=True)
 class Attack:
     """One audit: what was attacked, and how many certificates broke in the deployed pipeline."""
@@ -116,11 +123,12 @@ class Attack:
 
 
 def attacks(folder: Path) -> list[Attack]:
-    """Every audit of scope frozen, those of the rows that were to reach something, and all others together.
+    """Every audit of scope frozen, those of the runs of what holds and of fixed noise by ALM, and all others together.
 
     Those of frozen scope first, most broken first.
     """
-    shown = {row.name for row in REACH}
+    best = {str(one.name) for data in TITLES for place in places(folder, data) for one in place.best}
+    shown = best | {name for target in CLAIMS for name in target.rows}
     found, rest = [], Attack("all other runs together", "pipeline", 0, 0)
     for path in sorted((folder / "audits").glob("*.json")):
         summary = json.loads(path.read_text())["summary"]

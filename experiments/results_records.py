@@ -21,10 +21,10 @@ MISSING = "not measured yet"
 TEST_SET = 10_000
 # Audits of the same kind of noise in another training, some of a smaller network on other data.
 SAME_NOISE = {
-    "cifar10-certification": "cifar10-certification-wise",
-    "cifar10-certification-laplace": "digits-certification-laplace-l1",
-    "cifar10-certification-uniform": "digits-certification-uniform-l1",
-    "mnist-certification": "mnist-versus-certification",
+    "cifar10-certification": ("cifar10-certification-wise", "cifar10-universal-certification-gaussian"),
+    "cifar10-certification-laplace": ("digits-certification-laplace-l1",),
+    "cifar10-certification-uniform": ("digits-certification-uniform-l1",),
+    "mnist-certification": ("mnist-versus-certification",),
 }
 
 
@@ -84,25 +84,49 @@ class Recorded:
         """The records that others have taken the place of."""
         return [json.loads(path.read_text()) for path in sorted((self.folder / "suite" / "earlier").glob("*.json"))]
 
-    def audit(self, rows: Sequence[str]) -> str:
-        """The auditor's verdict on each of these rows, in a few words."""
-        words = {row: self._verdict(row) for row in rows}
+    def audit(self, rows: Sequence[str], key: str = "") -> str:
+        """The auditor's verdict on each of these rows, in a few words; ``key`` is the claim, "linf radius"."""
+        words = {row: self._verdict(row, key) for row in rows}
         if len(set(words.values())) == 1:
             return next(iter(words.values())) + (f", each of {', '.join(words)}" if len(words) > 1 else "")
         return "; ".join(f"{row}: {said}" for row, said in words.items()) or MISSING
 
-    def _verdict(self, row: str) -> str:
-        attacked = next((n for n in (row, SAME_NOISE.get(row)) if n and self.json(f"audits/{n}.json")), None)
-        if attacked is None:
+    def attacked(self, row: str, key: str) -> Attacked | None:
+        """The audit of a row, else of the same kind of noise; of several the first against the claim's norm."""
+        found = [
+            Attacked(name, audit["summary"], not key or _norm(audit) == key.partition(" ")[0])
+            for name in (row, *SAME_NOISE.get(row, ()))
+            if (audit := self.json(f"audits/{name}.json"))
+        ]
+        return next((one for one in found if one.in_norm), found[0] if found else None)
+
+    def _verdict(self, row: str, key: str) -> str:
+        one = self.attacked(row, key)
+        if one is None:
             return "not attacked yet"
-        summary = self.json(f"audits/{attacked}.json")["summary"]
-        broken = summary["broken"]
+        summary, broken = one.summary, one.summary["broken"]
         words = [f"{broken['live']} of {summary['attacked']} broken live"]
         if "frozen" in broken:
             words.append(f"{broken['frozen']} with frozen noise")
         if summary["covered_breaks"] and not summary["bug"]:
             words.append("where the guarantee covers it no more than α explains")
-        return f"{_whose(attacked, row)}{', '.join(words)}{': BUG' if summary['bug'] else ''}"
+        if not one.in_norm:
+            words.append("attacked in another norm")
+        return f"{_whose(one.name, row)}{', '.join(words)}{': BUG' if summary['bug'] else ''}"
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """An audit: of which run, its summary, and whether it was against the norm of the claim."""
+
+    name: str
+    summary: dict[str, Any]
+    in_norm: bool
+
+
+def _norm(audit: dict[str, Any]) -> str:
+    """The norm of an audit as claims name it: l1, l2, linf."""
+    return f"l{audit['norm']}"
 
 
 def _whose(attacked: str, row: str) -> str:

@@ -21,12 +21,18 @@ LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True)
 class System:
-    """What was asked for all radii: its name, networks, shares by radius, and on how many pictures with how many votes."""
+    """What was asked for all radii: its name, networks, shares by radius, on how many pictures and with how many votes."""
 
     name: str
     networks: int
     shares: list[float]
-    on: str
+    pictures: int
+    n: int
+
+    @property
+    def on(self) -> str:
+        """On how many pictures, and with how many votes."""
+        return f"{self.pictures:,}, {self.n:,}"
 
     def behind(self, best: list[float]) -> float:
         """Its largest distance from the best rows, in points."""
@@ -61,14 +67,19 @@ def one_system(folder: Path) -> list[str]:
 
 
 def nearest(folder: Path) -> list[str]:
-    """The same in a sentence: the system of each data set that is nearest to the best rows."""
+    """The same in a sentence: the network of each data set that is nearest to the best rows, and a nearer router, if any."""
     said = []
     for data, title in TITLES.items():
         _, best, found = systems(folder, data)
-        said += [
-            f"on {title} {one.name} is up to {_points(one.behind(best))} points behind these rows" for one in found[:1]
-        ]
-    return [f"At 0 to {LEVELS[-1]:g} one system has less: {'; '.join(said)}."] if said else [MISSING]
+        single = next((one for one in found if one.networks == 1), None)
+        if single is None:
+            continue
+        words = f"on {title} up to {_points(single.behind(best))} points ({single.name}"
+        if found[0].networks > 1:
+            behind, pictures = _points(found[0].behind(best)), f"{found[0].pictures:,}"
+            words += f"; a router of two networks {behind}, computed on {pictures} pictures, not run"
+        said.append(f"{words})")
+    return [f"One network for all radii from 0 to {LEVELS[-1]:g} has less: {', '.join(said)}."] if said else [MISSING]
 
 
 def _points(behind: float) -> str:
@@ -84,8 +95,8 @@ def _single(folder: Path, data: str) -> list[System]:
         return same and fair(one, TEST_SET) and all(one.count(level) is not None for level in LEVELS)
 
     return [
-        System(f"`{one.name}`", 1, [(one.count(level) or 0) / TEST_SET for level in LEVELS],
-               f"{one.claim.inputs:,}, {one.claim.n:,}")
+        System(f"`{one.name}`", 1, [(one.count(level) or 0) / TEST_SET for level in LEVELS], one.claim.inputs or 0,
+               one.claim.n or 0)
         for one in shown_entries(folder).values() if asked(one)
     ]  # fmt: skip
 
@@ -100,4 +111,4 @@ def _router(folder: Path, data: str) -> list[System]:
     rule = f"τ = {row['levels'][0]:g}, ν = {row['veto']:g}; computed from votes"
     name = f"a router of σ = {' and '.join(f'{sigma:g}' for sigma in told['sigmas'])} ({rule})"
     shares = [share / 100 for share in row["accuracy"]]
-    return [System(name, 2, shares, f"{told['measured_on']:,}, {max(told['n']):,}")]
+    return [System(name, 2, shares, told["measured_on"], max(told["n"]))]

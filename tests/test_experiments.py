@@ -44,6 +44,7 @@ import keep  # noqa: E402
 import paired  # noqa: E402
 import recertify_level  # noqa: E402
 import results  # noqa: E402
+import results_claims  # noqa: E402
 import results_front  # noqa: E402
 import results_goals  # noqa: E402
 import results_making  # noqa: E402
@@ -543,8 +544,10 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     kept_row(tmp_path, "trusted", [0.0, 0.5], [10_000, 9_999])
     for name, certificates in (("ahead", 100), ("behind", 100), ("same", 120), ("trusted", 99), ("several", 12)):
         attacked(tmp_path, name, certificates, n=10_000 if name == "behind" else 100_000)
+    replays = {"ahead": {"certificates": 60, "failed": 0}, "behind": {"certificates": 0, "failed": 0}}
+    (tmp_path / "replays.json").write_text(json.dumps(replays))
     first, _ = results_front.standing(tmp_path)
-    assert "2 networks in all: we lead at 0, 0.25; we are behind at 1, 2.25; we have no row" in first
+    assert "2 networks for 10 radii: we lead at 0, 0.25; we are behind at 1, 2.25; we have no row" in first
     assert "we have no row on all 10,000 pictures for 0.5, 0.75, 1.25" in first
     lines = {line.split(" | ")[0]: line for line in results_front.holds(tmp_path)}
     assert lines["| 0.25"] == "| 0.25 | **90.0** | 73.0 | +16.97 | not measured yet | 99.0 | – |"
@@ -553,11 +556,14 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     runs = {line.split(" | ")[0]: line for line in results_front.behind_them(tmp_path)}
     assert (
         runs["| ahead"]
-        == "| ahead | 1 | 0: 100.0, 0.25: 90.0 | `pipeline` | real | 10,000, 100,000 | 0 | 100 / 0 | 2026-01-31, H |"
+        == "| ahead | 1 | 0: 100.0, 0.25: 90.0 | `pipeline` | real | 10,000, 100,000 | 0 | 100 / 0 | 60 / 0 | 2026-01-31, H |"
     )
     assert runs["| several"].startswith("| several | 4 | 1: 99.9 |")
     assert len(runs) == 2 + 4  # that of a part of the test set is not there
-    assert " | 100 / 0, n = 10,000 | " in runs["| behind"]
+    assert " | 100 / 0, n = 10,000 | – | " in runs["| behind"]
+    (said,) = results_front.terms(tmp_path)
+    assert "one network, 10,000 test pictures, n ≤ 100,000, scope `pipeline`" in said and "grey" not in said
+    assert "of each run 100 to 120 certificates attacked, 0 broken; made 2026-01-31 on H." in said
     assert results_front.chance(tmp_path) == [results_records.MISSING]
     at = {place.level: place for place in results_front.places(tmp_path, "cifar10")}
 
@@ -589,7 +595,7 @@ def test_one_system_is_measured_by_its_largest_distance_from_the_best_rows(tmp_p
         "| CIFAR-10 | `steep` | 1 | 80.0 | 60.0 | 40.0 | 20.0 | 10.0 | 30.0 | 10,000, 100,000 |",
     ]
     (said,) = results_systems.nearest(tmp_path)
-    assert said == "At 0 to 1 one system has less: on CIFAR-10 `even` is up to 29.0 points behind these rows."
+    assert said == "One network for all radii from 0 to 1 has less: on CIFAR-10 up to 29.0 points (`even`)."
 
 
 def test_released_files_are_compared_picture_by_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -639,7 +645,7 @@ def test_a_recorded_row_is_shown_with_its_scope_part_and_verdict(tmp_path: Path)
     path.write_text(json.dumps(record_of("cifar10-certification", open={"20": [10, 9984], "3": [5, 128]})))
     summary = {"scope": "frozen", "attacked": 25, "broken": {"live": 25, "frozen": 0}, "bug": False}
     summary["covered_breaks"] = 0
-    audit = {"complete": True, "changes": [], "summary": summary}
+    audit = {"complete": True, "changes": [], "norm": "2", "summary": summary}
     (tmp_path / "audits" / "cifar10-certification-wise.json").write_text(json.dumps(audit))
     line = results_goals.targets(results_records.Recorded(tmp_path), None)[2]
     assert "90.5 / 90.5 / 90.5 / 90.5 / 90.5" in line and "`frozen`" in line
@@ -650,6 +656,18 @@ def test_a_recorded_row_is_shown_with_its_scope_part_and_verdict(tmp_path: Path)
     said = results_records.Recorded(tmp_path).audit(["cifar10-certification-uniform"])
     assert said.startswith("of a small network on digits, not of this one (digits-certification-uniform-l1): 25 of 25")
     assert "`pipeline`" not in line  # a frozen number is never shown as more
+    claims = {line.split(" | ")[0]: line for line in results_claims.claims(results_records.Recorded(tmp_path))}
+    assert (
+        " | certification-wise, `frozen` | 25 of 25¹ | "
+        in claims["| CIFAR-10, ℓ2 radius 0 / 0.5 / 1.0 / 1.5 / 2.25, γ = λ = 1"]
+    )
+    assert " | 25 of 25¹³ | " in claims["| CIFAR-10, ℓ∞ 2/255 / 8/255, Gaussian"]  # attacked in ℓ2
+    other = {**audit, "norm": "1", "summary": {**summary, "attacked": 12, "broken": {"live": 11, "frozen": 0}}}
+    (tmp_path / "audits" / "cifar10-universal-certification-gaussian.json").write_text(json.dumps(other))
+    recorded = results_records.Recorded(tmp_path)
+    claims = {line.split(" | ")[0]: line for line in results_claims.claims(recorded)}
+    assert " | 11 of 12¹ | " in claims["| CIFAR-10, ℓ1 2.0, Gaussian"]
+    assert recorded.audit(["cifar10-certification"], "linf radius").endswith("attacked in another norm")
     table = next(t for t in tomllib.loads((ROOT / "experiments" / "paper.toml").read_text())["table"]
                  if t["id"] == "cifar10-linf")  # fmt: skip
     ours = results_tables.beside(table, results_records.Recorded(tmp_path))[-1]
