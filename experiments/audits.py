@@ -58,6 +58,7 @@ RUNS: dict[str, dict[str, tuple[str, list[str], float]]] = {
         "uniform-l1": ("digits-isotropic", UNIFORM, 1),
         "expinf-linf": ("digits-isotropic", ['law={kind="expinf", std=0.5}'], math.inf),
         "certification-laplace-l1": ("digits-certification", ['law={kind="laplace", std=1.0}', *SMALL], 1),
+        "certification-linf": ("digits-certification", SMALL, math.inf),
         "certification-uniform-l1": ("digits-certification", ['law={kind="uniform", std=1.0}', *SMALL], 1),
     },
     "mnist": {

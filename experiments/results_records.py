@@ -21,7 +21,11 @@ MISSING = "not measured yet"
 TEST_SET = 10_000
 # Audits of the same kind of noise in another training, some of a smaller network on other data.
 SAME_NOISE = {
-    "cifar10-certification": ("cifar10-certification-wise", "cifar10-universal-certification-gaussian"),
+    "cifar10-certification": (
+        "cifar10-certification-wise",
+        "cifar10-universal-certification-gaussian",
+        "digits-certification-linf",
+    ),
     "cifar10-certification-laplace": ("digits-certification-laplace-l1",),
     "cifar10-certification-uniform": ("digits-certification-uniform-l1",),
     "mnist-certification": ("mnist-versus-certification",),
