@@ -14,8 +14,8 @@ CLAIMS = tuple(target for target in TARGETS if "certification-wise" in target.wh
 
 KINDS = ("certification-wise", "basis-wise")
 FOOTNOTES = {
-    "¹": "Attacked was not this network but a smaller or shorter training of the same noise: on CIFAR-10 10 or 12 epochs instead "
-    "of 40, on MNIST a smaller network.",
+    "¹": "Attacked was not this network but a smaller or shorter training of the same noise: on CIFAR-10 10 or 12 epochs "
+    "instead of 40, on MNIST a smaller network.",
     "²": "Attacked was a small network on digits under the same kind of noise.",
     "³": "Attacked was the ℓ2 claim, not the one in this norm.",
 }
