@@ -51,7 +51,7 @@ def holds(folder: Path) -> str:
         parts += _column(place, left + step * (k + 0.5), up, top + high)
     for row, words in enumerate(("ℓ2 radius", "others")):
         parts.append(text(left - 8, top + high + 20 + 18 * row, words, PAPER.soft, "end"))
-    legend = [(_disc, "ours, one network"), (_rule, "others’ best released file, one network (unchecked)")]
+    legend = [(_disc, "ours, one network"), (_rule, "others’ best file, one network (unchecked)")]
     if any(place.several in place.best for place in found):
         legend.insert(1, (_square, "ours, four networks"))
         if any(not one.audit.certificates for place in found for one in place.best):
