@@ -15,6 +15,8 @@ from ucan.audit import Budget, Ledger, audit_all, summarise
 from ucan.certificate import load_json, save_json
 from ucan.errors import InvalidInput, UnsupportedNorm
 from ucan.generators.elastic import InputDependent, elastic_radius, kept, rescaled
+from ucan.plan import CertifyPlan
+from ucan.runs import levels
 from ucan.runs.train import TrainJob, trainer_of
 from ucan.training import load_run
 from ucan.verify import verify
@@ -120,6 +122,30 @@ def test_certified_verified_attacked_and_kept(tmp_path) -> None:
     budget = Budget(steps=10, draws=8, restarts=1, check=500)
     done = audit_all(g, cases, Ledger(tmp_path / "audit", {}), factors=(0.999,), budget=budget)
     assert summarise(done).covered_breaks == 0
+
+
+@pytest.mark.parametrize("by", ["radius", "alm"])
+def test_levels_are_those_of_each_inputs_own_certificate(by: str) -> None:
+    """σ differs between inputs, and the radius does not grow with p as the law's: neither may be taken from elsewhere."""
+    references = 0.1 * torch.rand(30, 2, generator=torch.Generator().manual_seed(0))
+    noise = InputDependent(references, k=5, rate=0.5)
+    g = ucan.SmoothedClassifier(lambda y: torch.ones(len(y)).long(), ucan.Gaussian(0.5), noise, num_classes=2)
+    x, asked = torch.tensor([[1.0, 1.0], [0.05, 0.05]]), tuple(k / 100 for k in range(300))
+    certified = [getattr(c, by) for c in g.certify(x, n0=10, n=500, bound="anytime")]
+    assert certified[1] < 0.8 * certified[0]
+    found = levels.Levels((levels.Claim(2.0, by, asked),), 2)
+    dataset, plan = data.InMemory(x, torch.tensor([1, 1])), CertifyPlan(n0=10, n=500, bound="anytime")
+    assert [*levels.decide(g, dataset, found, [0, 1], plan)]
+    assert found.reached[f"l2 {by}"] == [sum(size >= level for level in asked) for size in certified]
+
+
+def test_votes_stop_when_the_radius_that_was_asked_for_is_reached() -> None:
+    g, _ = smoothed()
+    x = torch.zeros(6, 3) + torch.tensor([1.0, 0, 0])
+    x[:, 1] = torch.arange(6) / 10
+    outcomes = g.certify(x, n=20_000, stop=0.3)
+    assert all(c.radius >= 0.3 and c.evidence.n < 20_000 for c in outcomes)
+    assert all(verify(c, g, x[i : i + 1], n=500).stands for i, c in enumerate(outcomes))
 
 
 def test_trained_by_name_and_found_again(tmp_path) -> None:

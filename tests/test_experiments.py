@@ -121,6 +121,14 @@ def test_sizes_are_those_of_a_certificate(law: ucan.Law, norm: float, kind: str)
     assert certified
 
 
+def test_alm_levels_of_composed_noise_with_a_budget_are_its_certificates() -> None:
+    M = ucan.Composed(net=torch.nn.Identity(), budget=torch.full(SHAPE, 2.0)).eval()
+    g, x = nearest_mean(ucan.Gaussian(0.3), M), data.load("digits").batch([0])[0]
+    (c,) = g.certify(x, n=300, norm=math.inf)
+    sizes = levels.sizes_at(levels.Claim(math.inf, "alm", (0.0,)), g, M.at(x), x, CertifyPlan())
+    assert sizes.of(c.p_lower) == pytest.approx(c.alm, rel=1e-9)
+
+
 def test_alm_levels_differ_from_input_to_input_under_per_input_noise() -> None:
     law, M, x = ucan.Gaussian(1.0), per_input(), data.load("digits").batch(range(2))[0]
     g, claim = nearest_mean(law, M), rows.alm(1.0)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from scipy import optimize, special
 
 from ucan.arithmetic import ROUNDED_DOWN, Grid
 from ucan.budget import Budget
 from ucan.generators import Generator
+from ucan.generators.base import regions_as_law
 from ucan.laws import Law
 from ucan.plan import CertifyPlan
 from ucan.region import Region
@@ -59,8 +62,8 @@ class Sizes:
     def _decided(self, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
         law, norm, budget, dim = self.law, plan.norm, plan.budget, x.numel()
         sample = M.region(law, LIKELY, norm, x)
-        if budget is not None and len(law.region_norms()) > 1:
-            return self._searched(M, x, budget, sample.norm)
+        if not regions_as_law(M) or (budget is not None and len(law.region_norms()) > 1):
+            return self._searched(M, x, budget, norm if budget is None else sample.norm)
         unit = Region.sharing(sample.scale, 1.0, sample.norm, sample.shape)
         factor = unit.inscribed_radius(norm) if budget is None else unit.budget_factor(budget)
         # R beside the law's own radius: the same, but for composed noise with a budget.
@@ -86,24 +89,41 @@ class Sizes:
 
         return Radius(of=of, probability=functools.cache(probability))
 
-    def _searched(self, M: Generator, x: torch.Tensor, budget: Budget, norm: float) -> Radius:
-        """ε from p, and p from ε by halving, for a law that knows several regions, or boxes that are none."""
+    def _searched(self, M: Generator, x: torch.Tensor, budget: Budget | None, norm: float) -> Radius:
+        """Radius or ε from p, and back by a search: of regions that do not grow with p as the law's radius does, of a law
+        that knows several regions, or boxes that are none.
+        """
         tau = self.error(M, x)
 
         def of(p: float) -> float:
             p = min(1.0, max(0.0, p - tau))
             region = self.region(M, x, p, None, norm)
-            return 0.0 if region is None else self.budget_factor(M, x, p, None, budget, region)
+            if region is None:
+                return 0.0
+            return (
+                region.inscribed_radius(norm) if budget is None else self.budget_factor(M, x, p, None, budget, region)
+            )
 
-        def probability(r: float) -> float:
-            low, high = 0.5 + tau, 1.0
-            if of(high) < r:
-                return math.nan
-            while high - low > 1e-15 and low < (middle := (low + high) / 2) < high:
-                low, high = (low, middle) if of(middle) >= r else (middle, high)
-            return high
+        return Radius(of=of, probability=functools.cache(functools.partial(inverse, of, 0.5 + tau)))
 
-        return Radius(of=of, probability=functools.cache(probability))
+
+def inverse(of: Callable[[float], float], low: float, size: float) -> float:
+    """The p from ``low`` up at which a size that rises with p reaches this one; NaN where none below 1 does.
+
+    Searched in Φ⁻¹(p), in which radii are nearly straight.
+    """
+    high = math.nextafter(1.0, 0.0)
+    if not of(high) >= size:
+        return math.nan
+    if of(low) >= size:
+        return low
+    z = optimize.brentq(
+        lambda z: of(float(special.ndtr(z))) - size, special.ndtri(low), special.ndtri(high), xtol=1e-14
+    )
+    p, step = min(float(special.ndtr(z)), high), 2.0**-53
+    while p < high and of(p) < size:
+        p, step = min(high, p + step), 2 * step
+    return p
 
 
 def alm_of(region: Region, law: Law, p_a: float, p_b: float | None, norm: float) -> float:

@@ -294,6 +294,14 @@ class Generator(nn.Module):
         return type(self).__name__
 
 
+def regions_as_law(M: Generator) -> bool:
+    """Whether its radii grow with p as the law's own do, in a proportion that is the same wherever Σ is.
+
+    Not where regions follow a theorem of their own: then they may grow otherwise, and differ between inputs.
+    """
+    return type(M).region is Generator.region or M.shifts_as_law
+
+
 def own_ways(kind: type[Generator]) -> tuple[str, ...]:
     """The methods by which a kind of noise makes copies or regions in its own way; none of plain noise, x + μ + Σε."""
     ways = ("draw", "place", "perturb", "region")

@@ -12,6 +12,7 @@ import torch
 from ucan.arithmetic import ROUNDED_DOWN
 from ucan.errors import InvalidInput
 from ucan.generators import Generator
+from ucan.generators.base import regions_as_law
 from ucan.laws import Gaussian, Law
 from ucan.region import Region
 from ucan.sizes import LIKELY, Sizes
@@ -43,7 +44,7 @@ class Shift:
         law, grid = sizes.law, sizes.grid
         sample = M.region(law, LIKELY, norm, x)
         own = sample.radius / law.radius(LIKELY, sample.norm, x.numel())
-        if type(M).region is not Generator.region and not M.shifts_as_law:
+        if not regions_as_law(M):
             raise InvalidInput(
                 f"{M.describe()} has a theorem of its own about one class, and how it shifts probabilities is not known: ask "
                 f"about one class, or use other noise."

@@ -21,12 +21,12 @@ from ucan.bounds import anytime_lower_bound
 from ucan.data import Labelled
 from ucan.errors import InvalidInput
 from ucan.generators import Generator
+from ucan.generators.base import regions_as_law
 from ucan.plan import CertifyPlan
-from ucan.region import Region
 from ucan.results.metrics import Measure
 from ucan.sequential import Candidate
 from ucan.sidecar import input_hash
-from ucan.sizes import LIKELY
+from ucan.sizes import LIKELY, alm_of, inverse
 from ucan.smoothed import SmoothedClassifier
 from ucan.stopping import AnytimeRadii, Radius
 from ucan.votes import Stream
@@ -165,8 +165,9 @@ class _Deciding:
                     levels.put(i, [0] * len(levels.claims), None)
                     continue
             sizes = shared or [sizes_at(claim, g, M, x, plan) for claim in levels.claims]
-            # The same Σ at every input; but on a grid an input between its points pays for that.
-            shared = sizes if M.scope == "pipeline" and g.grid is None else []
+            # The same Σ at every input; but on a grid an input between its points pays for that, and noise with a theorem of
+            # its own may certify another radius at each.
+            shared = sizes if M.scope == "pipeline" and g.grid is None and regions_as_law(M) else []
             stream = Stream(plan.seed, input_hash(x), "estimate")
             candidate = Candidate(i, x, M, stream, label, self.radius(sizes, plan.n))
             hits, drawn = levels.open.get(i, (0, 0))
@@ -205,17 +206,24 @@ class _Deciding:
 def sizes_at(claim: Claim, g: SmoothedClassifier, M: Generator, x: torch.Tensor, plan: CertifyPlan) -> Radius:
     """The map from p to a claim's radius, or ALM, at one input (1, *event) under the generator frozen there, and its inverse.
 
-    ALM is a region's mean scale times the law's radius in the claim's norm; it increases with the law's radius, so each level
-    corresponds to a probability, for each Σ separately.
+    ALM is a region's mean scale times the radius before Σ in the claim's norm; it increases with p, so each level corresponds
+    to a probability, for each Σ separately.
     """
     if claim.by == "radius":
         return g.decided(M, x, replace(plan, norm=claim.norm))
+    law, dim, norm = g.law, x.numel(), claim.norm
+    if not regions_as_law(M):
+
+        def of(p: float) -> float:
+            with g.engine.beside(x.device):
+                return alm_of(M.region(law, p, norm, x), law, p, None, norm)
+
+        return Radius(of=of, probability=functools.cache(functools.partial(inverse, of, 0.5)))
     with g.engine.beside(x.device):
-        region, law, dim = M.region(g.law, LIKELY, claim.norm, x), g.law, x.numel()
-        factor = Region.sharing(region.scale, 1.0, region.norm, region.shape).mean_scale
+        factor = alm_of(M.region(law, LIKELY, norm, x), law, LIKELY, None, norm) / law.radius(LIKELY, norm, dim)
     return Radius(
-        of=lambda p: factor * law.radius(p, claim.norm, dim),
-        probability=functools.cache(lambda size: float(law.probability(size / factor, claim.norm, dim))),
+        of=lambda p: factor * law.radius(p, norm, dim),
+        probability=functools.cache(lambda size: float(law.probability(size / factor, norm, dim))),
     )
 
 
