@@ -893,3 +893,12 @@ def test_each_algorithm_is_one_page(page, lines):
     text = "\n".join(source.splitlines()[found[0].lineno - 1 : found[-1].end_lineno])
     symbols = {"c_A", "n_A", "n_B", "alpha", "μ, Σ ← M"} | ({"p_A", "p_B", "R"} if "conclude" in page else set())
     assert all(symbol in text for symbol in symbols)
+
+
+def test_inputs_of_one_number_from_a_column_of_numpy():
+    """Such a column has a stride of 0, which a tensor of one number keeps."""
+    x = torch.from_numpy(np.linspace(-1, 1, 3, dtype=np.float32)[:, None])
+    g = SmoothedClassifier(lambda y: (y[:, 0] > 0).long(), Gaussian(0.3), num_classes=2)
+    found = g.certify(x, n=200)
+    assert [c.radius for c in found] == [c.radius for c in g.certify(torch.linspace(-1, 1, 3)[:, None], n=200)]
+    assert input_hash(x[:1]) == input_hash(x[:1].clone().reshape(1)[:, None])

@@ -23,6 +23,8 @@ _ON_HOST: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 def tensor_hash(tensor: torch.Tensor) -> str:
     """SHA-256 of a tensor's bytes as they are."""
     flat = tensor.detach().cpu().contiguous().flatten()
+    if flat.numel() == 1:  # it may have any stride, 0 if it is a column that NumPy made, and bytes need that of 1
+        flat = flat.clone(memory_format=torch.contiguous_format)
     return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
