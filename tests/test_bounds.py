@@ -96,6 +96,20 @@ def test_a_normal_approximation_would_not_cover():
     assert stats.binom.pmf(k[naive > p], n, p).sum() > 10 * alpha
 
 
+@pytest.mark.parametrize(
+    "k, n", [(9_999_995, 10**7), (99_995, 10**5), (69, 100), (64, 100), (9, 10), (2, 10), (5, 100)]
+)
+@pytest.mark.parametrize("alpha", [1e-200, 1e-250])
+def test_at_the_smallest_levels_the_tail_is_still_alpha(k, n, alpha):
+    """Against a sum of 50 digits; scipy's inverse is NaN for some. Below, tails underflow, and α is refused."""
+    p = mp.mpf(lower_bound(k, n, alpha))
+    with mp.workdps(50):
+        tail = mp.fsum(mp.binomial(n, j) * p**j * (1 - p) ** (n - j) for j in range(k, n + 1))
+        assert 0.99 * alpha <= tail <= (1 + 1e-5) * alpha
+    with pytest.raises(InvalidInput, match="at least 1e-250"):
+        lower_bound(k, n, 1e-300)
+
+
 def test_bounds_at_the_ends():
     assert lower_bound(0, 100, 0.001) == 0.0
     assert upper_bound(100, 100, 0.001) == 1.0

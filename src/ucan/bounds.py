@@ -16,7 +16,8 @@ from scipy import special
 
 from ucan.errors import InvalidInput
 
-LEAST_ALPHA = 1e-300  # below it, a tail of a distribution has fewer digits than float64
+LEAST_ALPHA = 1e-250  # from 1e-290 down scipy's tails of a distribution lose their digits, and then are 0
+INVERTED = 1 + 1e-6  # what a tail may exceed α by, relative to it, because p has so many digits and no more
 
 
 def check_alpha(alpha: float) -> None:
@@ -44,7 +45,17 @@ def lower_bound(k: int, n: int, alpha: float) -> float:
         return 0.0
     if k == n:
         return math.exp(math.log(alpha) / n)
-    return float(special.betaincinv(k, n - k + 1, alpha))
+    found = float(special.betaincinv(k, n - k + 1, alpha))
+    # Of a very small α the inverse may be NaN.
+    return found if majority_p_value(k, n, found) <= alpha * INVERTED else _lower_by_halving(k, n, alpha)
+
+
+def _lower_by_halving(k: int, n: int, alpha: float) -> float:
+    """The same from the tail itself, from below."""
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high and high - low > 1e-17 * high:
+        low, high = (middle, high) if majority_p_value(k, n, middle) <= alpha else (low, middle)
+    return low
 
 
 def randomised_lower_bound(k: int, n: int, alpha: float, uniform: float) -> float:
