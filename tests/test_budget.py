@@ -116,6 +116,8 @@ def test_json_and_back_is_the_same_budget(budget):
 def test_words_and_repr_say_what_it_is():
     assert Budget.of(1, (2,)).words() == "every change of at most ε in each coordinate"
     assert Budget.of(0.5, (2,)).words() == "every change of at most 0.5·ε in each coordinate"
+    assert Budget.of(2 / 255, (2,)).words() == "every change of at most 0.00784313·ε in each coordinate"  # rounded down
+    assert Budget.of(10, (2,)).words() == "every change of at most 10·ε in each coordinate"
     assert Budget.of([1, 2], (2,)).words() == "every change of at most ε·bᵢ in coordinate i"
     assert "3 groups" in Budget(torch.ones(3), GROUPS).words()
     assert repr(Budget.of([1, 2], (2,), name="table")) == "Budget(table: box of 1 … 2 in R^2)"

@@ -71,3 +71,8 @@ def test_a_share_of_a_count_is_exact_where_six_decimals_are() -> None:
 def test_a_level_is_rounded_up_and_by_less_than_a_digit(value: float, digits: int) -> None:
     shown = float(rounding.ceil_significant(value, digits))
     assert value * (1 - 1e-14) <= shown <= value * (1 + 1.01 * 10.0 ** (1 - digits))
+
+
+@given(st.floats(min_value=1e-6, max_value=1e6))
+def test_a_number_that_somebody_chose_is_shown_rounded_down(value):
+    assert value * (1 - 1e-5) <= float(rounding.floor_plain(value)) <= value

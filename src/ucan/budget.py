@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from ucan.errors import InvalidInput
+from ucan.rounding import floor_plain
 
 # Limits are 0 or between these, so that their squares are finite. A smaller limit is raised, which is sound.
 LEAST, MOST = 1e-100, 1e100
@@ -119,7 +120,7 @@ class Budget:
             return f"every change of at most ε·b in the ℓ2 norm of each of {len(self.limits)} groups of coordinates"
         if self.uniform:
             limit = float(self.limits.flatten()[0])
-            return f"every change of at most {'ε' if limit == 1 else f'{limit:g}·ε'} in each coordinate"
+            return f"every change of at most {'ε' if limit == 1 else f'{floor_plain(limit)}·ε'} in each coordinate"
         return "every change of at most ε·bᵢ in coordinate i"
 
     def __repr__(self) -> str:

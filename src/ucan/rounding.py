@@ -46,6 +46,11 @@ def floor_significant(value: float, digits: int = 6) -> str:
     return repr(float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), ROUND_FLOOR, _EXACT)))
 
 
+def floor_plain(value: float) -> str:
+    """The same for a number that somebody chose, without a decimal point where none is needed: 2/255 is 0.00784313."""
+    return f"{float(floor_significant(value)):g}"
+
+
 def ceil_significant(value: float, digits: int = 6) -> str:
     """A number for a sentence with at most so many significant digits, rounded up: for a level such as α.
 

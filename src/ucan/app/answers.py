@@ -39,7 +39,7 @@ from ucan.report.pictures import as_picture, is_picture
 from ucan.results.answers import AnswerStore
 from ucan.results.formats import class_name
 from ucan.results.metrics import NO_LABEL
-from ucan.rounding import floor_digits, floor_percent
+from ucan.rounding import floor_digits, floor_percent, floor_plain
 from ucan.runs.asked import asked_in, pipeline_again
 from ucan.runs.config import AskConfig
 from ucan.runs.rebuild import inputs_of
@@ -209,7 +209,7 @@ def _pictures(session: AnswersSession, number: int, answer: Answer) -> Markup:
         found += _CHARTS.curve(curve) if curve else ""
         drawn = boxes([(number, answer)], data)
         found += _CHARTS.boxes(drawn) if drawn else ""
-        return found + _ANSWERS.outputs(outputs(answer), f"{answer.radii[-1]:g}", answer.within is not None)
+        return found + _ANSWERS.outputs(outputs(answer), floor_plain(answer.radii[-1]), answer.within is not None)
     if isinstance(answer, Among):
         return _ANSWERS.first(first_labels(answer, session.class_name), answer.k)
     if isinstance(answer, Confident):

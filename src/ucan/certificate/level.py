@@ -71,8 +71,8 @@ class Level(Claimed):
     def __str__(self) -> str:
         """The claim in one line."""
         side = f"class {self.top} above" if self.above else f"no class but {self.top} above"
-        also = f" and above {self.floor:g} for expert 0" if self.floor > HALF else ""
-        return f"{side} {self.threshold:g} for expert {self.of}{also} ({self._claim})"
+        also = f" and above {self.floor!r} for expert 0" if self.floor > HALF else ""
+        return f"{side} {self.threshold!r} for expert {self.of}{also} ({self._claim})"
 
     def to_dict(self, folder: str | Path | None = None) -> dict[str, Any]:
         """Plain JSON values."""

@@ -17,7 +17,7 @@ from ucan.questions.regression import Interval
 from ucan.questions.topk import Among
 from ucan.report.axes import ticks
 from ucan.report.pictures import NO_CLASS, as_classes, as_picture, is_picture
-from ucan.rounding import ceil_digits, floor_digits
+from ucan.rounding import ceil_digits, floor_digits, floor_plain
 
 # How many inputs a chart of intervals, a chart of lines and a gallery show.
 SHOWN, LINES, GALLERY = 60, 24, 6
@@ -120,7 +120,7 @@ def width_curve(intervals: list[Interval]) -> list[tuple[str, str]]:
         return []
     widths = np.median([(one.uppers - one.lowers).flatten(1).mean(1).numpy() for one in intervals], axis=0)
     return [
-        (f"{r:g}", ceil_digits(float(width), 4) if math.isfinite(width) else "∞")
+        (floor_plain(r), ceil_digits(float(width), 4) if math.isfinite(width) else "∞")
         for r, width in zip(intervals[0].radii, widths, strict=True)
     ]
 

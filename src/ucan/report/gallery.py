@@ -160,7 +160,7 @@ def _choice_in_words(choice: dict[str, Any] | None) -> list[str]:
     if choice["kind"] == "level":
         who = "this class has" if choice["above"] else "no other class has"
         return [
-            f"A router of two experts gives this answer, since {who} more than {choice['threshold']:g} under the noise of "
+            f"A router of two experts gives this answer, since {who} more than {choice['threshold']!r} under the noise of "
             f"expert {choice['of']}, except with probability {ceil_significant(evidence['alpha'])}; that stays so within a "
             f"radius of {floor_significant(choice['radius'], 3)}."
         ]

@@ -24,7 +24,7 @@ from ucan.results.metrics import (
     clean_accuracy,
     median_radius,
 )
-from ucan.rounding import ceil_percent, ceil_significant, floor_digits, floor_percent, floor_significant
+from ucan.rounding import ceil_percent, ceil_significant, floor_digits, floor_percent, floor_plain, floor_significant
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def _within(run: Run, size: float | None = None) -> str:
     limit = run.config.claim.budget
     below = f"less than {'its ε' if size is None else f'{size:g}'}"
     if isinstance(limit, int | float):  # one number for every coordinate
-        return f"of {below}{'' if limit == 1 else f' times {limit:g}'} in each coordinate{_units(run)}"
+        return f"of {below}{'' if limit == 1 else f' times {floor_plain(limit)}'} in each coordinate{_units(run)}"
     return f"within {below} times the budget{_units(run)}"
 
 

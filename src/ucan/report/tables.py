@@ -23,7 +23,7 @@ from ucan.report.axes import ticks
 from ucan.report.basis import decided, idle_in_words, inputs_in_words, same_inputs, stopped_in_words
 from ucan.results.formats import UNKNOWN_SCOPE, guarantee
 from ucan.results.metrics import Measure, certified_accuracy, certified_band
-from ucan.rounding import ceil_percent, floor_percent, floor_significant
+from ucan.rounding import ceil_percent, floor_percent, floor_plain
 from ucan.runs.read import BUDGET_AXIS, IN_UNITS, SIGMA_AXIS, Run, distinct
 
 # An axis that ends below this shows nothing but 0: another one is offered first.
@@ -95,7 +95,7 @@ class Table:
     @property
     def header(self) -> tuple[str, ...]:
         """The names of the columns; a radius rounds down, so that the shares below it are true of what is shown."""
-        return ("run", "scope", "ALM cap", *(f"{float(floor_significant(r)):g}" for r in self.radii))
+        return ("run", "scope", "ALM cap", *(floor_plain(r) for r in self.radii))
 
     def lines(self) -> list[tuple[tuple[str, ...], tuple[bool, ...]]]:
         """Each row as text, and which of its cells are the best."""
