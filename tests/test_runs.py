@@ -31,6 +31,7 @@ from ucan.runs.jobs import Pipeline
 from ucan.runs.predict import PredictJob, predict
 from ucan.runs.progress import Progress
 from ucan.runs.read import Run, read_runs
+from ucan.stopping import AtRadii
 
 OLD = Path(__file__).parent / "fixtures" / "version-0.1"
 CONFIGS = sorted(OLD.glob("*-run/config.toml"))
@@ -317,6 +318,7 @@ def test_votes_of_another_stream_are_refused(pictures: InMemory) -> None:
     for changed, said in (
         (replace(more, seed=5), "another seed"),
         (replace(more, alpha=0.01), "another α"),
+        (replace(more, bound="binary", stop=AtRadii((0.2,))), "by the anytime bound alone"),
     ):
         with pytest.raises(InvalidInput, match=said):
             list(certify_more(g, [(x, outcome.evidence)], changed))

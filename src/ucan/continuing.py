@@ -30,6 +30,10 @@ def certify_more(
     stays the one that was chosen first. An input that the plan's stopping rule has decided is left out.
     """
     stop, known = plan.stop or AllVotes(), list[Evidence]()
+    if stop.bound != "anytime":
+        raise InvalidInput(
+            f'votes go on by the anytime bound alone, and the rule {stop} has another, {stop.bound}: give bound="anytime".'
+        )
 
     def inputs() -> Iterator[torch.Tensor]:
         for x, evidence in begun:
