@@ -86,6 +86,17 @@ def smoothed(rate: float = 0.5) -> tuple[ucan.SmoothedClassifier, torch.Tensor]:
     return ucan.SmoothedClassifier(net, ucan.Gaussian(0.4), noise, num_classes=2), torch.randn(12, 3, generator=rng)
 
 
+def test_far_from_all_references_the_radius_is_a_number() -> None:
+    """There σ is thousands, and a stretch over the radius of a fixed σ beyond float64."""
+    found = elastic_radius(0.99, 0.01, 5000.0, 0.1, 3)
+    assert 0 < found < 10 and kept(0.99, found, 5000.0, 0.1, 3) >= 0.5 > kept(0.99, 1.01 * found, 5000.0, 0.1, 3)
+    g = ucan.SmoothedClassifier(
+        lambda y: torch.ones(len(y)).long(), ucan.Gaussian(0.5), InputDependent(torch.rand(9, 3), k=3, rate=0.1), 2
+    )
+    (c,) = g.certify(torch.full((1, 3), 60.0), n=500)
+    assert 0 < c.radius < 100
+
+
 def test_log_sigma_changes_no_faster_than_the_rate() -> None:
     g, x = smoothed()
     rng = torch.Generator().manual_seed(1)

@@ -21,6 +21,8 @@ from ucan.scales import Scalar, Scale
 
 # Taken off a radius that was found by halving with scipy's incomplete gamma functions, relative to it.
 FOUND = 1e-9
+# Of a set under noise that is stretched by e to this power nothing is claimed: its square is near the end of float64.
+STRETCHED = 300.0
 # The most reference inputs that a certificate's noise is computed from by default.
 REFERENCES = 5000
 
@@ -32,6 +34,8 @@ def rescaled(q: float, stretch: float, dim: int) -> float:
     """
     if not 0 < q < 1:
         return q
+    if stretch > STRETCHED:
+        return 0.0
     half = dim / 2
     wider = special.gammainc(half, special.gammaincinv(half, q) * math.exp(-2 * stretch))
     narrower = special.gammaincc(half, special.gammainccinv(half, q) * math.exp(2 * stretch))
