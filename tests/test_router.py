@@ -309,5 +309,7 @@ def test_none_of_500_is_broken(here: Path, tmp_path: Path, name: str) -> None:
     spec = ruled(here, name) if name in RULES else name
     certify(job(model=spec, split="train", skip=2, most=560, certificates=False), tmp_path / "run")
     done = audit(AuditJob(run=tmp_path / "run", most=500, factors=(0.999,), budget=QUICK, trust=True))
-    assert done.summary.attacked == 500 and done.summary.covered_breaks == 0 and not math.isnan(done.summary.allowed)
+    summary = done.summary  # of some no other input lies inside: these are not attacked
+    assert summary.attacked + summary.alone == 500 and summary.attacked > 490
+    assert summary.covered_breaks == 0 and not math.isnan(summary.allowed)
     assert {a.part for a in done.attempts} == {"choice", "answer"} and len(done.attempts) == 1000
