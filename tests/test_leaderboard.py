@@ -187,8 +187,23 @@ def abstentions_of_radius_0(folder: Path) -> None:
     stated(folder)
 
 
+def predictions_with_radii(folder: Path) -> None:
+    """Every input with a wrong answer, or none, has a prediction of the right one, which states a radius; all hashes follow."""
+    with closing(sqlite3.connect(folder / "run" / "results.sqlite")) as db, db:
+        shown = {"kind": "prediction", "p_value": 0.0, "radius": 3.0, "alm": 3.0, "p_lower": 0.9}
+        rows = db.execute(
+            "SELECT idx, label, record FROM records JOIN outcomes USING (idx) WHERE NOT correct"
+        ).fetchall()
+        for idx, label, text in rows:
+            forged = {**json.loads(text), **shown, "prediction": label}
+            db.execute("UPDATE records SET record = ? WHERE idx = ?", (json.dumps(forged), idx))
+        db.execute(f"UPDATE outcomes SET {RIGHT}, radius = 3, alm = 3, p_lower = 0.9 WHERE NOT correct")
+    stated(folder)
+
+
 RIGHT = "prediction = label, abstained = 0, correct = 1"
 TAMPERED = {
+    "records of predictions": (predictions_with_radii, "prediction"),
     "records that abstain": (
         rewritten(f"UPDATE outcomes SET {RIGHT}, radius = 3 WHERE abstained"),
         "its record the contrary",
@@ -375,6 +390,16 @@ def test_a_derived_seed_is_the_run_s_and_not_an_input_s_own(made: Path, tmp_path
     config = (folder / "config.toml").read_text()
     stated(tmp_path / "copy")
     assert (folder / "config.toml").read_text() == config and not checked(tmp_path / "copy").stands
+
+
+@pytest.mark.parametrize("key", ["cap", "seed", "law"])
+def test_a_record_with_a_text_for_a_number_is_a_contradiction(made: Path, tmp_path: Path, key: str) -> None:
+    shutil.copytree(made / "run", tmp_path / "run")
+    rows = Run.open(made / "run").columns
+    idx = int(rows["idx"][~rows["abstained"]][0])
+    with closing(sqlite3.connect(tmp_path / "run" / "results.sqlite")) as db, db:
+        db.execute(f"UPDATE records SET record = json_set(record, '$.evidence.{key}', 'many') WHERE idx = {idx}")
+    assert f"input {idx}: its record cannot be read" in contradiction(Run.open(tmp_path / "run"))
 
 
 def test_inputs_are_neither_chosen_nor_repeated(made: Path, tmp_path: Path) -> None:

@@ -216,7 +216,8 @@ class Store(Results):
         if record is None:
             raise InvalidInput(f"input {idx} of {self.folder} has no evidence: it was imported.")
         outcome = from_dict(record, self.folder)
-        assert isinstance(outcome, Certificate | Abstention), "add stores nothing else"
+        if not isinstance(outcome, Certificate | Abstention):  # `add` stores nothing else
+            raise damaged(self.folder, ValueError(f"input {idx} has a {record.get('kind')}"))
         return outcome
 
     def record(self, idx: int) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from ucan.seating import EXACT
 
 # Of numbers that were written as decimals and read again.
 ROUNDING = 1e-9
+RECORDED = ("certificate", "abstention")  # the kinds that `ucan certify` records; a prediction claims no region
 
 
 def contradiction(run: Run) -> str:
@@ -32,8 +33,12 @@ def contradiction(run: Run) -> str:
         if idx not in places:
             continue
         row = {name: column[places[idx]] for name, column in rows.items()}
-        for words in (*_of_row(row, record, run.in_units), *_of_run(run, record), *_of_config(run.config, record)):
-            return f"input {idx}: {words}"
+        try:
+            found = [*_of_row(row, record, run.in_units), *_of_run(run, record), *_of_config(run.config, record)]
+        except (TypeError, ValueError, AttributeError) as error:  # a text in place of a number or of a table
+            found = [f"its record cannot be read ({error})"]
+        if found:
+            return f"input {idx}: {found[0]}"
     missing = [idx for idx in rows["idx"] if idx not in recorded]
     if missing:
         return f"input {missing[0]} has a row and no record"
@@ -45,6 +50,8 @@ def contradiction(run: Run) -> str:
 def _of_row(row: Mapping[str, Any], record: Mapping[str, Any], in_units: bool) -> Iterator[str]:
     """How a row differs from its record."""
     abstains = record.get("kind") == "abstention"
+    if record.get("kind") not in RECORDED:
+        yield f"its record is of the kind {record.get('kind')!r}, neither a certificate nor an abstention"
     if bool(row["abstained"]) != abstains:
         yield f"the row says that it {'has a certificate' if abstains else 'abstains'}, its record the contrary"
     said = ABSTAINED if abstains else record.get("prediction")
