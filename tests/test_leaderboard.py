@@ -45,6 +45,7 @@ from ucan.runs.certify import certify
 from ucan.runs.prepare import CertifyJob
 from ucan.runs.read import Run
 from ucan.runs.rebuild import pipeline_of
+from ucan.runs.recertify import RecertifyJob, recertify
 from ucan.runs.train import TrainJob, trainer_of
 
 LIGHT = Budget(steps=3, draws=4, restarts=1, check=200)
@@ -374,6 +375,18 @@ def test_nothing_is_chosen_for_an_input_after_its_votes_are_seen(made: Path, cha
     run = Run.open(made / "run")
     other = replace(run, config=replace(run.config, sampling=replace(run.config.sampling, **changes)))
     assert contradiction(other).endswith(said)
+
+
+def test_a_run_that_is_called_recertified_has_one_number_of_votes(made: Path, tmp_path: Path) -> None:
+    """A derived seed has one stream, and n may not be chosen for each input; a run that is recertified stands."""
+    recertify(RecertifyJob(run=made / "run", precision="bf16", n=200), tmp_path / "again")
+    assert contradiction(Run.open(tmp_path / "again")) == ""
+    run = Run.open(made / "run")
+    called = replace(run, config=replace(run.config, kind="recertify"))
+    assert contradiction(called) == ""
+    for changes, said in (({"n": 2000}, "the config states n 2000"), ({"seed": 7}, "another seed than the config")):
+        other = replace(called, config=replace(called.config, sampling=replace(called.config.sampling, **changes)))
+        assert said in contradiction(other)
 
 
 def test_a_derived_seed_is_the_run_s_and_not_an_input_s_own(made: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from ucan.arithmetic import REAL, ROUNDED
 from ucan.certificate import leads, no_lead
 from ucan.choices import norm_from_json
+from ucan.plan import CertifyPlan
 from ucan.results.claims import Claims
 from ucan.results.store import ABSTAINED
 from ucan.runs.config import RunConfig
@@ -109,7 +110,7 @@ def _of_config(config: RunConfig, record: Mapping[str, Any]) -> Iterator[str]:
             yield f"the config states {name} {said}, its record {found}"
     # Older records of a stopping rule do not say how many votes were planned.
     planned = evidence.get("cap") or (None if sampling.stop else evidence.get("n"))
-    if config.kind != "certify" or sampling.n is None or planned is None:
+    if config.is_imported or sampling.n is None or planned is None:
         return
     if planned > sampling.n or (planned < sampling.n and not sampling.can_grow):
         yield f"the config states n {sampling.n}, its record {planned}"
@@ -123,11 +124,13 @@ def _chosen_afterwards(config: RunConfig, record: Mapping[str, Any]) -> Iterator
     evidence, sampling = record.get("evidence", {}), config.sampling
     if record.get("kind") != "certificate" or record.get("choice") is not None:
         return  # votes that were cut off claim nothing; a router has bounds of its own
-    rule = sampling.rule
+    rule, again = sampling.rule, config.kind == "recertify"  # which states no bound, and takes n0 from the old votes
     bound, found = (rule.bound if rule else sampling.bound), evidence.get("bound")
+    if again and evidence.get("pairs") is None:
+        bound = CertifyPlan.bound
     if bound is not None and found is not None and found != bound:
         yield f"the config states the bound {bound}, its record {found}"
-    n0, drawn = sampling.n0, evidence.get("n0")
+    n0, drawn = None if again else sampling.n0, evidence.get("n0")
     if n0 is not None and drawn is not None and found != EXACT and not (drawn == n0 or (rule and drawn < n0)):
         yield f"the config states n0 {n0}, its record {drawn}"
     seed = evidence.get("seed")
