@@ -38,6 +38,7 @@ from ucan.leaderboard.entry import (
 )
 from ucan.leaderboard.making import config_file_hash, counts_of, entry_of, results_hash
 from ucan.leaderboard.page import best_table, page
+from ucan.models.ensemble import Ensemble, networks_in
 from ucan.results.imports import import_run
 from ucan.results.store import Store
 from ucan.runs.agreement import contradiction
@@ -472,6 +473,19 @@ def test_several_networks_are_not_stated_as_one(made: Path, tmp_path: Path) -> N
             replace(found, claim=replace(found.claim, networks=networks, extra_data=False)), tmp_path / "entry.json"
         )
         assert outcomes(check(CheckJob(entry=tmp_path / "entry.json", inputs=1, attacks=0)))["claim"] == outcome
+
+
+def test_an_ensemble_of_one_training_is_not_stated_as_one_network(tmp_path: Path) -> None:
+    changes = ["epochs=1", "networks=2"]
+    trainer_of(TrainJob(settings="digits-isotropic", changes=changes, device="cpu"), tmp_path / "trained").run()
+    certify(CertifyJob(model=str(tmp_path / "trained"), data="digits", skip=100, n=100), tmp_path / "run")
+    stated(tmp_path)
+    (said,) = [one for one in checked(tmp_path).checks if one.outcome == "failed"]
+    assert said.name == "weights" and said.detail == "networks: 1 stated, the weights are those of 2"
+    tampered(lambda t: t["claim"].update(networks=2))(tmp_path)
+    assert outcomes(checked(tmp_path))["weights"] == "ok"
+    one = Ensemble([torch.nn.Linear(2, 2), torch.nn.Sequential(Ensemble([torch.nn.Linear(2, 2)] * 2))])
+    assert networks_in(one) == 3 and networks_in(torch.nn.Linear(2, 2)) == networks_in(len) == 1
 
 
 def test_what_cannot_be_checked_is_said(made: Path, tmp_path: Path) -> None:

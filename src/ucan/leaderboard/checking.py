@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from ucan.leaderboard.checks import Check, Checked, CheckJob
 from ucan.leaderboard.entry import Entry, is_radius, problems, read_entry
 from ucan.leaderboard.making import config_file_hash, config_hash, counts_of, results_hash
 from ucan.leaderboard.sampled import Sample, attack_sample, check_seed, drawn_inputs, replay_sample
+from ucan.models.ensemble import networks_in
 from ucan.runs.agreement import contradiction
 from ucan.runs.jobs import device_of
 from ucan.runs.progress import SILENT, Progress
@@ -137,7 +139,7 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
     checks.append(_data(one, run, sample.dataset))
     if checks[-1].outcome == "failed":
         return [*checks, *_left("the data are not those of the rows")]
-    weights = _same("weights", one.hashes.weights, weights_hash(sample.g.f.model), "the weights")
+    weights = _weights(one, sample.g.f.model)
     checks.append(weights)
     if weights.outcome == "failed":
         return [*checks, *_left("the model is not the one that the entry is about", ("seed", "replay", "audit"))]
@@ -232,6 +234,15 @@ def _agreeing(run: Run) -> Check:
     if wrong:
         return Check("records", "failed", wrong)
     return Check("records", "ok", f"rows, records and config say the same of all {run.inputs:,} inputs")
+
+
+def _weights(one: Entry, model: Any) -> Check:
+    """Compare the hash of the weights, and the number of networks that they are of."""
+    found = _same("weights", one.hashes.weights, weights_hash(model), "the weights")
+    stated, several = one.claim.networks, networks_in(model)
+    if found.outcome != "failed" and stated is not None and stated < several:
+        return Check("weights", "failed", f"networks: {stated} stated, the weights are those of {several}")
+    return found
 
 
 def _data(one: Entry, run: Run, dataset: Labelled) -> Check:

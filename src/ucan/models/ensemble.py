@@ -100,3 +100,12 @@ def _tensor(output: Any) -> torch.Tensor:
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
         raise ModelError("a member of an ensemble must return logits (n, classes): class numbers cannot be averaged.")
     return logits
+
+
+def networks_in(model: Any) -> int:
+    """How many networks a classifier has: the members of its ensembles, also of ensembles within them; 1 without any."""
+    if not isinstance(model, nn.Module):
+        return 1
+    holds = [child for child in model.children() if any(isinstance(part, Ensemble) for part in child.modules())]
+    parts = list(model.members) if isinstance(model, Ensemble) else holds
+    return sum(map(networks_in, parts)) or 1
