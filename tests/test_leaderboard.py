@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import ucan
 from ucan import data
-from ucan.audit import Budget
+from ucan.audit import Attempt, Budget
 from ucan.cli import app
 from ucan.config import read_config
 from ucan.errors import InvalidInput, StoreError
@@ -514,6 +514,24 @@ def test_certificates_that_cannot_be_drawn_again_are_counted_and_no_success(made
     assert replayed.outcome == "not checked" and "were not drawn again" in replayed.detail
     few, of = map(int, replayed.detail.split(" were ")[0].split(" of "))
     assert 0 < few < of
+
+
+def test_breaks_among_certificates_drawn_at_random_are_not_those_that_a_choice_could_find(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of 23 inputs may have two false certificates by chance, and the two that were drawn are hardly both of them."""
+
+    def broken(*given: Any) -> list[tuple[Attempt, None]]:
+        told: dict[str, Any] = {"scope": "pipeline", "covered": True, "prediction": 0, "radius": 0.5, "alpha": 0.001}
+        told |= {"answer": 1, "hits": 0, "total": 1000, "p_value": 0.0, "size": 0.9, "again_total": 1000}
+        made_by: dict[str, Any] = {"attack": "planted", "seed": 0, "votes_seed": 0}
+        return [(Attempt(idx=given[-1], factor=0.9, mode="live", broken=True, **told, **made_by), None)]
+
+    monkeypatch.setattr("ucan.leaderboard.sampled.attack", broken)
+    (said,) = (one for one in checked(made).checks if one.name == "audit")
+    assert said.outcome == "failed" and said.detail.startswith("2 of 2 attacked certificates broken")
+    few = check(CheckJob(entry=made / "entry.json", inputs=1, attacks=1, seed=0))
+    assert outcomes(few)["audit"] == "ok"  # one may be
 
 
 def test_another_model_fails_and_ends_no_check(made: Path, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ucan.audit import Attempt, summarise
+from ucan.audit import Attempt, Summary, summarise
 from ucan.audit.auditor import audit as attack
+from ucan.audit.decide import SURE, allowed_breaks
 from ucan.certificate import Certificate
 from ucan.data import Labelled, is_known
 from ucan.errors import InvalidInput
@@ -143,6 +144,16 @@ def _refuted(again: Replay) -> str:
     return again.detail if again.outcome == "differs" else "its seed does not follow from model, noise and data"
 
 
+def _allowed(sample: Sample, found: Summary, alpha: float) -> int:
+    """How many certificates may break by chance among those that were drawn.
+
+    ``summarise`` allows for an audit that chose all the false ones of the run. Here nobody chose: each input has a false
+    certificate with probability at most α, which is then drawn with that of any other.
+    """
+    drawn = (found.attacked + found.alone) / sample.of
+    return allowed_breaks(sample.run.inputs, (alpha + SURE * len(FACTORS)) * drawn)
+
+
 def attack_sample(job: CheckJob, run: Run, sample: Sample, progress: Progress) -> Check:
     """Attack sampled certificates inside their regions, where the guarantee covers it."""
     if run.scope not in ALONE:
@@ -167,6 +178,6 @@ def attack_sample(job: CheckJob, run: Run, sample: Sample, progress: Progress) -
             "audit", "not checked", "no other input lies inside the regions of the certificates that were drawn"
         )
     said = f"{found.covered_breaks} of {found.attacked} attacked certificates broken, {mode}"
-    if found.is_bug:
+    if found.is_bug or found.covered_breaks > _allowed(sample, found, max(made.alpha for made in attempts)):
         return Check("audit", "failed", f"{said}: more than chance explains")
     return Check("audit", "ok", said)
