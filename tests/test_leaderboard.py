@@ -372,7 +372,9 @@ def test_the_run_is_shown_as_each_of_its_records_states(made: Path) -> None:
         ({"seed": 7}, "its votes have another seed than the config states"),
     ],
 )
-def test_nothing_is_chosen_for_an_input_after_its_votes_are_seen(made: Path, changes: dict, said: str) -> None:
+def test_nothing_is_chosen_for_an_input_after_its_votes_are_seen(
+    made: Path, changes: dict[str, Any], said: str
+) -> None:
     run = Run.open(made / "run")
     other = replace(run, config=replace(run.config, sampling=replace(run.config.sampling, **changes)))
     assert contradiction(other).endswith(said)
@@ -385,7 +387,8 @@ def test_a_run_that_is_called_recertified_has_one_number_of_votes(made: Path, tm
     run = Run.open(made / "run")
     called = replace(run, config=replace(run.config, kind="recertify"))
     assert contradiction(called) == ""
-    for changes, said in (({"n": 2000}, "the config states n 2000"), ({"seed": 7}, "another seed than the config")):
+    wrong: dict[str, dict[str, Any]] = {"the config states n 2000": {"n": 2000}, "another seed than": {"seed": 7}}
+    for said, changes in wrong.items():
         other = replace(called, config=replace(called.config, sampling=replace(called.config.sampling, **changes)))
         assert said in contradiction(other)
 
@@ -640,6 +643,32 @@ def test_what_cannot_be_true_is_named() -> None:
     assert "claim.scope is 'mine'" in problems(replace(GOOD, claim=replace(WHOLE, scope="mine")))[0]
     assert problems(replace(GOOD, format=2, certified={}))[0].startswith("ucan_leaderboard is 2")
     assert "claim.networks is 0: it must be above 0" in problems(replace(GOOD, claim=replace(WHOLE, networks=0)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (replace(GOOD, name="half \ud800 of a pair"), "name has characters that cannot be shown: 'half \\ud800"),
+        (replace(GOOD, by="\x1b[31mus"), "by has characters"),
+        (replace(GOOD, about="turned \u202e around"), "about has characters"),
+        (replace(GOOD, name=""), "name is '': write it"),
+        (replace(GOOD, name=" "), "name is ' ': write it"),
+        (replace(GOOD, claim=replace(WHOLE, data="cifar10 ")), "claim.data is 'cifar10 ': write it without spaces"),
+        (replace(GOOD, claim=replace(WHOLE, data="cifar10\u200b")), "claim.data has characters"),
+        (replace(GOOD, claim=replace(WHOLE, split="")), "claim.split is '': write it"),
+    ],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_a_text_can_be_shown_and_looks_like_no_other(changed: Entry, said: str) -> None:
+    (found,) = problems(changed)
+    assert said in found
+    assert not problems(replace(GOOD, name="Größe σ = 1", about="two\nlines  of 文字"))
+
+
+def test_names_of_files_that_cannot_be_text_end_no_command(tmp_path: Path) -> None:
+    write_entry(replace(GOOD, run="a" * 5000), tmp_path / "e.json")
+    assert outcomes(check(CheckJob(entry=tmp_path / "e.json")))["results"] == "not checked"
+    assert "(%FF.json)" in page({Path("\udcff.json"): GOOD})
 
 
 @pytest.mark.parametrize("key", ["nan", "inf", "-1", " 0.25", "0.250", "1e-1", "0.2500001"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -59,7 +60,7 @@ def _place(job: CheckJob, one: Entry) -> Path | None:
     if job.results is not None:
         return Path(job.results)
     named = [] if one.run is None else [Path(job.entry).parent / one.run, Path(one.run)]
-    return next((path for path in named if path.is_dir()), None)
+    return next((path for path in named if os.path.isdir(path)), None)  # False for what no path can be
 
 
 def _same(name: str, stated: str | None, found: str | None, what: str) -> Check:

@@ -19,11 +19,12 @@ from ucan.certificate import SCOPES
 from ucan.errors import StoreError
 from ucan.json_text import read_json
 from ucan.rounding import floor_percent
-from ucan.runs.fields import entry, from_table, to_table
+from ucan.runs.fields import entry, from_table, leaves, to_table
 from ucan.storage import storage, write_whole
 
 FORMAT = 1
 NORMS = (1.0, 2.0, math.inf)
+PLAIN = ("name", "claim.data", "claim.split")  # what a line and its table go by
 ORIGINS = {
     "run": "a run of `ucan certify`, with a certificate for every input",
     "record": "a record of which radii each input reached; its certificates are not published here",
@@ -137,7 +138,22 @@ def problems(one: Entry) -> list[str]:
         said.append(f"claim.alpha is {claim.alpha!r}: it is a probability below 1, 0 where every draw was counted")
     if claim.norm is not None and claim.norm not in NORMS and not _not_positive(claim.norm):
         said.append(f"claim.norm is {claim.norm!r}: it must be 1, 2 or inf")
-    return [*said, *_wrong_audit(one.audit), *_wrong_making(one.made), *_wrong_counts(one)]
+    return [*said, *_wrong_texts(one), *_wrong_audit(one.audit), *_wrong_making(one.made), *_wrong_counts(one)]
+
+
+def _wrong_texts(one: Entry) -> list[str]:
+    """Texts that a page cannot show, or that only look like another one: the page is grouped by data and split."""
+    said = []
+    for leaf in leaves(Entry):
+        key, value = ".".join(leaf.key), leaf.of(one)
+        if not isinstance(value, str):
+            continue
+        plain = " ".join(value.split())
+        if not plain.isprintable():
+            said.append(f"{key} has characters that cannot be shown: {value!a}")
+        elif key in PLAIN and (not value or value != plain):
+            said.append(f"{key} is {value!r}: write it without spaces around it, and not empty")
+    return said
 
 
 def _wrong_audit(audit: Attacked) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -130,7 +131,7 @@ def _cells(path: Path, one: Entry, levels: Sequence[float]) -> list[str]:
     attacked = "–" if audit.certificates is None else f"{audit.certificates} / {audit.broken}"
     minutes = ", ".join("–" if m is None else f"{m:g}" for m in (made.train_minutes, made.certify_minutes))
     return [
-        f"[{in_markdown(one.name or '')}]({quote(path.as_posix())})",
+        f"[{in_markdown(one.name or '')}]({quote(os.fsencode(path.as_posix()))})",
         in_markdown(one.by or "–"),
         f"`{one.origin}`",
         f"`{claim.scope}`",
