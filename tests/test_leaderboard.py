@@ -33,6 +33,7 @@ from ucan.leaderboard.entry import (
     problems,
     read_entries,
     read_entry,
+    repeated,
     text_of,
     write_entry,
 )
@@ -717,6 +718,51 @@ def test_the_page_compares_only_what_is_comparable() -> None:
     assert "**unchecked**" in text and text.count("`frozen` |") == 1 and "| 0.5 | no | – |" in text
     assert "α ≤ 0.001, not refuted by an audit." in table[0] and "**100 / 60: BUG**" in text
     assert all(f"[{one.name}]({quote(one.name or '')}.json)" in text for one in every)
+
+
+def test_only_what_is_compared_says_how_large_the_test_set_is() -> None:
+    """An entry that cannot lead leaves the others in the table."""
+    part = replace(GOOD, name="part", claim=replace(WHOLE, data="own", inputs=500), certified={"0": 400})
+    frozen = replace(part, name="frozen", claim=replace(part.claim, inputs=10_000, scope="frozen"))
+    assert best_table([part, frozen], [0.0])[4] == "| 0 | 80.0 (part) |"
+    assert best_table([frozen], [0.0]) == []
+    (said,) = problems(replace(GOOD, origin="record", claim=replace(WHOLE, inputs=10_001)))
+    assert said == "claim.inputs is 10001: the test split of cifar10 has 10,000 inputs"
+    assert not problems(replace(GOOD, claim=replace(WHOLE, inputs=50_000, split="train")))
+
+
+def test_data_sets_are_compared_by_what_they_are() -> None:
+    """A known one under any spelling of its name, any other one by its content."""
+    spelled = replace(GOOD, name="spelled", claim=replace(WHOLE, data="CIFAR10"), certified={"0": 9000})
+    text = page({Path("a.json"): GOOD, Path("b.json"): spelled})
+    assert text.count("\n## ") == 1 and "| 0 | 90.0 (spelled) |" in text and "80.0 (mine)" not in text
+    mine = replace(GOOD, claim=replace(WHOLE, data="test.npz"), hashes=Hashes(data="a" * 64))
+    easy = replace(mine, name="easy", certified={"0": 9999}, hashes=Hashes(data="b" * 64))
+    text = page({Path("a.json"): mine, Path("b.json"): easy})
+    assert "## test.npz (sha256 aaaaaaaaaaaa…), ℓ2" in text and "## test.npz (sha256 bbbbbbbbbbbb…), ℓ2" in text
+    assert "| 0 | 80.0 (mine) |" in text and "| 0 | 99.9 (easy) |" in text
+
+
+def test_an_audit_that_broke_more_than_chance_explains_is_a_bug_whatever_is_stated() -> None:
+    (said,) = problems(replace(GOOD, audit=Attacked(100, 60, False)))
+    assert said == "audit states 60 broken and no bug: chance explains at most 29"
+    assert not problems(replace(GOOD, audit=Attacked(100, 60, True)))
+    assert not problems(replace(GOOD, audit=Attacked(100, 3, False)))
+    exact = replace(GOOD, claim=replace(WHOLE, alpha=0.0))
+    assert problems(replace(exact, audit=Attacked(100, 2, False))) and not problems(
+        replace(exact, audit=Attacked(100, 0, False))
+    )
+
+
+def test_the_results_of_another_entry_are_not_shown_again(tmp_path: Path) -> None:
+    one = replace(GOOD, hashes=Hashes(results="a" * 64))
+    write_entry(one, tmp_path / "b.json")
+    write_entry(replace(one, name="aaa", by="somebody else"), tmp_path / "a.json")
+    write_entry(replace(one, claim=replace(WHOLE, norm=math.inf)), tmp_path / "c.json")
+    write_entry(GOOD, tmp_path / "d.json")
+    assert repeated(read_entries(tmp_path)) == ["a.json and b.json state the same results: keep one of them"]
+    done = CliRunner().invoke(app, ["leaderboard", "page", str(tmp_path), "-o", str(tmp_path / "README.md")])
+    assert "state the same results" in str(done.exception) and not (tmp_path / "README.md").exists()
 
 
 def test_radii_against_boxes_are_shown_in_grey_levels() -> None:

@@ -84,7 +84,7 @@ def make_page(
     Example: `ucan leaderboard page leaderboard -o leaderboard/README.md`
     """
     from ucan.errors import InvalidInput
-    from ucan.leaderboard.entry import problems, read_entries
+    from ucan.leaderboard.entry import problems, read_entries, repeated
     from ucan.leaderboard.page import page
     from ucan.storage import storage, write_whole
 
@@ -93,6 +93,8 @@ def make_page(
     for path, one in entries.items():
         if wrong := problems(one):
             raise InvalidInput(f"{folder / path}: {'; '.join(wrong)}.")
+    if twice := repeated(entries):
+        raise InvalidInput(f"{folder}: {'; '.join(twice)}.")
     with storage(output):
         write_whole(output, page(entries, title).encode())
     words.say(f"Wrote {output}: {len(entries)} entr{'y' if len(entries) == 1 else 'ies'}.")

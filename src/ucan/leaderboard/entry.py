@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ucan.audit.decide import allowed_breaks
 from ucan.certificate import SCOPES
 from ucan.errors import StoreError
 from ucan.json_text import read_json
@@ -23,7 +24,9 @@ from ucan.runs.fields import entry, from_table, leaves, to_table
 from ucan.storage import storage, write_whole
 
 FORMAT = 1
+TESTS = 1e-9  # at least what all tests of an audit on one certificate add to α
 NORMS = (1.0, 2.0, math.inf)
+TESTED = {"digits": 445, "mnist": 10_000, "fashion-mnist": 10_000, "cifar10": 10_000, "imagenet": 50_000}  # test inputs
 PLAIN = ("name", "claim.data", "claim.split")  # what a line and its table go by
 ORIGINS = {
     "run": "a run of `ucan certify`, with a certificate for every input",
@@ -138,7 +141,7 @@ def problems(one: Entry) -> list[str]:
         said.append(f"claim.alpha is {claim.alpha!r}: it is a probability below 1, 0 where every draw was counted")
     if claim.norm is not None and claim.norm not in NORMS and not _not_positive(claim.norm):
         said.append(f"claim.norm is {claim.norm!r}: it must be 1, 2 or inf")
-    return [*said, *_wrong_texts(one), *_wrong_audit(one.audit), *_wrong_making(one.made), *_wrong_counts(one)]
+    return [*said, *_wrong_texts(one), *_wrong_audit(one), *_wrong_making(one.made), *_wrong_counts(one)]
 
 
 def _wrong_texts(one: Entry) -> list[str]:
@@ -156,7 +159,8 @@ def _wrong_texts(one: Entry) -> list[str]:
     return said
 
 
-def _wrong_audit(audit: Attacked) -> list[str]:
+def _wrong_audit(one: Entry) -> list[str]:
+    audit, claim = one.audit, one.claim
     stated = {name: value for name, value in vars(audit).items() if value is not None}
     if absent := [name for name in vars(audit) if name not in stated] if stated else []:
         return [
@@ -164,6 +168,10 @@ def _wrong_audit(audit: Attacked) -> list[str]:
         ]
     if stated and not 0 <= (audit.broken or 0) <= (audit.certificates or 0):
         return [f"audit states {audit.broken} broken of {audit.certificates} certificates"]
+    if audit.broken and audit.bug is False and claim.inputs and claim.alpha is not None and 0 <= claim.alpha < 1:
+        allowed = allowed_breaks(claim.inputs, min(claim.alpha + TESTS, 1 - TESTS))
+        if audit.broken > allowed:
+            return [f"audit states {audit.broken} broken and no bug: chance explains at most {allowed}"]
     return []
 
 
@@ -187,6 +195,9 @@ def _wrong_counts(one: Entry) -> list[str]:
             return [
                 f"the key {key!r} of certified is not a radius: write it as a number of at most six digits, such as 0.25"
             ]
+    most = TESTED.get((one.claim.data or "").lower(), math.inf) if one.claim.split in (None, "test") else math.inf
+    if one.claim.inputs is not None and one.claim.inputs > most:
+        return [f"claim.inputs is {one.claim.inputs}: the test split of {one.claim.data} has {most:,} inputs"]
     levels = one.levels
     counts: list[Any] = [one.count(level) for level in levels]
     for level, found in zip(levels, counts, strict=True):
@@ -245,6 +256,17 @@ def read_entries(folder: str | Path) -> dict[Path, Entry]:
     if not found:
         raise StoreError(f"{folder} has no entries: they are `.json` files.")
     return found
+
+
+def repeated(entries: Mapping[Path, Entry]) -> list[str]:
+    """Entries that state the results of another one, one line each: whoever comes second has them from the first."""
+    said: list[str] = []
+    known: dict[tuple[Any, ...], Path] = {}
+    for path, one in entries.items():
+        if one.hashes.results is not None:
+            first = known.setdefault((one.claim.data, one.claim.split, one.claim.norm, one.hashes.results), path)
+            said += [f"{first} and {path} state the same results: keep one of them"] if first != path else []
+    return said
 
 
 def text_of(one: Entry) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from ucan.data import is_known
 from ucan.laws import norm_name
 from ucan.leaderboard.entry import ORIGINS, Entry, level_key
 from ucan.report.render import in_markdown
@@ -32,10 +33,11 @@ def page(entries: Mapping[Path, Entry], title: str = "Leaderboard") -> str:
     origins = "\n".join(f"- `{name}`: {text}." for name, text in ORIGINS.items())
     parts = [HEAD.format(title=title, origins=origins)]
     items = sorted(entries.items(), key=lambda item: (_group(item[1]), _place(item[1]), str(item[0])))
-    for (data, split, norm), group in itertools.groupby(items, key=lambda item: _group(item[1])):
+    for (data, split, norm, own), group in itertools.groupby(items, key=lambda item: _group(item[1])):
         some = list(group)
         levels = sorted({level for _, one in some for level in one.levels})
         part = "" if split == "test" else f" ({in_markdown(split)} split, not the test set)"
+        part += f" (sha256 {in_markdown(own[:12])}…)" if own else ""
         parts.append(f"## {in_markdown(data)}{part}, {norm_name(norm)}\n")
         if best := best_table([one for _, one in some], levels):
             parts.append("\n".join(["### Best at each radius\n", *best]) + "\n")
@@ -43,8 +45,11 @@ def page(entries: Mapping[Path, Entry], title: str = "Leaderboard") -> str:
     return "\n".join(parts)
 
 
-def _group(one: Entry) -> tuple[str, str, float]:
-    return one.claim.data or "", one.claim.split or "test", one.claim.norm or 0.0
+def _group(one: Entry) -> tuple[str, str, float, str]:
+    """What is compared: a known data set however its name is spelled, any other by the hash of its content as well."""
+    data, known = one.claim.data or "", is_known(one.claim.data or "")
+    own = "" if known else one.hashes.data or ""
+    return data.lower() if known else data, one.claim.split or "test", one.claim.norm or 0.0, own
 
 
 def _place(one: Entry) -> tuple[bool, bool, str]:
@@ -62,8 +67,13 @@ def fair(one: Entry, inputs: int) -> bool:
     """Whether an entry counts in the first table: scope pipeline, all of the test set, no extra data, α at most that of the
     field, and no audit that refutes it.
     """
+    return one.claim.inputs == inputs and _alike(one)
+
+
+def _alike(one: Entry) -> bool:
+    """The same, whatever part of the test set it is about."""
     claim, alpha = one.claim, one.claim.alpha
-    alike = claim.scope == "pipeline" and claim.inputs == inputs and claim.extra_data is False
+    alike = claim.scope == "pipeline" and claim.extra_data is False
     return alike and alpha is not None and alpha <= USUAL_ALPHA and not one.audit.bug
 
 
@@ -79,7 +89,7 @@ def best_table(entries: Sequence[Entry], levels: Sequence[float]) -> list[str]:
 
     Empty where there is none.
     """
-    inputs = max(one.claim.inputs or 0 for one in entries)
+    inputs = max((one.claim.inputs or 0 for one in entries if _alike(one)), default=0)
     known = [one for one in entries if fair(one, inputs)]
     kinds: dict[str, list[Entry]] = {}
     for several, origin in itertools.product((False, True), ORIGINS):
