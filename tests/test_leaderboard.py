@@ -805,6 +805,12 @@ def test_the_page_of_a_folder_needs_entries(tmp_path: Path) -> None:
             read_entries(folder)
 
 
+def test_run_folders_may_lie_beside_their_entries(made: Path) -> None:
+    """As the entry's own `run` says; their tables and certificates are JSON files as well."""
+    assert (made / "run" / "results.tsv.json").is_file()
+    assert list(read_entries(made)) == [Path("entry.json")]
+
+
 def test_a_run_without_labels_or_about_a_budget_has_no_entry(made: Path, tmp_path: Path) -> None:
     job = CertifyJob(model=str(made / "trained"), data="digits", skip=100, n=200, budget=1)
     certify(job, tmp_path / "run")

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from ucan.audit.decide import allowed_breaks
 from ucan.certificate import SCOPES
+from ucan.config import CONFIG
 from ucan.errors import StoreError
 from ucan.json_text import read_json
 from ucan.rounding import floor_percent
@@ -248,11 +249,13 @@ def read_entry(path: str | Path) -> Entry:
 
 
 def read_entries(folder: str | Path) -> dict[Path, Entry]:
-    """All entries below a folder, by their path in it."""
+    """All entries below a folder, by their path in it. Run folders may lie there too: their files are no entries."""
     folder = Path(folder)
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder of entries.")
-    found = {path.relative_to(folder): read_entry(path) for path in sorted(folder.rglob("*.json"))}
+    runs = {path.parent for path in folder.rglob(CONFIG)} - {folder}
+    files = [path for path in sorted(folder.rglob("*.json")) if not path.is_dir() and runs.isdisjoint(path.parents)]
+    found = {path.relative_to(folder): read_entry(path) for path in files}
     if not found:
         raise StoreError(f"{folder} has no entries: they are `.json` files.")
     return found
