@@ -289,6 +289,25 @@ def test_a_run_that_was_put_together_or_changed_is_refused(made: Path, tmp_path:
         entry_of(chosen)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("skip", "99999999999999999999", "99999999999999999999 is not a valid value of skip"),
+        ("seed", '"mine"', "the seed 'mine', which is no number"),
+        ("started_in", r'"a\u0000b"', "which is no path"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused_in_words(
+    made: Path, tmp_path: Path, key: str, value: str, said: str
+) -> None:
+    shutil.copytree(made / "run", tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(re.sub(f"(?m)^{key} = .*$", lambda _: f"{key} = {value}", config.read_text()))
+    with pytest.raises(StoreError, match=said):
+        run = Run.open(tmp_path / "run")
+        assert contradiction(run) == "" and run.base is not None
+
+
 def test_factors_of_a_budget_do_not_pass_as_radii(made: Path, tmp_path: Path) -> None:
     job = CertifyJob(model=str(made / "trained"), data="digits", skip=20, n=1000, seed="derived", budget="0.1")
     certify(job, tmp_path / "run")

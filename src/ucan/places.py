@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, StoreError
 
 
 def started_in(folder: Path, base: Path | None = None) -> str:
@@ -42,7 +42,10 @@ def _seen_from(folder: Path, path: Path) -> str:
 
 def base_of(folder: Path, started: str | None) -> Path | None:
     """The directory that a run's paths are relative to; None if the run does not state it."""
-    return None if started is None else (folder.resolve() / started).resolve()
+    try:
+        return None if started is None else (folder.resolve() / started).resolve()
+    except ValueError as error:
+        raise StoreError(f"{folder} states that it was started in {started!r}, which is no path: {error}.") from error
 
 
 def found(text: str, base: Path | None) -> str:

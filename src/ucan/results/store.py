@@ -177,7 +177,10 @@ class Store(Results):
         columns = self.columns(tuple(dict.fromkeys(("idx", *names))))  # in one query: the run may be growing
         idx = columns["idx"]
         skip = self.config.get("skip", 1 if self.config.get("kind") in ("certify", "recertify") else None)
-        apart = np.flatnonzero(idx != int(skip) * np.arange(len(idx))) if skip is not None else idx[:0]
+        try:
+            apart = np.flatnonzero(idx != int(skip) * np.arange(len(idx))) if skip is not None else idx[:0]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StoreError(f"{self.folder / CONFIG}: {skip!r} is not a valid value of skip.") from error
         count = int(apart[0]) if len(apart) else len(idx)
         return {name: columns[name][:count] for name in names}, len(idx) - count
 

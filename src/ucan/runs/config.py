@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ucan.arithmetic import REAL
 from ucan.config import CONFIG, differences, handed_out, read_config, to_toml
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, StoreError
 from ucan.evidence import law_to_json
 from ucan.laws import Law
 from ucan.places import base_of, same_model, same_place
@@ -322,7 +322,10 @@ def kept_seed(plan: CertifyPlan | PredictPlan) -> tuple[int | str, str | None]:
 
 def seed_number(seed: int | str | None, source: str | None) -> int:
     """A seed from a config."""
-    number = int(seed, 16) if isinstance(seed, str) else int(seed or 0)
+    try:
+        number = int(seed, 16) if isinstance(seed, str) else int(seed or 0)
+    except ValueError as error:
+        raise StoreError(f"the config states the seed {seed!r}, which is no number: it was changed.") from error
     return SecretSeed(number) if source == "random" else number
 
 
