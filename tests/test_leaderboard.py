@@ -23,7 +23,7 @@ from ucan.cli import app
 from ucan.config import read_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.leaderboard.checking import check
-from ucan.leaderboard.checks import Checked, CheckJob
+from ucan.leaderboard.checks import Attacks, Checked, CheckJob, Replayed
 from ucan.leaderboard.entry import (
     Attacked,
     Claim,
@@ -37,6 +37,7 @@ from ucan.leaderboard.entry import (
     text_of,
     write_entry,
 )
+from ucan.leaderboard.kept import kept_of, read_kept, write_kept
 from ucan.leaderboard.making import config_file_hash, counts_of, entry_of, results_hash
 from ucan.leaderboard.page import best_table, page
 from ucan.models.ensemble import Ensemble, networks_in
@@ -865,6 +866,85 @@ def test_the_commands_make_check_and_show_an_entry(made: Path, tmp_path: Path) -
     assert json.loads(said("leaderboard", "check", entry, "--results", made / "run", *few, "--json"))["stands"]
     said("leaderboard", "page", tmp_path, "-o", tmp_path / "README.md")
     assert "[run](entry.json)" in (tmp_path / "README.md").read_text()
+
+
+def test_a_check_is_kept_beside_its_entry_and_shown(made: Path, tmp_path: Path) -> None:
+    def said(*words: object, code: int = 0) -> str:
+        done = CliRunner().invoke(app, ["leaderboard", *map(str, words)])
+        assert done.exit_code == code, (done.output, done.exception)
+        return str(done.output)
+
+    entry, board = tmp_path / "mine-0.5.json", tmp_path / "README.md"
+    shutil.copy(made / "entry.json", entry)
+    there = ("--results", made / "run", "--quiet")
+    said("check", entry, *there, "--inputs", 2, "--attacks", 0)
+    assert list(tmp_path.iterdir()) == [entry]  # nothing is kept unless that is asked for
+    assert "mine-0.5.check.json" in said("check", entry, *there, "--inputs", 3, "--attacks", 1, "--keep")
+    kept = read_kept(tmp_path / "mine-0.5.check.json")
+    of = Run.open(made / "run").columns["correct"].sum()
+    assert kept.stands and kept.replayed == Replayed(of, 3, 3, 0, 0) and kept.attacked == Attacks(1, 0)
+    assert (kept.torch, kept.device, kept.seed) == (torch.__version__, "cpu", None)
+    said("page", tmp_path, "-o", board)
+    assert f"| 3 of {of} replayed, 1 attacked / 0 broken, {kept.date}, cpu |" in board.read_text()
+    assert "### Best" in board.read_text() and "leads no table" in board.read_text()
+    tampered(lambda t: t.update(about="other words"))(entry.rename(tmp_path / "entry.json").parent)
+    (tmp_path / "entry.json").rename(entry)
+    said("page", tmp_path, "-o", board)
+    assert "3 of" in board.read_text()  # words may change
+    table = json.loads(entry.read_text())
+    entry.write_text(json.dumps({**table, "sha256": {**table["sha256"], "weights": "0" * 64}}))
+    said("page", tmp_path, "-o", board)
+    assert "| before the entry was changed |" in board.read_text() and "### Best" in board.read_text()
+    assert "FAIL weights" in said("check", entry, *there, "--keep", code=1)
+    said("page", tmp_path, "-o", board)
+    assert "| **FAILED: weights**; none attacked, " in board.read_text() and "### Best" not in board.read_text()
+
+
+def test_how_many_certificates_fail_is_counted(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "copy")
+    forge_the_records(tmp_path / "copy")
+    job = CheckJob(entry=tmp_path / "copy" / "entry.json", model=str(made / "trained"), inputs=4, attacks=0, seed=0)
+    done = check(job)
+    found = done.replayed
+    assert found is not None and found.certificates == 4 and 0 < (found.failed or 0) <= 4
+    assert f"{found.failed} of 4 certificates fail; input " in str(done.to_dict())
+    kept = kept_of(job, done)
+    assert "replay" in kept.failed and not kept.stands and kept.seed == 0
+    write_kept(kept, tmp_path / "e.check.json")
+    assert read_kept(tmp_path / "e.check.json") == kept
+
+
+def test_a_certificate_that_states_another_precision_fails_and_ends_no_check(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "copy")
+    in_evidence(precision="of mine")(tmp_path / "copy")
+    assert outcomes(checked(tmp_path / "copy", model=str(made / "trained")))["replay"] == "failed"
+
+
+def test_a_check_that_cannot_have_been_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.check.json"
+    good: dict[str, Any] = {"ucan_leaderboard_check": 1, "entry": "0" * 64, "stands": True}
+    good |= {
+        "made": {"date": "2026-11-18"},
+        "replay": {"of": 9, "certificates": 3, "redrawn": 3, "moved": 0, "failed": 0},
+    }
+    path.write_text(json.dumps(good))
+    assert read_kept(path).replayed.redrawn == 3
+    for changes, said in (
+        ({"ucan_leaderboard_check": 2}, "not the record of a check"),
+        ({"stands": "yes"}, "stands"),
+        ({"stands": None}, "must be stated"),
+        ({"stands": False}, "nothing failed"),
+        ({"attack": {"certificates": 1, "broken": 2}}, "cannot be"),
+        ({"replay": {"certificates": -1}}, "cannot be"),
+        ({"made": {"date": "2026-11-18", "device": "\x1b[0m"}}, "cannot be shown"),
+        ({"mine": 1}, "'mine'"),
+    ):
+        path.write_text(json.dumps({**good, **changes}))
+        with pytest.raises(StoreError, match=said):
+            read_kept(path)
+    write_entry(GOOD, tmp_path / "other.json")
+    with pytest.raises(StoreError, match=r"mine\.check\.json"):  # the entry that it is about is not there
+        read_entries(tmp_path)
 
 
 def test_a_certificate_without_a_lead_is_found_among_all_inputs(made: Path, tmp_path: Path) -> None:

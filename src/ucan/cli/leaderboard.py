@@ -32,6 +32,12 @@ def check(
     ] = None,
     device: words.DeviceOption = "auto",
     trust: words.TrustOption = False,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", help="Write the outcome beside the entry, as NAME.check.json, for the leaderboard's page."
+        ),
+    ] = False,
     as_json: words.JsonOption = False,
     quiet: words.QuietOption = False,
 ) -> None:
@@ -44,6 +50,7 @@ def check(
     """
     from ucan.leaderboard.checking import check as run
     from ucan.leaderboard.checks import CheckJob
+    from ucan.leaderboard.kept import kept_of, kept_path, write_kept
 
     job = CheckJob(
         entry=entry,
@@ -65,10 +72,13 @@ def check(
         marks = {"ok": "ok  ", "failed": "FAIL", "not checked": "not checked"}
         for one in done.checks:
             words.say(f"{marks[one.outcome]} {one.name}: {one.detail}")
-        unchecked = [one.name for one in done.checks if one.outcome == "not checked"]
-        rest = f" Not checked: {', '.join(unchecked)}." if unchecked else ""
-        failed = ", ".join(one.name for one in done.checks if one.outcome == "failed")
+        unchecked, failed = (", ".join(done.named(outcome)) for outcome in ("not checked", "failed"))
+        rest = f" Not checked: {unchecked}." if unchecked else ""
         words.say(f"The entry does not stand ({failed})." if failed else f"No check failed; this is not a proof.{rest}")
+    if keep:
+        write_kept(kept_of(job, done), kept_path(entry))
+        if not as_json:
+            words.say(f"Wrote {kept_path(entry)}.")
     if not done.stands:
         raise typer.Exit(1)
 
@@ -85,6 +95,7 @@ def make_page(
     """
     from ucan.errors import InvalidInput
     from ucan.leaderboard.entry import problems, read_entries, repeated
+    from ucan.leaderboard.kept import read_all_kept
     from ucan.leaderboard.page import page
     from ucan.storage import storage, write_whole
 
@@ -95,6 +106,7 @@ def make_page(
             raise InvalidInput(f"{folder / path}: {'; '.join(wrong)}.")
     if twice := repeated(entries):
         raise InvalidInput(f"{folder}: {'; '.join(twice)}.")
+    kept = read_all_kept(folder, entries)
     with storage(output):
-        write_whole(output, page(entries, title).encode())
+        write_whole(output, page(entries, title, kept).encode())
     words.say(f"Wrote {output}: {len(entries)} entr{'y' if len(entries) == 1 else 'ies'}.")

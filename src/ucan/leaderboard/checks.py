@@ -16,17 +16,41 @@ from ucan.audit import Budget
 from ucan.bounds import check_alpha
 from ucan.errors import InvalidInput
 from ucan.leaderboard.entry import Entry
+from ucan.runs.fields import entry
 
 Outcome = Literal["ok", "failed", "not checked"]
 
 
 @dataclass(frozen=True)
+class Replayed:
+    """Certificates drawn at random, ``certificates`` ``of`` all that count, and checked one by one; ``failed`` do not stand.
+
+    The noise of ``redrawn`` could be drawn again here; of these ``moved`` stand with some votes moved by rounding.
+    """
+
+    of: int | None = entry("replay.of")
+    certificates: int | None = entry("replay.certificates")
+    redrawn: int | None = entry("replay.redrawn")
+    moved: int | None = entry("replay.moved")
+    failed: int | None = entry("replay.failed")
+
+
+@dataclass(frozen=True)
+class Attacks:
+    """How many of them were attacked inside their regions, and broken."""
+
+    certificates: int | None = entry("attack.certificates")
+    broken: int | None = entry("attack.broken")
+
+
+@dataclass(frozen=True)
 class Check:
-    """One check, its outcome, and the reason or what was found."""
+    """One check, its outcome, and the reason or what was found; of the sampled certificates also how many."""
 
     name: str
     outcome: Outcome
     detail: str
+    counted: Replayed | Attacks | None = None
 
 
 @dataclass(frozen=True)
@@ -41,9 +65,24 @@ class Checked:
         """Whether nothing failed; this is not a proof of the entry."""
         return all(check.outcome != "failed" for check in self.checks)
 
+    @property
+    def replayed(self) -> Replayed | None:
+        """How many certificates were replayed; None if that was not tried."""
+        return next((one.counted for one in self.checks if isinstance(one.counted, Replayed)), None)
+
+    @property
+    def attacked(self) -> Attacks | None:
+        """How many certificates were attacked; None if that was not tried."""
+        return next((one.counted for one in self.checks if isinstance(one.counted, Attacks)), None)
+
+    def named(self, outcome: Outcome) -> tuple[str, ...]:
+        """The checks with this outcome."""
+        return tuple(one.name for one in self.checks if one.outcome == outcome)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {"entry": self.entry.name, "stands": self.stands, "checks": [asdict(check) for check in self.checks]}
+        checks = [{key: value for key, value in asdict(one).items() if value is not None} for one in self.checks]
+        return {"entry": self.entry.name, "stands": self.stands, "checks": checks}
 
 
 @dataclass(frozen=True, kw_only=True)

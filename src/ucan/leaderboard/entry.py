@@ -25,6 +25,7 @@ from ucan.runs.fields import entry, from_table, leaves, to_table
 from ucan.storage import storage, write_whole
 
 FORMAT = 1
+KEPT = ".check.json"  # the ending of a check that was kept beside its entry
 TESTS = 1e-9  # at least what all tests of an audit on one certificate add to α
 NORMS = (1.0, 2.0, math.inf)
 TESTED = {"digits": 445, "mnist": 10_000, "fashion-mnist": 10_000, "cifar10": 10_000, "imagenet": 50_000}  # test inputs
@@ -255,10 +256,15 @@ def read_entries(folder: str | Path) -> dict[Path, Entry]:
         raise StoreError(f"{folder} is not a folder of entries.")
     runs = {path.parent for path in folder.rglob(CONFIG)} - {folder}
     files = [path for path in sorted(folder.rglob("*.json")) if not path.is_dir() and runs.isdisjoint(path.parents)]
-    found = {path.relative_to(folder): read_entry(path) for path in files}
+    found = {path.relative_to(folder): read_entry(path) for path in files if not _is_kept(path)}
     if not found:
         raise StoreError(f"{folder} has no entries: they are `.json` files.")
     return found
+
+
+def _is_kept(path: Path) -> bool:
+    """Whether a file is the record of a check, beside the entry that it is about."""
+    return path.name.endswith(KEPT) and path.with_name(path.name.removesuffix(KEPT) + ".json").is_file()
 
 
 def repeated(entries: Mapping[Path, Entry]) -> list[str]:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from ucan.data import is_known
 from ucan.laws import norm_name
 from ucan.leaderboard.entry import ORIGINS, Entry, level_key
+from ucan.leaderboard.kept import Kept, entry_hash
 from ucan.report.render import in_markdown
 
 USUAL_ALPHA = 0.001  # of all certificates that the field publishes
@@ -28,10 +29,17 @@ Made by `ucan leaderboard page`; do not edit.
 """
 
 
-def page(entries: Mapping[Path, Entry], title: str = "Leaderboard") -> str:
-    """The whole page."""
+CHECKED = """
+"checked" is what `ucan leaderboard check --keep` found, as whoever ran it states: how many certificates were replayed and
+attacked. An entry that failed it leads no table.
+"""
+
+
+def page(entries: Mapping[Path, Entry], title: str = "Leaderboard", kept: Mapping[Path, Kept] | None = None) -> str:
+    """The whole page; ``kept`` are the checks that were kept, by the path of the entry."""
+    kept = kept or {}
     origins = "\n".join(f"- `{name}`: {text}." for name, text in ORIGINS.items())
-    parts = [HEAD.format(title=title, origins=origins)]
+    parts = [HEAD.format(title=title, origins=origins) + (CHECKED if kept else "")]
     items = sorted(entries.items(), key=lambda item: (_group(item[1]), _place(item[1]), str(item[0])))
     for (data, split, norm, own), group in itertools.groupby(items, key=lambda item: _group(item[1])):
         some = list(group)
@@ -39,10 +47,37 @@ def page(entries: Mapping[Path, Entry], title: str = "Leaderboard") -> str:
         part = "" if split == "test" else f" ({in_markdown(split)} split, not the test set)"
         part += f" (sha256 {in_markdown(own[:12])}…)" if own else ""
         parts.append(f"## {in_markdown(data)}{part}, {norm_name(norm)}\n")
-        if best := best_table([one for _, one in some], levels):
+        if best := best_table([one for path, one in some if not _fails(one, kept.get(path))], levels):
             parts.append("\n".join(["### Best at each radius\n", *best]) + "\n")
-        parts.append("\n".join(["### All entries\n", *_table(some, levels)]) + "\n")
+        parts.append("\n".join(["### All entries\n", *_table(some, levels, kept)]) + "\n")
     return "\n".join(parts)
+
+
+def _fails(one: Entry, kept: Kept | None) -> bool:
+    """Whether a check of this entry, as it is now, was kept and failed."""
+    return kept is not None and kept.of == entry_hash(one) and not kept.stands
+
+
+def _checked(one: Entry, kept: Kept | None) -> str:
+    """A check that was kept, as a cell."""
+    if kept is None:
+        return "–"
+    if kept.of != entry_hash(one):
+        return "before the entry was changed"
+    replayed, attacked = kept.replayed, kept.attacked
+    said = []
+    if replayed.certificates:
+        fresh = replayed.certificates - (replayed.redrawn or 0)
+        said.append(f"{replayed.redrawn or 0} of {replayed.of or 0:,} replayed")
+        said += [f"{count} {what}" for count, what in ((replayed.moved, "moved"), (replayed.failed, "failed")) if count]
+        said += [f"{fresh} not drawn again"] if fresh else []
+    said.append(
+        f"{attacked.certificates} attacked / {attacked.broken} broken" if attacked.certificates else "none attacked"
+    )
+    said += [part for part in (kept.date, kept.device) if part]
+    said += [] if kept.seed is None else [f"sample of seed {kept.seed}"]
+    failed = "" if kept.stands else f"**FAILED: {in_markdown(', '.join(kept.failed))}**; "
+    return failed + in_markdown(", ".join(said))
 
 
 def _group(one: Entry) -> tuple[str, str, float, str]:
@@ -118,7 +153,7 @@ def _signed(one: Entry) -> str:
     return "; ".join(part for part in (one.name, one.by) if part)
 
 
-def _table(some: Sequence[tuple[Path, Entry]], levels: Sequence[float]) -> list[str]:
+def _table(some: Sequence[tuple[Path, Entry]], levels: Sequence[float], kept: Mapping[Path, Kept]) -> list[str]:
     head = [
         "entry",
         "by",
@@ -131,12 +166,21 @@ def _table(some: Sequence[tuple[Path, Entry]], levels: Sequence[float]) -> list[
         "α",
         "extra data",
     ]
-    head += ["attacked / broken", "date", "hardware", "minutes: train, certify", "about"]
+    head += [
+        "attacked / broken",
+        *(["checked"] if kept else []),
+        "date",
+        "hardware",
+        "minutes: train, certify",
+        "about",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return [*lines, *("| " + " | ".join(_cells(path, one, levels)) + " |" for path, one in some)]
+    checks = [[_checked(one, kept.get(path))] if kept else [] for path, one in some]
+    cells = [_cells(path, one, levels, own) for (path, one), own in zip(some, checks, strict=True)]
+    return [*lines, *("| " + " | ".join(line) + " |" for line in cells)]
 
 
-def _cells(path: Path, one: Entry, levels: Sequence[float]) -> list[str]:
+def _cells(path: Path, one: Entry, levels: Sequence[float], checked: Sequence[str]) -> list[str]:
     claim, made, audit = one.claim, one.made, one.audit
     attacked = "–" if audit.certificates is None else f"{audit.certificates} / {audit.broken}"
     minutes = ", ".join("–" if m is None else f"{m:g}" for m in (made.train_minutes, made.certify_minutes))
@@ -152,6 +196,7 @@ def _cells(path: Path, one: Entry, levels: Sequence[float]) -> list[str]:
         "–" if claim.alpha is None else f"{claim.alpha:g}",
         {True: "yes", False: "no", None: "–"}[claim.extra_data],
         f"**{attacked}: BUG**" if audit.bug else attacked,
+        *checked,
         in_markdown(made.date or "–"),
         in_markdown(made.hardware or "–"),
         minutes,

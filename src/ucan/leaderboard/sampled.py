@@ -14,8 +14,8 @@ from ucan.audit.auditor import audit as attack
 from ucan.audit.decide import SURE, allowed_breaks
 from ucan.certificate import Certificate
 from ucan.data import Labelled, is_known
-from ucan.errors import InvalidInput
-from ucan.leaderboard.checks import Check, CheckJob
+from ucan.errors import InvalidInput, UcanError
+from ucan.leaderboard.checks import Attacks, Check, CheckJob, Replayed
 from ucan.replay import Replay, replay
 from ucan.rounding import ceil_percent
 from ucan.runs.jobs import device_of
@@ -108,35 +108,57 @@ def replay_sample(job: CheckJob, sample: Sample, progress: Progress) -> Check:
             "not checked",
             f"scope {sample.run.scope}: `ucan verify --registry` checks a certificate with its registry",
         )
-    data, drawn, bears = sample.dataset.fingerprint(), 0, 0
+    failed: list[str] = []
     undrawn: list[str] = []
+    data, drawn, redrawn, moved = sample.dataset.fingerprint(), 0, 0, 0
     for idx, x, certificate in sample.cases(job.inputs):
-        if certificate.scope != sample.run.scope:
-            return Check("replay", "failed", f"input {idx}: its scope is {certificate.scope}, not {sample.run.scope}")
-        verdict = verify(certificate, sample.g, x, None, job.alpha / job.inputs)
-        wrong = "; ".join(f"{c.name}: {c.detail}" for c in verdict.checks if not c.passed)
-        if not wrong:
-            again = replay(certificate, sample.g, x, data)
-            wrong = "" if again.stands else _refuted(again)
-            own = certificate.evidence
-            follows = again.derived is True and own.data_hash == data  # the run's data, not this input alone
-            if not wrong and sample.derives and not follows and own.bound != EXACT:
-                wrong = "the run's seed is stated to be derived, and this certificate's noise does not follow from it"
-            undrawn += [] if again.drawn else [again.detail]
-            bears += again.outcome == "bears"
-        if wrong:
-            return Check("replay", "failed", f"input {idx}: {wrong}")
+        wrong, again = _replayed(job, sample, x, certificate, data)
+        failed += [f"input {idx}: {wrong}"] if wrong else []
         drawn += 1
+        if again is not None:
+            undrawn += [] if again.drawn else [again.detail]
+            redrawn += again.drawn
+            moved += not wrong and again.outcome == "bears"
         progress.finished("")
+    counted = Replayed(sample.of, drawn, redrawn, moved, len(failed))
+    return _told(sample, counted, failed, undrawn)
+
+
+def _replayed(
+    job: CheckJob, sample: Sample, x: torch.Tensor, certificate: Certificate, data: str
+) -> tuple[str, Replay | None]:
+    """What is wrong with a certificate, empty if nothing is; and its replay, if it came to that."""
+    if certificate.scope != sample.run.scope:
+        return f"its scope is {certificate.scope}, not {sample.run.scope}", None
+    try:
+        verdict = verify(certificate, sample.g, x, None, job.alpha / job.inputs)
+    except UcanError as error:  # it states what nobody can test, such as another precision
+        return str(error), None
+    if wrong := "; ".join(f"{c.name}: {c.detail}" for c in verdict.checks if not c.passed):
+        return wrong, None
+    again, own = replay(certificate, sample.g, x, data), certificate.evidence
+    if not again.stands:
+        return _refuted(again), again
+    follows = again.derived is True and own.data_hash == data  # the run's data, not this input alone
+    if sample.derives and not follows and own.bound != EXACT:
+        return "the run's seed is stated to be derived, and this certificate's noise does not follow from it", again
+    return "", again
+
+
+def _told(sample: Sample, counted: Replayed, failed: list[str], undrawn: list[str]) -> Check:
+    """The check of certificates that were replayed, in words."""
+    drawn = counted.certificates or 0
     if not drawn:
-        return Check("replay", "not checked", "no certificate counts as right")
+        return Check("replay", "not checked", "no certificate counts as right", counted)
+    if failed:
+        return Check("replay", "failed", f"{len(failed)} of {drawn} certificates fail; {failed[0]}", counted)
     if undrawn:
         which = f"{len(undrawn)} of {drawn} were not drawn again from their own noise ({undrawn[0]})"
-        return Check(
-            "replay", "not checked", f"{which}. Only recomputed and tested with fresh votes: {sample.power(drawn)}"
-        )
-    some = f"; {bears} with some votes moved by rounding" if bears else ""
-    return Check("replay", "ok", f"recomputed, tested with fresh votes and drawn again: {sample.power(drawn)}{some}")
+        rest = f"Only recomputed and tested with fresh votes: {sample.power(drawn)}"
+        return Check("replay", "not checked", f"{which}. {rest}", counted)
+    some = f"; {counted.moved} with some votes moved by rounding" if counted.moved else ""
+    said = f"recomputed, tested with fresh votes and drawn again: {sample.power(drawn)}{some}"
+    return Check("replay", "ok", said, counted)
 
 
 def _refuted(again: Replay) -> str:
@@ -177,7 +199,8 @@ def attack_sample(job: CheckJob, run: Run, sample: Sample, progress: Progress) -
         return Check(
             "audit", "not checked", "no other input lies inside the regions of the certificates that were drawn"
         )
+    counted = Attacks(found.attacked, found.covered_breaks)
     said = f"{found.covered_breaks} of {found.attacked} attacked certificates broken, {mode}"
     if found.is_bug or found.covered_breaks > _allowed(sample, found, max(made.alpha for made in attempts)):
-        return Check("audit", "failed", f"{said}: more than chance explains")
-    return Check("audit", "ok", said)
+        return Check("audit", "failed", f"{said}: more than chance explains", counted)
+    return Check("audit", "ok", said, counted)
