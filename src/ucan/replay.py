@@ -23,6 +23,7 @@ from ucan.votes import Stream, Votes, block_size, classify_samples, replayed_siz
 WAYS = frozenset(BACKENDS) - {"auto"}
 # The largest share of votes that rounding may change, by another backend too; seen: 0.2 % in bf16 on a GPU.
 ROUNDED = 0.02
+FEW = 5  # of the votes that choose the class, which are usually 100: a share of them is too coarse
 # No version of UCAN drew more copies of an input together.
 LARGEST_BLOCK = 1024
 Outcome = Literal["same", "bears", "differs", "not replayable here"]
@@ -155,7 +156,7 @@ def _compared(certificate: Certificate, again: Votes, backend: str, selected: tu
     # Of a name that no backend has, nobody could say how much it rounds: it excuses nothing.
     otherwise = evidence.backend != backend and evidence.backend in WAYS
     ways = f"the network ran {evidence.backend} then and {backend} here" if otherwise else "rounding"
-    if moved > max(1, ROUNDED * evidence.n):
+    if moved > max(1, ROUNDED * evidence.n) or turned > max(FEW, ROUNDED * evidence.n0):
         return Replay(
             "differs", f"{fell}, more than rounding explains: the stated counts are not those of this noise", counts
         )
