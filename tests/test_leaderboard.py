@@ -430,6 +430,16 @@ def test_a_derived_seed_is_the_run_s_and_not_an_input_s_own(made: Path, tmp_path
     assert (folder / "config.toml").read_text() == config and not checked(tmp_path / "copy").stands
 
 
+def test_all_records_of_a_run_have_one_noise(made: Path, tmp_path: Path) -> None:
+    """Also where none of them is drawn: the better of two Σ for each input is no pipeline."""
+    shutil.copytree(made / "run", tmp_path / "run")
+    with closing(sqlite3.connect(tmp_path / "run" / "results.sqlite")) as db, db:
+        db.execute(
+            "UPDATE records SET record = json_set(record, '$.evidence.noise.settings.scale', 0.5) WHERE idx = 40"
+        )
+    assert contradiction(Run.open(tmp_path / "run")) == "input 40: its noise is not that of the inputs before"
+
+
 @pytest.mark.parametrize("key", ["cap", "seed", "law"])
 def test_a_record_with_a_text_for_a_number_is_a_contradiction(made: Path, tmp_path: Path, key: str) -> None:
     shutil.copytree(made / "run", tmp_path / "run")

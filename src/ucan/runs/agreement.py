@@ -28,7 +28,7 @@ def contradiction(run: Run) -> str:
     """The first contradiction between an input's row, its record and the config, in words; empty if there is none."""
     rows = {name: column.tolist() for name, column in run.columns.items()}
     places = {idx: at for at, idx in enumerate(rows["idx"])}
-    recorded = set()
+    recorded, noise = set(), None
     for idx, record in run.records():
         recorded.add(idx)
         if idx not in places:
@@ -36,6 +36,9 @@ def contradiction(run: Run) -> str:
         row = {name: column[places[idx]] for name, column in rows.items()}
         try:
             found = [*_of_row(row, record, run.in_units), *_of_run(run, record), *_of_config(run.config, record)]
+            own = _noise(record)
+            found += ["its noise is not that of the inputs before"] if None not in (noise, own) and own != noise else []
+            noise = noise if own is None else own
         except (TypeError, ValueError, AttributeError) as error:  # a text in place of a number or of a table
             found = [f"its record cannot be read ({error})"]
         if found:
@@ -136,6 +139,14 @@ def _chosen_afterwards(config: RunConfig, record: Mapping[str, Any]) -> Iterator
     seed = evidence.get("seed")
     if seed is not None and sampling.seed is not None and int(str(seed), 0) != sampling.number:
         yield "its votes have another seed than the config states"
+
+
+def _noise(record: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The generator of a record: the best one for each input would be no pipeline. None for a router, which has several."""
+    own = record.get("evidence", {}).get("noise")
+    if record.get("choice") is not None or own is None:
+        return None
+    return own.get("kind"), own.get("settings"), own.get("state")
 
 
 def _same(said: Any, found: Any) -> bool:
