@@ -581,6 +581,15 @@ def test_another_model_fails_and_ends_no_check(made: Path, tmp_path: Path) -> No
     assert (found["weights"], found["replay"], found["audit"]) == ("ok", "failed", "not checked")
 
 
+def test_weights_beside_a_trained_run_are_not_left_unread(made: Path, tmp_path: Path) -> None:
+    """Whoever gives them would believe that these were checked, or attacked."""
+    found = {one.name: one for one in checked(made, weights=tmp_path / "other.safetensors").checks}
+    assert found["replay"].outcome == "not checked" and "leave out --weights" in found["weights"].detail
+    run = Run.open(made / "run")
+    with pytest.raises(InvalidInput, match="leave out --weights"):
+        pipeline_of(run.config.model, run.telling(), torch.device("cpu"), weights=tmp_path / "other.safetensors")
+
+
 def test_a_part_of_the_inputs_is_named_as_one(made: Path, tmp_path: Path) -> None:
     certify(CertifyJob(model=str(made / "trained"), data="digits", skip=20, most=10, n=100), tmp_path / "run")
     stated(tmp_path)

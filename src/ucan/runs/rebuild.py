@@ -116,7 +116,10 @@ def pipeline_of(
     module that lies beside it, or to call something with its own values: the caller must set ``trust``.
     ``base`` is the directory that the run was started in (``Run.base``).
     """
+    given = weights
     model, weights = located(known, model, weights, base, trust)
+    if given is not None and is_trained_run(model):
+        raise InvalidInput(f"{model} is a trained run with its own network and noise: leave out --weights.")
     law, classes, precision = outcome.evidence.law, len(outcome.evidence.counts), _precision(outcome)
     if isinstance(dataset, Table):
         f = load_model(model, weights, classes, device, trust=trust)
