@@ -65,7 +65,7 @@ def _checked(one: Entry, kept: Kept | None) -> str:
     if kept.of != entry_hash(one):
         return "before the entry was changed"
     replayed, attacked = kept.replayed, kept.attacked
-    said = []
+    said = [] if replayed.certificates else ["none replayed"]
     if replayed.certificates:
         fresh = replayed.certificates - (replayed.redrawn or 0)
         said.append(f"{replayed.redrawn or 0} of {replayed.of or 0:,} replayed")
@@ -76,6 +76,7 @@ def _checked(one: Entry, kept: Kept | None) -> str:
     )
     said += [part for part in (kept.date, kept.device) if part]
     said += [] if kept.seed is None else [f"sample of seed {kept.seed}"]
+    said += [f"not checked: {', '.join(kept.unchecked)}"] if kept.unchecked else []
     failed = "" if kept.stands else f"**FAILED: {in_markdown(', '.join(kept.failed))}**; "
     return failed + in_markdown(", ".join(said))
 
