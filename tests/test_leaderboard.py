@@ -674,6 +674,13 @@ def test_files_that_are_no_entries_are_refused(tmp_path: Path, text: str | bytes
         read_entry(tmp_path / "e.json")
 
 
+def test_an_entry_of_a_later_version_is_told_apart_from_one_with_a_wrong_key(tmp_path: Path) -> None:
+    table = {**json.loads(text_of(GOOD)), "made": {"ucan": "9.0.0"}, "later": 1}
+    (tmp_path / "e.json").write_text(json.dumps(table))
+    with pytest.raises(StoreError, match=r"'later'.*it was written by UCAN 9\.0\.0: update this one"):
+        read_entry(tmp_path / "e.json")
+
+
 def test_what_cannot_be_true_is_named() -> None:
     assert problems(replace(GOOD, certified={"0": 10, "0.25": 11})) == [
         "certified rises at 0.25: what is certified at a radius is so at every smaller one"

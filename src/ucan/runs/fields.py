@@ -92,7 +92,8 @@ def from_table(kind: type[Record], table: Mapping[str, Any], where: str) -> Reco
     found = {leaf.path: _value(leaf, left, where) for leaf in leaves(kind)}
     unknown = sorted(_names(left))
     if unknown:
-        newer = _newer(table.get("ucan"))
+        made = table.get("made")  # where the entry of a leaderboard states its version
+        newer = _newer(made.get("ucan") if isinstance(made, dict) else table.get("ucan"))
         advice = (
             f"it was written by UCAN {newer}: update this one ({__version__})"
             if newer
