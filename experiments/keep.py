@@ -1,10 +1,10 @@
 """Keep a run of `ucan certify` on a whole test set as a record of the suite, with what its audit found.
 
-    python experiments/keep.py RUN-certified cifar10-sphere-0.5 --trained RUN --train-seconds 242
+    python experiments/keep.py RUN-certified cifar10-sphere-0.5 --trained RUN --train-seconds 242 --check RUN.check.json
 
 The row names the preset, the changes and the claims (rows.py). A record says of every input how many of the claimed radii it
 reached; the certificates themselves stay in the run's folder. `--trained` is the folder of the training, or a copy of its
-config.toml, against which the row's settings are checked.
+config.toml, against which the row's settings are checked; `--check` the record of its replay (`record.sh check`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from suite import packed, shares
 from ucan.audit import Attempt, summarise
 from ucan.config import read_config
 from ucan.errors import InvalidInput
+from ucan.leaderboard.kept import read_kept
 from ucan.leaderboard.making import config_file_hash, entry_of, results_hash
 from ucan.runs.levels import Claim
 from ucan.runs.read import Run
@@ -110,6 +111,12 @@ def audit_of(run: Run, record: dict[str, Any]) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def replay_of(check: Path) -> dict[str, int]:
+    """How many certificates were drawn again from their own noise in a check that was kept, and how many failed."""
+    replayed = read_kept(check).replayed
+    return {"certificates": replayed.redrawn or 0, "failed": replayed.failed or 0}
+
+
 def main() -> None:
     """Write the records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -118,6 +125,7 @@ def main() -> None:
     parser.add_argument("row", choices=known)
     parser.add_argument("--trained", type=Path, required=True)
     parser.add_argument("--train-seconds", type=float, required=True)
+    parser.add_argument("--check", type=Path)
     parser.add_argument("--recorded", type=Path, default=RECORDED)
     asked = parser.parse_args()
     run = Run.open(asked.run)
@@ -129,6 +137,11 @@ def main() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, (json.dumps(found, ensure_ascii=False) + "\n").encode())
             print(f"{path}: {found.get('accuracy') or found['summary']['attacked']}")
+    path = asked.recorded / "replays.json"
+    replays = json.loads(path.read_text()) if path.exists() else {}
+    # A row that is made again is not yet replayed.
+    replays[row.name] = {"certificates": 0, "failed": 0} if asked.check is None else replay_of(asked.check)
+    write_whole(path, (json.dumps(replays, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 #
 #     experiments/record.sh train RUN PRESET [NAME=VALUE …]     ucan train, with changes of the preset
 #     experiments/record.sh certify RUN RADII [OPTION …]        all test inputs, votes until the radii are decided; RUN-certified
-#     experiments/record.sh check RUN [REPLAYED] [ATTACKED]     an audit, the entry RUN.json, and its check; 200 and 120 by default
+#     experiments/record.sh check RUN [REPLAYED] [ATTACKED]     an audit, the entry RUN.json, and its check, kept in RUN.check.json;
+#                                                               200 and 120 by default
 #
 # Each step can be run again: it goes on where it stopped. The seed is derived, so that anyone can draw the same votes. Seconds
 # of each step are appended to RUN.seconds.
@@ -37,7 +38,7 @@ networks = len(Together.of(Run.open(sys.argv[2]).config.model.spec).folders)
 entry["claim"] |= {"networks": networks, "extra_data": False}
 path.write_text(json.dumps(entry, indent=1, ensure_ascii=False) + "\n")
 END
-  ucan leaderboard check "$run.json" --results "$run-certified" --inputs "${1:-200}" --attacks 0 ;;
+  ucan leaderboard check "$run.json" --results "$run-certified" --inputs "${1:-200}" --attacks 0 --keep ;;
 esac
 code=$?
 echo "$step: $SECONDS s, exit $code" >> "$run.seconds"

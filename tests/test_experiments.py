@@ -23,8 +23,9 @@ from ucan.bounds import anytime_lower_bound
 from ucan.config import read_config
 from ucan.errors import InvalidInput
 from ucan.leaderboard.checking import check
-from ucan.leaderboard.checks import CheckJob
+from ucan.leaderboard.checks import CheckJob, Replayed
 from ucan.leaderboard.entry import Entry, problems, read_entries
+from ucan.leaderboard.kept import Kept, write_kept
 from ucan.plan import CertifyPlan
 from ucan.runs import levels
 from ucan.runs.certify import certify
@@ -481,6 +482,14 @@ def test_the_leaderboard_is_what_the_records_say() -> None:
     for one in ours.values():
         done = check(CheckJob(entry=ROOT / "leaderboard" / "ours" / f"{one.name}.json", results=ROOT / str(one.source)))
         assert done.stands and {c.name: c.outcome for c in done.checks}["results"] == "ok"
+
+
+def test_a_kept_row_says_how_many_of_its_certificates_were_drawn_again(tmp_path: Path) -> None:
+    """Not those that could only be tested by fresh votes."""
+    about = {"format": 1, "of": "0" * 64, "stands": True, "date": "2026-01-31"}
+    replayed = Replayed(of=9_000, certificates=200, redrawn=60, moved=2, failed=0)
+    write_kept(Kept(**about, replayed=replayed), tmp_path / "run.check.json")
+    assert keep.replay_of(tmp_path / "run.check.json") == {"certificates": 60, "failed": 0}
 
 
 def test_a_record_names_its_hardware_on_a_gpu_and_on_a_cpu() -> None:
