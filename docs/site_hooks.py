@@ -18,6 +18,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+# Pages that are files outside docs/.
+OUTSIDE = {"changes.md": ROOT / "CHANGELOG.md", "board.md": ROOT / "leaderboard" / "README.md"}
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 PICTURE = re.compile(r"!\[[^\]]*\]\(([^)/\s]+\.(?:svg|png))\)")
@@ -55,8 +57,9 @@ def shown_pictures(text: str) -> list[str]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Two pages are made here, and pages that the navigation does not name are added to it."""
-    files.append(File.generated(config, "changes.md", content=(ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
+    """Some pages are made here, and pages that the navigation does not name are added to it."""
+    for name, path in OUTSIDE.items():
+        files.append(File.generated(config, name, content=path.read_text(encoding="utf-8")))
     files.append(File.generated(config, "reference/options.md", content=options_page()))
     named = set(_leaves(config.nav))
     others = [file.src_uri for file in files.documentation_pages() if file.src_uri not in named]
@@ -130,13 +133,14 @@ def _brought_in(found: re.Match[str], source: str, config: MkDocsConfig, files: 
     """A link to a file of the project that is no page, turned to a copy of it in the site."""
     target, anchor = found.group(1), found.group(2) or ""
     docs = ROOT / "docs"
-    here = ROOT if source == "changes.md" else (docs / source).parent
+    here = OUTSIDE.get(source, docs / source).parent
     path = (here / target).resolve()
     up = "../" * source.count("/")
     if not path.is_file() or not path.is_relative_to(ROOT):
         return found.group(0)  # mkdocs says what is wrong with it, or a block makes it
-    if path == ROOT / "CHANGELOG.md":
-        return f"]({up}changes.md{anchor})"
+    for name, outside in OUTSIDE.items():
+        if path == outside:
+            return f"]({up}{name}{anchor})"
     if path.is_relative_to(docs) and path.suffix != ".py":
         return f"]({up}{path.relative_to(docs).as_posix()}{anchor})"
     # Text under another name, so that a browser shows it and mkdocs does not take it for a page.

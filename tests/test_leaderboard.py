@@ -754,12 +754,14 @@ def test_the_page_compares_only_what_is_comparable() -> None:
     every = [GOOD, others, frozen, part, more, many, loose, broken]
     table = best_table(every, [0.0, 0.25])
     assert table[2] == "| radius | one network, `run` | one network, `imported` | several networks, `run` |"
-    assert table[4] == "| 0 | 80.0 (mine) | 85.0 (theirs) | – |"
-    assert table[5] == "| 0.25 | 70.0 (mine) | 69.0 (theirs) | 71.0 (many) |"
+    assert table[4] == "| 0 | **80.0** (mine) | **85.0** (theirs) | – |"
+    assert table[5] == "| 0.25 | **70.0** (mine) | **69.0** (theirs) | **71.0** (many) |"
     stranger = replace(GOOD, name="best", by="a stranger", origin="record", certified={"0": 10_000})
     beside = best_table([*every, stranger], [0.0])
     assert beside[2].startswith("| radius | one network, `run` | one network, `record` | one network, `imported` |")
-    assert beside[4].startswith("| 0 | 80.0 (mine) | 100.0 (best; a stranger) |")  # not among those with certificates
+    assert beside[4].startswith(
+        "| 0 | **80.0** (mine) | **100.0** (best; a stranger) |"
+    )  # not among those with certificates
     text = page({Path(f"{one.name}.json"): one for one in every})
     assert "**unchecked**" in text and text.count("`frozen` |") == 1 and "| 0.5 | no | – |" in text
     assert "α ≤ 0.001, not refuted by an audit." in table[0] and "**100 / 60: BUG**" in text
@@ -770,7 +772,7 @@ def test_only_what_is_compared_says_how_large_the_test_set_is() -> None:
     """An entry that cannot lead leaves the others in the table."""
     part = replace(GOOD, name="part", claim=replace(WHOLE, data="own", inputs=500), certified={"0": 400})
     frozen = replace(part, name="frozen", claim=replace(part.claim, inputs=10_000, scope="frozen"))
-    assert best_table([part, frozen], [0.0])[4] == "| 0 | 80.0 (part) |"
+    assert best_table([part, frozen], [0.0])[4] == "| 0 | **80.0** (part) |"
     assert best_table([frozen], [0.0]) == []
     (said,) = problems(replace(GOOD, origin="record", claim=replace(WHOLE, inputs=10_001)))
     assert said == "claim.inputs is 10001: the test split of cifar10 has 10,000 inputs"
@@ -781,12 +783,12 @@ def test_data_sets_are_compared_by_what_they_are() -> None:
     """A known one under any spelling of its name, any other one by its content."""
     spelled = replace(GOOD, name="spelled", claim=replace(WHOLE, data="CIFAR10"), certified={"0": 9000})
     text = page({Path("a.json"): GOOD, Path("b.json"): spelled})
-    assert text.count("\n## ") == 1 and "| 0 | 90.0 (spelled) |" in text and "80.0 (mine)" not in text
+    assert text.count("\n## ") == 1 and "| 0 | **90.0** (spelled) |" in text and "**80.0** (mine)" not in text
     mine = replace(GOOD, claim=replace(WHOLE, data="test.npz"), hashes=Hashes(data="a" * 64))
     easy = replace(mine, name="easy", certified={"0": 9999}, hashes=Hashes(data="b" * 64))
     text = page({Path("a.json"): mine, Path("b.json"): easy})
     assert "## test.npz (sha256 aaaaaaaaaaaa…), ℓ2" in text and "## test.npz (sha256 bbbbbbbbbbbb…), ℓ2" in text
-    assert "| 0 | 80.0 (mine) |" in text and "| 0 | 99.9 (easy) |" in text
+    assert "| 0 | **80.0** (mine) |" in text and "| 0 | **99.9** (easy) |" in text
 
 
 def test_an_audit_that_broke_more_than_chance_explains_is_a_bug_whatever_is_stated() -> None:
@@ -815,7 +817,7 @@ def test_radii_against_boxes_are_shown_in_grey_levels() -> None:
     """As everybody else writes them; a radius between two grey levels stays a number."""
     boxes = replace(GOOD, claim=replace(WHOLE, norm=math.inf), certified={"0": 9, "0.00784314": 8, "0.01": 7})
     shown = page({Path("b.json"): boxes})
-    assert "| 0 | 2/255 | 0.01 |" in shown and "\n| 2/255 | 0.0 (" in shown and "0.00784" not in shown
+    assert "| 0 | 2/255 | 0.01 |" in shown and "\n| 2/255 | **0.0** (" in shown and "0.00784" not in shown
     assert "| 0 | 0.25 |" in page({Path("a.json"): GOOD})
 
 
@@ -823,7 +825,7 @@ def test_the_training_split_is_not_compared_with_the_test_set() -> None:
     own = replace(GOOD, name="seen", claim=replace(WHOLE, split="train", inputs=50_000), certified={"0": 49_999})
     text = page({Path("mine.json"): GOOD, Path("seen.json"): own})
     assert "## cifar10, ℓ2\n" in text and "## cifar10 (train split, not the test set), ℓ2" in text
-    assert "| 0 | 80.0 (mine) |" in text and "| 0 | 99.9 (seen) |" in text
+    assert "| 0 | **80.0** (mine) |" in text and "| 0 | **99.9** (seen) |" in text
 
 
 def test_a_submitters_text_stays_in_its_cell() -> None:
@@ -912,7 +914,7 @@ def test_a_check_is_kept_beside_its_entry_and_shown(made: Path, tmp_path: Path) 
     assert (kept.torch, kept.device, kept.seed) == (torch.__version__, "cpu", None)
     said("page", tmp_path, "-o", board)
     assert f"| 3 of {of} replayed, 1 attacked / 0 broken, {kept.date}, cpu |" in board.read_text()
-    assert "### Best" in board.read_text() and "leads no table" in board.read_text()
+    assert "The best at each radius" in board.read_text() and "leads no table" in board.read_text()
     tampered(lambda t: t.update(about="other words"))(entry.rename(tmp_path / "entry.json").parent)
     (tmp_path / "entry.json").rename(entry)
     said("page", tmp_path, "-o", board)
@@ -920,11 +922,13 @@ def test_a_check_is_kept_beside_its_entry_and_shown(made: Path, tmp_path: Path) 
     table = json.loads(entry.read_text())
     entry.write_text(json.dumps({**table, "sha256": {**table["sha256"], "weights": "0" * 64}}))
     said("page", tmp_path, "-o", board)
-    assert "| before the entry was changed |" in board.read_text() and "### Best" in board.read_text()
+    assert "| before the entry was changed |" in board.read_text() and "The best at each radius" in board.read_text()
     assert "FAIL weights" in said("check", entry, *there, "--keep", code=1)
     said("page", tmp_path, "-o", board)
     unseen = f"none replayed, none attacked, {kept.date}, cpu, not checked: seed, replay, audit |"
-    assert f"| **FAILED: weights**; {unseen}" in board.read_text() and "### Best" not in board.read_text()
+    assert (
+        f"| **FAILED: weights**; {unseen}" in board.read_text() and "The best at each radius" not in board.read_text()
+    )
 
 
 def test_how_many_certificates_fail_is_counted(made: Path, tmp_path: Path) -> None:

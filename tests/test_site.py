@@ -17,7 +17,7 @@ import ucan
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-MADE = {"changes.md", "reference/options.md"}
+MADE = {"changes.md", "board.md", "reference/options.md"}
 
 
 def pages() -> set[str]:

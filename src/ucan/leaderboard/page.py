@@ -29,6 +29,8 @@ Made by `ucan leaderboard page`; do not edit.
 """
 
 
+# Folded up, where a page shows HTML in Markdown: the table is long and wide.
+FOLDED = "<details markdown>\n<summary>All entries: {count}</summary>\n"
 CHECKED = """
 "checked" is what `ucan leaderboard check --keep` found, as whoever ran it states: how many certificates were replayed and
 attacked. An entry that failed it leads no table.
@@ -48,8 +50,8 @@ def page(entries: Mapping[Path, Entry], title: str = "Leaderboard", kept: Mappin
         part += f" (sha256 {in_markdown(own[:12])}…)" if own else ""
         parts.append(f"## {in_markdown(data)}{part}, {norm_name(norm)}\n")
         if best := best_table([one for path, one in some if not _fails(one, kept.get(path))], levels):
-            parts.append("\n".join(["### Best at each radius\n", *best]) + "\n")
-        parts.append("\n".join(["### All entries\n", *_table(some, levels, kept)]) + "\n")
+            parts.append("\n".join(best) + "\n")
+        parts.append("\n".join([FOLDED.format(count=len(some)), *_table(some, levels, kept), "\n</details>"]) + "\n")
     return "\n".join(parts)
 
 
@@ -136,14 +138,17 @@ def best_table(entries: Sequence[Entry], levels: Sequence[float]) -> list[str]:
             kinds[f"{'several networks' if several else 'one network'}, `{origin}`"] = some
     if not kinds:
         return []
-    terms = f"Scope `pipeline`, {inputs:,} inputs, no extra data, α ≤ {USUAL_ALPHA:g}, not refuted by an audit."
+    terms = (
+        f"The best at each radius: scope `pipeline`, {inputs:,} inputs, no extra data, α ≤ {USUAL_ALPHA:g}, not refuted by an "
+        "audit."
+    )
     lines = [terms, "", "| radius | " + " | ".join(kinds) + " |"]
     lines.append("|--:|" + "---|" * len(kinds))
     for level in levels:
         cells = []
         for some in kinds.values():
             best = leader(some, level)
-            cells.append("–" if best is None else f"{best.share(level)} ({in_markdown(_signed(best))})")
+            cells.append("–" if best is None else f"**{best.share(level)}** ({in_markdown(_signed(best))})")
         if any(cell != "–" for cell in cells):
             lines.append(f"| {_radius(level, known[0].claim.norm)} | " + " | ".join(cells) + " |")
     return lines
