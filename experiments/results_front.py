@@ -11,7 +11,7 @@ from typing import Any
 
 from entries import BOARD, recorded_entries, shown_entries
 from entries_released import BOXES, GRID, LENGTHS, TEST_SET
-from results_records import MISSING, made_on, up
+from results_records import MISSING, between, made_on, up
 from suite import undecided
 
 from ucan.leaderboard.entry import Entry, read_entries
@@ -135,24 +135,16 @@ def terms(folder: Path) -> list[str]:
         return [MISSING]
     whole = {_steps(_record(one, folder)) for one in rows} == {"1/255"}
     pictures, n, dates = (
-        _between(each) for each in zip(*((e.claim.inputs, e.claim.n, e.made.date) for e in rows), strict=True)
+        between(each) for each in zip(*((e.claim.inputs, e.claim.n, e.made.date) for e in rows), strict=True)
     )
     attacked, broken = (
-        _between(each) for each in zip(*((e.audit.certificates, e.audit.broken) for e in rows), strict=True)
+        between(each) for each in zip(*((e.audit.certificates, e.audit.broken) for e in rows), strict=True)
     )
     return [
         f"Every number of ours: one network, {pictures} test pictures, n ≤ {n}, scope `pipeline`, no extra data"
         f"{', changes in whole grey levels' if whole else ''}; of each run {attacked} certificates attacked, {broken} broken; "
         f"made {dates} on {', '.join(sorted({made_on(None, one.made.hardware) for one in rows}))}."
     ]
-
-
-def _between(values: Iterable[Any]) -> str:
-    """One value, or the smallest and the largest."""
-    known = sorted({value for value in values if value is not None})
-    return " to ".join(
-        f"{value:,}" if isinstance(value, int) else str(value) for value in (*known[:1], *known[1:][-1:])
-    )
 
 
 def _record(one: Entry, folder: Path) -> dict[str, Any]:

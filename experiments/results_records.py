@@ -142,6 +142,14 @@ def _whose(attacked: str, row: str) -> str:
     return f"of {what} ({attacked}): "
 
 
+def between(values: Iterable[Any]) -> str:
+    """One value, or the smallest and the largest."""
+    known = sorted({value for value in values if value is not None})
+    return " to ".join(
+        f"{value:,}" if isinstance(value, int) else str(value) for value in (*known[:1], *known[1:][-1:])
+    )
+
+
 def made_on(when: str | None, hardware: str | None) -> str:
     """When and on what, in few letters: the tables are wide."""
     return ", ".join(one.removeprefix("NVIDIA ") for one in (when, hardware) if one) or "–"
