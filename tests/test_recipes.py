@@ -476,6 +476,14 @@ def test_an_attack_works_with_every_noise_and_in_mixed_precision(tmp_path, chang
         assert all(bool(v.isfinite().all()) for v in weights(tmp_path / kind).values())
 
 
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+def test_recipes_that_ask_the_network_or_mix_inputs_train_in_every_precision(tmp_path, precision):
+    """Looks at all inputs, and random shares, came in another type than the weights."""
+    for kind in ("acr", "catrs", "smoothmix"):
+        train(tmp_path / kind, kind, {"epochs": 2, "precision": precision}, count=62)
+        assert all(bool(v.isfinite().all()) for v in weights(tmp_path / kind).values())
+
+
 SEVERAL = """
 import sys
 sys.modules["torch.utils.tensorboard"] = None  # seconds to import

@@ -224,10 +224,11 @@ class Trainer:
 
     def _survey(self) -> Survey:
         """All training inputs, for a recipe that evaluates them before an epoch."""
-        now = self._progress()
+        now, exact = self._progress(), self.settings.precision.endswith("-mixed")
 
         def steps() -> Iterator[Step]:
             for x, labels, places in self.batches.in_order():
+                x = x if exact else x.to(next(self.joint.classifier.parameters()).dtype)  # as Fabric does in a step
                 yield self.joint.step_at(x, labels, self.rng, places, now)
 
         return Survey(now, len(self.batches.dataset), steps, self.fabric.autocast)

@@ -232,7 +232,8 @@ class Step:
 
     def uniform(self, n: int = 1) -> torch.Tensor:
         """Uniform random numbers in [0, 1): (n, batch)."""
-        whole = torch.rand(n, self.share.batch, generator=self.rng, device=self.inputs.device)
+        # Not in the default type: Fabric sets it to that of the weights.
+        whole = torch.rand(n, self.share.batch, generator=self.rng, device=self.inputs.device, dtype=torch.float32)
         return whole[:, self.share.part]
 
     def mean(self, values: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:

@@ -53,7 +53,7 @@ class SmoothMix(Recipe):
         logits = step.model(step.noise.place(eps, near))
         smoothed = logits.float().softmax(-1).mean(0)
         share = step.uniform()[0] / 2
-        broad = share.reshape(-1, *[1] * (near.ndim - 1))
+        broad = share.to(near.dtype).reshape(-1, *[1] * (near.ndim - 1))
         mixed = step.model(step.noise.place(eps, torch.lerp(near, far, broad)))
         wanted = torch.lerp(smoothed, torch.full_like(smoothed, 1 / smoothed.shape[-1]), share[:, None])
         right = (smoothed.argmax(-1) == step.labels).float()
