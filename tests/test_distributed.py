@@ -170,6 +170,11 @@ STATISTICS = """
                 dist.all_reduce(a.grad)
                 assert torch.allclose(a.grad, b.grad, atol=1e-4)
             assert torch.allclose(ours.eval()(x), plain.eval()(x), atol=1e-5)
+    for dtype, close in ((torch.float64, 1e-12), (torch.bfloat16, 0.05)):
+        x = torch.randn(7, 3, 4, 4).to(dtype)
+        plain, norm = nn.BatchNorm2d(3).to(dtype), share_statistics(nn.BatchNorm2d(3).to(dtype), torch.device("cpu"))
+        assert torch.allclose(norm(x[rank::2]), plain(x)[rank::2], atol=close), dtype
+        assert torch.allclose(norm.running_var, plain.running_var, atol=close), dtype
     print("the same", flush=True)
     dist.barrier()
     assert sys.getrefcount(dist.group.WORLD) == holders, "who still holds the group keeps its threads past its end"

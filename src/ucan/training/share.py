@@ -130,7 +130,8 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
         """In training, normalise by the statistics of all processes; otherwise plain batch norm."""
         if not self.training:
             return super().forward(input)
-        x, dims = input.float(), [0, *range(2, input.ndim)]
+        x = input if input.dtype == torch.float64 else input.float()
+        dims = [0, *range(2, input.ndim)]
         count = torch.tensor(x.numel() // x.shape[1], dtype=torch.float64)
         dist.all_reduce(count)
         mean = _sum(x.sum(dims)) / count
@@ -148,8 +149,8 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
         running: Any = self
         running.num_batches_tracked.add_(1)
         step = self.momentum if self.momentum is not None else 1 / float(running.num_batches_tracked)
-        running.running_mean.lerp_(mean, step)
-        running.running_var.lerp_(var, step)
+        running.running_mean.lerp_(mean.to(running.running_mean), step)
+        running.running_var.lerp_(var.to(running.running_var), step)
 
 
 def summed(tensor: torch.Tensor) -> torch.Tensor:
