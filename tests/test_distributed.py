@@ -17,7 +17,7 @@ from torch import nn
 
 import ucan
 from ucan import ExpInf, Gaussian, InvalidInput, Laplace, PowerLaw, Uniform
-from ucan.generators import Composed, Isotropic
+from ucan.generators import Composed, Isotropic, Splitting
 from ucan.training.batches import Batches, flip_and_crop
 from ucan.training.share import Share, SharedBatchNorm, launched
 
@@ -60,6 +60,17 @@ def test_a_share_gets_the_noise_of_its_places_in_the_whole_batch(law, batch, wor
             part = generator.perturb(x[share.part], own, 2, source)
             assert torch.allclose(part, whole[:, share.part], atol=1e-6)
             assert torch.equal(torch.rand(3, generator=source), torch.rand(3, generator=_after(generator, x, law)))
+
+
+@pytest.mark.parametrize(("batch", "world"), WORLDS)
+def test_a_share_gets_the_cells_of_its_places_in_the_whole_batch(batch, world):
+    """Splitting noise drew its own numbers: each process those of the first inputs, and not as many as the others."""
+    x, law, noise = torch.rand(batch, 1, 3, 4, generator=rng()), Uniform(0.5), Splitting((1, 3, 4), 16)
+    whole = noise.perturb(x, law, 2, rng(1))
+    for rank in range(world):
+        share, source = Share(batch, rank, world), rng(1)
+        assert torch.equal(noise.perturb(x[share.part], share.law(law), 2, source), whole[:, share.part])
+        assert torch.equal(torch.rand(3, generator=source), torch.rand(3, generator=_after(noise, x, law)))
 
 
 def _after(generator, x, law):

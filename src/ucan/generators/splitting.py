@@ -131,12 +131,17 @@ class Splitting(Generator):
 
     def draw(self, x: torch.Tensor, law: Law, n: int, rng: torch.Generator) -> torch.Tensor:
         """One t for each copy (n, batch, 1, …)."""
-        t = self._drawn(self.turns(law), n * len(x), rng)
+        # From the law, which draws the noise of a share of a batch as in the whole batch.
+        u = (law.sample(n * len(x), (1,), rng, torch.float64) / law.scale + 1) / 2
+        t = self._turn_of(u, self.turns(law))
         return t.reshape(n, len(x), *(1 for _ in x.shape[1:]))
 
+    @classmethod
+    def _drawn(cls, turns: int, n: int, rng: torch.Generator) -> torch.Tensor:
+        return cls._turn_of(torch.rand(n, generator=rng, device=rng.device, dtype=torch.float64), turns)
+
     @staticmethod
-    def _drawn(turns: int, n: int, rng: torch.Generator) -> torch.Tensor:
-        u = torch.rand(n, generator=rng, device=rng.device, dtype=torch.float64)
+    def _turn_of(u: torch.Tensor, turns: int) -> torch.Tensor:
         return (u * turns).long().clamp_(max=turns - 1)
 
     def place(
