@@ -263,3 +263,28 @@ def test_boosters_by_themselves(package, classes):
     assert found.num_classes == classes
     answers = found(torch.tensor([[-1.5, 0.0], [0.5, 0.0], [2.0, 0.0]]))
     assert answers.tolist() == [0, 1, classes - 1]
+
+
+@pytest.mark.parametrize("names", [["f1", "f2", "f3"], ["f0", "f1", "f2"], ["0", "1", "2"]], ids=str)
+def test_columns_that_are_called_like_made_up_names_are_found_by_name(names):
+    """They were taken in the table's order: certificates were about a model whose columns had changed places."""
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    rng = np.random.default_rng(0)
+    train = pandas.DataFrame(dict(zip(names, rng.normal(size=(3, 200)), strict=True)))
+    labels = np.where(train[names[0]] > 0, "up", "down")
+    turned = train[names[::-1]]
+    by_name = make_pipeline(make_column_transformer(("passthrough", names)), LogisticRegression())
+    for model in (LogisticRegression(), by_name):
+        model.fit(train, labels)
+        _, table, found = certified(model, Table(turned.iloc[:6], train=turned), count=6)
+        assert [column.name for column in table.varying] == names
+        wanted = model.predict(train.iloc[:6])
+        assert all(c.abstained or table.classes[c.prediction] == w for c, w in zip(found, wanted, strict=True))
+        assert sum(not c.abstained for c in found) > 2
+    other = Table(turned.iloc[:6].to_numpy(), train=turned.to_numpy())
+    if names[0] == "f1":
+        with pytest.raises(InvalidInput, match="the model takes f1"):
+            TableModel.of(model, other)

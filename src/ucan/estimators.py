@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -44,7 +44,8 @@ class Estimator(ABC):
     ) -> None:
         self.model, self.num_classes = model, num_classes
         self.classes = None if classes is None else tuple(classes)
-        self.features = None if features is None else tuple(features)
+        self._called = None if features is None else tuple(features)
+        self.features = _own(self._called)
         self.width, self._file_hash = width, file_hash
         self._has_answered = False
 
@@ -56,6 +57,14 @@ class Estimator(ABC):
     def weights_hash(self) -> str | None:
         """Of the file that it came from, or of what it holds; None where nobody can tell."""
         return self._file_hash or identity(self.model)
+
+    def among(self, columns: Sequence[str]) -> Estimator:
+        """The estimator for a table of these columns: names that a library could have made up are names where all are there."""
+        if self._called is None or self.features is not None or not set(self._called) <= set(columns):
+            return self
+        named = copy.copy(self)
+        named.features = self._called
+        return named
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         """Class numbers for a batch (n, *event) of numbers, flattened, in the order of its columns."""
@@ -128,7 +137,7 @@ class Scoring(Estimator):
         else:
             features, width = model.feature_name(), model.num_feature()
             num_classes = max(2, int(model.params.get("num_class", model.num_model_per_iteration())))
-        super().__init__(model, None, num_classes, _own(features), width, file_hash)
+        super().__init__(model, None, num_classes, features, width, file_hash)
 
     def numbers(self, rows: Any) -> np.ndarray:
         """The class of the largest score; of one score, whether it is above 1/2."""
@@ -187,15 +196,14 @@ def _feature_names(model: Any) -> list[str] | None:
         except Exception:  # XGBoost and CatBoost raise errors of their own where there are none
             continue
         if found is not None:
-            return _own([str(name) for name in found])
+            return [str(name) for name in found]
     return None
 
 
-def _own(names: Sequence[str] | None) -> list[str] | None:
-    """Names that someone gave; None for those that a library makes up: 0, f0, Column_0."""
-    if names is None or all(re.fullmatch(r"(f|Column_)?\d+", name) for name in names):
-        return None
-    return list(names)
+def _own(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Names that someone gave; None for those that a library makes up: 0, 1, …; f0, f1, …; Column_0, Column_1, …"""
+    made_up = [tuple(f"{word}{i}" for i in range(len(names or ()))) for word in ("", "f", "Column_")]
+    return None if names in made_up else names
 
 
 def _is_regressor(model: Any) -> bool:

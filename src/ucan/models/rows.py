@@ -66,6 +66,7 @@ class TableModel(Rows):
             raise ModelError(
                 f"{len(class_names)} class names were given, but the model has {estimator.num_classes} classes."
             )
+        estimator = estimator.among(table.frame.names)
         own = class_names or estimator.classes or _named(table, estimator.num_classes, None)
         fitted = table.for_model(estimator.features, own)
         width = estimator.width
