@@ -245,3 +245,13 @@ def test_numeric_classes_are_in_the_order_of_numbers_and_arrays_are_tables():
     with pytest.raises(InvalidInput, match="a table is"):
         Table(np.zeros(3))
     assert math.isclose(float(array.rows[2, 1]), 2.5)
+
+
+def test_rows_are_named_as_the_file_names_them(tmp_path):
+    """Numbers of accounts beyond 2^53 lost their last digits, and 1.10 was 1.1: several rows had one name."""
+    for names in (["90071992547409931", "90071992547409932", "7"], ["1.1", "1.10", "2"]):
+        rows = [f"{name},{i}.5,{10**17 + i}" for i, name in enumerate(names)]
+        (tmp_path / "rows.csv").write_text("\n".join(["account,a,code", *rows]))
+        table = Table(tmp_path / "rows.csv", id="account")
+        assert table.names == tuple(names)
+        assert table.held_at(2).to_dict() == {"code": f"{10**17 + 2}"}

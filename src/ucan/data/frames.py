@@ -255,7 +255,7 @@ def _of_texts(name: str, cells: list[str], title: str) -> RawColumn:
     endless = [i for i, cell in enumerate(cells) if cell.lower().lstrip("+-") in ("inf", "infinity")]
     if endless:
         raise _missing(title, name, endless[0], len(endless), np.inf)
-    numeric = [NUMBER.fullmatch(cell) is not None and CODE.fullmatch(cell) is None for cell in cells]
+    numeric = [NUMBER.fullmatch(cell) is not None and not _is_code(cell) for cell in cells]
     if all(numeric):
         decimals = _most_decimals(cells)
         whole = decimals == 0 and all("." not in cell and "e" not in cell.lower() for cell in cells)
@@ -265,12 +265,18 @@ def _of_texts(name: str, cells: list[str], title: str) -> RawColumn:
         numbers = np.array([float(cell.lower() == "true") for cell in cells])
         return RawColumn(name, numbers, None, 0, truth=True, cells=tuple(cells))
     other = numeric.index(False)
-    if sum(numeric) >= MEANT * len(cells) and not any(CODE.fullmatch(cell) for cell in cells):
+    if sum(numeric) >= MEANT * len(cells) and not any(map(_is_code, cells)):
         raise InvalidInput(
             f"{title}: column {name!r} holds numbers, except {cells[other]!r} in row {other} (from 0): correct it, or make the "
             f"whole column texts."
         )
     return RawColumn(name, texts=tuple(cells))
+
+
+def _is_code(cell: str) -> bool:
+    """Whether a cell would not be the same as a number: it has leading zeros, or is whole and beyond 2^53."""
+    digits = cell.lstrip("+-")
+    return CODE.fullmatch(cell) is not None or (digits.isdecimal() and int(digits) > 2**53)
 
 
 def _most_decimals(texts: Any) -> int | None:

@@ -79,7 +79,7 @@ class Table(Labelled):
         labels = None if target is None else _texts_of(self.frame.column(target, "--target"))
         self.classes = tuple(classes) if classes is not None else None if labels is None else _in_order(labels)
         self.labels = _numbered(labels, self.classes, len(self.frame), self.name)
-        self.names = None if id is None else tuple(_texts_of(self.frame.column(id, "--id")))
+        self.names = None if id is None else _names_of(self.frame.column(id, "--id"))
 
     def for_model(self, features: Sequence[str] | None, classes: Sequence[str] | None) -> Table:
         """The same rows with the columns that the model takes, in its order, and with the labels in the order it knows."""
@@ -252,11 +252,16 @@ def _steps(columns: Sequence[Column]) -> torch.Tensor | None:
 
 
 def _texts_of(column: RawColumn) -> list[str]:
-    """The values of a column as text: labels, or names of rows."""
+    """The values of a column as text, a number as people write it."""
     if column.texts is not None:
         return list(column.texts)
     assert column.numbers is not None
     return [label_name(bool(v) if column.truth else v) for v in column.numbers.tolist()]
+
+
+def _names_of(column: RawColumn) -> tuple[str, ...]:
+    """The names of rows, as a file has them: 1.10 is not 1.1."""
+    return tuple(_texts_of(column)) if column.cells is None else column.cells
 
 
 def _in_order(labels: Sequence[str]) -> tuple[str, ...]:
