@@ -273,6 +273,15 @@ def test_flips_and_shifts_as_set_and_augment_alone_has_the_usual_ones(tmp_path, 
     assert not same(weights(tmp_path / "with"), weights(tmp_path / "other"))
 
 
+def test_pictures_alone_are_augmented_and_a_spread_is_a_number(tmp_path):
+    rows = InMemory(torch.rand(20, 5, generator=rng()), torch.arange(20) % 2, ["a", "b"])
+    with pytest.raises(InvalidInput, match=r"augment moves and flips pictures.*shape \(5,\)"):
+        Trainer(TrainSettings(augment=True), rows, nn.Linear(5, 2), tmp_path / "run", "cpu")
+    for spread in ("wide", True, None):
+        with pytest.raises(InvalidInput, match=r"spread in .* must be a number"):
+            TrainSettings(budget={"spread": spread})
+
+
 def numbered(count):
     return InMemory(
         torch.arange(count).float().reshape(count, 1, 1, 1) / count, torch.arange(count) % 3, ["a", "b", "c"]

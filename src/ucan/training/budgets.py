@@ -18,6 +18,9 @@ def check_budget(table: dict[str, Any] | None) -> None:
     """Refuse a budget table that does not have exactly one key."""
     if table is not None and (len(table) != 1 or not set(table) <= set(BUDGET_KEYS)):
         raise InvalidInput(f"budget must be a table with one of {', '.join(BUDGET_KEYS)}, got {table!r}.")
+    spread = (table or {}).get("spread", 1.0)
+    if not isinstance(spread, int | float) or isinstance(spread, bool):
+        raise InvalidInput(f"spread in [budget] must be a number of standard deviations, got {spread!r}.")
 
 
 def build_budget(table: dict[str, Any], shape: Sequence[int], images: torch.Tensor | None) -> Budget:

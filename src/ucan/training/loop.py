@@ -99,6 +99,10 @@ class Trainer:
             LEAVING.expect(self)
         dataset = _as_training_set(dataset)
         classes, shape = count_outputs(settings, classifier, dataset), dataset.event_shape
+        if settings.augment and len(shape) != 3:
+            raise InvalidInput(
+                f"augment moves and flips pictures, and an input here has shape {shape}: set augment=false."
+            )
         self.config = self._config(dataset, classes, finetune, begun_with)
         apart: Labelled | None = None
         if settings.held_out:
