@@ -442,6 +442,16 @@ def test_shown_numbers_round_down():
     assert f">{math.floor(certificate.radius * 1e4) / 1e4}<" in shown and "at least 99.9 %" in shown
 
 
+@pytest.mark.parametrize("alpha", [1e-6, 1e-10, 1e-17, 1e-200])
+def test_no_guarantee_is_shown_as_certain(alpha):
+    """A small α was shown as 100 % and as a risk of 0.0000."""
+    some = session()
+    certified(some, n=2000, alpha=alpha)
+    again = certified(some, n=4000, alpha=alpha)
+    shown = " ".join(panels.outcome(some, again, 1).split())
+    assert "at least 99.999 %" in shown and "at most 0.0001:" in shown
+
+
 def test_a_frozen_guarantee_never_looks_like_one_of_the_pipeline():
     for generator, scope, other in ((None, "pipeline", "frozen"), (Leaning(), "frozen", "pipeline")):
         some = session(generator)

@@ -38,6 +38,16 @@ def ceil_percent(share: float, digits: int = 1) -> str:
     return _round(Decimal(repr(float(share))) * 100, digits, ROUND_CEILING)
 
 
+def floor_sure(alpha: float) -> str:
+    """1 − α in percent, rounded down to at most three decimals: below 100 for every α above 0.
+
+    >>> floor_sure(0.001), floor_sure(0.1), floor_sure(1e-17)
+    ('99.9', '90', '99.999')
+    """
+    share = _EXACT.multiply(_EXACT.subtract(Decimal(1), Decimal(repr(float(alpha)))), Decimal(100))
+    return _round(share, 3, ROUND_FLOOR).rstrip("0").rstrip(".")
+
+
 def floor_significant(value: float, digits: int = 6) -> str:
     """A number for a file with at most so many significant digits, rounded down. So r ≤ value stays true when read."""
     exact = Decimal(repr(float(value)))

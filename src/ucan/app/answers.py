@@ -39,7 +39,7 @@ from ucan.report.pictures import as_picture, is_picture
 from ucan.results.answers import AnswerStore
 from ucan.results.formats import class_name
 from ucan.results.metrics import NO_LABEL
-from ucan.rounding import floor_digits, floor_percent, floor_plain
+from ucan.rounding import floor_digits, floor_plain, floor_sure
 from ucan.runs.asked import asked_in, pipeline_again
 from ucan.runs.config import AskConfig
 from ucan.runs.rebuild import inputs_of
@@ -191,7 +191,7 @@ def answer_panel(session: AnswersSession, number: int) -> Markup:
         claim=f"{answer.summary()[0].upper()}{answer.summary()[1:]}",
         norm=norm_name(answer.radius_norm),
         radius=floor_digits(answer.radius, 4),
-        sure=floor_percent(1 - answer.evidence.alpha, 3).rstrip("0").rstrip("."),
+        sure=floor_sure(answer.evidence.alpha),
         pictures=_pictures(session, number, answer),
         scope=answer.scope,
         whose=SCOPES[answer.scope],

@@ -15,7 +15,7 @@ from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.laws import norm_name
 from ucan.report.markup import Macros
 from ucan.report.pictures import as_delta, as_map, as_map_around_0, as_picture
-from ucan.rounding import ceil_digits, floor_digits, floor_percent
+from ucan.rounding import ceil_digits, floor_digits, floor_sure
 from ucan.scales import Scalar
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Votes
@@ -107,13 +107,13 @@ def settings(session: Session, result: Certificate | Abstention) -> Markup:
     """The settings that an outcome rests on, and the number of tries on this input."""
     evidence = result.evidence
     count, risk = session.risk(evidence.input_hash, evidence.held)
-    at_most = ceil_digits(round(risk, 9), 4)  # sums of α are off by a last bit
+    at_most = ceil_digits(float(f"{risk:.12g}"), 4)  # sums of α are off by a last bit
     return _PANELS.settings(evidence, count, at_most, session.scale, thing(session))
 
 
 def sure(c: Certificate) -> str:
     """The probability in percent with which a certificate is true."""
-    return floor_percent(1 - c.evidence.alpha, 3).rstrip("0").rstrip(".")
+    return floor_sure(c.evidence.alpha)
 
 
 def within_budget(c: Certificate) -> str:
