@@ -471,7 +471,9 @@ def test_a_wrong_answer_and_other_noise_are_said():
 
 def test_alm_is_shown_with_its_cap():
     some = session()
-    assert "under the cap 0.3 on the noise's scales" in panels.outcome(some, certified(some, scale=0.3), 1).unescape()
+    for scale, cap in ((0.3, "0.3"), (0.30001, "0.3001")):  # rounded up: no scale is larger
+        said = panels.outcome(some, certified(some, scale=scale), 1).unescape()
+        assert f"under the cap {cap} on the noise's scales" in said
 
     class Uncapped(Leaning):
         def cap(self):

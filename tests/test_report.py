@@ -402,9 +402,9 @@ def test_names_in_charts_are_escaped_and_cut():
 
 
 def test_different_caps_are_named_in_the_legend_of_alm_alone():
-    runs = [run("one", cap=0.5), run("two", cap=1.0), run("three", cap=None)]
+    runs = [run("one", cap=0.5000001), run("two", cap=1.0), run("three", cap=None)]
     labels = [line.label for line in lines_of(runs, runs, "alm")]
-    assert labels == ["one (cap 0.5)", "two (cap 1)", "three (no cap stated)"]
+    assert labels == ["one (cap 0.500001)", "two (cap 1)", "three (no cap stated)"]
     assert [line.label for line in lines_of(runs, runs, "radius")] == ["one", "two", "three"]
     assert [line.label for line in lines_of(runs[:1], runs[:1], "alm")] == ["one"]
 

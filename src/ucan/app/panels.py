@@ -15,7 +15,7 @@ from ucan.certificate import SCOPES, Abstention, Certificate
 from ucan.laws import norm_name
 from ucan.report.markup import Macros
 from ucan.report.pictures import as_delta, as_map, as_map_around_0, as_picture
-from ucan.rounding import ceil_digits, floor_digits, floor_sure
+from ucan.rounding import ceil_digits, ceil_significant, floor_digits, floor_sure
 from ucan.scales import Scalar
 from ucan.smoothed import SmoothedClassifier
 from ucan.votes import Votes
@@ -213,7 +213,9 @@ def _certificate(session: Session, c: Certificate, label: int) -> Markup:
         norm=norm_name(c.norm if c.norm is not None else region.norm),
         radius=floor_digits(c.radius, 4),
         alm=floor_digits(c.alm, 4),
-        capped="no cap is known: do not compare" if cap is None else f"under the cap {cap:.4g} on the noise's scales",
+        capped="no cap is known: do not compare"
+        if cap is None
+        else f"under the cap {ceil_significant(cap, 4)} on the noise's scales",
         sure=sure(c),
         steps=f", by whole multiples of {step_name(c.evidence.arithmetic)}," if whole else "",
         beyond=beyond + within_budget(c),

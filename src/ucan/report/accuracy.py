@@ -21,6 +21,7 @@ from ucan.report.paint import LIGHT, PAGE, PAPER
 from ucan.report.runs import Run, by_norm, norm_slug
 from ucan.report.tables import SEE, SMALLEST, Table, comparison
 from ucan.results.metrics import Measure
+from ucan.rounding import ceil_significant
 from ucan.runs.read import SIGMA_AXIS
 
 TABLE_COLUMNS = 8
@@ -83,7 +84,7 @@ def lines_of(runs: Sequence[Run], group: Sequence[Run], by: Measure) -> list[Lin
     for run in group:
         curve = run.curve(by)
         if curve is not None:
-            cap = f" (cap {run.cap:g})" if run.cap is not None else " (no cap stated)"
+            cap = f" (cap {ceil_significant(run.cap)})" if run.cap is not None else " (no cap stated)"
             label = run.label + (cap if by == "alm" and len(caps) > 1 else "")
             lines.append(Line(label, run.scope, runs.index(run), curve, _found(run)))
     return lines
@@ -115,7 +116,8 @@ def _axis(group: Sequence[Run], by: Measure) -> tuple[str, str]:
         return SIGMA_AXIS, f"Certified accuracy in percent against {SIGMA_AXIS}."
     caps = {run.cap for run in group}
     cap = next(iter(caps)) if len(caps) == 1 else None
-    said = f"scales at most {cap:g}" if cap is not None else "caps differ" if len(caps) > 1 else "no cap stated"
+    said = "caps differ" if len(caps) > 1 else "no cap stated"
+    said = said if cap is None else f"scales at most {ceil_significant(cap)}"
     return f"ALM ({said})", f"Certified accuracy in percent against {ALM}, the size of the region; {said}."
 
 

@@ -23,7 +23,7 @@ from ucan.report.axes import ticks
 from ucan.report.basis import decided, idle_in_words, inputs_in_words, same_inputs, stopped_in_words
 from ucan.results.formats import UNKNOWN_SCOPE, guarantee
 from ucan.results.metrics import Measure, certified_accuracy, certified_band
-from ucan.rounding import ceil_percent, floor_percent, floor_plain
+from ucan.rounding import ceil_percent, ceil_significant, floor_percent, floor_plain
 from ucan.runs.read import BUDGET_AXIS, IN_UNITS, SIGMA_AXIS, Run, distinct
 
 # An axis that ends below this shows nothing but 0: another one is offered first.
@@ -101,7 +101,7 @@ class Table:
         """Each row as text, and which of its cells are the best."""
         lines = []
         for row in self.rows:
-            first = (row.name, row.scope, "–" if row.alm_cap is None else f"{row.alm_cap:g}")
+            first = (row.name, row.scope, "–" if row.alm_cap is None else ceil_significant(row.alm_cap))
             lines.append(((*first, *row.cells(self.digits)), (False,) * 3 + (row.best or (False,) * len(self.radii))))
         return lines
 
