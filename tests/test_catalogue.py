@@ -121,6 +121,8 @@ def test_laws_by_name_with_parameters() -> None:
     assert law_named("powerlaw", 1.0, 30.0) == law_named("powerlaw(a=30.0)", 1.0, None) == ucan.PowerLaw(1.0, a=30.0)
     with pytest.raises(InvalidInput, match="give different scales"):
         law_named("laplace(scale=0.5)", 0.4, None)
+    with pytest.raises(InvalidInput, match="scale must be a finite number above 0, got nan"):
+        law_named("laplace", math.nan, None)
 
 
 # --- what a part was made with ---

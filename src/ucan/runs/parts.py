@@ -16,7 +16,7 @@ from ucan.laws import Law
 def law_named(text: str | None, scale: float | None, exponent: float | None) -> Law:
     """The law that `--law NAME` or `--law 'NAME(parameter=value,…)'`, `--scale` and `--exponent` describe."""
     name, parameters = parsed(text or "gaussian")
-    if scale is not None and parameters.get("scale", scale) != scale:
+    if scale is not None and "scale" in parameters and parameters["scale"] != scale:
         raise InvalidInput("--scale and --law give different scales: leave one out.")
     parameters.setdefault("scale", 0.25 if scale is None else scale)
     if name == "powerlaw" and exponent is None and "a" not in parameters:
