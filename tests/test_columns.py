@@ -98,7 +98,8 @@ def test_the_same_table_from_everywhere(kind, loans, tmp_path):
     ("text", "says"),
     [
         ("a,b\n1,2\n3,\n", "row 1 (from 0) has no value in column 'b'"),
-        ("a,b\n1,2\n3,NA\n4,?\n", "row 1 (from 0) has no value in column 'b', like 1 other row"),
+        ("a,b\n1,2\n3,NA\n4,?\n", "row 1 (from 0) has 'NA', which means no value, in column 'b', like 1 other row"),
+        ("a,b\n1,x\n3,None\n", "row 1 (from 0) has 'None', which means no value, in column 'b': fill it in"),
         ("a,b\n1,2\n3\n", "row 1 (from 0) has 1 cells"),
         ("a,a\n1,2\n", "two columns named 'a'"),
         ("1,2\n3,4\n", "instead of column names"),
@@ -114,6 +115,12 @@ def test_what_is_wrong_with_a_file_is_said_with_row_and_column(text, says, tmp_p
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidInput, match=re.escape(says)):
         Table(path)
+
+
+def test_none_in_small_letters_is_a_text(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("debt,age\nnone,20\nhouse,30\n", encoding="utf-8")
+    assert read_frame(path).column("debt", "target").texts == ("none", "house")
 
 
 def test_a_column_that_the_training_table_lacks_is_left_out_unless_the_model_takes_it(loans, tmp_path):

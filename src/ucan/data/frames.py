@@ -15,7 +15,7 @@ from ucan.data.shards import shards_in
 from ucan.errors import InvalidInput, MissingExtra
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "?"})  # in any case; and None, as Python writes it
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 CODE = re.compile(r"0\d+")  # 00123 is a code: as a number it would lose its zeros
 # A column with at least this share of numbers should hold numbers.
@@ -249,7 +249,7 @@ def _of_values(name: str, values: list[Any], title: str) -> RawColumn:
 
 def _of_texts(name: str, cells: list[str], title: str) -> RawColumn:
     """A column of a CSV: numbers if every cell is one, texts if few are."""
-    bad = [i for i, cell in enumerate(cells) if cell.lower() in MISSING]
+    bad = [i for i, cell in enumerate(cells) if cell.lower() in MISSING or cell == "None"]
     if bad:
         raise _missing(title, name, bad[0], len(bad), cells[bad[0]])
     endless = [i for i, cell in enumerate(cells) if cell.lower().lstrip("+-") in ("inf", "infinity")]
@@ -303,6 +303,8 @@ def _is_missing(value: Any) -> bool:
 def _missing(title: str, column: str, row: int, count: int, value: Any) -> InvalidInput:
     others = f", like {count - 1:,} other row{'s' if count > 2 else ''}" if count > 1 else ""
     what = "is infinite" if isinstance(value, float) and value in (np.inf, -np.inf) else "has no value"
+    if isinstance(value, str) and value:  # a cell of a CSV
+        what = f"has {value!r}, which means no value,"
     return InvalidInput(
         f"{title}: row {row} (from 0) {what} in column {column!r}{others}: fill it in, or leave the row or the column out."
     )
