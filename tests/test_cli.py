@@ -1366,6 +1366,22 @@ def test_an_interrupt_that_python_loses_still_ends_the_command(place: Path, name
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_a_second_ctrl_c_while_python_leaves_shows_no_traceback(place: Path) -> None:
+    (place / "again.py").write_text(
+        "import atexit, os, signal, time\n"
+        "def interrupt():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.1)\n"
+        "atexit.register(interrupt)\n"
+        "def net(x):\n"
+        "    interrupt()\n"
+    )
+    process = start("certify", "--model", "again:net", "--classes", "2", "--data", "data.npz", "-o", "run", "--n", 100)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130 and err.endswith("ucan: interrupted.\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
 def test_what_ignores_ctrl_c_goes_on_ignoring_it() -> None:
     """As a job in the background of a shell's script does."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

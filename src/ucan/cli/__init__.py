@@ -125,9 +125,11 @@ def main() -> None:
         print(f"ucan: {printable(str(error))}.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
+        INTERRUPTS.over()
         print("ucan: interrupted.", file=sys.stderr)
         sys.exit(130)
     except SystemExit as leaving:
         if leaving.code == 130:  # Ctrl-C inside a command, which has printed its own message
+            INTERRUPTS.over()
             print("ucan: interrupted.", file=sys.stderr)
         raise

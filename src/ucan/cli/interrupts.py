@@ -24,6 +24,11 @@ class _Interrupts:
         if self.came:
             raise KeyboardInterrupt
 
+    @staticmethod
+    def over() -> None:
+        """Ignore Ctrl-C from now on: the command has ended by one, and a second would only interrupt Python's own exit."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     @contextmanager
     def heard(self) -> Iterator[None]:
         """The context of a command. What ignores Ctrl-C, as a job in the background of a script does, goes on ignoring it.
