@@ -166,6 +166,7 @@ def test_the_report_of_a_table_is_made(here, capsys, monkeypatch):
     page = (here / "page.html").read_text(encoding="utf-8")
     assert "(C-03" in page and ("label refused" in page or "label approved" in page)
     assert "income alone moves by less than" in page and "in units of each column" in page
+    assert "The shape of a guarantee" not in page  # a slice through columns of different units has no scale
 
 
 def test_radii_of_a_table_are_compared_in_units_of_sigma(here, capsys, monkeypatch):

@@ -61,7 +61,10 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Typical:
-    """The certificate of median radius among those not known to be wrong, and the slice through its region."""
+    """The certificate of median radius among those not known to be wrong, and the slice through its region.
+
+    There is no slice for a table, and none where ``cut`` has none.
+    """
 
     idx: int
     certificate: Certificate
@@ -250,7 +253,10 @@ def _typical(run: Run, missing: list[str]) -> Typical | None:
     except UcanError as error:
         missing.append(f"The region of input {number} cannot be shown: {error}")
         return None
-    return Typical(number, outcome, cut(outcome)) if isinstance(outcome, Certificate) else None
+    if not isinstance(outcome, Certificate):
+        return None
+    # The columns of a table have different units: a plane of two of them has no scale, and a ball in it means nothing.
+    return Typical(number, outcome, None if run.config.noise.sigma else cut(outcome))
 
 
 def _dataset(run: Run, known: dict[Any, Labelled | str], missing: list[str], trust: bool) -> Labelled | None:
