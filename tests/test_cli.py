@@ -277,6 +277,16 @@ def test_certify_with_a_registry_keeps_to_what_it_has_said(
     assert not (place / "other").exists()
 
 
+@pytest.mark.parametrize("noise", [(), ("--scale", 0.25)])
+def test_verify_with_a_model_of_other_classes_names_no_option_that_it_lacks(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, noise: tuple[object, ...]
+) -> None:
+    certify("run", "--certificates")
+    words = ("verify", "run/certificates/0.json", "--model", "tiny:three", "--input", "data.npz", "--index", 0, "-q")
+    said = refused(capsys, monkeypatch, *words, *noise)
+    assert "the model has 3 classes, but run/certificates/0.json is about one with 2: give the model" in said
+
+
 def test_a_claim_of_a_registry_is_verified_with_it(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,14 @@ class ModelError(UcanError, ValueError):
     """The classifier cannot be loaded, or does not answer the way a classifier should."""
 
 
+class OtherClasses(ModelError):
+    """The classifier has ``found`` classes, and another number was asked for."""
+
+    def __init__(self, message: str, found: int) -> None:
+        super().__init__(message)
+        self.found = found
+
+
 class MissingExtra(UcanError, ImportError):
     """An optional dependency is needed; the message names the extra that installs it."""
 

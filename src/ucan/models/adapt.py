@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ucan.errors import ModelError, UcanError
+from ucan.errors import ModelError, OtherClasses, UcanError
 from ucan.estimators import as_estimator
 from ucan.models.build import STATISTICS
 from ucan.models.normalise import Normalise, Statistics
@@ -75,9 +75,10 @@ def adapt(model: Any, x: torch.Tensor, num_classes: int | None = None) -> Adapte
     if logits.ndim == 2:
         width = int(logits.shape[1])
         if num_classes not in (None, width):
-            raise ModelError(
+            raise OtherClasses(
                 f"the model returns {width} logits, but num_classes is {num_classes}: use num_classes={width} (on the "
-                "command line --classes)."
+                "command line --classes).",
+                width,
             )
         return Adapted(model, width, _own_names(model, width))
     if logits.ndim > 2 or (logits.ndim == 1 and logits.is_floating_point()):

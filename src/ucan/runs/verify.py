@@ -19,7 +19,7 @@ from ucan.data.frames import is_table
 from ucan.data.labelled import BYTE, Labelled
 from ucan.data.single import is_single, load_picture_or_array
 from ucan.data.tables import Table
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, ModelError, OtherClasses
 from ucan.models.adapt import adapt
 from ucan.models.rows import TableModel
 from ucan.registry import Registry
@@ -122,7 +122,13 @@ def verify(job: VerifyJob, progress: Progress = SILENT) -> Verified:
     else:
         given = input_of(job, record.region.shape)
         x = given.x[None].to(where)
-        g, own = _deployed(job, record, x, given.step) if job.states_noise else _as_stated(job, record, x)
+        try:
+            g, own = _deployed(job, record, x, given.step) if job.states_noise else _as_stated(job, record, x)
+        except OtherClasses as error:
+            raise ModelError(
+                f"the model has {error.found} classes, but {job.certificate} is about one with "
+                f"{len(record.evidence.counts)}: give the model that was certified, with its weights."
+            ) from error
         data_hash = given.data_hash(class_order(job, own, g.num_classes))
     if job.registry is not None and not Path(job.registry).is_file():
         raise InvalidInput(f"there is no registry {job.registry}.")
