@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from typer.testing import CliRunner
@@ -54,7 +55,7 @@ from ucan.training import (
 )
 from ucan.training.average import Average
 from ucan.training.batches import Batches, epoch_seed, flip_and_crop
-from ucan.training.checkpoint import begin, keep_settings, write_checkpoint
+from ucan.training.checkpoint import begin, keep_settings, save_run, write_checkpoint
 from ucan.training.joint import Joint, scale_entries, variance_term
 from ucan.training.optimisers import schedule
 from ucan.training.recipes import Augmentation, Consistency
@@ -976,6 +977,22 @@ kind = "certification-wise"
 features = 2
 growth = 2
 """
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_said_and_the_earlier_checkpoint_is_kept(tmp_path, monkeypatch):
+    write_checkpoint(tmp_path, {"epoch": 1})
+    (tmp_path / ".checkpoint.pt.part").symlink_to("/dev/full")
+    with pytest.raises(TrainingError, match=r"checkpoint.pt cannot be written .* check that there is space left"):
+        write_checkpoint(tmp_path, {"epoch": 2, "joint": torch.zeros(100_000)})
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True) == {"epoch": 1}
+
+    def full(*_: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("ucan.training.checkpoint.save_file", full)
+    with pytest.raises(TrainingError, match=r"weights.safetensors cannot be written .* check that there is space left"):
+        save_run(tmp_path, {"w": torch.zeros(100_000)})
 
 
 def test_ctrl_c_on_the_command_line_ends_with_130_and_the_same_command_goes_on(tmp_path, monkeypatch):

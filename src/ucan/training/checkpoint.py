@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import nn
 
 from ucan.budget import Budget
 from ucan.config import CONFIG, differences, frozen, read_config, refuse_changes, write_config
-from ucan.errors import TrainingError
+from ucan.errors import TrainingError, first_line
 from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.lock import LOCK, WriterLock
@@ -150,10 +151,22 @@ def keep_settings(folder: Path, config: dict[str, Any]) -> None:
         write_config(folder / CONFIG, known)
 
 
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Put the errors of PyTorch and safetensors into words: of a full disk they raise no OSError."""
+    try:
+        yield
+    except (RuntimeError, SafetensorError) as error:
+        raise TrainingError(
+            f"{path} cannot be written ({first_line(error)}): check that there is space left, then run the same command "
+            "again. An earlier checkpoint is kept."
+        ) from error
+
+
 def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Replace the checkpoint atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    with whole(folder / CHECKPOINT) as (part,):
+    with _writing(folder / CHECKPOINT), whole(folder / CHECKPOINT) as (part,):
         torch.save(state, part)
 
 
@@ -175,7 +188,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any] | None:
 
 def save_run(folder: Path, state: dict[str, torch.Tensor]) -> None:
     """Write the final weights atomically."""
-    with whole(folder / WEIGHTS) as (part,):
+    with _writing(folder / WEIGHTS), whole(folder / WEIGHTS) as (part,):
         save_file({name: t.detach().cpu().contiguous() for name, t in state.items()}, part)
     (folder / FAILED).unlink(missing_ok=True)
 
