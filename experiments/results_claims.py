@@ -10,8 +10,6 @@ from results_records import MISSING, Recorded, between, made_on
 from shape_records import NAMES, attacked, mnist_rows, shown
 
 CLAIMS = tuple(target for target in TARGETS if "certification-wise" in target.what or "ALM" in target.what)
-
-
 KINDS = ("certification-wise", "basis-wise")
 FOOTNOTES = {
     "¹": "Attacked was not this network but a smaller or shorter training of the same noise: on CIFAR-10 10 or 12 epochs "

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from results_claims import CLAIMS
 from results_front import TITLES, Place, places
+from results_records import between
 
 from ucan.leaderboard.entry import Entry
 from ucan.report.paint import FONT, PAPER
@@ -53,7 +54,8 @@ def holds(folder: Path) -> str:
         parts.append(text(left - 8, top + high + 20 + 18 * row, words, PAPER.soft, "end"))
     legend = [(_disc, "ours, one network"), (_rule, "others’ best file, one network (unchecked)")]
     if any(place.several in place.best for place in found):
-        legend.insert(1, (_square, "ours, four networks"))
+        networks = between(one.claim.networks for place in found for one in place.best if one is place.several)
+        legend.insert(1, (_square, f"ours, {networks} networks"))
         if any(not one.audit.certificates for place in found for one in place.best):
             legend.insert(2, (_dashed, "not attacked"))
     x = 16
