@@ -120,6 +120,13 @@ def test_a_table_run_goes_on_and_refuses_other_noise(here, capsys, monkeypatch):
     assert code == 2 and "sigma.income" in err  # frozen when the run began
 
 
+def test_the_rows_to_certify_are_no_training_table(here, capsys, monkeypatch):
+    (here / "link.csv").symlink_to(here / "test.csv")
+    for train in ("test.csv", "./test.csv", "link.csv"):
+        code, _, err = ran(capsys, monkeypatch, "certify", *MODEL, "--data", "test.csv", "--train", train)
+        assert code == 2 and "--train is the table of --data itself" in err and "--sigma" in err
+
+
 def test_the_command_to_run_it_again_names_the_table(here, capsys, monkeypatch):
     certified(capsys, monkeypatch, *MODEL, *TABLE, "--max", "3", "-o", "run", "--hold", "age")
     line = next(line for line in commands(read_runs(["run"])[0]) if " certify " in line)
@@ -215,7 +222,7 @@ WRONG = {
     "target of pictures": (("--model", "credit.pkl", "--trust", "--data", "digits", "--target", "x"), "--target"),
     "sigma of pictures": (("--model", "credit.pkl", "--trust", "--data", "digits", "--sigma", "x=1"), "--sigma"),
     "registry": ((*MODEL, *TABLE, "--registry", "r.sqlite"), "--registry"),
-    "arithmetic": ((*MODEL, "--data", "fine.csv", "--train", "fine.csv", "--arithmetic", "grid"), "--arithmetic"),
+    "arithmetic": ((*MODEL, "--data", "fine.csv", "--train", "train.csv", "--arithmetic", "grid"), "--arithmetic"),
     "empty pickle": (("--model", "empty.pkl", "--trust", *TABLE), "cannot be read"),
     "no estimator": (("--model", "list.pkl", "--trust", *TABLE), "no predict"),
 }

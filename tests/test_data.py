@@ -410,6 +410,14 @@ def test_npz_round_trip(tmp_path: Path, x: str, y: str) -> None:
     assert np.array_equal(data.images.numpy(), PICTURES) and data.labels.tolist() == LABELS.tolist()
 
 
+@pytest.mark.parametrize("name", ["a.npz", "a.npy"])
+def test_a_size_of_arrays_is_refused(tmp_path: Path, name: str) -> None:
+    np.savez(tmp_path / "a.npz", x=PICTURES)
+    np.save(tmp_path / "a.npy", PICTURES)
+    with pytest.raises(InvalidInput, match="keep their shape"):
+        load(tmp_path / name, size=8)
+
+
 def test_npz_without_labels_and_with_other_arrays(tmp_path: Path) -> None:
     big_endian = np.linspace(0, 1, 24).reshape(4, 6).astype(">f4")
     np.savez_compressed(tmp_path / "a.npz", x=big_endian)

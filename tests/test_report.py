@@ -444,6 +444,20 @@ def test_votes_of_many_classes_show_the_largest():
     ET.fromstring(votes_chart((3, 4), None, -1))
 
 
+def test_votes_have_the_names_of_the_classes():
+    svg = votes_chart((3, 40, 1), 1, 1, names=("no", "a <very> long name indeed", "yes"))
+    below = [text.text for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert below == ["no", "a <very…", "yes"]
+    assert (
+        "a &lt;very&gt; long name indeed: 40 votes" in svg
+        and "no: 3" in svg
+        and "class" not in svg.split("</title>")[1]
+    )
+    many = votes_chart(range(10), 9, 9, names=[f"class of {k}" for k in range(10)])
+    assert [text.text for text in ET.fromstring(many).iter("{http://www.w3.org/2000/svg}text")] == list("0123456789")
+    assert "class of 9: 9 votes" in many
+
+
 def test_a_slice_is_drawn():
     ET.fromstring(slice_chart(cut(certificate(scales()["basis"])), 1.5, 0, "frozen", "a <slice>"))
 

@@ -144,7 +144,9 @@ def gallery_section(runs: Sequence[Run], galleries: Sequence[Gallery], room: int
         if not (gallery.exhibits or gallery.missing):
             continue
         notes = (_refuted(run), *gallery.missing) if run.refuted else gallery.missing
-        exhibits = [(one, votes_chart(one.counts, one.answer, one.truth, PAGE)) for one in gallery.exhibits]
+        exhibits = [
+            (one, votes_chart(one.counts, one.answer, one.truth, PAGE, names=one.voted)) for one in gallery.exhibits
+        ]
         part = render("exhibits.html", runs=runs, run=run, notes=notes, exhibits=exhibits)
         size = len(part.encode())
         if size <= room:
@@ -164,6 +166,7 @@ def input_figures(runs: Sequence[Run], galleries: Sequence[Gallery]) -> dict[str
             one.counts,
             one.answer,
             one.truth,
+            one.voted,
         )
         for number, (run, gallery) in enumerate(zip(runs, galleries, strict=True))
         for one in gallery.exhibits

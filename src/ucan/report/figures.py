@@ -22,6 +22,8 @@ from ucan.report.slices import Slice
 from ucan.results.curves import Curve
 
 _DRAW = Macros("ucan.report", "figures.svg")
+# The width of a letter below a bar, at most.
+LETTER = 7
 # Classes in a chart of votes, at most.
 BARS = 10
 
@@ -120,25 +122,44 @@ def votes_chart(
     truth: int,
     paint: Paint = PAPER,
     at: tuple[int, int] | None = None,
+    names: Sequence[str] = (),
 ) -> Markup:
     """The votes of one input by class: the answer's bar filled, the true class underlined; of many classes the largest.
 
-    ``at`` is the place of the figure inside another one.
+    ``at`` is the place of the figure inside another one. Classes have their names, below a bar as far as there is room.
     """
     order = sorted(range(len(counts)), key=lambda k: -counts[k])[:BARS] if len(counts) > BARS else range(len(counts))
     classes, total = sorted(order), max(1, *counts)
-    said = ", ".join(f"class {k}: {counts[k]:,}" for k in sorted(classes, key=lambda k: -counts[k])[:3] if counts[k])
-    bars = [(k, counts[k], 66 * counts[k] / total) for k in classes]
+    called = {k: names[k] if k < len(names) else f"class {k}" for k in classes}
+    said = ", ".join(f"{called[k]}: {counts[k]:,}" for k in sorted(classes, key=lambda k: -counts[k])[:3] if counts[k])
+    gap = 172 / max(1, len(classes))
+    bars = [
+        (k, counts[k], 66 * counts[k] / total, called[k], _below(names[k], gap, k) if k < len(names) else str(k))
+        for k in classes
+    ]
     sheet = _sheet(180, 92, f"Votes by class. {said}.", paint)
-    return _DRAW.votes(sheet, bars, 172 / max(1, len(classes)), answer, truth, at)
+    return _DRAW.votes(sheet, bars, gap, answer, truth, at)
+
+
+def _below(name: str, room: float, number: int) -> str:
+    """A class's name as it fits below its bar, cut short if need be; its number where not even that fits."""
+    letters = int(room / LETTER)
+    if len(name) <= letters:
+        return name
+    return f"{name[: letters - 1]}…" if letters > 4 else str(number)
 
 
 def input_sheet(
-    title: str, panels: Sequence[tuple[str, str, str]], counts: Sequence[int], answer: int | None, truth: int
+    title: str,
+    panels: Sequence[tuple[str, str, str]],
+    counts: Sequence[int],
+    answer: int | None,
+    truth: int,
+    names: Sequence[str] = (),
 ) -> Markup:
     """One input as a figure that stands alone: its pictures (name, note, address) in a row, and its votes behind them."""
     right = 8 + 112 * len(panels)
-    votes = votes_chart(counts, answer, truth, PAPER, at=(right, 36))
+    votes = votes_chart(counts, answer, truth, PAPER, at=(right, 36), names=names)
     return _DRAW.input(_sheet(max(right + 188, 16 + 6.9 * len(title)), 166, title, PAPER), panels, votes, right)
 
 

@@ -46,7 +46,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One input of the gallery: why it was chosen, what was certified, and its pictures."""
+    """One input of the gallery: why it was chosen, what was certified, and its pictures.
+
+    ``voted`` are the names of what the votes are for: the classes, where they have names.
+    """
 
     why: str
     idx: int
@@ -57,6 +60,7 @@ class Exhibit:
     panels: tuple[Panel, ...]
     name: str = ""
     label: str = ""
+    voted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,9 +197,10 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
     evidence = Evidence.from_dict(record["evidence"])
     truth = run.label_of(number)
     classes = run.config.model.class_names
-    said = in_words(record, truth, classes)
+    said, voted = in_words(record, truth, classes), classes
     if is_router(run.config.model.spec) and record["kind"] == "abstention" and "choice" not in record:
         said.append("The votes are those of the choice, among the experts.")
+        voted = ()
     if isinstance(dataset, Table) and record["kind"] == "certificate" and run.in_units:
         found_reach = row_answer(dataset.for_model(None, classes), number, run.outcome(number)).reach
         said[1] = said[1] if found_reach is None else found_reach.words()
@@ -222,7 +227,7 @@ def _exhibit(run: Run, number: int, why: str, dataset: Labelled | None, noise: N
     )
     label = class_name(truth, classes)
     return Exhibit(
-        why, number, truth, record.get("prediction"), evidence.counts, tuple(said), tuple(panels), name, label
+        why, number, truth, record.get("prediction"), evidence.counts, tuple(said), tuple(panels), name, label, voted
     )
 
 

@@ -91,6 +91,7 @@ class Inputs:
 
     def selection(self) -> Selection:
         """The inputs chosen."""
+        _check_other_rows(self.data, self.train)
         table = TableOptions(self.target, self.id, self.train, tuple(self.hold), tuple(self.vary), self.unit)
         return Selection.of(dataset_of(self.data, self.split, self.size, self.channels, table), self.skip, self.most)
 
@@ -204,6 +205,19 @@ def dataset_of(
     if asked.unit is not None and getattr(found, "unit", None) != asked.unit:
         raise InvalidInput(f"--unit is for arrays that are no pictures; {found.name} takes none: leave it out.")
     return found
+
+
+def _check_other_rows(data: Any, train: Any) -> None:
+    """Refuse the rows to certify as those that the size of the noise is taken from."""
+    same = train is data
+    if isinstance(data, str | Path) and isinstance(train, str | Path):
+        one, other = Path(data), Path(train)
+        same = one.is_file() and other.is_file() and one.samefile(other)
+    if train is not None and same:
+        raise InvalidInput(
+            "--train is the table of --data itself: give other rows, best those that the model was trained on, or the noise "
+            "of every column by --sigma. The size of the noise is never taken from the rows to certify."
+        )
 
 
 def text_of(given: Any) -> str | None:
