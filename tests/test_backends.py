@@ -4,6 +4,7 @@ import copy
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -498,6 +499,10 @@ WAYS = {
     "equal": lambda y: torch.equal(y, y.abs()),
     "list": lambda y: y.tolist()[0][0] > 0,
     "array": lambda y: y.numpy().sum() > 0,
+    "buffer": lambda y: np.from_dlpack(y).sum() > 0,
+    "how many": lambda y: len((y > 0).nonzero()) > 3,
+    "how many of a mask": lambda y: y[y > 0].shape[0] > 3,
+    "how many different": lambda y: y.round().unique().numel() > 3,
 }
 
 
@@ -554,9 +559,9 @@ class Remembers(Constants):
 
 
 def test_what_was_written_from_inputs_is_no_constant(runtime):
+    f = Classifier(seeded(Remembers()).eval(), 2)
     with pytest.warns(RuntimeWarning, match="reads values of tensors in Python"):
-        there = certify(smoothed(seeded(Remembers()), backend=runtime, classes=2))
-    assert {c.evidence.backend for c in there} == {"eager"}
+        assert prepare(f, lambda y: y, X, runtime, None).name == "eager"
 
 
 def test_an_ensemble_with_consensus_is_not_recorded_for_one_batch(runtime):

@@ -660,7 +660,8 @@ def test_a_table_with_held_columns_gives_the_same_rows(tmp_path, monkeypatch, fa
     (tmp_path / "loans.csv").write_text(LOANS)
     (tmp_path / "credit.py").write_text(CREDIT)
     words = ["--model", "credit:model", "--data", "loans.csv", "--target", "approved", "--id", "customer"]
-    words += ["--train", "loans.csv", "--n", "300", "-q"]
+    (tmp_path / "train.csv").write_text(LOANS)
+    words += ["--train", "train.csv", "--n", "300", "-q"]
     ray = fake()
     run(*words, "-o", "one")
     run(*words, "-o", "many", "--cluster", "auto", "--workers", "2")

@@ -9,7 +9,6 @@ import copy
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from ucan.choices import PRECISIONS as PRECISIONS
 from ucan.errors import InvalidInput, ModelError, first_line
 from ucan.passes import recorded
 from ucan.runtimes import RUNTIMES, check_usable, installed, loaded
-from ucan.votes import Classifier, Form
+from ucan.votes import Classifier, Form, matmul_in
 
 # The largest difference to the given model's logits, relative to their spread, that a backend may show.
 TOLERANCE = {"fp32": 2e-3, "tf32": 3e-2, "bf16": 0.15}
@@ -111,7 +110,7 @@ def _module_backend(
     run = _compiled(vote, OPTIONS[kind]) if kind in OPTIONS else vote
     with torch.inference_mode():  # as votes are: what is compiled for other tensors would be compiled again
         ready = example.clone() if form is None else form.of(example.clone())
-    with _matmul(precision):
+    with matmul_in(precision):
         if (kind in OPTIONS or kind in RUNTIMES) and not _compiles(run, ready, kind):
             return None
         try:
@@ -168,7 +167,7 @@ def _network(
     if suited.channels_last:
         twin = twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     made: list[Vote] = []
-    with _matmul(precision):
+    with matmul_in(precision):
         network = _folded(twin, model, suited.of(view(example)), kind) if kind in OPTIONS else twin
 
     def logits(noisy: torch.Tensor) -> torch.Tensor:
@@ -240,7 +239,7 @@ def _recorded(vote: Vote, ready: torch.Tensor) -> Vote:
 
 def _in_precision(vote: Vote, precision: str) -> Vote:
     def voted(noisy: torch.Tensor) -> torch.Tensor:
-        with _matmul(precision):
+        with matmul_in(precision):
             return vote(noisy)
 
     return voted
@@ -261,7 +260,7 @@ def _check(
 
     ``ready`` is the batch in the form that the backend takes.
     """
-    with _matmul("fp32"):
+    with matmul_in("fp32"):
         truth = f.model(view(example) if f.dtype is None else view(example).to(f.dtype))
     names = (precision, precision_name(f.dtype or example.dtype))
     tolerance = max(TOLERANCE.get(name, TOLERANCE["fp32"]) for name in names)
@@ -291,18 +290,6 @@ def _check(
             f"the {kind} backend in {precision} disagrees with the model: logits differ by {distance:.2g} of their "
             f"spread, and {differing} of {int(clear.sum())} clear votes differ. Use backend='eager' and precision=None."
         )
-
-
-@contextmanager
-def _matmul(precision: str):  # type: ignore[no-untyped-def]
-    """TF32 on request only: elsewhere it would be an approximation that nobody asked for."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    allowed = precision != "fp32"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 @torch.inference_mode()

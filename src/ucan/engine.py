@@ -108,7 +108,7 @@ class Engine:
 
     def setup(self, x: torch.Tensor, plan: CertifyPlan | PredictPlan) -> Setup:
         """For inputs like x (1, *event): everything that does not depend on their pixels."""
-        weights, precision = weights_hash(self.f.model), self.precision_of(plan)
+        weights, precision, noise = weights_hash(self.f.model), self.precision_of(plan), self.M.record()
         block = block_size(x.numel())
         if (
             plan.block is not None and derived_from(plan.seed) is None
@@ -117,7 +117,7 @@ class Engine:
         asked = plan.batch_size or max(block, forward_size(x.numel(), x.device))
         place = (precision, asked, block, x.shape, x.device)
         size = self._fitting.get(place, fitting(asked, block))
-        while (backend := self._run(x, size, precision, weights)) is None:
+        while (backend := self._run(x, size, precision, weights, noise)) is None:
             if size == 1:
                 raise ModelError(TOO_SMALL)
             size = self._fitting[place] = halved(size, block)
@@ -125,7 +125,7 @@ class Engine:
         form, keep = backend.form, self.f.keep
         counter = VoteCounter(backend.vote, self.f.num_classes, self.law, block, size, self.grid, form, keep)
         counter.on_votes = self.on_votes
-        return Setup(counter, backend, weights, self.identity, self.M.record())
+        return Setup(counter, backend, weights, self.identity, noise)
 
     def arithmetic(self, x: torch.Tensor) -> str:
         """The name of the arithmetic of votes at x (1, *event), as evidence has it."""
@@ -153,10 +153,13 @@ class Engine:
         """The classifier's identity."""
         return identity(self.f.model, self.model_id)
 
-    def _run(self, x: torch.Tensor, size: int, precision: str | None, weights: str | None) -> Backend | None:
-        """How f is run on forward passes of this shape: prepared once per state of f. None where they do not fit."""
-        state = plain_state(self.f.model) if isinstance(self.f.model, nn.Module) else None
-        key = (self.backend, precision, size, x.shape, x.dtype, x.device, weights, state)
+    def _run(
+        self, x: torch.Tensor, size: int, precision: str | None, weights: str | None, noise: Noise
+    ) -> Backend | None:
+        """How f is run on forward passes of this shape: prepared once per state of f and of the view. None where they do not
+        fit.
+        """
+        key = (self.backend, precision, size, x.shape, x.dtype, x.device, weights, noise.state, self.state())
         if key not in self.prepared:
             rng = torch.Generator(x.device).manual_seed(0)
             try:
@@ -170,6 +173,12 @@ class Engine:
                 del self.prepared[old]
             self.prepared[key] = backend
         return self.prepared[key]
+
+    def state(self) -> tuple[Any, ...]:
+        """What classifier and generator keep beside their weights: copies that were made of them under other values answer
+        otherwise.
+        """
+        return tuple(plain_state(part) for part in (self.f.model, self.M) if isinstance(part, nn.Module))
 
     def derived_seed(self, data_hash: str) -> int:
         """The seed that follows from model, noise and data (the hash of the inputs or of the data set).

@@ -85,7 +85,9 @@ def _digest_module(model: nn.Module, digest: Any, above: tuple[int, ...]) -> Non
         digest.update(f"{name} {type(part).__module__} {type(part).__qualname__}".encode())
         _digest_methods(type(part), digest)
         for key, value in sorted(vars(part).items()):
-            if key.startswith("_") or key == "training" or isinstance(value, nn.Module | torch.Tensor):
+            if key.startswith("_") or key == "training" or isinstance(value, nn.Module):
+                continue
+            if isinstance(value, torch.Tensor) and not _is_constant(value):
                 continue
             inner = hashlib.sha256()
             try:
@@ -96,12 +98,14 @@ def _digest_module(model: nn.Module, digest: Any, above: tuple[int, ...]) -> Non
 
 
 def state_hash(module: nn.Module) -> str:
-    """SHA-256 over a module's weights, buffers and the plain public attributes of all its parts."""
+    """SHA-256 over a module's weights, buffers and the public attributes of all its parts that are plain, or arrays of
+    numbers.
+    """
     plain = [
-        (name, type(part).__qualname__, key, repr(value))
+        (name, type(part).__qualname__, key, repr(value) if _is_plain(value) else _numbers_hash(value))
         for name, part in module.named_modules()
         for key, value in sorted(vars(part).items())
-        if not key.startswith("_") and key != "training" and _is_plain(value)
+        if not key.startswith("_") and key != "training" and (_is_plain(value) or _is_constant(value))
     ]
     return hashlib.sha256(f"{weights_hash(module)} {plain}".encode()).hexdigest()
 
@@ -234,21 +238,44 @@ def _digest_object(value: Any, digest: Any, above: tuple[int, ...]) -> None:
 
 
 def plain_state(model: nn.Module) -> tuple[Any, ...]:
-    """The switches and numbers that a module's parts keep beside their tensors: a copy made under others answers otherwise.
+    """The switches and numbers that a module's parts keep beside their weights: a copy made under others answers otherwise.
 
-    Of a container that holds more than those, such as the hooks, it is the length.
+    Tensors and arrays that are neither weights nor buffers count by their content. Of a container that holds more than all
+    those, such as the hooks, it is the length.
     """
     return tuple(
-        (
-            name,
-            type(module),
-            key,
-            value if isinstance(value, PLAIN) else repr(value) if _is_plain(value) else len(value),
-        )
+        (name, type(module), key, _content(value))
         for name, module in model.named_modules()
         for key, value in vars(module).items()
-        if isinstance(value, PLAIN) or (isinstance(value, CONTAINERS) and value)  # most are empty
+        if isinstance(value, PLAIN)
+        or _is_constant(value)
+        or (isinstance(value, CONTAINERS) and value)  # most are empty
     )
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, PLAIN):
+        return value
+    if _is_constant(value):
+        return _numbers_hash(value)
+    if _is_plain(value):
+        return repr(value)
+    inner = value.values() if isinstance(value, dict) else value
+    return tuple(map(_numbers_hash, inner)) if all(map(_is_constant, inner)) else len(value)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a value is an array of numbers that somebody set, no weight and not what a forward pass left behind."""
+    if isinstance(value, torch.Tensor):
+        kept = isinstance(value, nn.Parameter) or value.grad_fn is not None or value.is_inference()
+        return not kept and value.layout == torch.strided
+    return isinstance(value, np.ndarray) and not value.dtype.hasobject
+
+
+def _numbers_hash(value: torch.Tensor | np.ndarray) -> str:
+    digest = hashlib.sha256()
+    _digest(value, digest, ())
+    return digest.hexdigest()
 
 
 def _is_plain(value: Any) -> bool:

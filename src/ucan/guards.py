@@ -11,7 +11,7 @@ import torch
 
 from ucan.errors import InvalidInput
 from ucan.generators import Generator
-from ucan.generators.base import Held
+from ucan.generators.base import Held, own_ways
 from ucan.laws import Law
 from ucan.region import Region
 from ucan.scales import Scale, as_scale
@@ -36,6 +36,15 @@ _SIZES: weakref.WeakKeyDictionary[Generator, tuple[Law, torch.Tensor]] = weakref
 def fresh(device: torch.device) -> torch.Generator:
     """An unpredictable random generator: code could be written to pass a check at fixed points."""
     return torch.Generator(device).manual_seed(secrets.randbits(32))
+
+
+def check_precision(device: torch.device) -> None:
+    """Refuse to work inside ``torch.autocast``, which rounds noise and network without a word in the evidence."""
+    if torch.is_autocast_enabled(device.type):
+        raise InvalidInput(
+            "votes are not counted inside torch.autocast, which would round the noise and run the model in another precision "
+            "than the certificate says: leave that block, and ask for precision='bf16' instead."
+        )
 
 
 def unlike(x: torch.Tensor) -> torch.Tensor:
@@ -138,6 +147,34 @@ def check_elsewhere(M: Generator, held: Generator, x: torch.Tensor, law: Law) ->
     """Refuse scope pipeline if the noise at unrelated inputs differs from that frozen at x (1, *event)."""
     for point in (unlike(x), 10 * unlike(x), torch.zeros_like(x), torch.ones_like(x)):
         check_constant(held, M.at(point), x, law)
+
+
+@torch.no_grad()
+def check_moves(held: Generator, x: torch.Tensor, law: Law) -> None:
+    """Refuse noise that makes copies in its own way, but has the regions of x + μ + Σε, if a copy does not move as its input
+    does.
+
+    Those regions are for a shift of the noise's distribution: the same draw must land x′ − x further at x′ than at x.
+    """
+    own = own_ways(type(held))
+    if not own or "region" in own:
+        return
+    seed = secrets.randbits(32)
+
+    def copies(point: torch.Tensor) -> torch.Tensor:
+        return held.perturb(point, law, DRAWS, torch.Generator(x.device).manual_seed(seed))
+
+    here, size = copies(x), noise_size(held, x, law)
+    for point in (x + size.mean() * unlike(x), unlike(x), 10 * unlike(x), torch.zeros_like(x)):
+        there = copies(point)
+        apart = ((there - here) - (point - x)).abs()
+        rounding = 8 * torch.finfo(x.dtype).eps * torch.maximum(there.abs(), here.abs())
+        if not bool((apart <= SAME_OFFSET * size + rounding).all()):
+            raise InvalidInput(
+                f"{held.describe()} has {' and '.join(own)} of its own, by which a noisy copy does not move as its input does, "
+                "so the regions of x + μ + Σε do not hold for it: give it a region of its own, with its own theorem, or let "
+                "at return noise that is frozen at the input."
+            )
 
 
 def check_from_the_start(M: Generator, x: torch.Tensor, law: Law) -> Generator:

@@ -6,18 +6,32 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from ucan.errors import InvalidInput, ModelError, UcanError, in_one_line
+from ucan.fingerprint import plain_state
 from ucan.generators import Generator
-from ucan.guards import SAME, check_constant, check_from_the_start, check_lost, fresh, unlike
+from ucan.guards import (
+    SAME,
+    check_constant,
+    check_from_the_start,
+    check_lost,
+    check_moves,
+    check_precision,
+    fresh,
+    unlike,
+)
 from ucan.sizes import Sizes
 from ucan.votes import LARGE, Classifier
 
 # Number of noisy copies that a model must answer alike in a batch and one by one; fewer for very large inputs.
 COMPANY = 8
 FEW = 4
+# How far other company may move what a view shows, by rounding, as a share of its size.
+SHOWN = 2.0**-8
 # The most copies of an input in memory at once, in these checks and for blocks of one copy, besides the model.
 COPIES = 64
 # The numbers of channels that pictures have.
@@ -29,11 +43,12 @@ class Readiness:
 
     def __init__(self, f: Classifier, M: Generator, sizes: Sizes) -> None:
         self.f, self.M, self.law, self.sizes = f, M, sizes.law, sizes
-        self._answered: set[tuple[torch.Size, torch.dtype, torch.device]] = set()
+        self._answered: set[Any] = set()
 
     def inputs(self, x: torch.Tensor, norm: float | None) -> list[torch.Tensor]:
         """The inputs as a list, each (1, *event) on the model's device; raises an error before any work."""
         self.f.check_ready()
+        check_evaluating(self.M)
         check_batch(x)
         check_room(x, self.f.device or x.device)
         if self.sizes.grid is not None:
@@ -42,6 +57,7 @@ class Readiness:
             self.law.radius(0.5, norm, x[0].numel())  # refuses a norm or a dimension that the law does not support
         self.M.check_claim(self.law, norm)
         device = self.f.device or x.device
+        check_precision(device)
         self.M.to(device)
         # Noise in 16 bits does not have the law's distribution, so it is not drawn in 16 bits. Copies protect the caller's
         # tensor, and the input that is certified, from a model that works in place.
@@ -51,11 +67,12 @@ class Readiness:
         return inputs
 
     def _check_answer(self, x: torch.Tensor) -> None:
-        """Raise an error, before any work, if the model cannot answer inputs like x (1, *event). Each shape is tried once.
+        """Raise an error, before any work, if the model cannot answer inputs like x (1, *event). Each shape is tried once,
+        until the model's switches change.
 
         The same for a generator whose noise contradicts its scope.
         """
-        kind = (x.shape, x.dtype, x.device)
+        kind = (x.shape, x.dtype, x.device, plain_state(self.f.model) if isinstance(self.f.model, nn.Module) else None)
         if kind in self._answered:
             return
         held = check_from_the_start(self.M, x, self.law)  # refuses noise that does not fit
@@ -68,6 +85,7 @@ class Readiness:
             copies = held.perturb(x, self.law, _company(x), rng)[:, 0]
             shown = self.M.view(copies.clone())
         elsewhere = self.M.at(unlike(x))  # a view that stores its input now stores another input
+        check_moves(held, x, self.law)
         if held.scope == "pipeline":
             check_constant(held, elsewhere, x, self.law)
         try:
@@ -77,13 +95,28 @@ class Readiness:
                         f"{self.M.describe()}: its view depends on the clean input, not only on the noisy one, so it cannot "
                         f"be part of a classifier: write a view without state."
                     )
+                self._check_view(copies, x)
                 self.f(self.M.view(x.clone()))
                 self._check_company(held, x, rng)
+                self.f.check_unchanged(shown)
         except UcanError:
             raise
         except Exception as error:  # whatever the user's model raises
             raise cannot_answer(x, error) from error
         self._answered.add(kind)
+
+    def _check_view(self, copies: torch.Tensor, x: torch.Tensor) -> None:
+        """Refuse a view that shows a copy otherwise in other company, as batch norm on the batch's own statistics does."""
+        strange = [10 * unlike(x).expand_as(copies), torch.zeros_like(copies)]
+        shown = self.M.view(copies.clone())
+        alone = torch.cat([self.M.view(one) for one in copies.clone().split(1)])
+        ways = [alone, *(self.M.view(torch.cat([copies, others]))[: len(copies)] for others in strange)]
+        size = float(shown.abs().nan_to_num(posinf=0.0).amax()) if shown.numel() else 0.0
+        if not all(torch.allclose(shown, way, rtol=0, atol=SHOWN * size, equal_nan=True) for way in ways):
+            raise InvalidInput(
+                f"{self.M.describe()}: its view shows an input otherwise in other company, so its votes are not independent "
+                "and prove nothing: write a view that looks at each input by itself."
+            )
 
     def _check_company(self, held: Generator, x: torch.Tensor, rng: torch.Generator) -> None:
         """Refuse a model whose answer to a noisy copy of x (1, *event) depends on the rest of its batch."""
@@ -91,6 +124,13 @@ class Readiness:
         others = self.M.view(torch.cat([far, -x, torch.zeros_like(x)]))
         draws = (self.M.view(held.perturb(x, self.law, _company(x), rng)[:, 0]) for _ in range(3))
         self.f.check_apart(draws, others)
+
+
+def check_evaluating(M: Generator) -> None:
+    """Refuse a generator in training mode: what it gives could depend on the batch."""
+    training = [name or "the generator" for name, part in M.named_modules() if part.training]
+    if training:
+        raise InvalidInput(f"the generator is in training mode ({training[0]}): call its eval() first.")
 
 
 def _company(x: torch.Tensor) -> int:

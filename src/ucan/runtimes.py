@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, ModelError, first_line
 
 # What each of them computes in, as PRECISIONS of ``backends`` calls it.
 RUNTIMES: dict[str, tuple[str, ...]] = {"onnxruntime": ("fp32",), "openvino": ("fp32", "bf16")}
@@ -93,7 +93,9 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 class _Reads(TorchDispatchMode):
-    """Notices a number that Python takes out of a tensor: bool(), float(), item(), torch.equal."""
+    """Notices a number that Python takes out of a tensor: bool(), float(), item(), torch.equal; or can take out of its shape:
+    nonzero(), a mask.
+    """
 
     def __init__(self, trace: _Trace) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -103,9 +105,17 @@ class _Reads(TorchDispatchMode):
         found = func(*args, **(kwargs or {}))
         if self.trace.has((args, kwargs)):
             self.trace.read |= func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+            self.trace.read |= _sized_by_values(func, args)
             given = dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | (kwargs or {})
             self.trace.add((found, [given.get(one.name) for one in func._schema.arguments if one.is_write]))
         return found
+
+
+def _sized_by_values(func: Any, args: Any) -> bool:
+    """Whether the shape of a result follows from the values given: Python can read it without reading a number."""
+    if func is torch.ops.aten.index.Tensor:  # by numbers it takes the shape of these
+        return any(one.dtype in (torch.bool, torch.uint8) for one in _tensors(args[1]))
+    return torch.Tag.dynamic_output_shape in func.tags
 
 
 class _Exports(TorchFunctionMode):
@@ -116,7 +126,7 @@ class _Exports(TorchFunctionMode):
         self.trace = trace
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__):
+        if func in (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__dlpack__):
             self.trace.read |= self.trace.has(args[0])
         return func(*args, **(kwargs or {}))
 
@@ -136,7 +146,12 @@ def _onnxruntime(module: nn.Module, example: torch.Tensor) -> Logits:
     (given,) = session.get_inputs()
 
     def logits(batch: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(session.run(None, {given.name: batch.contiguous().numpy()})[0])
+        try:
+            return torch.from_numpy(session.run(None, {given.name: batch.contiguous().numpy()})[0])
+        except Exception as error:  # its errors have no class of their own
+            raise ModelError(
+                f"ONNX Runtime cannot run the model on another batch ({first_line(error)}): use backend='eager'."
+            ) from error
 
     return logits
 

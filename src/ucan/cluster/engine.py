@@ -143,7 +143,7 @@ class ClusterEngine(Engine):
         weights, noise = weights_hash(self.f.model), self.M.record()
         kind = (x.shape, x.dtype, x.device.type)
         asked = replace(plan, precision=self.precision_of(plan))
-        key = (self.backend, asked.precision, plan.batch_size, plan.block, kind, self.identity(), noise)
+        key = (self.backend, asked.precision, plan.batch_size, plan.block, kind, self.identity(), noise, self.state())
         # Another classifier may have been sent since: that of other held columns, see ``placed``.
         if self._known is None or self._known[0] != key or not self._known[2].current:
             step = None if self.grid is None else self.grid.step

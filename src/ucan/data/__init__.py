@@ -62,7 +62,9 @@ def load(
     if path.is_dir():
         return ImageFolder(_split_folder(path, split), size, channels)
     if size is not None and path.is_file() and path.suffix.lower() in (".npz", ".npy"):
-        raise InvalidInput(f"size is for pictures in files: the inputs of {path} keep their shape. Leave it out.")
+        raise InvalidInput(
+            f"size (--size) is for pictures in files: the inputs of {path} keep their shape. Leave it out."
+        )
     if path.is_file() and path.suffix.lower() == ".npz":
         return load_npz(path, split, unit)
     if path.is_file() and path.suffix.lower() == ".npy":

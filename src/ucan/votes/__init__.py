@@ -8,7 +8,7 @@ over workers or resumed; of a tail block only the first votes count.
 """
 
 from ucan.votes.classifier import Classifier, as_answer
-from ucan.votes.counter import TOO_SMALL, Form, Job, VoteCounter, classify_samples, running_tallies
+from ucan.votes.counter import TOO_SMALL, Form, Job, VoteCounter, classify_samples, matmul_in, running_tallies
 from ucan.votes.kept import Keep, Votes
 from ucan.votes.requests import Request, count_requests
 from ucan.votes.streams import (
@@ -44,6 +44,7 @@ __all__ = [
     "fitting",
     "forward_size",
     "halved",
+    "matmul_in",
     "replayed_size",
     "running_tallies",
     "stream_of",

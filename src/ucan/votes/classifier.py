@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ucan.errors import InvalidInput, ModelError
+from ucan.fingerprint import weights_hash
 from ucan.votes.kept import Classes, Keep
 
 
@@ -77,7 +78,8 @@ class Classifier:
         Its votes would not be independent draws, which every bound takes them for. A batch is asked together, one by one,
         and among those of ``others`` that get another answer: a model that answers with the majority of its batch gives
         one answer in all company of its own kind. A near tie may fall either way, so that one of several batches must
-        pass. A model that draws at random answers otherwise every time: of that one nothing can be told here.
+        pass. A model that draws at random answers otherwise every time: of that one only this is told, that it draws for each
+        input of a batch, not once for all of them.
         """
         if not any(self._alike_in_company(batch, others) for batch in batches):
             raise ModelError(
@@ -89,6 +91,7 @@ class Classifier:
         together, again = self._answers(batch), self._answers(batch)
         self.to_votes(together, len(batch))  # an answer of the wrong shape is another fault
         if not self._agree(together, again):
+            self._check_draws(batch)
             return True  # it draws at random
         apart = torch.cat([self._answers(one) for one in batch.split(1)])
         if not self._agree(together, apart):
@@ -97,6 +100,31 @@ class Classifier:
         few = batch[: len(batch) // 4]  # outnumbered: the rest of the batch are strangers
         company = torch.cat(strange * len(batch))[: len(batch) - len(few)] if strange else batch[len(few) :]
         return self._agree(together[: len(few)], self._answers(torch.cat([few, company]))[: len(few)])
+
+    def _check_draws(self, batch: torch.Tensor) -> None:
+        """Refuse a model that draws once for a whole batch: the votes of a forward pass would be one draw, counted often."""
+        same = batch[:1].expand_as(batch)
+        passes = [self._answers(same) for _ in range(4)]
+        if all(self._agree(one, one[:1].expand_as(one)) for one in passes) and not all(
+            self._agree(passes[0], one) for one in passes
+        ):
+            raise ModelError(
+                "the model answers at random, and draws once for a whole batch, so its votes are not independent and prove "
+                "nothing: let it draw for each input of the batch."
+            )
+
+    @torch.inference_mode()
+    def check_unchanged(self, batch: torch.Tensor) -> None:
+        """Refuse a module whose weights or buffers change with what it is asked, as test-time adaptation does."""
+        if not isinstance(self.model, nn.Module):
+            return
+        before = weights_hash(self.model)
+        self._answers(batch)
+        if weights_hash(self.model) != before:
+            raise ModelError(
+                "the model changes its own weights or buffers while it answers, so an answer depends on what was asked before "
+                "and the votes prove nothing: give a model that stays as it is."
+            )
 
     def differing(self, votes: torch.Tensor, others: torch.Tensor, tolerance: float) -> float:
         """The share of answers in which another way to run the model differs from it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -12,11 +13,23 @@ import torch
 from ucan.arithmetic import Grid
 from ucan.errors import ModelError
 from ucan.generators import Generator
+from ucan.guards import check_precision
 from ucan.laws import Law
 from ucan.votes.kept import Classes, Keep, Votes
 from ucan.votes.streams import Stream, blocks, fitting, halved
 
 TOO_SMALL = "not even a forward pass of one copy fits into the device's memory: use another device, or smaller inputs."
+
+
+@contextmanager
+def matmul_in(precision: str) -> Iterator[None]:
+    """TF32 on request only: elsewhere it would be an approximation that nobody asked for."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 @dataclass(frozen=True)
@@ -136,7 +149,9 @@ class VoteCounter:
 
     @torch.inference_mode()
     def _forward(self, jobs: Sequence[Job]) -> torch.Tensor:
-        noisy = self._noisy(jobs)
+        check_precision(jobs[0].x.device)
+        with matmul_in("fp32"):
+            noisy = self._noisy(jobs)
         lengths = [job.length(self.block) for job in jobs]
         if self.size >= self.block:
             votes = self.vote(noisy).to(noisy.device)
