@@ -3,7 +3,8 @@
     python experiments/seeds.py cifar10-sphere-0.42 RUN …
 
 Each RUN is the folder of a training, with RUN-certified beside it; every one must be trained as the row says but for its seed.
-How many of the shared inputs each certified at the row's largest radius goes to recorded/seeds/ROW.json.
+Beside them stands what the row's own record says, where none of them has its seed. How many of the shared inputs each certified
+at the row's largest radius goes to recorded/seeds/ROW.json.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from keep import RECORDED, hardware
 from rows import ROWS, Row
+from suite import unpacked
 
 from ucan.config import read_config
 from ucan.errors import InvalidInput
@@ -35,18 +37,25 @@ def trained_as(row: Row, folder: Path) -> int:
     return told.seed
 
 
-def record_of(row: Row, folders: list[Path]) -> dict[str, Any]:
-    """Certified inputs by seed, among those that every run has."""
+def record_of(row: Row, folders: list[Path], kept: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Certified inputs by seed, among those that every run and the row's own record, if there is one, have."""
     (claim,) = row.claims
     level = max(claim.levels)
     certified: dict[int, dict[int, bool]] = {}
     runs = [Run.open(folder.with_name(f"{folder.name}-certified")) for folder in folders]
+    weights: dict[int, str | None] = {}
     for folder, run in zip(folders, runs, strict=True):
         rows = run.columns
         right = rows["correct"] & ~rows["abstained"] & (rows["radius"] >= level)
-        certified[trained_as(row, folder)] = dict(zip(rows["idx"].tolist(), right.tolist(), strict=True))
+        seed = trained_as(row, folder)
+        certified[seed] = dict(zip(rows["idx"].tolist(), right.tolist(), strict=True))
+        weights[seed] = entry_of(run.folder).hashes.weights
     if len(certified) < len(folders):
         raise InvalidInput("two of these trainings have the same seed.")
+    if kept is not None and kept["seed"] not in certified:
+        counts = unpacked(kept["claims"][claim.key]["reached"], kept["of"])
+        certified[kept["seed"]] = {i: count == len(claim.levels) for i, count in enumerate(counts) if count is not None}
+        weights[kept["seed"]] = kept["weights"]
     shared = sorted(set.intersection(*(set(one) for one in certified.values())))
     apart = np.unique(np.diff(shared))
     return {
@@ -54,7 +63,7 @@ def record_of(row: Row, folders: list[Path]) -> dict[str, Any]:
         "every": int(apart[0]) if len(apart) == 1 else None,  # every such test input, from the first on
         "n": runs[0].config.sampling.n, "alpha": runs[0].alpha, "mirrored": row.mirrored,
         "certified": {str(seed): sum(one[i] for i in shared) for seed, one in sorted(certified.items())},
-        "weights": [entry_of(run.folder).hashes.weights for run in runs],
+        "weights": [weights[seed] for seed in sorted(weights)],
         "hardware": hardware(runs[0].outcome(0).evidence.device), "date": entry_of(runs[0].folder).made.date,
     }  # fmt: skip
 
@@ -66,7 +75,9 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--recorded", type=Path, default=RECORDED)
     asked = parser.parse_args()
-    found = record_of(next(row for row in ROWS if row.name == asked.row), asked.runs)
+    own = asked.recorded / "suite" / f"{asked.row}.json"
+    kept = json.loads(own.read_text()) if own.exists() else None
+    found = record_of(next(row for row in ROWS if row.name == asked.row), asked.runs, kept)
     path = asked.recorded / "seeds" / f"{asked.row}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, (json.dumps(found, ensure_ascii=False) + "\n").encode())

@@ -1118,6 +1118,11 @@ def test_seeds_are_compared_on_the_inputs_that_all_runs_have(tmp_path: Path) -> 
             job = CertifyJob(model=str(folder), data="digits", skip=skip, most=40 // skip, stop=0.3, n=500)
             certify(job, tmp_path / f"run{seed}-certified")
         found = seeds.record_of(row, [tmp_path / "run0", tmp_path / "run3"])
+        reached = [2 if i % 3 == 0 else 1 for i in range(40)]  # of the levels 0 and 0.3
+        kept = {"seed": 0, "of": 40, "weights": "0f", "claims": {row.claims[0].key: {"reached": suite.packed(reached)}}}
+        beside = seeds.record_of(row, [tmp_path / "run3"], kept)
+        assert beside["certified"] == {"0": 4, "3": found["certified"]["3"]} and beside["weights"][0] == "0f"
+        assert seeds.record_of(row, [tmp_path / "run0", tmp_path / "run3"], kept) == found
         patch.setattr(seeds, "changed", lambda *_: replace(settings, epochs=2))
         with pytest.raises(InvalidInput, match="run0 was not trained as the row digits-x says"):
             seeds.record_of(row, [tmp_path / "run0"])
