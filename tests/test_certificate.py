@@ -19,6 +19,7 @@ from ucan import (
     Laplace,
     PowerLaw,
     Prediction,
+    Region,
     SmoothedClassifier,
     Uniform,
 )
@@ -388,6 +389,25 @@ def test_a_tampered_record_is_refused(case):
     with pytest.raises((InvalidInput, ValueError)) as error:
         from_dict(record)
     assert type(error.value).__module__.startswith("ucan"), f"untyped {error.value!r}"
+
+
+def test_a_radius_of_a_version_that_bounded_the_inverse_otherwise_is_read():
+    """Of a badly conditioned Σ versions add different errors: their files are read, and get the radius of this one."""
+    scale = LowRank(torch.full((12,), 1e-4, dtype=torch.float64), 10 * torch.ones(12, 1, dtype=torch.float64))
+    known = outcome()
+    made = dataclasses.replace(known, region=Region(scale, 1.0, 2, known.region.shape))
+    record, lost = made.to_dict(), scale.lost
+    assert 2e-9 < lost < 1e-6
+    for more in (lost, -lost):
+        assert from_dict({**record, "radius": record["radius"] * (1 + more)}).radius == made.radius
+    with pytest.raises(DoesNotFollow, match="radius"):
+        from_dict({**record, "radius": record["radius"] * (1 + 10 * lost)})
+    q = torch.linalg.qr(torch.randn(12, 12, generator=rng(), dtype=torch.float64).float()).Q
+    scale = Basis(q, torch.logspace(0, -4.5, 12))
+    made = dataclasses.replace(known, region=Region(scale, 1.0, 2, known.region.shape), norm=INF)
+    assert scale.inverse_error > 2e-9  # by which its radius was smaller
+    record = made.to_dict()
+    assert from_dict({**record, "radius": record["radius"] / (1 + scale.inverse_error)}).radius == made.radius
 
 
 def test_a_radius_larger_than_the_regions_is_not_believed():

@@ -686,7 +686,9 @@ WRONG = {
     "backend": (("--backend", "quick"), "quick"),
     "backend of a function": (("--backend", "compile"), "for PyTorch modules"),
     "precision": (("--precision", "fp8"), "fp8"),
-    "size of an array": (("--size", "8"), "--size and --channels are for folders of pictures"),
+    "size of an array": (("--size", "8"), "size (--size) is for pictures in files: the inputs of data.npz keep"),
+    "channels of an array": (("--channels", "1"), "--size and --channels are for pictures in files, and data has none"),
+    "size by name": (("--data", "digits", "--size", "8"), "are for pictures in files, and digits-test has none"),
     "channels": (("--data", "empty", "--channels", "2"), "channels must be 3 (RGB) or 1 (grey)"),
     "labels": (("--data", "labels.npz"), "label 7 at index 1, but the model has 2 classes"),
     "shape": (

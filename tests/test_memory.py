@@ -9,6 +9,7 @@ import warnings
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -102,12 +103,14 @@ def test_a_block_that_does_not_fit_is_classified_in_parts_and_a_copy_that_does_n
 
 
 class SmallModule(torch.nn.Module):
+    """What fits is no state of its own, or it would be looked at again when that changes."""
+
     def __init__(self, limit):
         super().__init__()
-        self.limit, self.inner = limit, torch.nn.Linear(3, 2)
+        self.memory, self.inner = SimpleNamespace(limit=limit), torch.nn.Linear(3, 2)
 
     def forward(self, batch):
-        if len(batch) > self.limit:
+        if len(batch) > self.memory.limit:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return self.inner(batch)
 
@@ -124,12 +127,12 @@ def test_a_backend_that_is_prepared_where_memory_is_short_takes_smaller_passes(b
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         (again,) = g.certify(X, n=500, precision=precision)  # remembered
-    model.limit = 10**9
+    model.memory.limit = 10**9
     (whole,) = SmoothedClassifier(model, LAW, None, 2, backend).certify(X, n=500, precision=precision)
     assert again.evidence.counts == c.evidence.counts == whole.evidence.counts
     h = SmoothedClassifier(model, LAW, None, 2, backend)
     h.check_inputs(X)
-    model.limit = 0
+    model.memory.limit = 0
     with pytest.raises(ModelError, match="not even a forward pass"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         h.certify(X, n=500, precision=precision)

@@ -258,3 +258,28 @@ def test_a_copy_follows_the_view(backend):
     assert g.certify(X, n=300)[0].prediction == 1
     M.sign.fill_(-1.0)
     assert g.certify(X, n=300)[0].prediction == 0
+
+
+# --- memory ---
+
+
+class Fits(nn.Module):
+    """As many copies in one forward pass as fit into a device's memory."""
+
+    def __init__(self, copies):
+        super().__init__()
+        self.copies, self.inner = copies, line()
+
+    def forward(self, y):
+        if len(y) > self.copies:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return self.inner(y)
+
+
+def test_a_model_that_does_not_fit_is_refused_for_that():
+    with pytest.raises(ucan.ModelError, match="not even a forward pass of one copy fits"):
+        certified(Fits(0).eval())
+    with pytest.raises(ucan.ModelError, match=r"of a few copies does not fit.*votes are independent"):
+        certified(Fits(3).eval())
+    with pytest.warns(RuntimeWarning, match="forward passes of"):
+        assert certified(Fits(200).eval()).evidence.batch_size == 128

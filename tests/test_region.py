@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ucan import Gaussian, InvalidInput, Pattern, Region, SingularScale
+from ucan import Budget, Gaussian, InvalidInput, Pattern, Region, SingularScale
+from ucan.region import Intersection
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, Scale, Spiked
 
 INF = math.inf
@@ -316,3 +317,25 @@ def test_whatever_is_in_the_inscribed_ball_is_in_the_region(sigma, radius, delta
 def test_repr_says_what_it_is():
     assert repr(Region(torch.ones(2, 2), 1.25, INF)) == "Region(Diagonal Σ in R^4, ℓ∞, R = 1.25 in units of Σ)"
     assert repr(Region(1.0, 0.99999999, 2, (2,))).endswith("R = 0.999999 in units of Σ)")  # never more than was proved
+
+
+def test_plain_numbers_are_not_rounded_to_float32():
+    """0.7 in float32 is less than 0.7: a box of 0.7 was covered, and contained, where it was not."""
+    region = Region(1.0, 0.699999995, 2, (1,))
+    assert not region.covers(0.7) and not region.covers([0.7]) and not region.contains([[0.7]]).any()
+    assert region.covers(0.69) and region.contains([[0.69]]).all()
+    assert (
+        Budget.of(0.7, (2,)).limits.tolist() == [0.7, 0.7] and Budget.of([16777217.0], (1,)).limits.item() == 16777217
+    )
+    assert Region(1.0, 1.0, 2, (1,)).budget_factor(0.7) * 0.7 <= 1
+    assert not Region(1.0, 1e-60, 2, (1,)).covers(6e-46)
+    assert Budget.of(1.0, (1,)).size([[0.7]]).item() == 0.7
+
+
+@pytest.mark.parametrize("size", [1e-120, 1.0, 1e120])
+def test_how_far_coordinates_reach_together_has_no_limits_of_a_budget(size):
+    region = Region(size, 2.0, 2, (3,))
+    assert region.reach_together([0, 1]).tolist() == pytest.approx([2 * size / 2**0.5] * 2)
+    assert Region(1.0, math.inf, 2, (3,)).reach_together([0, 1]).tolist() == [math.inf] * 2
+    nothing = Intersection.of(Region(1.0, 1.0, 2, (3,)), Region(1.0, 0.0, 2, (3,)))
+    assert nothing.reach_together([0, 1]).tolist() == [0.0, 0.0]

@@ -23,6 +23,7 @@ from ucan.bounds import lower_bound, two_bounds_p_value, upper_bound
 from ucan.certificate import from_dict, load_json, save_json
 from ucan.errors import InvalidInput
 from ucan.region import Intersection
+from ucan.rounding import floor_digits
 from ucan.routed import Routed
 from ucan.threshold import crossing, level_bound
 from ucan.verify import STATED, Stated, noise_of, verify
@@ -173,8 +174,8 @@ def test_choice_and_answer_are_about_one_budget() -> None:
     (outcome,) = system.certify(X[:1], n=500, budget=1.0)
     (answer,) = system.experts[1].certify(X[:1], n=500, budget=1.0)
     assert answer.budget_factor > 1.05 * outcome.budget_factor  # the choice limits it
-    small = ucan.Budget.of(0.01, (3,))
-    limited = replace(outcome.choice, budget=small, budget_factor=outcome.choice.budget_factor / 0.01)
+    small = ucan.Budget.of(2.0**-7, (3,))  # a power of two, by which the factor is divided exactly
+    limited = replace(outcome.choice, budget=small, budget_factor=outcome.choice.budget_factor * 2**7)
     assert limited.most_budget_factor >= limited.budget_factor  # true by itself
     with pytest.raises(InvalidInput, match="the same budget"):
         replace(answer, choice=limited)
@@ -445,6 +446,14 @@ def test_a_threshold_against_the_closed_form() -> None:
     assert above.alpha == pytest.approx(0.001) and above.choice.evidence.alpha == 0.0005
     answers = cascade().predict(x, n=2000)
     assert [a.prediction for a in answers[:2]] == [1, 0] and answers[2].abstained and answers[1].expert == 1
+
+
+def test_what_an_unsure_threshold_says_has_paid_for_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ucan.SmoothedClassifier, "arithmetic_error", lambda g, M, x: 0.05)
+    (unsure,) = cascade().on_grid(1 / 64).certify(torch.tensor([[0.5, 0.0, 0.0]]), n=5000)
+    first = unsure.evidence
+    paid = floor_digits(lower_bound(max(first.counts), first.n, 0.00025) - 0.05, 4)
+    assert unsure.abstained and f"has at least {paid} for expert 0" in unsure.reason
 
 
 def test_where_both_agree_the_choice_need_not_be_sure() -> None:

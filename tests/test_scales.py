@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import fft
 
-from ucan import InvalidInput, SingularScale, scales
+from ucan import Budget, InvalidInput, Region, SingularScale, scales
 from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, Spiked, as_scale, matrix
 from ucan.scales.basis import defect, measured_defect
+from ucan.scales.matrix import inverse_error
 
 INF = math.inf
 NORMS = (1, 2, INF)
@@ -646,7 +647,7 @@ def test_low_rank_norms_at_large_d_are_sound_and_three_pairs_stay_exact(monkeypa
     if (q, p) in {(1, 2), (2, INF), (1, INF)}:
         assert value == pytest.approx(truth, rel=1e-9)
     identity = DIM ** (max(0, 1 / 2 - 1 / q) + max(0, 1 / p - 1 / 2))
-    assert value <= identity / float(diag.min()) * (1 + 1e-12)
+    assert value <= identity / float(diag.min()) * (1 + 1e-9)
 
 
 def test_low_rank_large_d_path_runs_where_the_matrix_would_not_fit():
@@ -776,3 +777,169 @@ def test_rounding_does_not_make_a_badly_conditioned_inverse_smaller_than_it_is(c
             truths = {(1, INF): max(map(abs, inverse)), (2, 2): mp.svd_r(inverse, compute_uv=False)[0]}
         for (q, p), truth in truths.items():
             assert truth <= scale.inverse_norm(q, p, 5) <= truth * (1 + 1e-14 * condition)
+
+
+# --- what inverting in float64 loses ---
+
+
+def growing(n: int, c: float, seed: int) -> torch.Tensor:
+    """A matrix of small condition on which the pivots of an LU decomposition grow as 2ⁿ (Wilkinson)."""
+    rng = torch.Generator().manual_seed(seed)
+    a = torch.eye(n, dtype=torch.float64) - c * torch.tril(torch.ones(n, n, dtype=torch.float64), -1)
+    a[:, -1] = 1
+    return a * (1 + 0.01 * torch.rand(n, n, generator=rng, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("n", "c"), [(48, 0.97), (60, 0.97), (62, 0.9), (68, 0.97), (70, 1.0)])
+def test_growing_pivots_make_no_region_too_large(n, c):
+    """Contained were points 74 % outside: the condition, which is below 60, does not tell how far an inverse is off."""
+    for seed in range(3):
+        a = growing(n, c, seed)
+        scale = Dense(a)
+        scale.check()
+        u, s, vh = torch.linalg.svd(a)
+        inverse = (vh.T / s) @ u.T
+        deltas = torch.cat([randn(50, n, seed=seed), a.T])
+        for p in (1, 2, INF):
+            region = Region(scale, 1.0, p, (n,))
+            true = torch.linalg.vector_norm(deltas @ inverse.T, ord=p, dim=1)
+            assert bool((region.size(deltas) >= true * (1 - 1e-11)).all())
+            columns = torch.linalg.vector_norm(inverse, ord=p, dim=0)
+            assert bool((region.reach() * columns <= 1 + 1e-11).all())
+            assert region.inscribed_radius(1) <= (1 + 1e-11) / float(columns.max())
+
+
+@pytest.mark.parametrize("condition", (1e6, 1e8, 1e10))
+def test_spiked_scales_that_nearly_cancel_make_no_radius_too_large(condition):
+    dim = 80
+    for seed in range(4):
+        rng = torch.Generator().manual_seed(seed)
+        factor = torch.linalg.qr(torch.randn(dim, 3, generator=rng, dtype=torch.float64)).Q
+        scale = Spiked(
+            torch.tensor([1.0], dtype=torch.float64),
+            factor,
+            torch.tensor([1 / condition - 1, -0.5, 0.9], dtype=torch.float64),
+        )
+        with mp.workdps(40):
+            f = mp.matrix(factor.tolist())
+            found = mp.eig(mp.diag(scale.gains.tolist()) * (f.T * f), left=False, right=False)
+            least = float(min(mp.re(each) for each in found) + 1)
+        assert Region(scale, 1.0, 2, (dim,)).inscribed_radius() <= least
+        assert scale.lost < 1e-3
+
+
+def test_budgets_over_blocks_have_what_inverting_a_block_lost():
+    """Of a badly conditioned block in a box of few corners, and in groups, nothing was added."""
+    for seed in range(20):
+        rng = torch.Generator().manual_seed(seed)
+        left, right = (torch.linalg.qr(torch.randn(3, 3, generator=rng, dtype=torch.float64)).Q for _ in range(2))
+        block = left @ torch.diag(torch.tensor([1, 1e-5, 2e-11], dtype=torch.float64)) @ right
+        region = Region(BlockDiagonal([block, torch.eye(1, dtype=torch.float64)]), 1.0, 2, (4,))
+        with mp.workdps(60):
+            inverse = mp.matrix(block.tolist()) ** -1
+            true = float(1 / mp.sqrt(sum(inverse[i, 0] ** 2 for i in range(3))))
+        box = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
+        groups = Budget(torch.tensor([1.0, 0.0], dtype=torch.float64), torch.tensor([0, 1, 1, 1]))
+        assert region.budget_factor(box) <= true and region.budget_factor(groups) <= true
+
+
+def test_what_mixes_coordinates_contains_nothing_that_rounding_hides():
+    """Along the wide direction Σ⁻¹δ is small, and last digits of the narrow one's are much beside it."""
+    factor = torch.full((6, 1), 6**-0.5, dtype=torch.float64)
+    narrow = LowRank(torch.full((6,), 1e-9, dtype=torch.float64), factor)
+    cosines = DCT(torch.logspace(-9, 0, 30, dtype=torch.float64).reshape(5, 6).flip(0, 1))
+    for scale, dim in ((narrow, 6), (cosines, 30)):
+        with mp.workdps(60):
+            matrix = mp.matrix(scale.dense(dim).tolist())
+            deltas = scale.dense(dim).T[:4]
+            true = [mp.norm(mp.lu_solve(matrix, mp.matrix(delta.tolist())), p=2) for delta in deltas]
+        sizes = Region(scale, 1.0, 2, (dim,)).size(deltas)
+        assert all(float(size) >= float(each) * (1 - 1e-9) for size, each in zip(sizes, true, strict=True))
+
+
+def test_scales_too_far_apart_are_refused():
+    with pytest.raises(SingularScale, match="regularised"):
+        DCT(torch.tensor([[1.0, 1e-13]], dtype=torch.float64)).check()
+    with pytest.raises(SingularScale, match="accurately"):
+        LowRank(torch.tensor([1.0, 1e-30], dtype=torch.float64), torch.ones(2, 1, dtype=torch.float64) * 1e-16).check()
+
+
+def test_a_basis_that_is_not_quite_orthonormal_makes_no_radius_too_large_in_any_norm():
+    dim = 300
+    w = randn(dim, 1, seed=5)
+    w = w / w.norm()
+    basis = torch.eye(dim, dtype=torch.float64) + ((1 - 6e-5) ** 0.5 - 1) * w @ w.T
+    inverse = torch.linalg.inv(basis)
+    for p in (1, INF):
+        region = Region(Basis(basis, torch.ones(dim, dtype=torch.float64)), 1.0, p, (dim,))
+        assert region.inscribed_radius(p) <= 1 / float(torch.linalg.matrix_norm(inverse, ord=p))
+
+
+def test_extreme_scales_have_a_radius():
+    for size in (1e300, 1e-300):
+        region = Region(torch.full((3,), size, dtype=torch.float64), 1.0, 2)
+        assert region.inscribed_radius(INF) == pytest.approx(size / 3**0.5, rel=1e-12)
+
+
+def conditioned(dim: int, condition: float, seed: int = 0) -> torch.Tensor:
+    """Two random rotations around scales that fall evenly from 1."""
+    scales = torch.logspace(0, -math.log10(condition), dim, dtype=torch.float64)
+    return (orthonormal(dim, seed) * scales) @ orthonormal(dim, seed + 1)
+
+
+@pytest.mark.parametrize(("dim", "condition"), [(10, 1e11), (300, 1e6), (300, 1e11), (784, 1e4), (784, 1e11)])
+def test_a_large_matrix_loses_little(dim, condition, monkeypatch):
+    """A bound of the residual's rounding with d in it refused a condition of 1e11 at d = 784, and took SVDs from 1e6 on."""
+    monkeypatch.delattr(torch.linalg, "svd")
+    a = conditioned(dim, condition)
+    scale = Dense(a)
+    scale.check()
+    assert scale.lost < 1e-13 * condition + 1e-11
+    least = float(torch.linalg.svdvals(a)[-1])
+    assert Region(scale, 1.0, 2, (dim,)).inscribed_radius() <= least * (1 + 1e-15 * condition)
+
+
+@pytest.mark.parametrize("condition", [1e2, 1e6, 1e10])
+def test_what_is_solved_for_leaves_nothing(condition):
+    """A registry bounds sizes by ΣΣ⁻¹Δ − Δ: a product with the inverse alone leaves so much that it could tell nothing."""
+    a = conditioned(60, condition)
+    for scale in (Dense(a), BlockDiagonal([a[:20, :20], a])):
+        matrix = scale.dense(scale.dim)
+        wide = randn(5, scale.dim, seed=4) @ matrix.T
+        solved = scale.solve(wide)
+        left = torch.linalg.vector_norm(wide - solved @ matrix.T, dim=1)
+        assert bool((left <= 1e-13 * torch.linalg.vector_norm(solved, dim=1)).all())
+
+
+def test_an_inverse_with_an_entry_that_is_no_number_is_not_taken_for_exact():
+    a = torch.eye(600, dtype=torch.float64)
+    for wrong in (math.nan, INF):
+        x = a.clone()
+        x[3, 590] = wrong
+        assert inverse_error(a, x) == INF
+
+
+@pytest.mark.parametrize("p", [1, 2, INF])
+def test_membership_forms_no_matrix(p, monkeypatch):
+    """Of each of many regions, under a Σ of its own, it may be asked once."""
+    factor = randn(40, 3, seed=1)
+    for scale in (LowRank(positive(40), factor), Spiked(torch.ones(1, dtype=torch.float64), factor, torch.ones(3))):
+        monkeypatch.setattr(type(scale), "inverse_norm", None)
+        assert Region(scale, 1.0, p, (40,)).contains(torch.zeros(2, 40)).all()
+
+
+def test_rounding_hides_no_narrow_direction_of_a_basis():
+    """A coordinate that hardly shares in the narrowest direction: what it has of it is lost among the products for Q⁻¹."""
+    dim = 12
+    for seed in range(20):
+        w = randn(dim, 1, seed=seed)
+        w[0] = 1e-8
+        rest = randn(dim, dim - 1, seed=seed + 100)
+        q = torch.linalg.qr(torch.cat([w, rest], 1)).Q
+        s = torch.ones(dim, dtype=torch.float64)
+        s[0] = 1e-11
+        with mp.workdps(60):
+            inverse = (mp.matrix(q.tolist()) * mp.diag(s.tolist())) ** -1
+            true = [1 / mp.norm(inverse[:, i], 2) for i in range(dim)]
+        reach = Region(Basis(q, s), 1.0, 2, (dim,)).reach()
+        assert all(float(found) <= float(each) for found, each in zip(reach, true, strict=True))

@@ -96,7 +96,7 @@ class Budget:
 
     def size(self, delta: torch.Tensor) -> torch.Tensor:
         """The smallest ε whose budget ε·b holds each change of a batch (batch, *event); ∞ where nothing may change."""
-        flat = torch.as_tensor(delta).detach().double().cpu().reshape(-1, self.dim).abs()
+        flat = as_numbers(delta).double().cpu().reshape(-1, self.dim).abs()
         if self.groups is not None:
             squares = flat.new_zeros(len(flat), len(self.limits))
             flat = squares.index_add_(1, self.groups.flatten(), flat.square()).sqrt()
@@ -177,12 +177,18 @@ def read_budget(path: str | Path, shape: Sequence[int]) -> Budget:
         raise InvalidInput(f"{path}: {error}") from error
 
 
+def as_numbers(value: Any) -> torch.Tensor:
+    """Numbers as a tensor. Plain ones in float64: PyTorch would round them to float32, and 0.7 to less than 0.7."""
+    plain = not isinstance(value, torch.Tensor | np.ndarray | np.generic)
+    return (torch.as_tensor(value, dtype=torch.float64) if plain else torch.as_tensor(value)).detach()
+
+
 def as_limits(what: str, value: Any) -> torch.Tensor:
     """``value`` as finite numbers of at least 0, in float64 on the CPU; a copy."""
     if isinstance(value, bool | str) or value is None:
         raise InvalidInput(f"{what} must be a number or a map of the input's shape, got {value!r}.")
     try:
-        limits = torch.as_tensor(value).detach().to("cpu", torch.float64, copy=True)
+        limits = as_numbers(value).to("cpu", torch.float64, copy=True)
     except (RuntimeError, TypeError, ValueError) as error:
         raise InvalidInput(
             f"{what} must be a number or a map of the input's shape, got a {type(value).__name__}."

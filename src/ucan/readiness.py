@@ -25,7 +25,7 @@ from ucan.guards import (
     unlike,
 )
 from ucan.sizes import Sizes
-from ucan.votes import LARGE, Classifier
+from ucan.votes import LARGE, TOO_SMALL, Classifier
 
 # Number of noisy copies that a model must answer alike in a batch and one by one; fewer for very large inputs.
 COMPANY = 8
@@ -95,15 +95,27 @@ class Readiness:
                         f"{self.M.describe()}: its view depends on the clean input, not only on the noisy one, so it cannot "
                         f"be part of a classifier: write a view without state."
                     )
+                self._check_alone(x)
                 self._check_view(copies, x)
-                self.f(self.M.view(x.clone()))
                 self._check_company(held, x, rng)
                 self.f.check_unchanged(shown)
         except UcanError:
             raise
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                "a forward pass of a few copies does not fit into the device's memory, and with one alone it cannot be checked "
+                "that votes are independent: use another device, or smaller inputs."
+            ) from error
         except Exception as error:  # whatever the user's model raises
             raise cannot_answer(x, error) from error
         self._answered.add(kind)
+
+    def _check_alone(self, x: torch.Tensor) -> None:
+        """Raise an error if the model cannot answer x (1, *event) itself."""
+        try:
+            self.f(self.M.view(x.clone()))
+        except torch.OutOfMemoryError as error:
+            raise ModelError(TOO_SMALL) from error
 
     def _check_view(self, copies: torch.Tensor, x: torch.Tensor) -> None:
         """Refuse a view that shows a copy otherwise in other company, as batch norm on the batch's own statistics does."""

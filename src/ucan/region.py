@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from scipy.special import gammaln
 
-from ucan.budget import MOST, Budget, as_limits
+from ucan.budget import MOST, Budget, as_limits, as_numbers
 from ucan.choices import check_norm as check_norm
 from ucan.choices import norm_name
 from ucan.errors import InvalidInput
@@ -23,6 +23,8 @@ from ucan.scales import Scale, as_scale
 _SIZES: WeakKeyDictionary[Scale, WeakKeyDictionary[Budget, dict[float, float]]] = WeakKeyDictionary()
 # The relative rounding error of a computed norm: membership is decided with the norm rounded up.
 ROUNDED_UP = 1 + 2.0**-40
+# How far a number in a file may be from what it follows from, relative to it: as a rule, and at most.
+TOLD, TOLD_AT_MOST = 1e-9, 0.01
 
 
 class Region:
@@ -64,7 +66,7 @@ class Region:
 
     def contains(self, delta: torch.Tensor) -> torch.Tensor:
         """Which of the perturbations, shape (batch, *event), lie inside: a bool tensor of shape (batch,)."""
-        delta = torch.as_tensor(delta)
+        delta = as_numbers(delta)
         if delta.ndim == 0 or math.prod(delta.shape[1:]) != self.dim:
             raise InvalidInput(
                 f"contains takes perturbations of shape (batch, {', '.join(map(str, self.shape))}), "
@@ -73,10 +75,8 @@ class Region:
         return self.size(delta) * ROUNDED_UP < self.radius
 
     def size(self, delta: torch.Tensor) -> torch.Tensor:
-        """‖Σ⁻¹δ‖ₚ for each perturbation of a batch, in float64; what undoing an ill-conditioned Σ may have lost is added."""
-        undone = self.scale.solve(delta.reshape(len(delta), self.dim))
-        found: torch.Tensor = torch.linalg.vector_norm(undone, ord=self.norm, dim=1) * (1 + self.scale.lost)
-        return found
+        """‖Σ⁻¹δ‖ₚ for each perturbation of a batch, in float64, from above."""
+        return self.scale.solved_norm(delta.reshape(len(delta), self.dim), self.norm, self.dim)
 
     def inscribed_radius(self, norm: float | None = None) -> float:
         """The largest r such that every ‖δ‖_q < r is inside: R/‖Σ⁻¹‖_(q→p). Default q: the region's own norm.
@@ -97,7 +97,7 @@ class Region:
         True is certain, and False may be conservative.
         """
         if not isinstance(box, Budget):
-            limits = torch.as_tensor(box).detach().double()
+            limits = as_numbers(box).double()
             if bool((limits > MOST).any()):
                 return False
             limits = as_limits("a box", limits)
@@ -135,11 +135,12 @@ class Region:
         if int(chosen.min()) < 0 or int(chosen.max()) >= self.dim:
             raise InvalidInput(f"the coordinates of this region are numbered from 0 to {self.dim - 1}.")
         alone = self.reach().flatten()[chosen]
-        if self.radius == 0:
+        most = float(alone.max())
+        if most in (0.0, math.inf):
             return alone
         limits = torch.zeros(self.dim, dtype=torch.float64)
-        limits[chosen] = alone
-        share = max(self.budget_factor(limits.reshape(self.shape)), (1 - SHAVE) / len(chosen))
+        limits[chosen] = alone / most  # as a budget it has to be of an ordinary size
+        share = max(self.budget_factor(limits.reshape(self.shape)) / most, (1 - SHAVE) / len(chosen))
         return alone * min(share, 1.0)
 
     def budget_size(self, budget: Budget) -> float:
@@ -148,6 +149,11 @@ class Region:
         if self.norm not in known:
             known[self.norm] = self.scale.budget_norm(budget, self.norm, self.dim)
         return known[self.norm]
+
+    @property
+    def tolerance(self) -> float:
+        """How far what a file says of this region may be from what is computed, relative to it."""
+        return min(max(TOLD, self.scale.doubt), TOLD_AT_MOST)
 
     @property
     def mean_scale(self) -> float:
@@ -219,6 +225,11 @@ class Intersection(Region):
     def reach(self) -> torch.Tensor:
         """The smallest of the parts', for each coordinate."""
         return torch.stack([part.reach() for part in self.parts]).amin(0)
+
+    @property
+    def tolerance(self) -> float:
+        """The largest of the parts'."""
+        return max(part.tolerance for part in self.parts)
 
     @property
     def alm(self) -> float:

@@ -127,7 +127,7 @@ def _check_sizes(claim: Certificate | Level, record: dict[str, Any], names: tupl
     """Refuse a record whose radius or volume is not that of its region."""
     for name in names:
         stored = -math.inf if record[name] is None else record[name]  # the log-volume of an empty region
-        if not math.isclose(stored, getattr(claim, name), rel_tol=1e-9, abs_tol=1e-12):
+        if not math.isclose(stored, getattr(claim, name), rel_tol=claim.region.tolerance, abs_tol=1e-12):
             raise DoesNotFollow(
                 f"this record's {name} does not follow from its region: it is {stored!r}, and the region gives "
                 f"{getattr(claim, name)!r}. It was changed or is damaged.",
@@ -140,7 +140,8 @@ def _check_budget_factor(certificate: Certificate) -> None:
     claimed = certificate.budget_factor
     if claimed is None:
         return
-    if type(claimed) not in (int, float) or not 0 <= claimed <= certificate.most_budget_factor * (1 + 1e-9):
+    most = certificate.most_budget_factor * (1 + certificate.region.tolerance)
+    if type(claimed) not in (int, float) or not 0 <= claimed <= most:
         raise DoesNotFollow(
             "this record's budget_factor does not follow from its region, law and budget: it was changed or is damaged.",
             "budget_factor",

@@ -27,6 +27,8 @@ from ucan.scales.base import RowBounds
 
 # The second look gets this much more noise than its budget requires, so that rounding in float32 never exceeds the budget.
 HEADROOM = 1 + 2.0**-18
+# The largest entry of a prior shape; 1 over it is the smallest. Beyond, squares in float32 are not finite.
+LARGEST = 1e12
 # Looks by which a network is tested for mixing them, and how many of them it is also asked about one by one.
 LOOKS, APART = 16, 3
 
@@ -96,7 +98,13 @@ class Composed(Generator):
         if (budget is not None or prior is not None) and norm != math.inf:
             raise UnsupportedNorm("a budget and a prior shape need norm math.inf.")
         self.register_buffer("budget", None if budget is None else _positive("budget", budget))
-        self.register_buffer("prior", None if prior is None else _positive("prior", prior))
+        shape = None if prior is None else _positive("prior", prior)
+        if shape is not None and not (float(shape.min()) >= 1 / LARGEST and float(shape.max()) <= LARGEST):
+            raise InvalidInput(
+                f"the prior shape must lie within [{1 / LARGEST:g}, {LARGEST:g}], or its squares are not finite: only its "
+                "proportions count, so divide it by its mean."
+            )
+        self.register_buffer("prior", shape)
         keep_signal(self, signal)
 
     @classmethod

@@ -102,7 +102,7 @@ class Splitting(Generator):
 
     def widths(self, law: Law) -> torch.Tensor:
         """wᵢ, the cells' widths in steps: one number, or one per coordinate."""
-        exact = 2 * law.scale * self.steps * self.sigma
+        exact = 2 * law.scale * self.steps * self.sigma.double()
         whole = exact.round()
         # What is left of rounding is less than what a radius on a grid gives away (arithmetic.ROUNDED_DOWN).
         if bool(((exact - whole).abs() > 1e-9 * whole).any()) or bool((whole < 1).any()):

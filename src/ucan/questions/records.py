@@ -22,7 +22,7 @@ from ucan.evidence import Evidence
 from ucan.json_text import read_json
 from ucan.questions.confidence import Confident
 from ucan.questions.decisions import Decided
-from ucan.questions.record import FORMAT, SLACK, Answer
+from ucan.questions.record import FORMAT, Answer
 from ucan.questions.regression import Interval
 from ucan.questions.topk import Among
 
@@ -49,7 +49,8 @@ def from_dict(
             "budget": budget_from_json(record.get("budget"), where),
         }
         found = kind.restored(shared, record, where)
-        if found.budget_factor is not None and not record["budget_factor"] <= found.budget_factor * (1 + SLACK):
+        tolerance = found.region.tolerance
+        if found.budget_factor is not None and not record["budget_factor"] <= found.budget_factor * (1 + tolerance):
             raise DoesNotFollow(
                 "this record's budget_factor does not follow from its region: it was changed or is damaged.",
                 "budget_factor",
@@ -67,7 +68,7 @@ def _check_shown(answer: Answer, record: dict[str, Any]) -> None:
     """Refuse a record that shows its readers something other than its content; a value that is not shown is not missed."""
     for name, value in answer.shown().items():
         told = record.get(name, value)
-        same = math.isclose(told, value, rel_tol=SLACK) if isinstance(value, float) else told == value
+        same = math.isclose(told, value, rel_tol=answer.region.tolerance) if isinstance(value, float) else told == value
         if not same or isinstance(told, bool):
             raise DoesNotFollow(
                 f"this record's {name} does not follow from the rest of it: it is {told!r}, and the rest gives "

@@ -185,7 +185,7 @@ def dataset_of(
     channels: int | None = None,
     table: TableOptions | None = None,
 ) -> Labelled:
-    """Load the data that `--data` names, with `--size` and `--channels` for a folder of pictures; a data set is returned
+    """Load the data that `--data` names, with `--size` and `--channels` for pictures in files; a data set is returned
     unchanged.
     """
     asked = table or TableOptions()
@@ -199,7 +199,7 @@ def dataset_of(
     else:
         found = as_dataset(source, unit=asked.unit)
     if (size, channels) != (None, None) and not isinstance(found, ImageFolder | Shards):
-        raise InvalidInput(f"--size and --channels are for folders of pictures, and {found.name} is not one.")
+        raise InvalidInput(f"--size and --channels are for pictures in files, and {found.name} has none.")
     if not isinstance(found, Table):
         asked.check_unused(found.name)
     if asked.unit is not None and getattr(found, "unit", None) != asked.unit:

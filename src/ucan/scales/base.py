@@ -16,10 +16,12 @@ from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
 from ucan.fingerprint import checksums
 from ucan.passes import Pass
-from ucan.scales.induced import NORMS, corner_norm, dense_budget_norm, has_few_corners
+from ucan.scales.induced import NORMS, corner_norm, dense_budget_norm, has_few_corners, identity_norm
 
 # Up to this dimension a structured Σ may form its inverse (128 MiB in float64) to take an exact norm.
 MAX_FORMED = 4096
+# Times d, ``stretch`` and ‖y‖₂: what rounding may change of Σ⁻¹y, with room to spare.
+SOLVING = 2.0**-50
 T = TypeVar("T")
 
 
@@ -54,8 +56,13 @@ class Scale(ABC):
 
     @property
     def lost(self) -> float:
-        """How far ``solve`` may be off, relative to its result, where that is more than the last digits."""
+        """How far Σ⁻¹ as it is computed may be off, relative to what it gives, where that is more than the last digits."""
         return 0.0
+
+    @property
+    def doubt(self) -> float:
+        """How far apart versions may be in what they compute from Σ⁻¹, relative to it: they bound what is lost differently."""
+        return 4 * self.lost
 
     @abstractmethod
     def apply(self, z: torch.Tensor) -> torch.Tensor:
@@ -92,6 +99,26 @@ class Scale(ABC):
     def solve(self, y: torch.Tensor) -> torch.Tensor:
         """Σ⁻¹y for y of shape (…, *event), in float64."""
 
+    def solved_norm(self, y: torch.Tensor, p: float, dim: int) -> torch.Tensor:
+        """‖Σ⁻¹y‖ₚ of each row of y (n, d), in float64, from above.
+
+        A Σ that mixes coordinates rounds Σ⁻¹y by some last digits of ‖Σ⁻¹‖₂‖y‖₂, which may be much beside Σ⁻¹y.
+        """
+        found: torch.Tensor = torch.linalg.vector_norm(self._undone(y), ord=p, dim=1) * (1 + self.lost)
+        if self.elementwise:
+            return found
+        rounded = SOLVING * dim * self.stretch(dim) * identity_norm(2, p, dim)
+        lengths: torch.Tensor = torch.linalg.vector_norm(y.double(), dim=1)
+        return found + rounded * lengths
+
+    def _undone(self, y: torch.Tensor) -> torch.Tensor:
+        """Σ⁻¹y as claims are made of it: what ``lost`` is about."""
+        return self.solve(y)
+
+    def stretch(self, dim: int) -> float:
+        """How long a change of length 1 may become while it is solved for: rounding is a share of that."""
+        return self.known(("inverse_norm", 2, 2, dim), functools.partial(self.inverse_norm, 2, 2, dim))
+
     @abstractmethod
     def log_abs_det(self, dim: int) -> float:
         """log|det Σ|, in float64."""
@@ -110,7 +137,7 @@ class Scale(ABC):
         if budget.dim != dim:
             raise InvalidInput(f"the budget has {budget.dim} dimensions, but the input has {dim}.")
         if has_few_corners(budget) and dim <= MAX_FORMED:
-            return corner_norm(self.solve, budget, p)
+            return corner_norm(self._undone, budget, p)
         return self._budget_norm(budget, p, dim)
 
     def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:

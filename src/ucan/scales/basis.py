@@ -13,6 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
 from ucan.scales.base import (
+    SOLVING,
     RowBounds,
     Scale,
     at_least,
@@ -146,8 +147,17 @@ class Basis(Scale):
         self.check_dim(dim)
         if q == p == 2:  # ‖Q⁻¹‖₂ ≤ 1/√(1 − ‖E‖₂)
             return 1 / (float(exact(self.s).min()) * math.sqrt(1 - defect(self.basis)))
-        # The exact inverse is the computed one times (I + F), and F is the error in the norm of Q's own coordinates.
-        return dense_norm(self.inverse, q, p) * (1 + self.inverse_error)
+        return dense_norm(self.inverse, q, p) + self._left(p, dim) * identity_norm(q, 2, dim)
+
+    def _left(self, p: float, dim: int) -> float:
+        """What one Newton step leaves of E, for a change of length 1 in ℓ2: ‖E‖₂²‖Σ⁻¹‖₂, in ℓp; and what rounding adds."""
+        return (defect(self.basis) ** 2 + SOLVING * dim) * self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim)
+
+    def solved_norm(self, y: torch.Tensor, p: float, dim: int) -> torch.Tensor:
+        """‖Σ⁻¹y‖ₚ; what one Newton step leaves of E is added, and what rounding does."""
+        found: torch.Tensor = torch.linalg.vector_norm(self.solve(y), ord=p, dim=1)
+        lengths: torch.Tensor = torch.linalg.vector_norm(y.double(), dim=1)
+        return found + self._left(p, dim) * lengths
 
     @property
     def inverse_error(self) -> float:
@@ -155,10 +165,14 @@ class Basis(Scale):
         s = exact(self.s)
         return defect(self.basis) ** 2 * float(s.max() / s.min())
 
+    @property
+    def doubt(self) -> float:
+        """As of any Σ: earlier versions took off ``inverse_error``, and what is taken off now is at most d‖E‖₂²."""
+        return 4 * max(self.inverse_error, self.dim * defect(self.basis) ** 2)
+
     def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
         """As of any Σ; what one Newton step leaves of E, ‖E‖₂²‖δ‖₂/min s, is added."""
-        left = defect(self.basis) ** 2 * self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim) * budget.length(2)
-        return super().budget_norm(budget, p, dim) + left
+        return super().budget_norm(budget, p, dim) + self._left(p, dim) * budget.length(2)
 
     def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
         """From diag(1/s) Q⁻¹, and from the smallest scale: ‖Σ⁻¹δ‖₂ ≤ ‖δ‖₂/min s."""
@@ -168,8 +182,7 @@ class Basis(Scale):
     def axis_norms(self, p: float, dim: int) -> torch.Tensor:
         """The columns of diag(1/s) Q⁻¹; what one Newton step leaves of E, ‖E‖₂²/min s, is added."""
         self.check_dim(dim)
-        left = defect(self.basis) ** 2 * self.inverse_norm(2, 2, dim) * identity_norm(2, p, dim)
-        found: torch.Tensor = torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() + left
+        found: torch.Tensor = torch.linalg.vector_norm(self.inverse, ord=p, dim=0).cpu() + self._left(p, dim)
         return found
 
     def regularised(self, eps: float) -> Self:

@@ -11,10 +11,11 @@ from typing import Self
 import torch
 
 from ucan.budget import Budget
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, SingularScale
 from ucan.scales.base import RowBounds, Scale, at_least, check_positive, exact, finite_tensor, rows, sum_of_logs
 from ucan.scales.contract import contract, contract_error
 from ucan.scales.induced import hard_bound, identity_norm
+from ucan.scales.matrix import MAX_CONDITION
 
 # Of the numbers that exact cosines are computed in.
 BITS = 160
@@ -192,8 +193,14 @@ class DCT(Scale):
         return float(self.s.detach().abs().max())
 
     def check(self) -> None:
-        """Refuse sₖ ≤ 0."""
+        """Refuse sₖ ≤ 0, and scales that differ by more than float64 can undo."""
         check_positive("DCT", "s", self.s)
+        least, most = torch.aminmax(exact(self.s))
+        if not float(least) * MAX_CONDITION > float(most):
+            raise SingularScale(
+                f"DCT: one scale is {float(least):.3g} while the largest is {float(most):.3g}, so Σ cannot be inverted. Use "
+                "scale.regularised(eps), and sample from that one."
+            )
 
     def dense(self, dim: int) -> torch.Tensor:
         """Q diag(s), by transforming every unit vector."""

@@ -33,9 +33,10 @@ def diagonal_norm(entries: torch.Tensor, q: float, p: float) -> float:
     Also the norm of a block-diagonal matrix, when the entries are its blocks' norms.
     """
     sizes = entries.double().abs().flatten()
-    if q <= p:
-        return float(sizes.max())
-    return float(torch.linalg.vector_norm(sizes, ord=1 / (1 / p - 1 / q)))
+    most = float(sizes.max())
+    if q <= p or most in (0.0, math.inf):
+        return most
+    return most * float(torch.linalg.vector_norm(sizes / most, ord=1 / (1 / p - 1 / q)))  # squares may not be finite
 
 
 def dense_norm(matrix: torch.Tensor, q: float, p: float) -> float:

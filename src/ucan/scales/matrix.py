@@ -31,8 +31,16 @@ from ucan.scales.induced import dense_budget_norm, dense_norm, diagonal_norm, id
 MAX_CONDITION = 1e12
 # Rounding in float64, with room to spare: added where a difference of nearly equal numbers must not come out too small.
 ROUNDING = 2.0**-48
-# Times the condition number: what inverting a matrix in float64 may change of its inverse, with room to spare.
+# Times √d and the condition number: what decomposing a matrix in float64 may change of its inverse, with room to spare.
 INVERTING = 2.0**-50
+# An error of an inverse, relative to it, up to which it counts as rounding: SHAVE and ROUNDED_UP are twice as much.
+NEGLIGIBLE = 2.0**-41
+# Rows of XA that are looked at together.
+ROWS = 512
+# The error of an inverse by LU decomposition above which singular values are tried.
+LU_LOST = 2.0**-10
+# The largest error of an inverse, relative to it, that regions make up for; with more Σ is refused.
+MAX_LOST = 0.05
 
 
 def square(owner: str, name: str, value: Any) -> torch.Tensor:
@@ -52,6 +60,45 @@ def check_invertible(owner: str, name: str, matrix: torch.Tensor) -> None:
             f"{owner}: singular value {len(values) - 1} is {values[-1].item():.3g} while the largest is "
             f"{values[0].item():.3g}, so Σ cannot be inverted. Use scale.regularised(eps) to get an invertible "
             "neighbour, and sample from that one."
+        )
+
+
+def inverse_error(a: torch.Tensor, x: torch.Tensor) -> float:
+    """How far X may be from A⁻¹: ‖A⁻¹y‖ₚ ≤ (1 + error)‖Xy‖ₚ for every y and p = 1, 2, ∞.
+
+    A⁻¹ is (I + F)⁻¹X with F = XA − I, and ‖F‖ in ℓ1 and ℓ∞, which bound it in ℓ2, is the largest sum of |F|. What rounding
+    may hide of F is added: by ``contract`` little, where that of a plain product would be d times as much.
+    """
+    lost = contract_error(len(a)) * 2.0**-53 * torch.linalg.vector_norm(a, dim=0)
+    across, down = [], torch.zeros_like(lost)
+    for start in range(0, len(a), ROWS):  # or the memory would be that of several more matrices
+        some = x[start : start + ROWS]
+        off = contract(some, a.mT)
+        off.diagonal(start).sub_(1)
+        off.abs_().add_(torch.outer(torch.linalg.vector_norm(some, dim=1), lost))
+        across.append(off.sum(1))
+        down += off.sum(0)
+    most = float(torch.cat([down, *across]).max())  # NaN if one of them is
+    return beyond_rounding(most / (1 - most)) if most < 1 else math.inf
+
+
+def spectral_bound(x: torch.Tensor) -> float:
+    """√(‖X‖₁‖X‖_∞), which is at least the spectral norm of X and of |X|."""
+    sizes = x.abs()
+    return math.sqrt(float(sizes.sum(0).max()) * float(sizes.sum(1).max()))
+
+
+def beyond_rounding(lost: float) -> float:
+    """An error of an inverse; 0 where it is in the last digits, as of any other number here."""
+    return lost if lost > NEGLIGIBLE else 0.0
+
+
+def check_lost(owner: str, lost: float) -> None:
+    """Refuse a Σ whose inverse, computed in float64, may be far from the true one."""
+    if not lost <= MAX_LOST:
+        raise SingularScale(
+            f"{owner}: Σ cannot be inverted accurately in float64 (regions might be off by {min(lost, 1):.2g} of their size). "
+            "Use scales that differ less, or scale.regularised(eps), and sample from that one."
         )
 
 
@@ -83,8 +130,7 @@ class Dense(Scale):
     @property
     def inverse(self) -> torch.Tensor:
         """A⁻¹ in float64."""
-        found: torch.Tensor = self.known("inverse", lambda: torch.linalg.inv(exact(self.matrix)))
-        return found
+        return self.known("inverse", self._inverted)[0]
 
     def apply(self, z: torch.Tensor) -> torch.Tensor:
         """Az."""
@@ -101,10 +147,18 @@ class Dense(Scale):
         return RowBounds(lengths, contract_error(dim) * lengths, dim)
 
     def solve(self, y: torch.Tensor) -> torch.Tensor:
-        """A⁻¹y."""
-        a = exact(self.matrix).to(y.device)
-        found: torch.Tensor = torch.linalg.solve(a, rows(y.double(), self.dim).T).T.reshape(y.shape)
-        return found
+        """A⁻¹y by X, and what that leaves of y once more: as accurate as an LU decomposition of A, without one each time."""
+        a, flat = exact(self.matrix).to(y.device), rows(y.double(), self.dim)
+        found = self._undone(flat)
+        return (found + self._undone(flat - found @ a.T)).reshape(y.shape)
+
+    def _undone(self, y: torch.Tensor) -> torch.Tensor:
+        """Xy: of X it is known how far it is off."""
+        return (rows(y.double(), self.dim) @ self.inverse.to(y.device).T).reshape(y.shape)
+
+    def stretch(self, dim: int) -> float:
+        """‖|X|‖₂ from above, of the entries' sizes: what sums of products lose is a share of these."""
+        return self.known("stretch", lambda: spectral_bound(self.inverse))
 
     def log_abs_det(self, dim: int) -> float:
         """From a pivoted LU decomposition."""
@@ -132,12 +186,24 @@ class Dense(Scale):
 
     @property
     def lost(self) -> float:
-        """What inverting A in float64 may have changed of its inverse, relative to it."""
-        return self.known("lost", self._measured_loss)
+        """How far the computed inverse X may be off: ‖A⁻¹y‖ₚ ≤ (1 + lost)‖Xy‖ₚ for every y and p = 1, 2, ∞."""
+        return self.known("inverse", self._inverted)[1]
 
-    def _measured_loss(self) -> float:
-        condition = float(torch.linalg.matrix_norm(exact(self.matrix)) * torch.linalg.matrix_norm(self.inverse))
-        return INVERTING * condition if condition > 1e4 else 0.0  # else in the last digits, as of any other number here
+    def _inverted(self) -> tuple[torch.Tensor, float]:
+        """X and how far it is off. By an LU decomposition; where its pivots grow, which no condition number tells, by singular
+        values, which take longer.
+        """
+        a = exact(self.matrix)
+        solved, failed = torch.linalg.inv_ex(a.mT)
+        if bool(failed):  # singular; ``check`` says what is wrong with such a matrix
+            return torch.full_like(a, math.nan), math.inf
+        found = solved.mT  # of Aᵀ, since what an LU decomposition makes small of A is AX − I, and here XA − I counts
+        lost = inverse_error(a, found)
+        if lost <= LU_LOST:
+            return found, lost
+        u, s, vh = torch.linalg.svd(a)
+        other = (vh.mT / s) @ u.mT
+        return min(((found, lost), (other, inverse_error(a, other))), key=lambda pair: pair[1])
 
     def regularised(self, eps: float) -> Self:
         """Every singular value raised to at least eps."""
@@ -150,6 +216,7 @@ class Dense(Scale):
     def check(self) -> None:
         """Refuse a singular A."""
         check_invertible("Dense", "matrix", self.matrix)
+        check_lost("Dense", self.lost)
 
     def dense(self, dim: int) -> torch.Tensor:
         """A."""
@@ -221,6 +288,10 @@ class LowRank(Scale):
         beside = beside - (beside @ u) @ u.T  # twice, or rounding would leave more on the span than belongs there
         return ((beside + ((flat @ u) / (1 + t)) @ u.T) / root).reshape(y.shape)
 
+    def stretch(self, dim: int) -> float:
+        """1/min a, of both divisions by √a."""
+        return 1 / float(exact(self.diag).min())
+
     def log_abs_det(self, dim: int) -> float:
         """By the matrix determinant lemma."""
         self.check_dim(dim)
@@ -229,11 +300,17 @@ class LowRank(Scale):
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
         """Exact where the d×d inverse may be formed (d ≤ 4096), and for 1→2, 2→∞, 1→∞ at any d.
 
-        Otherwise from above, by ‖Σ⁻¹‖₂ ≤ 1/min a and by the exact column norms, each rounded up.
+        Otherwise from above, by ‖Σ⁻¹‖₂ ≤ 1/min a and by the exact column norms, each rounded up. What inverting Σ in float64
+        may have lost is added.
         """
         self.check_dim(dim)
         if dim <= MAX_FORMED:
-            return dense_norm(self.solve(torch.eye(dim, dtype=torch.float64, device=self.diag.device)), q, p)
+            formed = self.solve(torch.eye(dim, dtype=torch.float64, device=self.diag.device))
+            return dense_norm(formed, q, p) * (1 + self.lost)
+        return self._norm_from_above(q, p, dim) * (1 + self.lost)
+
+    def _norm_from_above(self, q: float, p: float, dim: int) -> float:
+        """The same where no d×d matrix may be formed."""
         root, u, t = self._scaled
         inverse, kept = root**-2, u * (t / (1 + t))  # Σ⁻¹ = (I − kept Uᵀ), scaled by 1/√a from both sides
         shared = (kept * u).sum(1)
@@ -248,6 +325,28 @@ class LowRank(Scale):
             stretch = identity_norm(2, p, dim) if q == 1 else identity_norm(q, 2, dim)
             return min(by_spectrum, float(columns.max()) * stretch)
         return by_spectrum
+
+    def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """As of any Σ; what inverting it in float64 may have lost is added."""
+        return super().budget_norm(budget, p, dim) * (1 + self.lost)
+
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """As of any Σ; what inverting it in float64 may have lost is added."""
+        return super().axis_norms(p, dim) * (1 + self.lost)
+
+    @property
+    def lost(self) -> float:
+        """What the decomposition may have changed of Σ⁻¹, relative to what it gives.
+
+        It is exact for a matrix I + GGᵀ that is off by some last digits of ‖G‖₂² = max t, beside its smallest eigenvalue; that
+        is carried from the coordinates of the largest aᵢ to those of the smallest, by √(max a/min a), and between norms by √d.
+        """
+        return self.known("lost", self._bounded_loss)
+
+    def _bounded_loss(self) -> float:
+        root, _, t = self._scaled
+        most, least = 1 + float(t[0]), 1 + float(t[-1]) if len(t) == self.dim else 1.0
+        return beyond_rounding(INVERTING * math.sqrt(self.dim) * most / least * float(root.max() / root.min()))
 
     def regularised(self, eps: float) -> Self:
         """The diagonal raised to at least eps."""
@@ -268,6 +367,7 @@ class LowRank(Scale):
                 f"LowRank: along one direction F Fᵀ is {float(stretch[0]):.3g} times diag, along another not, so Σ "
                 "cannot be inverted. Use scale.regularised(eps) with an eps that raises diag, and sample from that one."
             )
+        check_lost("LowRank", self.lost)
 
     def dense(self, dim: int) -> torch.Tensor:
         """diag(a) + F Fᵀ."""
@@ -318,6 +418,14 @@ class BlockDiagonal(Scale):
         """Each block's inverse on its own slice."""
         return torch.cat([d.solve(p) for d, p in self._slices(y)], dim=1).reshape(y.shape)
 
+    def _undone(self, y: torch.Tensor) -> torch.Tensor:
+        """As the blocks do it."""
+        return torch.cat([d._undone(p) for d, p in self._slices(y)], dim=1).reshape(y.shape)
+
+    def stretch(self, dim: int) -> float:
+        """The most that a block may make of a change."""
+        return max(part.stretch(part.dim) for part in self.parts)
+
     @property
     def lost(self) -> float:
         """The most that a block lost."""
@@ -333,6 +441,10 @@ class BlockDiagonal(Scale):
         self.check_dim(dim)
         norms = torch.tensor([d.inverse_norm(q, p, d.dim) for d in self.parts], dtype=torch.float64)
         return diagonal_norm(norms, q, p)
+
+    def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """As of any Σ; what inverting the blocks in float64 may have lost is added."""
+        return super().budget_norm(budget, p, dim) * (1 + self.lost)
 
     def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
         """Of a box, from the blocks' as the norm of a vector; exact where they are."""
@@ -361,6 +473,7 @@ class BlockDiagonal(Scale):
         """Refuse a singular block."""
         for i, block in enumerate(self.blocks):
             check_invertible(f"BlockDiagonal: blocks[{i}]", "", block)
+        check_lost("BlockDiagonal", self.lost)
 
     def dense(self, dim: int) -> torch.Tensor:
         """The whole matrix."""

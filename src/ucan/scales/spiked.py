@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 
+from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
 from ucan.scales.base import (
     MAX_FORMED,
@@ -21,7 +23,7 @@ from ucan.scales.base import (
 )
 from ucan.scales.contract import contract, contract_error
 from ucan.scales.induced import dense_norm, identity_norm
-from ucan.scales.matrix import MAX_CONDITION, ROUNDING
+from ucan.scales.matrix import INVERTING, MAX_CONDITION, beyond_rounding, check_lost
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,11 @@ class Spiked(Scale):
         beside = beside - (beside @ v) @ v.T  # twice, or rounding would leave more on the span than belongs there
         return (beside / a + (along / scales) @ v.T).reshape(y.shape)
 
+    def stretch(self, dim: int) -> float:
+        """1 over the smallest scale."""
+        a, _, scales = self._split
+        return (max(1 / a, float((1 / scales).max())) if len(scales) else 1 / a) * (1 + self.lost)
+
     def log_abs_det(self, dim: int) -> float:
         """The logarithms of all scales."""
         self.check_dim(dim)
@@ -102,13 +109,38 @@ class Spiked(Scale):
         return float((dim - len(scales)) * base.log() + scales.log().sum())
 
     def inverse_norm(self, q: float, p: float, dim: int) -> float:
-        """Exact where the d×d inverse may be formed (d ≤ 4096), and for 2→2 at any d; otherwise from above, by ‖Σ⁻¹‖₂."""
+        """Exact where the d×d inverse may be formed (d ≤ 4096), and for 2→2 at any d; otherwise from above, by ‖Σ⁻¹‖₂.
+
+        What inverting Σ in float64 may have lost is added.
+        """
         self.check_dim(dim)
         if dim <= MAX_FORMED:
-            return dense_norm(self.solve(torch.eye(dim, dtype=torch.float64, device=self.factor.device)), q, p)
+            formed = self.solve(torch.eye(dim, dtype=torch.float64, device=self.factor.device))
+            return dense_norm(formed, q, p) * (1 + self.lost)
+        return identity_norm(q, 2, dim) * self.stretch(dim) * identity_norm(2, p, dim)
+
+    def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
+        """As of any Σ; what inverting it in float64 may have lost is added."""
+        return super().budget_norm(budget, p, dim) * (1 + self.lost)
+
+    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
+        """As of any Σ; what inverting it in float64 may have lost is added."""
+        return super().axis_norms(p, dim) * (1 + self.lost)
+
+    @property
+    def lost(self) -> float:
+        """What the decomposition may have changed of Σ⁻¹, relative to what it gives.
+
+        a and F diag(g) Fᵀ may nearly cancel: the scales are off by some last digits of the larger of the two, beside the
+        smallest scale. Between norms √d comes on top.
+        """
+        return self.known("lost", self._bounded_loss)
+
+    def _bounded_loss(self) -> float:
         a, _, scales = self._split
-        spectral = max(1 / a, float((1 / scales).max())) * (1 + ROUNDING)
-        return identity_norm(q, 2, dim) * spectral * identity_norm(2, p, dim)
+        added = float((exact(self.factor).square().sum(0) * exact(self.gains).abs()).sum())
+        least = min(a, float(scales.min())) if len(scales) else a
+        return beyond_rounding(INVERTING * math.sqrt(self.dim) * (a + added) / least) if least > 0 else math.inf
 
     def regularised(self, eps: float) -> Self:
         """Every scale raised to at least eps."""
@@ -133,6 +165,7 @@ class Spiked(Scale):
                 f"Spiked: along one direction the scale is {least:.3g}, while the largest is {most:.3g}, so Σ cannot be "
                 "inverted. Use scale.regularised(eps), and sample from that one."
             )
+        check_lost("Spiked", self.lost)
 
     def dense(self, dim: int) -> torch.Tensor:
         """The d×d matrix."""
