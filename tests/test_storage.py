@@ -2,6 +2,7 @@
 
 import sqlite3
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,7 @@ from ucan.config import differences, frozen, read_config, settle
 from ucan.errors import InvalidInput, StoreError
 from ucan.registry import Registry
 from ucan.results import Store
-from ucan.storage import Journal, claim, close_with, storage, whole, write_whole
+from ucan.storage import Journal, claim, close_with, recognise, storage, whole, write_whole
 
 
 def test_files_are_replaced_together_or_stay_as_they_were(tmp_path):
@@ -123,6 +124,27 @@ def test_an_owner_that_is_deleted_in_another_thread_is_no_error(tmp_path, capfd)
     other.start()
     other.join()
     assert db.execute("SELECT 1").fetchone() == (1,) and capfd.readouterr().err == ""
+    db.close()
+
+
+def test_a_file_that_another_process_is_creating_is_not_taken_for_a_foreign_one(tmp_path):
+    path = tmp_path / "d"
+    db = sqlite3.connect(path, isolation_level=None)
+
+    class Meanwhile:
+        """A connection; after each statement another one claims the file."""
+
+        def execute(self, statement):
+            found = db.execute(statement).fetchall()
+            other = sqlite3.connect(path, isolation_level=None)
+            claim(other, path, 7, 1, "CREATE TABLE a (b);")
+            other.close()
+            return SimpleNamespace(fetchone=lambda: found[0])
+
+    assert not recognise(Meanwhile(), path, 7, 1)  # as it was when it was looked at
+    assert recognise(db, path, 7, 1)
+    with pytest.raises(StoreError, match="another program"):
+        recognise(db, path, 8, 1)
     db.close()
 
 

@@ -126,15 +126,19 @@ def claim(db: sqlite3.Connection, path: Path, application_id: int, version: int,
             db.execute(f"PRAGMA user_version = {version}")
 
 
+# In one statement, which reads one state of the file: another process may be creating it.
+WHAT_IT_IS = """SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),
+    (SELECT count(*) FROM sqlite_master)"""
+
+
 def recognise(db: sqlite3.Connection, path: Path, application_id: int, version: int) -> bool:
     """Whether this is a database of that kind (True) or an empty one (False); a foreign or a newer one is an error."""
-    application = db.execute("PRAGMA application_id").fetchone()[0]
-    schema = db.execute("PRAGMA user_version").fetchone()[0]
+    application, schema, tables = db.execute(WHAT_IT_IS).fetchone()
     if application == application_id:
         if schema != version:
             raise StoreError(f"{path} has schema version {schema}, but this version of UCAN supports {version}.")
         return True
-    if application or schema or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+    if application or schema or tables:
         raise StoreError(f"{path} is a SQLite file of another program, or of another kind; nothing was changed.")
     return False
 
