@@ -398,3 +398,20 @@ def test_a_sidecar_with_other_values_is_refused(run: Path, tmp_path: Path, chang
     sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | change))
     with pytest.raises(InvalidInput, match=said):
         import_run(table, tmp_path / "imported")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"ucan_export": 1, "scope": "frozen", "norm": 2, "scope": "pipeline"}', "'scope' occurs twice"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"ucan_export": 1, "scope": "pipeline", "norm": ' + "9" * 5000 + "}", "too many digits"),
+    ],
+)
+def test_a_sidecar_is_read_with_one_meaning(run: Path, tmp_path: Path, text: str, said: str) -> None:
+    table, sidecar = tmp_path / "y.tsv", tmp_path / "y.tsv.json"
+    with Store.open(run) as store:
+        write(store, table)
+    sidecar.write_text(text)
+    with pytest.raises(InvalidInput, match=said):
+        import_run(table, tmp_path / "imported")

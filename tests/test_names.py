@@ -2,16 +2,19 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from ucan.cli import main
+from ucan.errors import InvalidInput
 from ucan.results.formats import write
 from ucan.results.store import Store
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.predict import PredictJob, predict
+from ucan.runs.progress import Progress
 
 SHADES = {"dark, very": 20, "höll": 230}
 
@@ -135,3 +138,84 @@ def test_a_name_is_no_formula_in_a_spreadsheet(tmp_path, monkeypatch):
         write(store, "out.csv", "csv")
     for file in ("run/answers.csv", "out.csv"):
         assert [row["name"] for row in rows_of(file)] == shown
+
+
+# --- a trained run knows what its data called the classes ---
+
+GREYS = {"ant": 20, "bee": 128, "cat": 230}
+
+
+class Heard(Progress):
+    """Keeps the warnings of a job."""
+
+    def __init__(self):
+        self.told = []
+
+    def warn(self, line):
+        self.told.append(line)
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """A network trained on pictures of three classes, which were numbered by their names, and two of these as test data."""
+    pytest.importorskip("lightning_fabric")
+    from ucan.runs.train import TrainJob, trainer_of
+
+    monkeypatch.chdir(tmp_path)
+    for root, names in {"all/train": GREYS, "two": list(GREYS)[1:]}.items():
+        for name in names:
+            (tmp_path / root / name).mkdir(parents=True)
+            for k in range(6):
+                pixels = np.full((8, 8, 3), GREYS[name] + k, dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / root / name / f"{k}.png")
+    changes = ("data=all", "epochs=20", "batch=6", "law.scale=0.1")
+    trainer_of(TrainJob(settings="digits-isotropic", changes=changes, device="cpu"), "net").run()
+    return tmp_path
+
+
+def test_a_trained_run_keeps_the_names_of_its_classes_for_data_with_fewer(trained):
+    from ucan.app.session import Session
+    from ucan.service.deployed import Deployed
+
+    found = predict(PredictJob(model="net", data="two", n=200))
+    assert found.accuracy == 1.0 and {row.label for row in found.answers} == {1, 2}
+    certify(CertifyJob(model="net", data="two", n=200), "run")
+    assert {row["answer"] for row in rows_of("run/answers.csv")} == {"bee", "cat"}
+    assert Deployed.open("net", source="two").about()["class_names"] == list(GREYS)
+    session = Session.open("net", source="two")
+    assert session.class_name(1) == "bee" and session.item(0)[1] == 1
+
+
+def test_a_run_of_before_is_resumed_without_the_names_of_its_classes(trained):
+    from ucan.runs.train import TrainJob, trainer_of
+    from ucan.training import load_run
+
+    config = trained / "net" / "config.toml"
+    lines = [line for line in config.read_text().splitlines() if not line.startswith("class_names")]
+    config.write_text("\n".join(lines) + "\n")
+    changes = ("data=all", "epochs=20", "batch=6", "law.scale=0.1")
+    trainer_of(TrainJob(settings="digits-isotropic", changes=changes, device="cpu"), "net").run()
+    assert load_run("net").classes is None
+    heard = Heard()
+    predict(PredictJob(model="net", data="two", n=50), None, heard)
+    assert "and the model has 3 without names: they are taken for the first ones" in heard.told[0]
+
+
+def test_runs_whose_classes_have_other_names_are_no_ensemble(trained):
+    from ucan.training import load_run
+
+    shutil.copytree("net", "other")
+    config = trained / "other" / "config.toml"
+    config.write_text(config.read_text().replace('"ant"', '"dog"'))
+    with pytest.raises(InvalidInput, match="differs from net in its classes"):
+        load_run("net,other")
+    config.write_text("\n".join(line for line in config.read_text().splitlines() if "class_names" not in line) + "\n")
+    assert load_run("other,net").classes == tuple(GREYS)  # an older run does not state them
+
+
+def test_classes_that_a_model_has_only_in_part_are_remarked(pictures):
+    (pictures / "pictures" / "new").mkdir()
+    Image.fromarray(np.full((4, 4, 3), 128, dtype=np.uint8)).save(pictures / "pictures" / "new" / "0.png")
+    job, heard = {**JOB, "classes": 3, "class_names": ["höll", "dark, very", "old"], "n": 20}, Heard()
+    predict(PredictJob(**job), None, heard)
+    assert "has 3 classes" in heard.told[0] and "whose names the model does not have" in heard.told[0]

@@ -119,3 +119,20 @@ def test_what_an_attack_did_is_told_by_the_region(g: ucan.SmoothedClassifier) ->
     assert attacked(g, X, X, certificates)[0].before is c
     with pytest.raises(ucan.InvalidInput, match="give pairs"):
         attacked(g, X, X[:2])
+
+
+def test_on_a_grid_the_change_counts_that_the_classifier_sees() -> None:
+    line = nn.Linear(64, 2)
+    with torch.no_grad():
+        line.weight.copy_(torch.tensor([[-3.0], [3.0]]).expand(2, 64) / 8)
+        line.bias.copy_(torch.tensor([-0.15, 0.15]))  # class 1 where the sum of the entries is above −0.4
+    g = ucan.SmoothedClassifier(
+        nn.Sequential(nn.Flatten(), line).eval(), ucan.Gaussian(0.5), num_classes=2, step=1 / 16
+    )
+    x = torch.full((2, 1, 8, 8), -1 / 16)
+    certificates = g.certify(x, n=20_000)
+    moved = x + torch.tensor([0.035, 0.02]).reshape(2, 1, 1, 1)  # rounded, these are a whole step and none
+    found = attacked(g, x, moved, certificates, n=20_000)
+    assert all(a.size < a.before.radius for a in found) and 0.27 < found[0].size < 0.29
+    assert [a.changed for a in found] == [True, False] and [a.inside for a in found] == [False, True]
+    assert not any(a.refutes for a in found)  # the certificate is about whole steps

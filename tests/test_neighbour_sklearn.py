@@ -108,3 +108,6 @@ def test_noise_of_size_zero_is_refused() -> None:
         SmoothedEstimator().fit(X, [0, 1, 0, 1])
     with pytest.raises(ucan.InvalidInput, match="sigma, one positive number per column"):
         SmoothedEstimator(sigma=[1.0, -1.0]).fit(X, [0, 1, 0, 1])
+    for sigma in ([1.0, 1.0, 1.0], [[1.0, 1.0]]):
+        with pytest.raises(ucan.InvalidInput, match="X has 2 columns: give a number for each"):
+            SmoothedEstimator(sigma=sigma).fit(X, [0, 1, 0, 1])

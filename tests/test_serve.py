@@ -1,6 +1,8 @@
 """`ucan serve` as a process on a socket: concurrent clients, abuse, signals, and promises that outlive a kill."""
 
+import http.server
 import json
+import math
 import os
 import random
 import re
@@ -24,11 +26,12 @@ from served import inputs, thirds
 from ucan import Client, Gaussian, SmoothedClassifier
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.cli import app
+from ucan.cli.bench import _ms
 from ucan.errors import InvalidInput, ServiceError
 from ucan.runs.certify import CertifyJob, certify
 from ucan.runs.read import Run
 from ucan.service.deployed import Deployed
-from ucan.service.load import generate, measure_run, resident, run_inputs
+from ucan.service.load import generate, measure_run, resident, run_inputs, within
 
 pytest.importorskip("uvicorn")
 ROOT = Path(__file__).parents[1]
@@ -145,6 +148,15 @@ def test_a_load_is_counted_on_both_sides(server, monkeypatch, tmp_path):
     assert load["answers"] == load["server_answers"] > 0 and load["statuses"] == {} and load["median"] <= load["p99"]
 
 
+def test_so_many_answers_came_within_the_time_that_is_said():
+    waits = [k / 1000 for k in range(1, 125)]
+    for share in (0.5, 0.99, 1.0):
+        time_ = within(waits, share)
+        assert sum(wait <= time_ for wait in waits) >= share * len(waits) and time_ in waits
+    assert within(waits, 0.99) == 0.123 and math.isnan(within([], 0.99))
+    assert _ms(0.1503) == "151" and _ms(math.nan) == "–"
+
+
 def test_the_client_says_what_went_wrong(server):
     for client, status in [(Client(server.url, "x" * 20), 401), (Client(server.url, TOKEN), 400)]:
         with pytest.raises(ServiceError) as caught:
@@ -154,6 +166,113 @@ def test_the_client_says_what_went_wrong(server):
     assert not Client("http://127.0.0.1:9").healthy()
     with pytest.raises(ServiceError, match="cannot be reached"):
         Client("http://127.0.0.1:9").about()
+
+
+def test_the_client_says_why_a_body_is_refused_before_its_end(server):
+    with pytest.raises(ServiceError, match="the body is larger than 100,000 bytes") as caught:
+        Client(server.url, TOKEN).certify(np.zeros((3, 1000, 1000)))
+    assert caught.value.status == 413
+
+
+def test_the_client_takes_the_numbers_of_numpy_and_every_tensor(server):
+    client, x = Client(server.url, f"{TOKEN}\n"), XS[0].to(torch.bfloat16)  # a token as it stands in its file
+    c = client.certify(x, n=np.int64(500), alpha=np.float32(0.01), stop=np.array([0.1, 0.25]), seed=np.uint8(3))
+    (own,) = library().certify(x.float()[None], n=500, alpha=float(np.float32(0.01)), stop=[0.1, 0.25], seed=3)
+    assert as_json(c) == as_json(own)
+    for wrong in ({"n": object()}, {"n": {1: object()}}):
+        with pytest.raises(InvalidInput, match="an option must be a number"):
+            client.certify(x, **wrong)
+    with pytest.raises(InvalidInput, match="a tensor or an array of numbers"):
+        client.certify(object())
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://127.0.0.1:99999", "http://127.0.0.1:abc", "ftp://x", 8000, None]
+)
+def test_what_is_no_address_is_refused(url):
+    with pytest.raises(InvalidInput, match="url must look like"):
+        Client(url)
+
+
+def test_a_token_that_no_header_can_have_is_refused():
+    with pytest.raises(InvalidInput, match="printable ASCII"):
+        Client("http://127.0.0.1:9", "one\ntwo")
+
+
+class Other(http.server.BaseHTTPRequestHandler):
+    """Another program, which answers everything with the same."""
+
+    status, body, retry = 200, b"", ""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(self.status)
+        self.send_header("content-length", str(len(self.body)))
+        if self.retry:
+            self.send_header("retry-after", self.retry)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
+
+    def answering(body: bytes, status: int = 200, retry: str = "") -> Client:
+        for name, value in {"body": body, "status": status, "retry": retry}.items():
+            monkeypatch.setattr(Other, name, value)
+        return Client(f"http://127.0.0.1:{made.server_address[1]}", patience=0.5)
+
+    yield answering
+    made.shutdown()
+    made.server_close()
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"])
+def test_another_program_is_told_from_a_service(another, body):
+    client = another(body)
+    for ask in (client.about, lambda: client.certify(XS[0]), lambda: client.predict(XS[0])):
+        with pytest.raises(ServiceError, match="is it another program"):
+            ask()
+
+
+def test_the_answer_to_another_question_is_none(another):
+    (prediction,) = library().predict(XS[:1], n=200)
+    client = another(json.dumps(as_json(prediction)).encode())
+    assert client.predict(XS[0]).prediction == prediction.prediction
+    with pytest.raises(ServiceError, match="another question than was asked"):
+        client.certify(XS[0])
+
+
+@pytest.mark.parametrize("retry", ["Wed, 21 Oct 2026 07:28:00 GMT", "nan", "-5"])
+def test_a_proxy_may_give_a_date_to_try_again(another, retry):
+    with pytest.raises(ServiceError) as caught:
+        another(b"<html>", 503, retry).about()
+    assert caught.value.status == 503
+
+
+def test_a_client_that_waited_in_vain_asks_anew():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.2)
+        assert not client.healthy()  # nobody answers
+        first, _ = listener.accept()
+
+        def answer() -> None:
+            second, _ = listener.accept()
+            with second:
+                second.recv(1000)
+                second.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        with first:
+            threading.Thread(target=answer, daemon=True).start()
+            client.timeout = 5.0
+            assert client.healthy()
 
 
 # --- abuse ---

@@ -232,8 +232,8 @@ def test_a_picture_is_refused_from_its_header(monkeypatch):
         FORM.from_picture(picture(pixels))
 
 
-def header(text: bytes) -> str:
-    return base64.b64encode(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text).decode()
+def header(text: bytes, numbers: bytes = b"") -> str:
+    return base64.b64encode(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + numbers).decode()
 
 
 @pytest.mark.parametrize(
@@ -257,6 +257,10 @@ def header(text: bytes) -> str:
         ({"npy": npy(ARRAY)[:-8]}, "cut off"),
         ({"npy": header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (999999999999,)}")}, "shape"),
         ({"npy": header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"(" * 900)}, "not an .npy"),
+        (
+            {"npy": header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (True, 2, 3)}\n", bytes(24))},
+            "has shape (True",
+        ),
         ({"npy": header(b"__import__('os').system('true')")}, "not an .npy"),
         ({"npy": base64.b64encode(b"\x80\x04.").decode()}, "not an .npy"),
         ({"image": base64.b64encode(b"%!PS-Adobe-3.0 EPSF-3.0\n").decode()}, "no picture"),
@@ -277,6 +281,22 @@ OFFER = Offer(FORM, PLAN, (2, math.inf), Limits(n=1000, alpha=0.01, deadline=5))
 )
 def test_garbage_is_refused_and_nothing_else_happens(body, content, query):
     with pytest.raises(InvalidInput):
+        OFFER.read("certify", content, query, body)
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "said"),
+    [
+        (b"", b'{"input": 0, "n": 5, "n": 1000}', "the entry 'n' occurs twice"),
+        (b"", b'{"input": {"npy": "", "npy": ""}}', "the entry 'npy' occurs twice"),
+        (b"", b'{"input": [NaN]}', "it holds NaN, which is no JSON number"),
+        (b"n=", base64.b64decode(npy(ARRAY)), "n must be a whole number"),
+        (b"n=5&stop=", base64.b64decode(npy(ARRAY)), "stop takes radii"),
+    ],
+)
+def test_an_option_is_never_read_in_two_ways_or_left_out(query, body, said):
+    content = "application/x-npy" if query else "application/json"
+    with pytest.raises(InvalidInput, match=said):
         OFFER.read("certify", content, query, body)
 
 

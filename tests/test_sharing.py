@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import http.server
 import io
 import json
 import shutil
+import socket
+import sqlite3
 import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +186,8 @@ def test_what_is_not_there_is_said(site: Any, elsewhere: Path) -> None:
         ucan.load(elsewhere / "bad.zip")
     with pytest.raises(ucan.InvalidInput, match="is no name on the hub"):
         ucan.load("hf:one/two/three")
+    with pytest.raises(ucan.InvalidInput, match="is no address"):
+        ucan.load("https://[::1")
 
 
 @pytest.mark.parametrize(
@@ -231,6 +237,97 @@ def test_an_archive_gives_only_what_its_manifest_lists(published: tuple[Path, st
     shutil.rmtree(elsewhere / "cache")
     with pytest.raises(StoreError):
         pull(elsewhere / "link.tar")
+
+
+@pytest.mark.parametrize("journal", ["results.sqlite-wal", "results.sqlite-journal"])
+def test_a_journal_beside_a_published_database_is_refused(
+    published: tuple[Path, str], elsewhere: Path, journal: str
+) -> None:
+    folder, found = published
+    shutil.copytree(folder, elsewhere / "forged")
+    with closing(sqlite3.connect(elsewhere / "forged" / "results.sqlite", isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("UPDATE outcomes SET radius = 9.9")
+        shutil.copyfile(elsewhere / "forged" / "results.sqlite-wal", folder / journal)
+    with pytest.raises(StoreError, match=f"has {journal}, which was not published"):  # SQLite would read it first
+        pull(folder, sha256=found)
+    (folder / journal).write_bytes(b"")
+    assert 9.9 not in Run.open(pull(folder, sha256=found)).columns["radius"]
+
+
+def damaged(folder: Path, place: Path, how: str) -> None:
+    """An archive of a published run, damaged in this way."""
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(folder / MANIFEST, MANIFEST)
+        for path in folder.rglob("*.*"):
+            if path.name != MANIFEST:
+                archive.write(path, path.relative_to(folder))
+    data, method = bytearray(place.read_bytes()), 99 if how == "method" else 8
+    with zipfile.ZipFile(place) as archive:
+        heads = [one.header_offset for one in archive.infolist()]
+        start = archive.start_dir
+    for at in heads:
+        data[at + 6] |= how == "locked"
+        data[at + 8] = method
+    while (start := data.find(b"PK\x01\x02", start)) >= 0:
+        data[start + 8] |= how == "locked"
+        data[start + 10] = method
+        start += 4
+    if how == "bits":
+        data[60:64] = b"\xff" * 4
+    place.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["locked", "method", "bits", "gz"])
+def test_a_damaged_archive_is_an_error_in_words(published: tuple[Path, str], elsewhere: Path, how: str) -> None:
+    place = elsewhere / "damaged.zip"
+    damaged(published[0], place, how)
+    if how == "gz":
+        with tarfile.open(place, "w:gz") as archive:
+            archive.add(published[0], "digits")
+        place.write_bytes(place.read_bytes()[:-2000])
+    with pytest.raises(StoreError, match="can be read"):
+        pull(place)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ('{"a.json": {"sha256": "%s", "size": 1e400}}', "cannot be read"),
+        ('{"a.json": {"sha256": "%s", "size": 1}, "a.json": {"sha256": "%s", "size": 2}}', "occurs twice"),
+        ('{"\\ud800.json": {"sha256": "%s", "size": 1}}', "is not a file's name"),
+    ],
+)
+def test_a_manifest_that_says_nothing_clear_is_refused(files: str, said: str) -> None:
+    text = f'{{"ucan_manifest": 1, "files": {files.replace("%s", "0" * 64)}}}'
+    with pytest.raises(StoreError, match=said):
+        Manifest.read(text.encode(), "x")
+
+
+def test_a_file_that_is_also_a_folder_is_refused(elsewhere: Path) -> None:
+    entry = {"sha256": hashlib.sha256(b"x").hexdigest(), "size": 1}
+    with zipfile.ZipFile(elsewhere / "both.zip", "w") as archive:
+        names = ("a.json", "a.json/b.json")
+        archive.writestr(MANIFEST, json.dumps({"ucan_manifest": 1, "files": dict.fromkeys(names, entry)}))
+        for name in names:
+            archive.writestr(name, "x")
+    with pytest.raises(StoreError, match=r"a\.json/b\.json cannot be read"):
+        pull(elsewhere / "both.zip")
+
+
+@pytest.mark.parametrize("path", ["digits", "digits.zip"])
+def test_an_answer_that_is_no_http_is_an_error_in_words(path: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            asked, _ = listener.accept()
+            with asked:
+                asked.recv(1000)
+                asked.sendall(b"hello\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(StoreError, match="cannot be read"):
+            pull(f"http://127.0.0.1:{listener.getsockname()[1]}/{path}")
 
 
 @pytest.mark.parametrize(

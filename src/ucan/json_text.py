@@ -16,7 +16,7 @@ def parse_json(text: str) -> Any:
     here and another elsewhere.
     """
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=once)
     except (json.JSONDecodeError, InvalidInput):
         raise
     except RecursionError as error:
@@ -30,7 +30,8 @@ def read_json(path: str | Path) -> Any:
     return parse_json(Path(path).read_text(encoding="utf-8"))
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON from its pairs; a key that occurs twice is refused."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:

@@ -26,6 +26,7 @@ from ucan.runs.read import Run
 from ucan.runs.rebuild import (
     VOTES,
     data_of,
+    in_order,
     inputs_of,
     pipeline_of,
     refuse_other_model,
@@ -227,6 +228,7 @@ class Session:
 def _open_trained(run: Path, source: str | None, device: torch.device, trust: bool) -> Session:
     trained = load_run(run, trust=trust)
     dataset, notes = _data(partial(data_of, trained_on(trained), source, trained.base, trust), source)
+    dataset = None if dataset is None else in_order(dataset, trained.classes or ())
     g, plan = smoothed_as_trained(trained, dataset, device)
     numbers = () if dataset is None else tuple(range(len(dataset)))
     return Session(run.resolve().name, g, plan, trained.shape, dataset, numbers, notes)

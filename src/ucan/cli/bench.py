@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -197,8 +198,8 @@ def _bench_service(
     typer.echo(
         f"{clients} clients for {load.seconds:.0f} s: {load.answers:,} answers, {load.abstentions:,} of them abstentions; "
         f"{load.rate:.1f} per second. Refused: {load.statuses or 'none'}. Sent: {measured.inputs}.\n"
-        f"Latency: median {1e3 * load.median:.0f} ms, 99 % within {1e3 * load.p99:.0f} ms, slowest "
-        f"{1e3 * load.slowest:.0f} ms. The clients took {load.client_seconds:.1f} s of processor time."
+        f"Latency: median {_ms(load.median)} ms, 99 % within {_ms(load.p99)} ms, slowest "
+        f"{_ms(load.slowest)} ms. The clients took {load.client_seconds:.1f} s of processor time."
     )
     if load.server_seconds is not None and load.server_memory is not None and measured.alone is not None:
         first, last = load.server_memory
@@ -207,6 +208,11 @@ def _bench_service(
             f"per processor second, {measured.ratio:.2f} of the {measured.alone:.1f} of certify alone. Memory: {first:.0f} "
             f"MiB at the beginning, {last:.0f} MiB at the end."
         )
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds, rounded up: an answer came within so many."""
+    return f"{math.ceil(1e3 * seconds):,}" if math.isfinite(seconds) else "–"
 
 
 # --- tables ---

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ucan.audit.attacks import covered_step
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.errors import InvalidInput
 from ucan.smoothed import SmoothedClassifier
@@ -17,7 +18,8 @@ class Attacked:
     """One input, the certificate there (``before``), and the smoothed classifier's answer where an attack moved it (``after``).
 
     ``size`` is the length of the change in the certificate's norm. ``inside`` says whether the certified region holds the
-    change. ``changed``: the answer there is proven to be another class (an abstention is no other answer).
+    change; on a grid, the one that is left when the moved input was rounded to it, as the classifier rounds it. ``changed``:
+    the answer there is proven to be another class (an abstention is no other answer).
     """
 
     before: Certificate | Abstention
@@ -65,12 +67,18 @@ def attacked(
         raise InvalidInput(f"the inputs have shape {tuple(x.shape)}, the moved ones {tuple(moved.shape)}: give pairs.")
     befores = g.certify(x, n=n, alpha=alpha, seed=seed) if certificates is None else list(certificates)
     afters = g.predict(moved, n=n, alpha=alpha, seed=seed)
-    deltas = (moved - x).detach().cpu().double()
-    return [
-        Attacked(before, after, float(torch.linalg.vector_norm(delta, before.norm or 2)), _holds(before, delta))
-        for before, after, delta in zip(befores, afters, deltas, strict=True)
-    ]
+    deltas = moved.detach().cpu().double() - x.detach().cpu().double()
+    sizes = [float(torch.linalg.vector_norm(d, one.norm or 2)) for one, d in zip(befores, deltas, strict=True)]
+    inside = [_holds(g, one, x[i : i + 1], moved[i : i + 1]) for i, one in enumerate(befores)]
+    return [Attacked(*one) for one in zip(befores, afters, sizes, inside, strict=True)]
 
 
-def _holds(outcome: Certificate | Abstention, delta: torch.Tensor) -> bool:
-    return isinstance(outcome, Certificate) and bool(outcome.region.contains(delta[None]).all())
+def _holds(g: SmoothedClassifier, outcome: Certificate | Abstention, x: torch.Tensor, moved: torch.Tensor) -> bool:
+    """Whether the region holds what g sees of the change from x to ``moved``, both (1, *event)."""
+    if not isinstance(outcome, Certificate):
+        return False
+    delta = moved.detach().cpu().double() - x.detach().cpu().double()
+    if g.grid is not None and covered_step(g, outcome) is not None:  # both inputs are rounded
+        steps = g.grid.integers(moved.cpu()) - g.grid.integers(x.cpu())
+        delta = (steps * g.grid.steps(steps.device)).reshape(delta.shape)
+    return bool(outcome.region.contains(delta).all())

@@ -127,7 +127,12 @@ class SmoothedEstimator(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # 
 
     def _sigma_of(self, X: np.ndarray) -> np.ndarray:
         if self.sigma is not None:
-            sigma = np.broadcast_to(np.asarray(self.sigma, dtype=np.float64), X.shape[1]).copy()
+            given = np.asarray(self.sigma, dtype=np.float64)
+            if given.shape not in ((), (1,), (X.shape[1],)):
+                raise InvalidInput(
+                    f"sigma has shape {given.shape}, and X has {X.shape[1]} columns: give a number for each."
+                )
+            sigma = np.broadcast_to(given, X.shape[1]).copy()
         else:
             sigma = np.array([SHARE * spread_of(column) for column in X.T])
         bad = np.flatnonzero(~(np.isfinite(sigma) & (sigma > 0)))

@@ -7,7 +7,6 @@ A file of numbers does not state its scope. The scope of an imported run is what
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import numpy as np
 from ucan.certificate import SCOPES
 from ucan.choices import norm_from_json
 from ucan.errors import InvalidInput
+from ucan.json_text import read_json
 from ucan.region import check_norm
 from ucan.results.store import ABSTAINED, UNKNOWN, Store
 from ucan.results.tsv import Table, read_table
@@ -191,10 +191,10 @@ def _with_sidecar(found: Imported) -> Imported:
     """Read the sidecar of our own export, if there is one; it states the scope."""
     sidecar = found.files[0].with_name(f"{found.files[0].name}.json")
     try:
-        about = json.loads(sidecar.read_text(encoding="utf-8"))
+        about = read_json(sidecar)
     except FileNotFoundError:
         return found
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidInput(f"{sidecar}, which should state the scope, cannot be read: {error}.") from error
     if not isinstance(about, dict) or "ucan_export" not in about or about.get("scope") not in SCOPE_NAMES:
         return found

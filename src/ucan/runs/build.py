@@ -164,6 +164,7 @@ def settle(asked: Pipeline, selection: Selection, where: torch.device) -> Settle
     )
     order = class_order(asked, own, g.num_classes)
     ordered = selection.in_order(order)
+    remarks += _by_number(dataset, order, g.num_classes)
     return Settled(g, ordered, order or ordered.dataset.classes, {}, tuple(remarks))
 
 
@@ -173,6 +174,21 @@ def class_order(asked: Pipeline, own: tuple[str, ...] | None, num_classes: int) 
     if names is not None and len(names) != num_classes:
         raise InvalidInput(f"{len(names)} class names were given, but the model has {num_classes} classes.")
     return names or own
+
+
+def _by_number(dataset: Labelled, order: tuple[str, ...] | None, num_classes: int) -> list[str]:
+    """A remark if the data name their classes, and these names do not tell which of the model's classes each one is."""
+    known, own = dataset.classes, set(order or ())
+    if known is None or (own and set(known) <= own):
+        return []
+    if len(known) == num_classes and not set(known) & own:  # other names for the same classes, as a rule
+        return []
+    why = "whose names the model does not have" if order else f"and the model has {num_classes} without names"
+    return [
+        f"{dataset.name} has {len(known)} classes ({', '.join(known[:3])}{', …' if len(known) > 3 else ''}), {why}: they are "
+        "taken for the first ones of the model, in this order. If that is wrong, the names and what counts as correct are "
+        "wrong, too: give the names of all its classes, in its order (--class-names)."
+    ]
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
@@ -249,7 +265,7 @@ def smoothed_with_names(
     """Return the smoothed classifier, and the class names that the model stores."""
     event = tuple(first.shape[1:])
     if isinstance(asked.model, str) and is_trained_run(asked.model):
-        return _trained(asked, asked.model, first, step), None
+        return _trained(asked, asked.model, first, step)
     f = adapt(loaded(asked, first.device, event, remarks), first, asked.classes)
     law = law_of(asked.law, asked.scale, asked.exponent)
     noise = generator_of(asked.noise, event, law, f.model)
@@ -259,8 +275,10 @@ def smoothed_with_names(
     return g, f.classes
 
 
-def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | None) -> SmoothedClassifier:
-    """Load a trained run with its own noise; only λ can be changed."""
+def _trained(
+    asked: Pipeline, folder: str, first: torch.Tensor, step: float | None
+) -> tuple[SmoothedClassifier, tuple[str, ...] | None]:
+    """Load a trained run with its own noise, of which only λ can be changed; and the names of its classes."""
     options = {
         "--law": asked.law,
         "--exponent": asked.exponent,
@@ -287,7 +305,8 @@ def _trained(asked: Pipeline, folder: str, first: torch.Tensor, step: float | No
                 f"{folder} was trained with {noise.describe()} noise, and only isotropic noise is optimised."
             )
         noise = generator_of(asked.noise, run.shape, law, model)
-    return SmoothedClassifier(model, law, noise, run.num_classes, precision=asked.precision, step=step)
+    g = SmoothedClassifier(model, law, noise, run.num_classes, precision=asked.precision, step=step)
+    return g, run.classes
 
 
 def _is_optimised(noise: str | Generator | None) -> bool:

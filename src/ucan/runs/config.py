@@ -304,6 +304,7 @@ class TrainConfig:
     ucan: str | None = entry("ucan")
     shape: tuple[int, ...] = entry("shape", ())
     num_classes: int | None = entry("num_classes")
+    class_names: tuple[str, ...] = entry("class_names", (), later=True)
     data_hash: str | None = entry("data_hash")
     finetune: str | None = entry("finetune")
     finetune_hash: str | None = entry("finetune_hash")

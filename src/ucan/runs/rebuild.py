@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,11 @@ def inputs_of(
 
     The hash of the data follows from that order, too. A table is put in order by its model (``Table.for_model``).
     """
-    dataset, order = data_of(config.data, source, base, trust), config.model.class_names
+    return in_order(data_of(config.data, source, base, trust), config.model.class_names)
+
+
+def in_order(dataset: Labelled, order: Sequence[str]) -> Labelled:
+    """The data with their labels numbered in a model's order of the classes, where it has all of their names."""
     if isinstance(dataset, Table) or dataset.classes is None or not set(dataset.classes) <= set(order):
         return dataset
     return dataset.in_order(order)

@@ -13,6 +13,7 @@ import torch
 
 from ucan.choices import Test
 from ucan.errors import InvalidInput
+from ucan.json_text import once
 from ucan.plan import CertifyPlan, PredictPlan, random_seed
 from ucan.questions.looks import question_stop
 from ucan.service.inputs import Form
@@ -177,15 +178,13 @@ class Offer:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body; NaN and infinities, which are no JSON, are refused."""
+    """The JSON object of a body; NaN and infinities, which are no JSON, are refused, and keys that occur twice."""
 
     def refuse(name: str) -> float:
-        raise InvalidInput(f"the body holds {name}, which is no JSON number.")
+        raise InvalidInput(f"it holds {name}, which is no JSON number")
 
     try:
-        found = json.loads(body, parse_constant=refuse)
-    except InvalidInput:
-        raise
+        found = json.loads(body, parse_constant=refuse, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"the body is not valid JSON: {str(error)[:200]}.") from error
     if not isinstance(found, dict):
@@ -196,7 +195,7 @@ def _object(body: bytes) -> dict[str, Any]:
 def _options(query: bytes) -> dict[str, Any]:
     """The options of a query; each value is JSON, or else a text."""
     try:
-        pairs = parse_qsl(query.decode("ascii"), strict_parsing=bool(query), max_num_fields=20)
+        pairs = parse_qsl(query.decode("ascii"), True, strict_parsing=bool(query), max_num_fields=20)
     except (ValueError, UnicodeDecodeError) as error:
         raise InvalidInput("the query must look like n=1000&alpha=0.001.") from error
     found: dict[str, Any] = {}

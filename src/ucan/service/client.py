@@ -6,25 +6,30 @@ import base64
 import http.client
 import io
 import json
+import math
 import os
 import re
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 
 from ucan.certificate import Abstention, Certificate, Level, Prediction
 from ucan.errors import InvalidInput, ServiceError
+from ucan.json_text import parse_json
 from ucan.questions.record import Answer
 from ucan.questions.records import from_dict
 
 TENSORS = re.compile(r"^[0-9a-f]{64}\.safetensors$")
 # Seconds between two tries where the service does not say.
 PAUSE = 0.2
+
+T = TypeVar("T")
 
 
 class _Connection:
@@ -50,11 +55,9 @@ class Client:
     """
 
     def __init__(self, url: str, token: str | None = None, timeout: float = 120.0, patience: float = 60.0) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInput(f"url must look like http://127.0.0.1:8000, got {url!r}.")
-        self.url, self._parts = url.rstrip("/"), parts
-        self._token = os.environ.get("UCAN_TOKEN") if token is None else token
+        self._parts = _address(url)
+        self.url = url.rstrip("/")
+        self._token = _token(os.environ.get("UCAN_TOKEN") if token is None else token)
         self.timeout, self.patience = timeout, patience
         self._own = threading.local()
 
@@ -66,29 +69,22 @@ class Client:
 
         Options: n, alpha, norm, stop, deadline, and seed where the service allows it.
         """
-        outcome = self._asked("certify", x, options)
-        assert isinstance(outcome, Certificate | Abstention), "the service certifies"
-        return outcome
+        return self._of(Certificate, self._asked("certify", x, options))
 
     def predict(self, x: Any, **options: Any) -> Prediction | Abstention:
         """The smoothed classifier's answer for one input. Options: n, alpha, stop (bool), deadline, seed."""
-        outcome = self._asked("predict", x, options)
-        assert isinstance(outcome, Prediction | Abstention), "the service predicts"
-        return outcome
+        return self._of(Prediction, self._asked("predict", x, options))
 
     def ask(self, x: Any, **options: Any) -> Answer | Abstention:
         """The answer to the service's question about one input, as ``certify`` of the library gives it.
 
         Options: n, alpha, norm, stop, deadline, and seed where the service allows it.
         """
-        outcome = self._asked("ask", x, options)
-        assert isinstance(outcome, Answer | Abstention), "the service answers questions"
-        return outcome
+        return self._of(Answer, self._asked("ask", x, options))
 
     def about(self) -> dict[str, Any]:
         """The service's shape, classes, norms, limits and defaults."""
-        found: dict[str, Any] = json.loads(self._get("/v1/about"))
-        return found
+        return self._object(self._get("/v1/about"))
 
     def metrics(self) -> str:
         """The service's numbers, in Prometheus's format."""
@@ -99,18 +95,34 @@ class Client:
         try:
             return self._once("GET", "/healthz", None)[0] == 200
         except (OSError, http.client.HTTPException):
+            self.close()  # the next question begins anew
             return False
 
     def post(self, kind: str, x: Any, options: dict[str, Any]) -> dict[str, Any]:
         """An answer as plain JSON values."""
         norm = {"norm": "inf"} if options.get("norm") == float("inf") else {}
-        body = json.dumps({"input": {"npy": _npy(x)}, **options, **norm}).encode()
-        found: dict[str, Any] = json.loads(self._patiently("POST", f"/v1/{kind}", body))
-        return found
+        body = json.dumps({"input": {"npy": _npy(x)}, **options, **norm}, default=_plain).encode()
+        return self._object(self._patiently("POST", f"/v1/{kind}", body))
 
     def close(self) -> None:
         """Close this thread's connection."""
         self._own.connection = None
+
+    def _object(self, data: bytes) -> dict[str, Any]:
+        """The JSON object of an answer."""
+        try:
+            found = parse_json(data.decode())
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ServiceError(f"{self.url} does not answer as a service of `ucan serve` does: is it another program?")
+        return found
+
+    def _of(self, kind: type[T], outcome: Certificate | Abstention | Prediction | Answer) -> T | Abstention:
+        """The outcome, of that kind or an abstention."""
+        if isinstance(outcome, kind | Abstention):
+            return outcome
+        raise ServiceError(f"{self.url} answered another question than was asked: is it another version?")
 
     def _asked(self, kind: str, x: Any, options: dict[str, Any]) -> Certificate | Abstention | Prediction | Answer:
         record = self.post(kind, x, options)
@@ -144,7 +156,7 @@ class Client:
                 waits = headers.get("retry-after")
                 if status not in (429, 503) or waits is None or time.monotonic() >= last:
                     raise ServiceError(f"{self.url}: {told[1]} ({status})", status, told[0])
-                pause = max(PAUSE, min(float(waits), last - time.monotonic()))
+                pause = max(PAUSE, min(_seconds(waits), last - time.monotonic()))
             time.sleep(pause)
 
     def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, str], bytes]:
@@ -158,16 +170,56 @@ class Client:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
+        with suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # a body may be refused before its end: the answer says why
+            connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
         response = connection.getresponse()
         return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
 
 
+def _address(url: str) -> SplitResult:
+    """The parts of a service's address."""
+    with suppress(ValueError, TypeError, AttributeError):  # a port that is no number, brackets without an end
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port):
+            return parts
+    raise InvalidInput(f"url must look like http://127.0.0.1:8000, got {url!r}.")
+
+
+def _token(text: str | None) -> str | None:
+    """A token as a header may have it: without the line end of the file that it was read from."""
+    found = None if text is None else text.strip()
+    if found is not None and not (found.isascii() and found.isprintable()):
+        raise InvalidInput("the token must consist of printable ASCII characters.")
+    return found
+
+
+def _seconds(text: str) -> float:
+    """The seconds of a Retry-After; a proxy may give a date, for which it is asked again soon."""
+    with suppress(ValueError):
+        return float(text) if math.isfinite(float(text)) else PAUSE
+    return PAUSE
+
+
 def _npy(x: Any) -> str:
     """An array as a base64 .npy."""
+    if hasattr(x, "detach"):
+        x = x.detach().cpu()
+        x = x.float() if x.is_floating_point() and x.element_size() == 2 else x  # NumPy has no bfloat16
     file = io.BytesIO()
-    np.save(file, np.asarray(x.detach().cpu() if hasattr(x, "detach") else x), allow_pickle=False)
+    try:
+        np.save(file, np.asarray(x), allow_pickle=False)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput("the input must be a tensor or an array of numbers.") from error
     return base64.b64encode(file.getvalue()).decode()
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy number or an array of an option as plain values."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise InvalidInput(f"an option must be a number, a text or a list of them, got a {type(value).__name__}.")
 
 
 def _files(entry: Any) -> list[str]:

@@ -184,7 +184,7 @@ def _trained(run: Path, source: str | None, device: torch.device, trust: bool) -
     settings = trained.settings
     dataset = _data(trained_on(trained), source, trained.base, trust)
     g, plan = smoothed_as_trained(trained, dataset, device)
-    names = () if dataset is None else tuple(dataset.classes or ())
+    names = trained.classes or (() if dataset is None else tuple(dataset.classes or ()))
     form = Form(tuple(trained.shape), _dtype(dataset), settings.size)
     return _checked(run.resolve().name, g, form, plan, names, None, "eager")
 

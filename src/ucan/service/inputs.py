@@ -81,7 +81,8 @@ class Form:
         return self._checked(pixels_of(shown, self.size).numpy())
 
     def _check_shape(self, shape: Sequence[int]) -> None:
-        if tuple(shape) not in (self.shape, (1, *self.shape)):
+        whole = all(type(side) is int for side in shape)  # a header may say True, which Python takes for 1
+        if not whole or tuple(shape) not in (self.shape, (1, *self.shape)):
             raise InvalidInput(f"the input has shape {tuple(shape)}, but {self.shape} is needed.")
 
     def _checked(self, numbers: np.ndarray) -> torch.Tensor:

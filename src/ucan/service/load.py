@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -124,9 +125,8 @@ def generate(
     for thread in threads:
         thread.join()
     took, after = time.monotonic() - began, usage(pid)
-    found = np.array(waits or [float("nan")])
     held = resident(pid)
-    median, p99, slowest = (float(np.quantile(found, q)) for q in (0.5, 0.99, 1.0))
+    median, p99, slowest = (within(waits, share) for share in (0.5, 0.99, 1.0))
     return Load(
         clients=clients,
         seconds=took,
@@ -141,6 +141,11 @@ def generate(
         server_seconds=None if before is None or after is None else after - before,
         server_memory=None if memory is None or held is None else (memory, held),
     )
+
+
+def within(waits: Sequence[float], share: float) -> float:
+    """The time within which at least this share of the answers came; NaN if none did."""
+    return float(np.quantile(waits, share, method="inverted_cdf")) if waits else math.nan
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ucan.errors import StoreError
+from ucan.json_text import parse_json
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -19,6 +20,8 @@ SUFFIXES = (
     *(".toml", ".sqlite", ".safetensors", ".json", ".jsonl", ".tsv", ".csv", ".html", ".md", ".npz", ".npy"),
     *(".onnx", ".skops", ".ubj", ".txt", ".cbm"),
 )
+# Of a database SQLite reads the pages in these files, where they are beside it, before its own.
+JOURNALS = ("-wal", "-journal")
 LARGEST = 16 * 2**30  # bytes of all files of a run together
 MANY = 100_000  # files
 
@@ -51,13 +54,13 @@ class Manifest:
     def read(cls, data: bytes, where: str) -> Manifest:
         """A manifest from its bytes; every name and number in it is checked."""
         try:
-            table: Any = json.loads(data)
+            table: Any = parse_json(data.decode())
             if table["ucan_manifest"] != FORMAT:
                 raise StoreError(
                     f"{where} has manifest format {table['ucan_manifest']!r}; this version reads {FORMAT}."
                 )
             files = {str(name): Entry(str(e["sha256"]), int(e["size"])) for name, e in table["files"].items()}
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise StoreError(f"{where}: its {MANIFEST} cannot be read ({error}).") from error
         for name, entry in files.items():
             check_name(name, where)
@@ -79,6 +82,12 @@ class Manifest:
                 raise StoreError(f"{folder} lacks {name}, which its manifest lists: get the run again.")
             if path.stat().st_size != entry.size or file_hash(path) != entry.sha256:
                 raise StoreError(f"{folder / name} is not the file that was published (its SHA-256 differs).")
+            beside = [path.with_name(path.name + ending) for ending in JOURNALS if path.suffix.lower() == ".sqlite"]
+            if found := [file.name for file in beside if file.exists() and file.stat().st_size]:
+                raise StoreError(
+                    f"{folder} has {found[0]}, which was not published and changes what {name} holds: remove it, or get "
+                    "the run again."
+                )
 
     def check_hash(self, expected: str | None, where: str) -> None:
         """Raise an error unless this is the run with the expected hash."""
@@ -89,7 +98,9 @@ class Manifest:
 def check_name(name: str, where: str) -> None:
     """Refuse a file's name that leaves the folder, or a kind of file that could run code when it is read."""
     path = PurePosixPath(name)
-    plain = name == path.as_posix() and not path.is_absolute() and not re.search(r'[\\:\x00-\x1f*?"<>|]', name)
+    plain = (
+        name == path.as_posix() and not path.is_absolute() and not re.search(r'[\\:\x00-\x1f*?"<>|\ud800-\udfff]', name)
+    )
     if not plain or any(part.startswith(".") for part in path.parts) or name == MANIFEST:
         raise StoreError(f"{where}: {name!r} is not a file's name inside a run.")
     if path.suffix.lower() not in SUFFIXES:

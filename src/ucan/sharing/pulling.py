@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import shutil
 import tarfile
 import tempfile
@@ -41,7 +42,9 @@ class Source(ABC):
         try:
             with self.open(MANIFEST) as file:
                 data = file.read(LARGEST_MANIFEST + 1)
-        except (KeyError, OSError) as error:
+        except (InvalidInput, MissingExtra):
+            raise
+        except Exception as error:  # on damaged files zipfile, tarfile and what they read with raise almost anything
             raise StoreError(
                 f"{self.where} has no {MANIFEST} that can be read ({error}): `push` writes one."
             ) from error
@@ -51,15 +54,17 @@ class Source(ABC):
 
     def copy(self, name: str, entry: Entry, target: Path) -> None:
         """Copy one file, and refuse it if it is not the one that the manifest lists."""
-        target.parent.mkdir(parents=True, exist_ok=True)
         digest, size = hashlib.sha256(), 0
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
             with self.open(name) as file, target.open("wb") as copy:
                 while size <= entry.size and (part := file.read(SHARE)):
                     digest.update(part)
                     size += len(part)
                     copy.write(part)
-        except (KeyError, OSError, zipfile.BadZipFile, tarfile.TarError) as error:
+        except (InvalidInput, MissingExtra):
+            raise
+        except Exception as error:  # as above
             raise StoreError(f"{self.where}: {name} cannot be read ({error}).") from error
         if size != entry.size or digest.hexdigest() != entry.sha256:
             raise StoreError(f"{self.where}: {name} is not the file that was published (its SHA-256 differs).")
@@ -157,14 +162,16 @@ def _check_folder(folder: Path, expected: str | None) -> None:
 @contextmanager
 def _source(place: str) -> Iterator[Source]:
     with ExitStack() as stack:
-        if is_url(place) and not is_archive(urlsplit(place).path):
+        if is_url(place) and not is_archive(_path_of(place)):
             yield Online(place.removesuffix(MANIFEST))
         elif is_url(place) or Path(place).is_file():
             path = stack.enter_context(_downloaded(place)) if is_url(place) else Path(place)
             try:
                 archive = Archive(path, place)
-            except (OSError, zipfile.BadZipFile, tarfile.TarError) as error:
-                raise StoreError(f"{place} is no zip or tar file that can be read ({error}).") from error
+            except Exception as error:  # as above
+                raise StoreError(
+                    f"{place} is no zip or tar file that can be read ({first_line(error).rstrip(':')})."
+                ) from error
             stack.callback(archive.close)
             yield archive
         elif place.startswith(HUB) or (place.count("/") == 1 and not Path(place).parent.exists()):
@@ -173,6 +180,13 @@ def _source(place: str) -> Iterator[Source]:
             raise InvalidInput(
                 f"there is no run at {place!r}: give a folder, a .zip or .tar file, a URL, or hf:owner/name."
             )
+
+
+def _path_of(url: str) -> str:
+    try:
+        return urlsplit(url).path
+    except ValueError as error:
+        raise InvalidInput(f"{url!r} is no address ({error}): give one such as https://example.org/run.zip.") from error
 
 
 def _kept(source: Source, expected: str | None) -> Path:
@@ -202,8 +216,13 @@ def _downloaded(url: str) -> Iterator[Path]:
     """A file from the network in a temporary place."""
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "archive"
-        with _asked(url) as answer, path.open("wb") as file:
-            shutil.copyfileobj(_Limited(answer), file, SHARE)
+        try:
+            with _asked(url) as answer, path.open("wb") as file:
+                shutil.copyfileobj(_Limited(answer), file, SHARE)
+        except StoreError:
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            raise StoreError(f"{url} cannot be read: {error}.") from error
         yield path
 
 
@@ -225,6 +244,6 @@ def _asked(url: str) -> IO[bytes]:
     request = urllib.request.Request(url, headers={"User-Agent": f"ucan/{__version__}"})
     try:
         answer: IO[bytes] = urllib.request.urlopen(request, timeout=SECONDS)
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         raise StoreError(f"{url} cannot be read: {error}.") from error
     return answer

@@ -30,6 +30,7 @@ from ucan.training.settings import TrainSettings
 CHECKPOINT, WEIGHTS, METRICS = "checkpoint.pt", "weights.safetensors", "metrics.jsonl"
 FAILED = "failed.txt"  # why the training in this folder came to an end that resuming does not mend
 START = "finetune_hash"  # in the config: the SHA-256 of the weights that the training began with, those of ``finetune``
+NAMES = "class_names"  # in the config: what the training data call the classes, in the order of the network's outputs
 # Settings that change no weight, so that a run may be resumed with another value.
 FREE = ("certify_every",)
 CHECKPOINT_KEYS = {"epoch", "step", "totals", "joint", "optimisers", "ema", "noise", "layers"}
@@ -48,6 +49,7 @@ class TrainedRun:
     num_classes: int
     budget: Budget | None = None
     base: Path | None = None  # the directory that its paths are relative to
+    classes: tuple[str, ...] | None = None  # their names, if the training data have any; older runs do not state them
 
 
 def begin(folder: Path, config: dict[str, Any]) -> WriterLock:
@@ -84,8 +86,8 @@ def _check_settings(folder: Path, config: dict[str, Any]) -> Path | None:
     begun = read_config(path)
     if begun.get("kind") != config.get("kind"):
         raise TrainingError(f"{folder} holds a run of another kind ({begun.get('kind')}): give another folder (--out).")
-    # An older run without data_hash is resumed without it.
-    asked = {key: value for key, value in config.items() if key != "data_hash" or key in begun}
+    # An older run without data_hash, or without the names of its classes, is resumed without it.
+    asked = {key: value for key, value in config.items() if key not in ("data_hash", NAMES) or key in begun}
     changed = differences(_compared(begun), _compared(_respelled(begun, frozen(asked), folder)))
     # A checkpoint has the run's own weights: then those that it began with are not needed again, and may have changed.
     resumed = (folder / CHECKPOINT).exists()
@@ -250,4 +252,7 @@ def load_run(folder: str | Path, classifier: nn.Module | None = None, trust: boo
         ) from error
     law = settings.build_law(math.prod(shape))
     budget = Budget(state["budget"]) if "budget" in state else None
-    return TrainedRun(folder, settings, classifier.eval(), generator.eval(), law, shape, num_classes, budget, base)
+    names = tuple(map(str, config.get(NAMES, ()))) or None
+    return TrainedRun(
+        folder, settings, classifier.eval(), generator.eval(), law, shape, num_classes, budget, base, names
+    )

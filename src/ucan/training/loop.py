@@ -27,6 +27,7 @@ from ucan.training.board import Board
 from ucan.training.checkpoint import (
     CHECKPOINT,
     METRICS,
+    NAMES,
     START,
     begin,
     clear_failed,
@@ -136,6 +137,7 @@ class Trainer:
             "ucan": __version__,
             "shape": list(dataset.event_shape),
             "num_classes": classes,
+            NAMES: None if dataset.classes is None else list(dataset.classes),
             "data_hash": dataset.fingerprint() if self.rank == 0 else None,
             "finetune": None if finetune is None else str(finetune),
             START: begun_with,

@@ -91,6 +91,7 @@ def load_run(named: str | Path, classifier: nn.Module | None = None, trust: bool
         for what, mine, other in (
             ("input shape", first.shape, run.shape),
             ("number of classes", first.num_classes, run.num_classes),
+            ("classes", first.classes or run.classes, run.classes or first.classes),  # older runs do not state them
             ("noise law", first.law, run.law),
             ("noise", _noise(first), _noise(run)),
             ("budget", _limits(first), _limits(run)),
@@ -101,7 +102,8 @@ def load_run(named: str | Path, classifier: nn.Module | None = None, trust: bool
                     f"the same settings and other seeds."
                 )
     networks = Ensemble([run.classifier for run in runs], asked.mirrored, asked.consensus)
-    return replace(first, folder=Path(str(named)), classifier=networks)
+    names = next((run.classes for run in runs if run.classes), None)
+    return replace(first, folder=Path(str(named)), classifier=networks, classes=names)
 
 
 def _noise(run: TrainedRun) -> tuple[object, ...]:
