@@ -350,6 +350,23 @@ def test_noise_that_is_lost_beside_the_input_is_refused(x: float, sigma: float) 
     assert isinstance(c, Certificate) and c.radius < 2 * sigma
 
 
+@pytest.mark.parametrize(
+    "scale, dtype, sigma",
+    [
+        (6e-46, torch.float32, 1.0),  # every draw is 0
+        (5e-324, torch.float64, 1.0),
+        (0.5, torch.float32, torch.tensor([1e-44, 1.0])),
+        (1e-16, torch.float32, torch.tensor([1e-30, 1.0])),
+    ],
+    ids=str,
+)
+def test_noise_below_the_smallest_numbers_is_refused(scale: float, dtype: torch.dtype, sigma: Any) -> None:
+    """At 0 nothing is large, and yet the noise is a few steps of the smallest numbers, or none."""
+    g = SmoothedClassifier(lambda b: (b[:, 0] == 0).long(), Gaussian(scale), Fixed(sigma), 2)
+    with pytest.raises(InvalidInput, match=r"lost in rounding.* apart"):
+        g.certify(torch.zeros(1, 2, dtype=dtype), n=500)
+
+
 class Mixing(nn.Module):
     """Shifts its answer by the mean of the batch; one saturated output hides that from a tolerance for the whole."""
 

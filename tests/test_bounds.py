@@ -22,6 +22,7 @@ from ucan.bounds import (
     uniform_of,
     upper_bound,
 )
+from ucan.plan import PredictPlan
 
 COUNTS = [(0, 1), (1, 1), (1, 2), (7, 10), (10, 10), (51, 100), (99, 100), (999, 1000), (90_000, 100_000)]
 COUNTS += [(99_999, 100_000), (100_000, 100_000), (1, 100_000), (50_001, 100_000), (999_990, 1_000_000)]
@@ -160,8 +161,8 @@ def test_majority_p_value_is_the_upper_tail(n_a, n):
     assert majority_p_value(n_a, n) == pytest.approx(exact, rel=1e-10)
 
 
-@pytest.mark.parametrize("alpha", (0.05, 0.001))
-@pytest.mark.parametrize("n", (10, 100, 1000))
+@pytest.mark.parametrize("alpha", (0.499, 0.05, 0.001))
+@pytest.mark.parametrize("n", (1, 3, 10, 100, 1000))
 @pytest.mark.parametrize(
     "p", [(0.5, 0.5), (0.34, 0.33, 0.33), (0.12, 0.11, *[0.77 / 8] * 8), (0.501, 0.499), (0.41, 0.4, 0.19)], ids=str
 )
@@ -171,6 +172,14 @@ def test_majority_test_errs_at_most_alpha_for_any_number_of_classes(p, n, alpha)
     assert accepted > n / 2
     wrong = sum(stats.binom.sf(accepted - 1, n, q) for q in p[1:])
     assert wrong <= alpha
+
+
+def test_majority_test_at_a_half_would_answer_by_one_vote():
+    """Of ten classes the first vote is hardly ever for the best one, and its p-value is 1/2: such an α is refused."""
+    assert majority_p_value(1, 1) == 0.5
+    with pytest.raises(InvalidInput, match="below 1/2"):
+        PredictPlan(n=1, alpha=0.5)
+    assert PredictPlan(n=1, alpha=0.5, test="top-two").alpha == PredictPlan(n=1, alpha=0.5, stop=True).alpha == 0.5
 
 
 def test_a_two_sided_test_against_half_would_be_wrong_a_third_of_the_time():

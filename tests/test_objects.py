@@ -81,6 +81,8 @@ def test_another_range_needs_its_unit():
     made = as_dataset(loud, unit="dB")
     assert made.batch([0])[0].dtype == torch.float64 and made.batch([0])[0].tolist() == [[-60.0, 3.0]]
     assert as_dataset(np.array([[-3, 4]]), unit="steps").step == 1.0
+    short = as_dataset(loud.astype(np.float16), unit="dB")
+    assert short.batch([0])[0].dtype == torch.float32 and short.batch([1])[0].tolist() == [[-20.0, 0.5]]
     with pytest.raises(InvalidInput, match="finite"):
         as_dataset(np.array([[np.nan, 1.0]]), unit="dB")
 

@@ -227,6 +227,23 @@ def job(pictures: InMemory, **changes: Any) -> CertifyJob:
     return CertifyJob(model=bright, data=pictures, **{**settings, **changes})
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_run_over_numbers_of_sixteen_bits_is_that_of_the_library(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Noise in 16 bits is another law's: a classifier that reads the last digit was certified at 1 for what it is not at 0."""
+
+    def even(batch: torch.Tensor) -> torch.Tensor:
+        value = (batch[:, 0].double() * 2048 % 1 == 0).double() - 0.5
+        return torch.stack([-value, value], dim=1)
+
+    x = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=dtype)
+    data = InMemory(x, classes=("other", "even"), unit="mm")
+    settings = {"scale": 0.4, "n": 500, "model_id": "even", "arithmetic": "real", "device": "cpu"}
+    certify(CertifyJob(model=even, data=data, **settings), tmp_path / "run")
+    g = ucan.SmoothedClassifier(even, ucan.Gaussian(0.4), num_classes=2, model_id="even")
+    of_the_library = [c.to_dict() for c in g.certify(x, n=500)]
+    assert [c.to_dict() for c in outcomes(tmp_path / "run")] == of_the_library
+
+
 class Counting(Progress):
     votes = items = 0
 

@@ -32,7 +32,8 @@ from ucan import (
     UnsupportedNorm,
 )
 from ucan.fingerprint import checksums, weights_hash
-from ucan.plan import CertifyPlan
+from ucan.plan import CertifyPlan, PredictPlan
+from ucan.questions.confidence import Confidence
 from ucan.scales import DCT, Basis, Dense, Diagonal, LowRank
 from ucan.sidecar import input_hash
 from ucan.stop_option import parse_stop
@@ -593,6 +594,7 @@ REFUSED_BY_CERTIFY = {
 REFUSED_BY_PREDICT = {
     "two-sided test": (InvalidInput, {"test": "two-sided"}),
     "no test": (InvalidInput, {"test": None}),
+    "as many wrong answers as right ones": (InvalidInput, {"alpha": 0.5, "n": 1}),
 }
 
 
@@ -685,6 +687,24 @@ def test_noise_is_not_drawn_in_sixteen_bits(dtype):
     for outcome in (*g.certify(x, n=1000), *g.certify(x, n=1000, stop=0.5), *g.predict(x)):
         assert outcome.evidence.input_hash == input_hash(x)
     assert {b.dtype for b in drawn} == {torch.float32}
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_nor_for_inputs_as_runs_hand_them_over(dtype):
+    """Of these only the first is checked, by itself."""
+    drawn = []
+    model = lambda b: drawn.append(b) or torch.zeros(len(b), 2)  # noqa: E731
+    x = torch.zeros(1, 1, dtype=dtype)
+    g = SmoothedClassifier(model, Gaussian(scale=1.0), Fixed(torch.tensor([1.0038])), 2)
+    plan = CertifyPlan(n=1000)
+    stopping = replace(plan, stop=parse_stop(0.5))
+    found = [dict(g.certify_each([x], one))[0] for one in (plan, stopping)]
+    found += [dict(g.ask_each([x], one, Confidence(0.5)))[0] for one in (plan, stopping)]
+    found += dict(g.predict_each([x], PredictPlan())).values()
+    assert all(outcome.evidence.input_hash == input_hash(x) for outcome in found)
+    assert {b.dtype for b in drawn} == {torch.float32}
+    (c,) = g.certify(x, n=1000)
+    assert (found[0].radius, found[0].evidence.counts) == (c.radius, c.evidence.counts)
 
 
 def test_the_matrix_that_is_sampled_is_the_one_that_is_certified():

@@ -14,6 +14,7 @@ from ucan.certificate import from_dict
 from ucan.generators import Generator
 from ucan.scales import Dense, Diagonal
 from ucan.verify import fresh_checks, noise_of, verify
+from ucan.verify_answer import verify_answer
 from ucan.votes import Votes
 
 DIM = 6
@@ -226,6 +227,22 @@ def test_a_claim_is_tested_in_its_own_precision():
         verdict = verify(c, fresh, X)
         assert verdict.stands and dtype in SEEN and (torch.bfloat16 in SEEN) == (precision == "bf16")
         assert any(f"in {precision or 'fp32'}" in check.detail for check in verdict.checks)
+
+
+SKEWED = Dense(torch.eye(DIM) + 0.3 * torch.rand(DIM, DIM, generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("generator", [Fixed(SIGMA, 0.1 * SIGMA), Fixed(SKEWED)], ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_an_input_of_sixteen_bits_is_checked_as_it_was_certified(dtype, generator):
+    """In float32, be the classifier a module or a function."""
+    x, net = X.to(dtype), model()
+    for f, name in ((net, None), (lambda batch: net(batch), "a function")):
+        g = SmoothedClassifier(f, LAW, generator, 3, model_id=name)
+        (c,), (answer,) = (g.certify(x, n=2000, alpha=0.01, seed=1, **asked) for asked in ({}, {"confidence": 0.3}))
+        verdict = verify(c, g, x, seed=2)
+        assert not failed(verdict) and verdict.confirms == "pipeline"
+        assert not failed(verify_answer(answer, g, x, seed=2))
 
 
 def test_a_copy_is_tested_in_its_precision_where_the_deployed_classifier_has_one_of_its_own():

@@ -125,8 +125,8 @@ def net_loss_bound(lost: int, gained: int, n: int, alpha: float) -> float:
 def majority_p_value(n_a: int, n: int, p: float = 0.5) -> float:
     """P(Bin(n, p) ≥ n_a), at p = 1/2 the one-sided test that the counted class has no majority.
 
-    Answering when this is ≤ α errs with probability at most α for any number of classes. (The two-sided test of n_a
-    against n/2 does not: it is also small when n_a is far below n/2.) Where votes are drawn from noise that differs
+    Answering when this is ≤ α errs with probability at most α for any number of classes, if α is below 1/2. (The two-sided
+    test of n_a against n/2 does not: it is also small when n_a is far below n/2.) Where votes are drawn from noise that differs
     from the ideal by τ in total variation, the test at p = 1/2 + τ is one about ideal votes.
     """
     check_counts(n_a, n)

@@ -23,7 +23,7 @@ from ucan.errors import ModelError
 from ucan.evidence import Evidence, Noise, law_to_json
 from ucan.fingerprint import identity, plain_state, weights_hash
 from ucan.generators import Generator
-from ucan.guards import check_constant, check_elsewhere, check_lost
+from ucan.guards import as_drawn, check_constant, check_elsewhere, check_lost
 from ucan.held import held_of
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, PredictPlan, derived_from, is_secret
@@ -228,7 +228,7 @@ class Engine:
         if first is None:
             return
         device = self.f.device or first.device
-        setup = self.setup(first.to(device), plan)
+        setup = self.setup(as_drawn(first, device), plan)
         if device.type == "cuda":  # what was made so far is there when it is used beside the votes
             self._side(device).wait_stream(torch.cuda.current_stream(device))
         yield setup, self._requests(itertools.chain([first], waiting), device, plan.seed, phases)
@@ -260,7 +260,7 @@ class Engine:
         most = AHEAD if device.type == "cuda" and self.M.looks() else 0
         ahead, under_way = min(1, most), deque[tuple[torch.Tensor, Callable[[], Generator]]]()
         for x in inputs:
-            there = x.to(device)
+            there = as_drawn(x, device)
             with self._apart(device) if most else nullcontext():
                 under_way.append((there, self.M.starting(there)))
             if len(under_way) > ahead:
@@ -363,7 +363,7 @@ class Issuer:
     ) -> tuple[torch.Tensor, Generator]:
         """An input (1, *event) on the device, and the generator held at it; ``started`` gives noise that is under way."""
         generator, law = self.engine.M, self.engine.law
-        x = x.to(self.device)
+        x = as_drawn(x, self.device)
         kind = (x.shape, x.dtype)
         if self._held is not None and self._held[0] == kind:
             M = self._held[1]

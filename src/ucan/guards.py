@@ -47,6 +47,13 @@ def check_precision(device: torch.device) -> None:
         )
 
 
+def as_drawn(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """An input as its noise is drawn: on this device, 16 bits in float32, since noise in 16 bits does not have the law's
+    distribution.
+    """
+    return x.to(device, torch.promote_types(x.dtype, torch.float32))
+
+
 def unlike(x: torch.Tensor) -> torch.Tensor:
     """A random input of x's shape (1, *event), unrelated to x."""
     return torch.randn(x.shape, generator=fresh(x.device), dtype=x.dtype, device=x.device)
@@ -79,9 +86,16 @@ def check_lost(held: Generator, x: torch.Tensor, law: Law) -> None:
     if not scale.elementwise:
         _check_least(held, x + mu, size, scale, law)
     beside = torch.maximum(x[0].abs(), torch.maximum(mu.abs().expand_as(x)[0], (x + mu)[0].abs()))
-    lost = torch.finfo(x.dtype).eps * beside > LOST * size
+    number = torch.finfo(x.dtype)
+    lost = number.eps * beside.clamp_min(number.tiny) > LOST * size  # below tiny numbers stand no closer than there
     if lost.any():
         where = tuple(lost.nonzero()[0].tolist())
+        if beside[where] <= number.tiny:
+            raise InvalidInput(
+                f"{held.describe()}: the noise is lost in rounding: at entry {list(where)} it is {float(size[where]):.3g}, and "
+                f"numbers in {str(x.dtype).removeprefix('torch.')} stand {number.tiny * number.eps:.3g} apart. "
+                f"Use {'' if x.dtype == torch.float64 else 'float64 inputs, or '}a larger scale."
+            )
         what = "x" if x[0].abs()[where] >= mu.abs().expand_as(x)[0][where] else "μ"
         raise InvalidInput(
             f"{held.describe()}: {what} is so large that the noise is lost in rounding: at entry "

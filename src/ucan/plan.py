@@ -158,6 +158,8 @@ class PredictPlan:
         check_choice("test", self.test, TESTS)
         if self.stop and self.test != "majority":
             raise InvalidInput('stopping early needs test="majority": leave out test= or stop=.')
+        if self.test == "majority" and not self.stop and self.alpha >= 0.5:  # one vote more than half would answer
+            raise InvalidInput(f"the majority test needs an alpha below 1/2, got {self.alpha!r}; 0.001 is usual.")
         _plain(self)
 
     @property

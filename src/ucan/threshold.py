@@ -229,9 +229,7 @@ def _scope(sides: Iterable[_Side]) -> Scope:
 def _unsure(sides: Iterable[_Side], norm: float | None) -> Abstention:
     """The outcome where no way is sure."""
     shown = [
-        f"class {side.top} has at least "
-        f"{floor_digits(level_bound(side.votes.counts, side.top, True, side.plan.n, side.plan.level, 0.0), 4)} for expert "
-        f"{side.number}"
+        f"class {side.top} has at least {floor_digits(side.bounded(True), 4)} for expert {side.number}"
         for side in sides
     ]
     first = next(iter(sides))

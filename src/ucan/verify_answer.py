@@ -57,7 +57,7 @@ def verify_answer(
     seed = fresh_seed(seed, evidence, "answer")
     if tuple(x.shape[1:]) != answer.region.shape:
         raise InvalidInput(f"the answer is about inputs of shape {answer.region.shape}, not {tuple(x.shape[1:])}.")
-    x = x.to(g.f.device or x.device)
+    x = g.as_certified(x)
     n = fresh_number(n, evidence.n)
     checks = [
         *_same(answer, g, x),

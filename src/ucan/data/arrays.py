@@ -56,11 +56,12 @@ class InMemory(Labelled):
         return tuple(self.images.shape[1:])
 
     def batch(self, indices: Sequence[int] | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The items at these indices: float32 (b, *event) within [0, 1] and int64 (b,)."""
+        """The items at these indices: float32 (b, *event) within [0, 1], with a unit float32 or float64, and int64 (b,)."""
         index = torch.as_tensor(indices, dtype=torch.int64)
         chosen = self.images[index]
         if self.unit is not None:
-            return (chosen if chosen.is_floating_point() else chosen.double()), self.labels[index]
+            wide = torch.promote_types(chosen.dtype, torch.float32) if chosen.is_floating_point() else torch.float64
+            return chosen.to(wide), self.labels[index]
         return as_pixels(chosen), self.labels[index]
 
     def fingerprint(self) -> str:

@@ -17,7 +17,7 @@ from ucan.engine import Engine, Setup
 from ucan.errors import InvalidInput
 from ucan.fingerprint import has_weights
 from ucan.generators import Generator, Isotropic
-from ucan.guards import check_lost
+from ucan.guards import as_drawn, check_lost
 from ucan.laws import Law
 from ucan.plan import CertifyPlan, DerivedSeed, PredictPlan, Seed, given_seed, random_seed
 from ucan.questions.enquiry import Enquirer
@@ -224,6 +224,10 @@ class Smoothed:
     def check_inputs(self, x: torch.Tensor, norm: float | None = None) -> list[torch.Tensor]:
         """The inputs as a list, each (1, *event) on the model's device; raises an error before any work."""
         return self.readiness.inputs(x, norm)
+
+    def as_certified(self, x: torch.Tensor) -> torch.Tensor:
+        """An input (1, *event) as its votes are counted, for who has not checked it."""
+        return as_drawn(x, self.f.device or x.device)
 
     def again(self, **changed: Unpack[Parts]) -> Self:
         """The same with these parts changed: g.again(law=…), g.again(step=None)."""

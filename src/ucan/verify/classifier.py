@@ -29,9 +29,8 @@ def verify_classifier(
     if certificate.choice is not None:
         raise InvalidInput("this certificate is a router's: give the router that is deployed.")
     seed = fresh_seed(seed, certificate.evidence)
-    scope, x = scope_check(certificate, g, x, registry)
+    scope, x = scope_check(certificate, g, g.as_certified(x), registry)
     n = fresh_number(n, *(one.n for one in votes_behind(certificate.evidence)))
-    x = x.to(g.f.device or x.device)
     same, follows = same_checks(certificate, g, x), follow_checks(certificate, g, x)
     checks = (scope, *same, *follows)
     if certificate.evidence.bound == EXACT:

@@ -22,7 +22,7 @@ def verify_level(
 ) -> Verdict:
     """Whether a claim about a threshold stands for this rule and for g, the expert that the claim is about."""
     seed, n = fresh_seed(seed, level.evidence), fresh_number(n, level.evidence.n)
-    x = x.to(g.f.device or x.device)
+    x = g.as_certified(x)
     held, evidence = g.M.at(x), level.evidence
     # For the checks that do not look at p: 1 stands for it.
     like = Certificate(level.norm, level.scope, evidence, level.top, 1.0, None, level.region, 0.0, held(x)[0].cpu())
@@ -52,7 +52,7 @@ def floor_check(answer: Certificate, level: Level, g: SmoothedClassifier, x: tor
     """
     if not level.allows:
         return ()
-    x = x.to(g.f.device or x.device)
+    x = g.as_certified(x)
     most = level_region(g, g.M.at(x), x, answer.p_lower, True, level.floor, answer.norm)
     fits = most is not None and answer.region.radius <= most.radius * SLACK and answer.region.norm == most.norm
     shown = f"that class {level.top} has more than {level.floor:g} within {floor_significant(answer.region.radius)}"
