@@ -24,6 +24,7 @@ PRESETS = {  # of a row, the preset that trains it
     "mnist-smoothmix-0.25": "mnist-best-0.75",
     "mnist-lenet-0.4": "mnist-best-1.0",
     "mnist-lenet-0.52": "mnist-best-1.5",
+    "mnist-catrs-0.57": "mnist-best-1.75",
     "mnist-lenet-0.68": "mnist-best-2.0",
     "cifar10-ensemble-on-0.3": "cifar10-ensemble-0.75",
     "cifar10-ensemble-on-0.42": "cifar10-ensemble-1.0",

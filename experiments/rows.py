@@ -155,6 +155,7 @@ REACH = [
     *(Row(f"mnist-lenet-{sigma}", "MNIST ℓ2", preset, (), (Claim(2, "radius", levels),))
       for sigma, preset, levels in ((0.4, "mnist-best-1.0", (1.0, 1.25)),
                                     (0.52, "mnist-best-1.5", (1.5, 1.75)), (0.68, "mnist-best-2.0", (2.0, 2.25)))),
+    Row("mnist-catrs-0.57", "MNIST ℓ2", "mnist-best-1.75", (), (Claim(2, "radius", (1.5, 1.75)),)),
 ]  # fmt: skip
 
 # --- anisotropic against isotropic: Gaussian, ℓ2, by radius and by ALM; the curves of the figure ---

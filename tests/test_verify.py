@@ -77,6 +77,9 @@ def test_a_certificate_is_about_one_input():
         verify(certificate(), smoothed(), torch.cat([X, X]))
     with pytest.raises(InvalidInput, match="this one has shape"):
         verify(certificate(), smoothed(), X[:, 1:])
+    (predicted,) = smoothed().predict(X, n=500)
+    with pytest.raises(InvalidInput, match="takes a certificate, got Prediction"):
+        verify(predicted, smoothed(), X)
 
 
 def test_a_claim_at_the_very_probability_falls_no_more_often_than_alpha():

@@ -46,6 +46,11 @@ def verify(
         registry: the registry that issued the certificate, for scope ``registry``.
     """
     check_alpha(alpha)
+    if not isinstance(certificate, Certificate):
+        raise InvalidInput(
+            f"verify takes a certificate, got {type(certificate).__name__}: an answer to another question is checked by "
+            "ucan.verify_answer.verify_answer, and an abstention claims nothing."
+        )
     shape = certificate.region.shape
     if tuple(x.shape[1:]) != shape:
         raise InvalidInput(
