@@ -74,7 +74,7 @@ rows cifar10-sphere-0.52
 rows cifar10-sphere-drop-0.42 cifar10-sphere-on-0.42 cifar10-sphere-0.54 cifar10-sphere-far-0.54 cifar10-sphere-0.75
 rows cifar10-sphere-1
 rows mnist-sphere-*
-rows mnist-lenet-* mnist-consistency-* mnist-smoothmix-0.25
+rows mnist-lenet-* mnist-consistency-* mnist-smoothmix-0.25 mnist-catrs-0.57
 figure cifar10-universal-certification-laplace cifar10-universal-certification-expinf
 figure cifar10-universal-certification-uniform cifar10-universal-certification-powerlaw
 figure cifar10-versus-certification-alm-loss
@@ -98,7 +98,7 @@ deeper cifar10-sphere-0.52
 deeper cifar10-sphere-drop-0.42 cifar10-sphere-on-0.42 cifar10-sphere-0.54 cifar10-sphere-far-0.54 cifar10-sphere-0.75
 deeper cifar10-sphere-1
 deeper mnist-sphere-*
-deeper mnist-lenet-* mnist-consistency-* mnist-smoothmix-0.25
+deeper mnist-lenet-* mnist-consistency-* mnist-smoothmix-0.25 mnist-catrs-0.57
 deeper cifar10-certification-laplace
 deeper cifar10-alm
 deeper cifar10-isotropic-1

@@ -555,7 +555,7 @@ def test_the_backend_is_chosen_once_for_all_workers(fake, monkeypatch):
     with spread(smoothed(backend="auto")) as h:
         h.certify(XS[:1], **{**OPTIONS, "n": 3000})
     assert len({actor.process.engine.backend for actor in ray.actors}) == 1
-    assert ray.actors[0].process.engine.backend in ("eager", "compile")
+    assert ray.actors[0].process.engine.backend != "auto"
 
 
 def test_what_cannot_be_sent_is_refused_in_words(fake):

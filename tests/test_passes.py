@@ -149,10 +149,12 @@ def test_what_a_gpu_begins_is_fetched_in_one_step_and_ends_as_at_does(stand_in, 
 
 def test_noise_is_begun_some_inputs_ahead_but_the_first_does_not_wait_for_them():
     class Begun:
+        dtype = torch.float32
+
         def __init__(self, number):
             self.number = number
 
-        def to(self, device):
+        def to(self, device, dtype):
             return self
 
     begun, counts = [], []
