@@ -128,7 +128,7 @@ class Scale(ABC):
         """‖Σ⁻¹‖_(q→p), exact or from above (see ``ucan.scales.induced``)."""
 
     def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
-        """The largest ‖Σ⁻¹δ‖ₚ of a change δ within the budget, exact or from above.
+        """The largest ‖Σ⁻¹δ‖ₚ of a change δ within the budget, exact or from above; what inverting Σ may have lost is added.
 
         Exact for a scalar and a diagonal Σ, for p = ∞ (budgets over groups: where Σ⁻¹ may be formed), and for boxes in
         which at most 12 coordinates change.
@@ -137,8 +137,10 @@ class Scale(ABC):
         if budget.dim != dim:
             raise InvalidInput(f"the budget has {budget.dim} dimensions, but the input has {dim}.")
         if has_few_corners(budget) and dim <= MAX_FORMED:
-            return corner_norm(self._undone, budget, p)
-        return self._budget_norm(budget, p, dim)
+            found = corner_norm(self._undone, budget, p)
+        else:
+            found = self._budget_norm(budget, p, dim)
+        return found * (1 + self.lost)
 
     def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
         """The hook of ``budget_norm``: by default from the formed inverse, and from its norms over balls."""
@@ -153,7 +155,10 @@ class Scale(ABC):
         return min(self.inverse_norm(q, p, dim) * budget.length(q) for q in NORMS)
 
     def axis_norms(self, p: float, dim: int) -> torch.Tensor:
-        """‖Σ⁻¹eᵢ‖ₚ of every coordinate's own direction, shape (d,), in float64 on the CPU: exact or from above."""
+        """‖Σ⁻¹eᵢ‖ₚ of every coordinate's own direction, shape (d,), in float64 on the CPU: exact or from above.
+
+        What inverting Σ may have lost is added.
+        """
         self.check_dim(dim)
         where = next((tensor.device for tensor in self.tensors().values()), torch.device("cpu"))
         found = []
@@ -161,7 +166,7 @@ class Scale(ABC):
             units = torch.eye(min(MAX_FORMED, dim - start), dim - start, dtype=torch.float64, device=where)
             units = torch.nn.functional.pad(units, (start, 0))
             found.append(torch.linalg.vector_norm(self.solve(units), ord=p, dim=1).cpu())
-        return torch.cat(found)
+        return torch.cat(found) * (1 + self.lost)
 
     @abstractmethod
     def regularised(self, eps: float) -> Self:

@@ -170,10 +170,6 @@ class Dense(Scale):
         self.check_dim(dim)
         return dense_norm(self.inverse, q, p) * (1 + self.lost)
 
-    def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
-        """As of any Σ; what inverting A in float64 may have lost is added."""
-        return super().budget_norm(budget, p, dim) * (1 + self.lost)
-
     def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
         """From A⁻¹, and from its norms over balls."""
         return min(self._over_balls(budget, p, dim), dense_budget_norm(self.inverse, budget, p))
@@ -326,14 +322,6 @@ class LowRank(Scale):
             return min(by_spectrum, float(columns.max()) * stretch)
         return by_spectrum
 
-    def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
-        """As of any Σ; what inverting it in float64 may have lost is added."""
-        return super().budget_norm(budget, p, dim) * (1 + self.lost)
-
-    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
-        """As of any Σ; what inverting it in float64 may have lost is added."""
-        return super().axis_norms(p, dim) * (1 + self.lost)
-
     @property
     def lost(self) -> float:
         """What the decomposition may have changed of Σ⁻¹, relative to what it gives.
@@ -441,10 +429,6 @@ class BlockDiagonal(Scale):
         self.check_dim(dim)
         norms = torch.tensor([d.inverse_norm(q, p, d.dim) for d in self.parts], dtype=torch.float64)
         return diagonal_norm(norms, q, p)
-
-    def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
-        """As of any Σ; what inverting the blocks in float64 may have lost is added."""
-        return super().budget_norm(budget, p, dim) * (1 + self.lost)
 
     def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:
         """Of a box, from the blocks' as the norm of a vector; exact where they are."""

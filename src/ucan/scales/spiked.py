@@ -8,7 +8,6 @@ from typing import Self
 
 import torch
 
-from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
 from ucan.scales.base import (
     MAX_FORMED,
@@ -118,14 +117,6 @@ class Spiked(Scale):
             formed = self.solve(torch.eye(dim, dtype=torch.float64, device=self.factor.device))
             return dense_norm(formed, q, p) * (1 + self.lost)
         return identity_norm(q, 2, dim) * self.stretch(dim) * identity_norm(2, p, dim)
-
-    def budget_norm(self, budget: Budget, p: float, dim: int) -> float:
-        """As of any Σ; what inverting it in float64 may have lost is added."""
-        return super().budget_norm(budget, p, dim) * (1 + self.lost)
-
-    def axis_norms(self, p: float, dim: int) -> torch.Tensor:
-        """As of any Σ; what inverting it in float64 may have lost is added."""
-        return super().axis_norms(p, dim) * (1 + self.lost)
 
     @property
     def lost(self) -> float:
