@@ -170,9 +170,8 @@ class Client:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        with suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # a body may be refused before its end: the answer says why
+        # A body may be refused before its end; the answer says why.
+        with suppress(BrokenPipeError, ConnectionResetError):
             connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
         response = connection.getresponse()
         return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
