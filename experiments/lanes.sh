@@ -71,7 +71,7 @@ rows cifar10-sphere-0.19
 rows cifar10-sphere-0.3
 rows cifar10-sphere-0.42
 rows cifar10-sphere-0.52
-rows cifar10-sphere-drop-0.42 cifar10-sphere-on-0.42 cifar10-sphere-0.54 cifar10-sphere-far-0.54 cifar10-sphere-0.75
+rows cifar10-sphere-drop-0.42 cifar10-sphere-on-0.42 cifar10-sphere-0.54 cifar10-sphere-far-0.54 cifar10-sphere-far-0.57 cifar10-sphere-0.75
 rows cifar10-sphere-1
 rows mnist-sphere-*
 rows mnist-lenet-* mnist-consistency-* mnist-smoothmix-0.25 mnist-catrs-0.57
@@ -95,7 +95,7 @@ deeper cifar10-sphere-0.19
 deeper cifar10-sphere-0.3
 deeper cifar10-sphere-0.42
 deeper cifar10-sphere-0.52
-deeper cifar10-sphere-drop-0.42 cifar10-sphere-on-0.42 cifar10-sphere-0.54 cifar10-sphere-far-0.54 cifar10-sphere-0.75
+deeper cifar10-sphere-drop-0.42 cifar10-sphere-on-0.42 cifar10-sphere-0.54 cifar10-sphere-far-0.54 cifar10-sphere-far-0.57 cifar10-sphere-0.75
 deeper cifar10-sphere-1
 deeper mnist-sphere-*
 deeper mnist-lenet-* mnist-consistency-* mnist-smoothmix-0.25 mnist-catrs-0.57

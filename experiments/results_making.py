@@ -19,6 +19,7 @@ PRESETS = {  # of a row, the preset that trains it
     "cifar10-sphere-on-0.42": "cifar10-best-1.0",
     "cifar10-sphere-0.54": "cifar10-best-1.25",
     "cifar10-sphere-far-0.54": "cifar10-best-1.25",
+    "cifar10-sphere-far-0.57": "cifar10-best-1.75",
     "cifar10-sphere-0.75": "cifar10-best-2.0",
     "mnist-consistency-0.25": "mnist-best-0.25",
     "mnist-smoothmix-0.25": "mnist-best-0.75",

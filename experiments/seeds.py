@@ -3,8 +3,8 @@
     python experiments/seeds.py cifar10-sphere-0.42 RUN …
 
 Each RUN is the folder of a training, with RUN-certified beside it; every one must be trained as the row says but for its seed.
-Beside them stands what the row's own record says, where none of them has its seed. How many of the shared inputs each certified
-at the row's largest radius goes to recorded/seeds/ROW.json.
+Beside them stands what the row's own record says, where none of them has its seed, and what an earlier call kept of other seeds
+on the same inputs. How many of the shared inputs each certified at the row's largest radius goes to recorded/seeds/ROW.json.
 """
 
 from __future__ import annotations
@@ -68,6 +68,22 @@ def record_of(row: Row, folders: list[Path], kept: dict[str, Any] | None = None)
     }  # fmt: skip
 
 
+def joined(earlier: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The new record with the seeds that only an earlier one has; refused if that is about other inputs or votes."""
+    same = ("row", "norm", "level", "inputs", "every", "n", "alpha", "mirrored")
+    if other := [name for name in same if earlier[name] != found[name]]:
+        raise InvalidInput(f"the kept record differs in {', '.join(other)}: name the runs of all its seeds, or remove it.")
+    of = {**_by_seed(earlier), **_by_seed(found)}
+    seeds = sorted(of, key=int)
+    return {**found, "certified": {seed: of[seed][0] for seed in seeds}, "weights": [of[seed][1] for seed in seeds]}
+
+
+def _by_seed(record: dict[str, Any]) -> dict[str, tuple[int, str | None]]:
+    """Of each seed, how many inputs it certified, and the hash of its weights."""
+    pairs = zip(record["certified"].items(), record["weights"], strict=True)
+    return {seed: (count, weights) for (seed, count), weights in pairs}
+
+
 def main() -> None:
     """Write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -79,6 +95,8 @@ def main() -> None:
     kept = json.loads(own.read_text()) if own.exists() else None
     found = record_of(next(row for row in ROWS if row.name == asked.row), asked.runs, kept)
     path = asked.recorded / "seeds" / f"{asked.row}.json"
+    if path.exists():
+        found = joined(json.loads(path.read_text()), found)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, (json.dumps(found, ensure_ascii=False) + "\n").encode())
     print(f"{path}: {found['certified']} of {found['inputs']:,}")

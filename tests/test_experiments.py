@@ -517,8 +517,10 @@ def test_a_run_is_kept_as_the_row_that_it_certified(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "preset"), results_making.PRESETS.items())
 def test_the_presets_of_the_leading_rows_have_their_settings(name: str, preset: str) -> None:
+    """But for the seed."""
     (row,) = (row for row in rows.ROWS if row.name == name)
-    assert suite.settings_of(preset, []) == suite.settings_of(row.preset, list(row.changes))
+    made = suite.settings_of(row.preset, list(row.changes))
+    assert suite.settings_of(preset, [f"seed={made.seed}"]) == made
 
 
 @pytest.mark.parametrize(
@@ -1136,6 +1138,18 @@ def test_seeds_are_compared_on_the_inputs_that_all_runs_have(tmp_path: Path) -> 
         assert found["certified"][str(seed)] == int((right & shared).sum())
     (said,) = results_front.spread(tmp_path)
     assert "with the seeds 0, 3" in said and said.endswith("on 10 of the test pictures (every 4th).")
+
+
+def test_a_later_seed_joins_those_that_are_on_record() -> None:
+    """A seed that both have is the later one's; a record about other inputs or votes is refused."""
+    one = {"row": "x", "norm": 2, "level": 0.3, "inputs": 10, "every": 4, "n": 500, "alpha": 0.001, "mirrored": False,
+           "date": "2026-01-30", "certified": {"0": 4, "10": 5}, "weights": ["00", "aa"]}  # fmt: skip
+    two = {**one, "certified": {"2": 6, "10": 7}, "weights": ["22", "bb"], "date": "2026-01-31"}
+    both = seeds.joined(one, two)
+    assert list(both["certified"].items()) == [("0", 4), ("2", 6), ("10", 7)] and both["weights"] == ["00", "22", "bb"]
+    assert both["date"] == "2026-01-31"
+    with pytest.raises(InvalidInput, match="differs in inputs, n"):
+        seeds.joined({**one, "inputs": 9, "n": 400}, two)
 
 
 # --- jobs side by side ---
