@@ -72,7 +72,9 @@ def joined(earlier: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     """The new record with the seeds that only an earlier one has; refused if that is about other inputs or votes."""
     same = ("row", "norm", "level", "inputs", "every", "n", "alpha", "mirrored")
     if other := [name for name in same if earlier[name] != found[name]]:
-        raise InvalidInput(f"the kept record differs in {', '.join(other)}: name the runs of all its seeds, or remove it.")
+        raise InvalidInput(
+            f"the kept record differs in {', '.join(other)}: name the runs of all its seeds, or remove it."
+        )
     of = {**_by_seed(earlier), **_by_seed(found)}
     seeds = sorted(of, key=int)
     return {**found, "certified": {seed: of[seed][0] for seed in seeds}, "weights": [of[seed][1] for seed in seeds]}
