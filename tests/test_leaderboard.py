@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -23,7 +24,7 @@ from ucan.cli import app
 from ucan.config import read_config
 from ucan.errors import InvalidInput, StoreError
 from ucan.leaderboard.checking import check
-from ucan.leaderboard.checks import Checked, CheckJob, Replayed
+from ucan.leaderboard.checks import Check, Checked, CheckJob, Replayed
 from ucan.leaderboard.entry import (
     Attacked,
     Claim,
@@ -46,6 +47,7 @@ from ucan.results.store import Store
 from ucan.runs.agreement import contradiction
 from ucan.runs.certify import certify
 from ucan.runs.prepare import CertifyJob
+from ucan.runs.progress import Progress
 from ucan.runs.read import Run
 from ucan.runs.rebuild import pipeline_of
 from ucan.runs.recertify import RecertifyJob, recertify
@@ -946,6 +948,79 @@ def test_how_many_certificates_fail_is_counted(made: Path, tmp_path: Path) -> No
     assert "replay" in kept.failed and not kept.stands and kept.seed == 0
     write_kept(kept, tmp_path / "e.check.json")
     assert read_kept(tmp_path / "e.check.json") == kept
+
+
+class StoppedAt(Progress):
+    """Interrupts a job after so many items, as Ctrl-C does."""
+
+    def __init__(self, items: int) -> None:
+        self.left = items
+
+    def finished(self, note: str) -> None:
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+
+
+def test_an_interrupted_check_counts_what_was_done_until_then(made: Path, tmp_path: Path) -> None:
+    """And says that it was not made; a certificate that failed before is said all the same."""
+    job = CheckJob(entry=made / "entry.json", results=made / "run", inputs=4, attacks=3, seed=0, budget=LIGHT)
+    of = int(Run.open(made / "run").columns["correct"].sum())
+    whole = check(job)
+    done = check(job, StoppedAt(2))
+    assert done.interrupted and done.stands and done.named("not checked") == ("replay", "audit")
+    assert done.replayed == Replayed(of, 2, 2, 0, 0) and done.attacked is None
+    told = {one.name: one.detail for one in done.checks}
+    assert told["audit"] == "interrupted"
+    assert told["replay"].startswith(
+        "interrupted after 2 of 4 certificates: recomputed, tested with fresh votes and drawn"
+    )
+    kept = kept_of(job, done)
+    assert kept.stands and kept.unchecked == ("replay", "audit") and kept.replayed.redrawn == 2
+    none = check(job, StoppedAt(0))
+    assert none.replayed == Replayed(of, 0, 0, 0, 0)
+    assert none.checks[-2].detail == "interrupted after 0 of 4 certificates"
+    late = check(job, StoppedAt(4 + 1))
+    assert late.replayed == whole.replayed and late.named("not checked") == ("audit",)
+    assert late.checks[-1].detail.startswith("interrupted after 1 of 3 certificates: ")
+    assert not whole.interrupted and "interrupted" not in str(whole.to_dict())
+    shutil.copytree(made, tmp_path / "copy")
+    forge_the_records(tmp_path / "copy")
+    forged = CheckJob(entry=tmp_path / "copy" / "entry.json", model=str(made / "trained"), inputs=9, attacks=0, seed=0)
+    found = check(forged, StoppedAt(5))
+    assert not found.stands and found.named("failed")[-1] == "replay" and found.replayed.failed > 0
+    assert found.checks[-2].detail.startswith("interrupted after 5 of 9 certificates: 5 of 5 certificates fail; input ")
+
+
+def test_an_interrupted_check_replaces_no_record_but_for_a_failure(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(code: int) -> str:
+        words = [
+            "leaderboard",
+            "check",
+            str(entry),
+            "--results",
+            str(made / "run"),
+            "--inputs",
+            "4",
+            "--keep",
+            "--quiet",
+        ]
+        ended = CliRunner().invoke(app, words)
+        assert ended.exit_code == code, (ended.output, ended.exception)
+        return str(ended.output)
+
+    entry, place = tmp_path / "mine.json", tmp_path / "mine.check.json"
+    shutil.copy(made / "entry.json", entry)
+    shown = sys.modules["ucan.cli.leaderboard"]  # its package has the group of commands under this name
+    monkeypatch.setattr(shown, "Shown", lambda *_, **__: StoppedAt(2))
+    assert f"Wrote {place}" in said(130) and read_kept(place).replayed.certificates == 2
+    before = place.read_bytes()
+    assert "as it was: an interrupted check replaces none" in said(130) and place.read_bytes() == before
+    wrong = Check("replay", "failed", "1 of 2", Replayed(9, 2, 2, 0, 1), interrupted=True)
+    monkeypatch.setattr("ucan.leaderboard.checking.replay_sample", lambda *_: wrong)
+    assert "The entry does not stand (replay)." in said(1) and not read_kept(place).stands
 
 
 def test_a_certificate_that_states_another_precision_fails_and_ends_no_check(made: Path, tmp_path: Path) -> None:

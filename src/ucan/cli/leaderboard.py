@@ -44,7 +44,8 @@ def check(
     """Check an entry: hashes, counts, seed, and certificates drawn at random, replayed and attacked.
 
     A check that cannot be made says why. Exit codes: 0, nothing failed, which is not a proof; 1, a check failed; 2, the
-    entry cannot be read. True certificates fail the test with fresh votes with probability at most α, all together.
+    entry cannot be read; 130, interrupted: what was checked until then is said, and kept with --keep where no record of
+    an earlier check is. True certificates fail the test with fresh votes with probability at most α, all together.
 
     Example: `ucan leaderboard check entry.json --results runs/mine`
     """
@@ -76,11 +77,14 @@ def check(
         rest = f" Not checked: {unchecked}." if unchecked else ""
         words.say(f"The entry does not stand ({failed})." if failed else f"No check failed; this is not a proof.{rest}")
     if keep:
-        write_kept(kept_of(job, done), kept_path(entry))
+        place = kept_path(entry)
+        left = done.interrupted and done.stands and place.exists()
+        if not left:
+            write_kept(kept_of(job, done), place)
         if not as_json:
-            words.say(f"Wrote {kept_path(entry)}.")
-    if not done.stands:
-        raise typer.Exit(1)
+            words.say(f"Left {place} as it was: an interrupted check replaces none." if left else f"Wrote {place}.")
+    if not done.stands or done.interrupted:
+        raise typer.Exit(130 if done.stands else 1)
 
 
 @leaderboard.command("page")

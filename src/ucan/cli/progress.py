@@ -71,6 +71,7 @@ class Progress:
         self.within = 0
         self.note = note
         self._show()
+        INTERRUPTS.check()
 
     def say(self, line: str) -> None:
         """Print a message on its own line, above the bar."""

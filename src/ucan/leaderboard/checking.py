@@ -30,7 +30,7 @@ NO_CERTIFICATES = "the entry has no certificates: {}"
 
 
 def check(job: CheckJob, progress: Progress = SILENT) -> Checked:
-    """Check an entry of a leaderboard.
+    """Check an entry of a leaderboard. An interruption while certificates are checked ends it, with what was found until then.
 
     Args:
         job: the entry, its results, and how many certificates are sampled.
@@ -147,7 +147,8 @@ def _of_run(job: CheckJob, one: Entry, run: Run, progress: Progress) -> list[Che
     checks.append(check_seed(run, sample))
     with progress.working(len(chosen) + min(job.attacks, len(chosen)), 0, job.budget.check):
         checks.append(replay_sample(job, sample, progress))
-        checks.append(attack_sample(job, run, sample, progress))
+        stopped = checks[-1].interrupted
+        checks += _left("interrupted", ("audit",)) if stopped else [attack_sample(job, run, sample, progress)]
     return checks
 
 

@@ -45,12 +45,16 @@ class Attacks:
 
 @dataclass(frozen=True)
 class Check:
-    """One check, its outcome, and the reason or what was found; of the sampled certificates also how many."""
+    """One check, its outcome, and the reason or what was found; of the sampled certificates also how many.
+
+    One that was interrupted counts what was done until then.
+    """
 
     name: str
     outcome: Outcome
     detail: str
     counted: Replayed | Attacks | None = None
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,11 @@ class Checked:
     def stands(self) -> bool:
         """Whether nothing failed; this is not a proof of the entry."""
         return all(check.outcome != "failed" for check in self.checks)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was ended before all sampled certificates were looked at."""
+        return any(check.interrupted for check in self.checks)
 
     @property
     def replayed(self) -> Replayed | None:
@@ -81,7 +90,9 @@ class Checked:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        checks = [{key: value for key, value in asdict(one).items() if value is not None} for one in self.checks]
+        checks = [
+            {key: value for key, value in asdict(one).items() if value not in (None, False)} for one in self.checks
+        ]
         return {"entry": self.entry.name, "stands": self.stands, "checks": checks}
 
 

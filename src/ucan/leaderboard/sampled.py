@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from ucan.audit.decide import SURE, allowed_breaks
 from ucan.certificate import Certificate
 from ucan.data import Labelled, is_known
 from ucan.errors import InvalidInput, UcanError
-from ucan.leaderboard.checks import Attacks, Check, CheckJob, Replayed
+from ucan.leaderboard.checks import Attacks, Check, CheckJob, Outcome, Replayed
 from ucan.replay import Replay, replay
 from ucan.rounding import ceil_percent
 from ucan.runs.jobs import device_of
@@ -110,18 +110,21 @@ def replay_sample(job: CheckJob, sample: Sample, progress: Progress) -> Check:
         )
     failed: list[str] = []
     undrawn: list[str] = []
-    data, drawn, redrawn, moved = sample.dataset.fingerprint(), 0, 0, 0
-    for idx, x, certificate in sample.cases(job.inputs):
-        wrong, again = _replayed(job, sample, x, certificate, data)
-        failed += [f"input {idx}: {wrong}"] if wrong else []
-        drawn += 1
-        if again is not None:
-            undrawn += [] if again.drawn else [again.detail]
-            redrawn += again.drawn
-            moved += not wrong and again.outcome == "bears"
-        progress.finished("")
-    counted = Replayed(sample.of, drawn, redrawn, moved, len(failed))
-    return _told(sample, counted, failed, undrawn)
+    data, drawn, redrawn, moved, ended = sample.dataset.fingerprint(), 0, 0, 0, False
+    try:
+        for idx, x, certificate in sample.cases(job.inputs):
+            wrong, again = _replayed(job, sample, x, certificate, data)
+            progress.finished("")  # raises an interrupt that was lost: what it may have broken does not count
+            failed += [f"input {idx}: {wrong}"] if wrong else []
+            drawn += 1
+            if again is not None:
+                undrawn += [] if again.drawn else [again.detail]
+                redrawn += again.drawn
+                moved += not wrong and again.outcome == "bears"
+    except KeyboardInterrupt:
+        ended = True
+    told = _told(sample, Replayed(sample.of, drawn, redrawn, moved, len(failed)), failed, undrawn)
+    return _so_far(told, drawn, len(sample.certificates)) if ended else told
 
 
 def _replayed(
@@ -184,23 +187,43 @@ def attack_sample(job: CheckJob, run: Run, sample: Sample, progress: Progress) -
         )
     mode: Literal["live", "frozen"] = "live" if run.scope == "pipeline" else "frozen"
     attempts: list[Attempt] = []
-    for idx, x, certificate in sample.cases(job.attacks):
-        if certificate.size <= 0:
-            continue
-        try:
-            attempts += [made for made, _ in attack(sample.g, x, certificate, mode, FACTORS, job.budget, idx)]
-        except InvalidInput as error:  # it is of another classifier, which fails the replay
-            return Check("audit", "not checked", f"input {idx}: {error}")
-        progress.finished("")
+    done, ended = 0, False
+    try:
+        for idx, x, certificate in sample.cases(job.attacks):
+            if certificate.size <= 0:
+                continue
+            made = [one for one, _ in attack(sample.g, x, certificate, mode, FACTORS, job.budget, idx)]
+            progress.finished("")  # as in the replay
+            attempts += made
+            done += 1
+    except InvalidInput as error:  # it is of another classifier, which fails the replay
+        return Check("audit", "not checked", f"input {idx}: {error}")
+    except KeyboardInterrupt:
+        ended = True
+    told = _broken(sample, attempts, mode)
+    return _so_far(told, done, min(job.attacks, len(sample.certificates))) if ended else told
+
+
+def _broken(sample: Sample, attempts: list[Attempt], mode: str) -> Check:
+    """The check of certificates that were attacked, in words."""
     if not attempts:
         return Check("audit", "not checked", "no certificate was attacked")
-    found = summarise(attempts, run.config.data.skip or 1)
+    found = summarise(attempts, sample.run.config.data.skip or 1)
     if not found.attacked:
         return Check(
             "audit", "not checked", "no other input lies inside the regions of the certificates that were drawn"
         )
     counted = Attacks(found.attacked, found.covered_breaks)
     said = f"{found.covered_breaks} of {found.attacked} attacked certificates broken, {mode}"
-    if found.is_bug or found.covered_breaks > _allowed(sample, found, max(made.alpha for made in attempts)):
+    if found.is_bug or found.covered_breaks > _allowed(sample, found, max(one.alpha for one in attempts)):
         return Check("audit", "failed", f"{said}: more than chance explains", counted)
     return Check("audit", "ok", said, counted)
+
+
+def _so_far(told: Check, done: int, asked: int) -> Check:
+    """An interrupted check: it failed if a certificate did, and otherwise is not made, whatever it found."""
+    outcome: Outcome = "failed" if told.outcome == "failed" else "not checked"
+    found = f": {told.detail}" if done else ""
+    return replace(
+        told, outcome=outcome, detail=f"interrupted after {done} of {asked} certificates{found}", interrupted=True
+    )
