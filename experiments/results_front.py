@@ -284,7 +284,7 @@ def _beside(ours: Entry | None, level: float, goal: float | None) -> tuple[str, 
 
 
 def spread(folder: Path) -> list[str]:
-    """How far the seed of a training moves a row, a sentence for each row that was trained several times."""
+    """How far the seed of a training moves a row, in one line: a sentence for each row that was trained several times."""
     lines = []
     for path in sorted((folder / "seeds").glob("*.json")):
         found = json.loads(path.read_text())
@@ -292,7 +292,7 @@ def spread(folder: Path) -> list[str]:
         every = f" (every {found['every']}th)" if (found["every"] or 1) > 1 else ""
         trained = f"`{found['row']}` at {found['level']:g}, trained with the seeds {', '.join(found['certified'])}"
         lines.append(f"{trained}, has {' / '.join(shares)} on {found['inputs']:,} of the test pictures{every}.")
-    return lines or [MISSING]
+    return [" ".join(lines) or MISSING]
 
 
 def chance(folder: Path) -> list[str]:
