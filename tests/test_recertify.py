@@ -305,7 +305,7 @@ def test_what_is_not_the_same_is_refused():
     more = replace(c.evidence, counts=(0, 500))  # as a damaged record has it: the rest is as it was
     with pytest.raises(InvalidInput, match="changed or is damaged"):
         recertify(replace(c, evidence=more), old, new, at(0.9), seed=5)
-    with pytest.raises(InvalidInput, match="the certificate's own"):
+    with pytest.raises(InvalidInput, match="seed 0 is that of the certificate"):
         recertify(c, old, new, at(0.9), seed=0)
     (laplace,) = smoothed(law=Laplace(1.0)).certify(at(0.9), n=500, norm=1)
     with pytest.raises(InvalidInput, match="another law"):
@@ -323,6 +323,19 @@ class Unidentified:
 
     def __call__(self, batch):
         return (batch[:, 0] > self.edge).long()
+
+
+def test_in_a_chain_no_earlier_seed_is_taken_again():
+    """The votes in pairs of the third step would be those of the first once more."""
+    one, two = smoothed(), smoothed(0.001)
+    (c,) = one.certify(at(0.9), n=2000, seed=1)
+    again = recertify(recertify(c, one, two, at(0.9), seed=5), two, one, at(0.9), seed=6)
+    for seed in (1, 5, 6):
+        with pytest.raises(
+            InvalidInput, match=f"seed {seed} is that of the certificate, or of one that it goes on from"
+        ):
+            recertify(again, one, two, at(0.9), seed=seed)
+    assert isinstance(recertify(again, one, two, at(0.9), seed=7), Certificate)
 
 
 def test_a_classifier_without_an_identity_is_not_the_old_one():

@@ -12,7 +12,7 @@ of both together bounds the difference at α (``ucan.named_bounds.Joint``). Othe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -68,9 +68,16 @@ def selecting(evidence: Evidence) -> int:
 
     Votes in pairs choose none.
     """
+    *_, first = lineage(evidence)
+    return first.n0 or CertifyPlan.n0
+
+
+def lineage(evidence: Evidence) -> Iterator[Evidence]:
+    """The evidence, and all that it goes on from, back to the first classifier's."""
+    yield evidence
     while evidence.pairs is not None:
         evidence = evidence.pairs.before
-    return evidence.n0 or CertifyPlan.n0
+        yield evidence
 
 
 def recertify(
@@ -86,8 +93,9 @@ def recertify(
     ``m`` votes are drawn, by default a tenth of the old certificate's. Up to a p_lower (``Way.pays``) they are cast by both
     classifiers, in pairs; above, by the new one alone, whose class is then chosen anew. Which of the two it is follows
     from the old certificate, before any vote. ``seed`` as for ``certify``, by default one that nobody knows; it must not
-    be the old certificate's. Law, noise, classes and arithmetic of both classifiers are the same. If the old classifier's
-    votes in pairs reject its own certificate, at the level 1e-8, that is an error.
+    be that of the old certificate, or of one that this goes on from. Law, noise, classes and arithmetic of both
+    classifiers are the same. If the old classifier's votes in pairs reject its own certificate, at the level 1e-8, that
+    is an error.
     """
     evidence = certificate.evidence
     m = max(100, math.ceil(SHARE * evidence.n)) if m is None else m
@@ -99,8 +107,10 @@ def recertify(
     if seed == "derived":
         raise InvalidInput("recertify takes no derived seed: give a number, or None for one that nobody knows.")
     number = random_seed() if seed is None else given_seed(seed)
-    if evidence.seed is not None and number == evidence.seed:
-        raise InvalidInput(f"seed {number} is the certificate's own: votes in pairs need another one.")
+    if number in {before.seed for before in lineage(evidence)}:
+        raise InvalidInput(
+            f"seed {number} is that of the certificate, or of one that it goes on from: votes in pairs need another one."
+        )
     plan = CertifyPlan(
         n0=selecting(evidence),
         n=m,
