@@ -12,37 +12,39 @@ from shape_records import NAMES, attacked, mnist_rows, shown
 CLAIMS = tuple(target for target in TARGETS if "certification-wise" in target.what or "ALM" in target.what)
 KINDS = ("certification-wise", "basis-wise")
 FOOTNOTES = {
-    "¹": "Attacked was not this network but a smaller or shorter training of the same noise: on CIFAR-10 10 or 12 epochs "
+    "¹": "The attack was on another, smaller or shorter training with the same kind of noise: on CIFAR-10 10 or 12 epochs "
     "instead of 40, on MNIST a smaller network.",
-    "²": "Attacked was a small network on digits under the same kind of noise.",
-    "³": "Attacked was the ℓ2 claim, not the one in this norm.",
+    "²": "The attack was on a small network for digits of 8 × 8 pixels, with the same kind of noise.",
+    "³": "The attack was on the ℓ2 claim, not on the one in this norm.",
 }
 
 
 def claims(recorded: Recorded) -> list[str]:
     """The paper's claims, ours by which noise, whose guarantee each is, and what an attack made of it; footnotes."""
-    lines = ["| claim | the paper | ours | ours is | broken in the deployed pipeline | n ≤ | undecided | made |",
+    lines = ["| claim | the paper, `frozen` | ours | noise and scope of ours | broken in the deployed pipeline | n ≤ | undecided | made |",
              "|---|--:|--:|---|--:|--:|--:|---|"]  # fmt: skip
-    networks, pictures = set[int](), set[int]()
+    networks, pictures, real = set[int](), set[int](), set[bool]()
     for target in CLAIMS:
         rows = [recorded.rows[name] for name in target.rows if name in recorded.rows]
         kind = next(kind for kind in KINDS if kind in target.what)
-        what = target.what.replace(f", {kind}", "")
+        what, paper = target.what.replace(f", {kind}", ""), target.paper.removesuffix(" (`frozen`)")
         if not rows:
-            lines.append(f"| {what} | {target.paper} | {MISSING} |" + " – |" * 5)
+            lines.append(f"| {what} | {paper} | {MISSING} |" + " – |" * 5)
             continue
         row = rows[0]
         found = recorded.json(f"suite/{row.name}.json")
         ours = " / ".join(best_of(rows, target.key, level) or "–" for level in target.levels)
         when = day(recorded.folder / "suite" / f"{row.name}.json", found, recorded.folder)
-        cells = [what, target.paper, ours, f"{kind}, `{row.scope}`", _broken(recorded, row.name, target.key), f"{row.n:,}",
+        cells = [what, paper, ours, f"{kind}, `{row.scope}`", _broken(recorded, row.name, target.key), f"{row.n:,}",
                  f"{row.open:,}", made_on(when, found.get("hardware"))]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
         networks.add(found.get("members", 1))
         pictures.add(row.inputs)
+        real.add(not found.get("arithmetic"))
     told = [f"{mark} {text}" for mark, text in FOOTNOTES.items() if any(mark in line for line in lines)]
     if pictures:
-        told.insert(0, f"Each row of ours: {between(networks)} network, {between(pictures)} test pictures.")
+        about = "; for all real changes, with rounding not accounted for" if real == {True} else ""
+        told.insert(0, f"Each row of ours: {between(networks)} network, {between(pictures)} test pictures{about}.")
     return [*lines, *(["", " ".join(told)] if told else [])]
 
 

@@ -74,12 +74,16 @@ def nearest(folder: Path) -> list[str]:
         single = next((one for one in found if one.networks == 1), None)
         if single is None:
             continue
-        words = f"on {title} up to {_points(single.behind(best))} points ({single.name}"
+        words = f"by up to {_points(single.behind(best))} points on {title} ({single.name}"
         if found[0].networks > 1:
             behind, pictures = _points(found[0].behind(best)), f"{found[0].pictures:,}"
             words += f"; a router of two networks {behind}, computed on {pictures} pictures, not run"
         said.append(f"{words})")
-    return [f"One network for all radii from 0 to {LEVELS[-1]:g} has less: {', '.join(said)}."] if said else [MISSING]
+    return (
+        [f"One network for all radii from 0 to {LEVELS[-1]:g} is behind these rows, {' and '.join(said)}."]
+        if said
+        else [MISSING]
+    )
 
 
 def _points(behind: float) -> str:

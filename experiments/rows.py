@@ -3,7 +3,7 @@
 A row is one training run (a preset with changes) and the claims to decide on the test set: "is the radius (or the ALM) in
 this norm at least …?". One set of votes decides all claims of a row, so Gaussian noise, whose one region carries a radius
 in every norm, fills the ℓ2, the ℓ1 and the ℓ∞ table at once. What ``CHOICES`` lists is chosen on a held-out part of the
-training set; all else is set here by hand, before a row is run. Seeds are those of the presets: 0.
+training set; all else is set here by hand, before a row is run. Seeds are those of the presets, 0, unless a row says another.
 """
 
 from __future__ import annotations
