@@ -21,8 +21,9 @@ FOOTNOTES = {
 
 def claims(recorded: Recorded) -> list[str]:
     """The paper's claims, ours by which noise, whose guarantee each is, and what an attack made of it; footnotes."""
-    lines = ["| claim | the paper, `frozen` | ours | noise and scope of ours | broken in the deployed pipeline | n ≤ | undecided | made |",
-             "|---|--:|--:|---|--:|--:|--:|---|"]  # fmt: skip
+    head = ("claim", "the paper, `frozen`", "ours", "noise and scope of ours", "broken in the deployed pipeline", "n ≤",
+            "undecided", "made")  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", "|---|--:|--:|---|--:|--:|--:|---|"]
     networks, pictures, real = set[int](), set[int](), set[bool]()
     for target in CLAIMS:
         rows = [recorded.rows[name] for name in target.rows if name in recorded.rows]

@@ -142,8 +142,9 @@ def terms(folder: Path) -> list[str]:
     )
     return [
         f"Every number of ours: one network, {pictures} test pictures, n ≤ {n}, scope `pipeline`, no extra data"
-        f"{', changes in whole grey levels' if whole else ''}; {attacked} certificates of each run attacked, {broken} broken; n is "
-        f"the most noisy copies that a picture took; made {dates} on {' or '.join(sorted({made_on(None, one.made.hardware) for one in rows}))}."
+        f"{', changes in whole grey levels' if whole else ''}; {attacked} certificates of each run attacked, {broken} "
+        f"broken; n is the most noisy copies that a picture took; made {dates} on "
+        f"{' or '.join(sorted({made_on(None, one.made.hardware) for one in rows}))}."
     ]
 
 

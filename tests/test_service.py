@@ -462,7 +462,7 @@ def test_a_full_queue_says_when_to_try_again_and_answers_the_others():
     answers = asyncio.run(many())
     ended(made)
     statuses = [status for status, _, _ in answers]
-    assert set(statuses) == {200, 429} and statuses.count(200) >= 3
+    assert set(statuses) == {200, 429} and statuses.count(200) >= 2  # more if the worker took some while others came
     for status, headers, body_ in answers:
         if status == 429:
             assert 1 <= int(headers["retry-after"]) <= 60 and json.loads(body_)["error"] == "busy"
