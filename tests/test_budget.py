@@ -246,6 +246,28 @@ def test_a_diagonal_has_the_closed_forms():
     assert region.budget_factor(grouped) == pytest.approx(expected, rel=1e-11)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_budget_far_smaller_than_the_noise_is_not_taken_for_none(norm, grouped):
+    groups = torch.tensor([0, 1, 1]) if grouped else None
+    sizes = {1: 3.0, 2: 3**0.5, INF: 1.0} if not grouped else {1: 1 + 2**0.5, 2: 2**0.5, INF: 1.0}
+    for scale in (Diagonal(torch.full((3,), 1e40, dtype=torch.float64)), Scalar(1e40)):
+        assert scale.budget_norm(Budget.of(1e-100, (3,), groups), norm, 3) == pytest.approx(
+            1e-140 * sizes[norm], rel=1e-12
+        )
+    wide = Diagonal(torch.full((3,), 1e170, dtype=torch.float64))  # the square of 1e-170 is 0
+    assert wide.budget_norm(Budget.of(1e100, (3,), groups), norm, 3) == pytest.approx(1e-70 * sizes[norm], rel=1e-12)
+    with pytest.raises(InvalidInput, match="1e150 times smaller"):
+        wide.budget_norm(Budget.of(1e-20, (3,), groups), norm, 3)
+
+
+def test_a_scaled_budget_whose_square_is_no_number_is_refused():
+    assert Gaussian(1.0).box_factor(0.9, [1e-140, 0.0]) == pytest.approx(1e140 * Gaussian(1.0).radius(0.9), rel=1e-9)
+    for law in (Gaussian(1.0), Laplace(1.0), Uniform(1.0)):
+        with pytest.raises(InvalidInput, match="1e150 times smaller"):
+            law.box_factor(0.9, [1e-170, 1e-180])
+
+
 def test_the_ends_of_covers():
     region = Region(torch.tensor([0.5, 2.0]), 1.0, INF)
     assert region.covers(torch.zeros(2)) and not Region(1.0, 0.0, 2, (2,)).covers(torch.zeros(2))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import fft
 
 from ucan import Budget, InvalidInput, Region, SingularScale, scales
-from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, Spiked, as_scale, matrix
+from ucan.scales import DCT, Basis, BlockDiagonal, Dense, Diagonal, LowRank, Scalar, Spiked, as_scale, induced, matrix
 from ucan.scales.basis import defect, measured_defect
 from ucan.scales.matrix import inverse_error
 
@@ -648,6 +648,24 @@ def test_low_rank_norms_at_large_d_are_sound_and_three_pairs_stay_exact(monkeypa
         assert value == pytest.approx(truth, rel=1e-9)
     identity = DIM ** (max(0, 1 / 2 - 1 / q) + max(0, 1 / p - 1 / 2))
     assert value <= identity / float(diag.min()) * (1 + 1e-9)
+
+
+def test_low_rank_with_a_factor_of_full_rank_leaves_nothing_beside_its_span():
+    factor = torch.linalg.qr(randn(4, 4).double())[0] * 1e12
+    y = randn(5, 4)
+    found = LowRank(torch.full((4,), 1e-20, dtype=torch.float64), factor).solve(y)
+    assert found.numpy() == pytest.approx((y.double() / 1e24).numpy(), rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-180, 1.0, 1e180, 1e300])
+@pytest.mark.parametrize("p", [1, 2, INF])
+def test_the_length_of_a_change_whose_squares_are_no_numbers(p, size):
+    y = torch.tensor([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64) * size
+    expected = {1: 7.0, 2: 5.0, INF: 4.0}[p] * size
+    assert induced.lengths(y, p).tolist() == pytest.approx([expected, 0.0], rel=1e-14)
+    ones = Diagonal(torch.ones(3, dtype=torch.float64))
+    assert ones.solved_norm(y, p, 3).tolist() == pytest.approx([expected, 0.0], rel=1e-14)
+    assert induced.lengths(torch.tensor([[math.inf, 1.0]]), p).tolist() == [math.inf]
 
 
 def test_low_rank_large_d_path_runs_where_the_matrix_would_not_fit():

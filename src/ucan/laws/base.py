@@ -28,6 +28,8 @@ SHAVE_QUANTILE = 1e-14
 UNIT = 2.0**-53
 # A float64 uniform number stands for a cell of the unit interval of at most this length (docs/arithmetic.md).
 CELL = 2.0**-52
+# Below this the squares that a norm adds up are no longer numbers of full precision.
+LEAST_SIZE = 1e-150
 # Exceptions as rare as e^-46 = 1e-20 are counted as failures.
 RARE = 46.0
 # −log of the smallest number that a draw takes the logarithm of, rounded up.
@@ -195,6 +197,7 @@ class Law(ABC):
         u = np.asarray(scaled_budget, dtype=np.float64).ravel()
         if not (u.size and (u >= 0).all() and np.isfinite(u).all() and u.any()):
             raise InvalidInput("a scaled budget b/σ must hold finite numbers of at least 0, not all of them 0.")
+        check_size(float(u.max()))
         self._check_dim(u.size)
         p_a = float(_probabilities("p", p))
         other = 1.0 - p_a if p_b is None else min(float(_probabilities("p_b", p_b)), 1.0 - p_a)
@@ -292,6 +295,12 @@ class Law(ABC):
     def _check_dim(self, dim: int) -> None:
         if not (isinstance(dim, Real) and math.isfinite(dim) and dim == int(dim) and dim >= 1):
             raise InvalidInput(f"dim must be a whole number of at least 1, got {dim!r}.")
+
+
+def check_size(size: float) -> None:
+    """Refuse a budget whose size in units of the noise cannot be computed: NaN, or too small for its square."""
+    if not size >= LEAST_SIZE:
+        raise InvalidInput("the budget is more than 1e150 times smaller than the noise: give both in other units.")
 
 
 def along_quantiles(p: Array, steps: Array, quantile: Callable[[Array], Array], cdf: Callable[[Array], Array]) -> Array:

@@ -15,8 +15,9 @@ import torch
 from ucan.budget import Budget
 from ucan.errors import InvalidInput, SingularScale
 from ucan.fingerprint import checksums
+from ucan.laws.base import check_size
 from ucan.passes import Pass
-from ucan.scales.induced import NORMS, corner_norm, dense_budget_norm, has_few_corners, identity_norm
+from ucan.scales.induced import NORMS, corner_norm, dense_budget_norm, has_few_corners, identity_norm, lengths
 
 # Up to this dimension a structured Σ may form its inverse (128 MiB in float64) to take an exact norm.
 MAX_FORMED = 4096
@@ -104,12 +105,11 @@ class Scale(ABC):
 
         A Σ that mixes coordinates rounds Σ⁻¹y by some last digits of ‖Σ⁻¹‖₂‖y‖₂, which may be much beside Σ⁻¹y.
         """
-        found: torch.Tensor = torch.linalg.vector_norm(self._undone(y), ord=p, dim=1) * (1 + self.lost)
+        found: torch.Tensor = lengths(self._undone(y), p) * (1 + self.lost)
         if self.elementwise:
             return found
         rounded = SOLVING * dim * self.stretch(dim) * identity_norm(2, p, dim)
-        lengths: torch.Tensor = torch.linalg.vector_norm(y.double(), dim=1)
-        return found + rounded * lengths
+        return found + rounded * lengths(y, 2)
 
     def _undone(self, y: torch.Tensor) -> torch.Tensor:
         """Σ⁻¹y as claims are made of it: what ``lost`` is about."""
@@ -140,6 +140,7 @@ class Scale(ABC):
             found = corner_norm(self._undone, budget, p)
         else:
             found = self._budget_norm(budget, p, dim)
+        check_size(found)
         return found * (1 + self.lost)
 
     def _budget_norm(self, budget: Budget, p: float, dim: int) -> float:

@@ -61,16 +61,31 @@ def hard_bound(spectral: float, row_sums: torch.Tensor, column_sums: torch.Tenso
     return min(by_spectrum, by_sums)
 
 
+def lengths(rows: torch.Tensor, p: float) -> torch.Tensor:
+    """‖row‖ₚ of each row of (n, d), in float64; squares of very large and of very small entries are numbers, too.
+
+    The rows are divided by a power of two, which changes no digit.
+    """
+    found = rows.double()
+    most = found.abs().amax(1, keepdim=True)
+    unit = most / (2 * torch.frexp(most).mantissa)
+    unit = torch.where((unit > 0) & unit.isfinite(), unit, 1.0)
+    sizes: torch.Tensor = torch.linalg.vector_norm(found / unit, ord=p, dim=1)
+    return sizes * unit[:, 0]
+
+
 def diagonal_budget_norm(entries: torch.Tensor, budget: Budget, p: float) -> float:
     """max ‖diag(entries)·δ‖ₚ over a budget, exact: each coordinate, or each group, has its worst case by itself."""
     sizes, limits = entries.detach().double().abs().flatten().cpu(), budget.limits.flatten()
     if budget.groups is not None:
         groups = budget.groups.flatten()
         if p == 1:  # the largest ‖diag·δ_g‖₁ over ‖δ_g‖₂ ≤ 1 is ‖entries_g‖₂
-            sizes = torch.zeros_like(limits).index_add_(0, groups, sizes.square()).sqrt()
+            most = torch.zeros_like(limits).scatter_reduce_(0, groups, sizes, "amax")
+            shares = (sizes / most[groups]).square()  # of the group's largest, whose own square may not be a number
+            sizes = most * torch.zeros_like(limits).index_add_(0, groups, shares).sqrt()
         else:
             sizes = torch.zeros_like(limits).scatter_reduce_(0, groups, sizes, "amax")
-    return float(torch.linalg.vector_norm(sizes * limits, ord=p))
+    return float(lengths((sizes * limits)[None], p))
 
 
 def dense_budget_norm(matrix: torch.Tensor, budget: Budget, p: float) -> float:

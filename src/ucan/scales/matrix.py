@@ -280,9 +280,11 @@ class LowRank(Scale):
         """In the scaled coordinates y⊘√a, beside the span of U and on it."""
         root, u, t = (tensor.to(y.device) for tensor in self._scaled)
         flat = rows(y.double(), self.dim) / root
-        beside = flat - (flat @ u) @ u.T
-        beside = beside - (beside @ u) @ u.T  # twice, or rounding would leave more on the span than belongs there
-        return ((beside + ((flat @ u) / (1 + t)) @ u.T) / root).reshape(y.shape)
+        found = ((flat @ u) / (1 + t)) @ u.T
+        if u.shape[1] < self.dim:  # else nothing lies beside the span, and rounding would be taken for it
+            beside = flat - (flat @ u) @ u.T
+            found = beside - (beside @ u) @ u.T + found  # twice, or more is left on the span than belongs there
+        return (found / root).reshape(y.shape)
 
     def stretch(self, dim: int) -> float:
         """1/min a, of both divisions by √a."""
