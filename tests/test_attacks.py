@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -422,6 +423,14 @@ def test_noise_that_follows_its_input_does_not_pass_for_pipeline(way: str, x: fl
     g = SmoothedClassifier(lambda b: (b[:, 0] > -10).long(), Gaussian(scale=0.5), Following(way), 2)
     with pytest.raises(InvalidInput, match="depends on the input"):
         g.certify(torch.full((1, 4), x), n=500)
+
+
+def test_noise_that_cannot_be_copied_does_not_pass_for_pipeline_unchecked() -> None:
+    noise = Following("the first call")
+    noise.lock = threading.Lock()  # no copy, so that nothing would tell that it stores its first input
+    g = SmoothedClassifier(lambda b: (b[:, 0] > -10).long(), Gaussian(scale=0.5), noise, 2)
+    with pytest.raises(InvalidInput, match=r"cannot be copied .*copy\.deepcopy, or declare"):
+        g.certify(torch.full((1, 4), 0.3), n=500)
 
 
 class MyOwn(Generator):

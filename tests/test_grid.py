@@ -186,8 +186,8 @@ def test_a_classifier_that_reads_which_floats_occur_has_a_false_certificate_in_r
     assert real.predict(grey)[0].prediction == 1  # the real certificate is false
     grid = SmoothedClassifier(reader, Gaussian(0.25), num_classes=2, step=1 / 255)
     (sound,) = grid.certify(black, n=2000)
-    if not sound.abstained and bool(sound.region.contains(change)[0]):
-        assert grid.predict(grey)[0].prediction == sound.prediction
+    assert not sound.abstained and bool(sound.region.contains(change)[0])
+    assert grid.predict(grey)[0].prediction == sound.prediction
 
 
 def test_what_the_classifier_sees_is_the_same_set_of_floats_wherever_the_input_is():

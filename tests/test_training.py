@@ -768,14 +768,15 @@ def test_a_long_average_over_a_short_training_is_as_good_as_the_weights(tmp_path
     assert last > 0.8 and right() > last - 0.05
 
 
-def test_killed_at_an_epochs_end_and_again_while_a_checkpoint_is_written(uninterrupted, tmp_path):
+@pytest.mark.parametrize("killed", [1, 2])
+def test_killed_at_an_epochs_end_and_again_while_a_checkpoint_is_written(uninterrupted, tmp_path, killed):
     kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     first = script(
         tmp_path,
         f"""
         from test_training import trainer
         def on_progress(epoch, *_):
-            if epoch == {np.random.default_rng().integers(1, 3)}:  # its checkpoint is not written yet
+            if epoch == {killed}:  # its checkpoint is not written yet
                 {kill}
         trainer("run", on_progress).run()
         """,

@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-from ucan.errors import InvalidInput
+from ucan.errors import InvalidInput, first_line
 from ucan.generators import Generator
 from ucan.generators.base import Held, own_ways
 from ucan.laws import Law
@@ -197,8 +197,12 @@ def check_from_the_start(M: Generator, x: torch.Tensor, law: Law) -> Generator:
     if M.scope == "pipeline" and M.looks():
         try:
             twin = copy.deepcopy(M)
-        except Exception:  # a user's generator may not support this: then there is nothing to compare with
-            twin = None
+        except Exception as error:  # whatever a user's generator raises
+            raise InvalidInput(
+                f"{M.describe()} declares the scope pipeline, but cannot be copied ({first_line(error)}), so that it cannot be "
+                "checked whether it stores its noise from the first input: make it work with copy.deepcopy, or declare the "
+                "scope frozen."
+            ) from error
     held = M.at(x)
     if twin is not None:
         check_constant(held, twin.at(unlike(x)), x, law)
