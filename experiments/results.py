@@ -38,7 +38,7 @@ def filled(folder: Path = RECORDED) -> dict[str, list[str]]:
         "holds": front.holds(folder), "behind them": front.behind_them(folder),
         "terms": front.terms(folder), "other norms": front.other_norms(folder),
         "claims": paper_claims.claims(recorded), "budgets": paper_claims.budgets(recorded),
-        "boxes": paper_claims.boxes(recorded), "leading": making.leading(folder),
+        "boxes": paper_claims.boxes(recorded), "lengths": paper_claims.lengths(recorded), "leading": making.leading(folder),
         "how trained": making.how_trained(folder), "one system": one_system(folder), "nearest": nearest(folder),
         "targets": targets(recorded, bench),
         "tried": tried(recorded), "missing": missing(recorded), "formulas": formulas(recorded),

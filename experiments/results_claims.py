@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 from entries import day
+from results_front import places
 from results_goals import TARGETS, best_of
 from results_records import MISSING, Recorded, between, made_on
 from shape_records import NAMES, attacked, mnist_rows, shown
@@ -59,6 +62,8 @@ def _broken(recorded: Recorded, row: str, key: str) -> str:
     return f"{one.summary['broken']['live']} of {one.summary['attacked']}{marks}"
 
 
+# ε of the boxes that are shown.
+BOXES = (0.04, 0.06, 0.08)
 # Which methods are shown: isotropic noise, the closed form, and learned noise.
 SHOWN = ("isotropic", "shaped-0.75", "learned")
 
@@ -69,7 +74,7 @@ def budgets(recorded: Recorded) -> list[str]:
     if not found or attacks is None:
         return [MISSING]
     final = recorded.json("shape-mnist.json")
-    lines = ["| noise | 0.04 | 0.06 | 0.08 | scope | attacked | broken | networks | pictures, n ≤ | made |",
+    lines = [f"| noise | {' | '.join(map(str, BOXES))} | scope | attacked | broken | networks | pictures, n ≤ | made |",
              "|---|--:|--:|--:|---|--:|--:|--:|--:|---|"]  # fmt: skip
     made = made_on(day(recorded.folder / "shape-mnist.json", final, recorded.folder), final["machine"]["device"])
     for method in SHOWN:
@@ -86,10 +91,27 @@ def boxes(recorded: Recorded) -> list[str]:
     if not found:
         return [MISSING]
     isotropic, learned = (shown(found[method][-1]) for method in ("isotropic", "learned"))
+    *_, (_, share, _) = _by_length(recorded)
     return [
-        f"on MNIST at ε = 0.08 learned noise certifies {learned}, isotropic noise trained alike {isotropic} (means of three "
-        "trainings each)."
+        f"on MNIST at ε = 0.08 learned noise certifies {learned}, isotropic noise trained alike {isotropic} (our best "
+        f"isotropic row at least {share})."
     ]
+
+
+def lengths(recorded: Recorded) -> list[str]:
+    """What our ℓ2 rows of isotropic noise say of the same boxes."""
+    known = list(_by_length(recorded))
+    told = ", ".join(f"{share} (`{row}`)" for _, share, row in known)
+    return [f"at least {told} at ε = {', '.join(f'{size:g}' for size, *_ in known)}"]
+
+
+def _by_length(recorded: Recorded) -> Iterator[tuple[float, str, str]]:
+    """For each box of ε in 784 pixels the row certified at the next larger ℓ2 radius: every change in it is no longer than 28ε."""
+    known = places(recorded.folder, "mnist")
+    for size in BOXES:
+        place = min((p for p in known if p.level >= size * math.sqrt(784)), key=lambda p: p.level)
+        if place.one is not None:
+            yield size, place.one.share(place.level) or MISSING, place.one.name or ""
 
 
 def _shares(recorded: Recorded) -> dict[str, Any]:

@@ -133,7 +133,9 @@ def terms(folder: Path) -> list[str]:
     rows = [place.one for place in shown if place.one is not None]
     if not rows:
         return [MISSING]
-    whole = {_steps(_record(one, folder)) for one in rows} == {"1/255"}
+    records = [_record(one, folder) for one in rows]
+    whole = {_steps(record) for record in records} == {"1/255"}
+    plain = {(str(r.get("law")).partition("(")[0], r.get("generator")) for r in records} == {("Gaussian", "Isotropic")}
     pictures, n, dates = (
         between(each) for each in zip(*((e.claim.inputs, e.claim.n, e.made.date) for e in rows), strict=True)
     )
@@ -141,9 +143,9 @@ def terms(folder: Path) -> list[str]:
         between(each) for each in zip(*((e.audit.certificates, e.audit.broken) for e in rows), strict=True)
     )
     return [
-        f"Every number of ours: one network, {pictures} test pictures, n ≤ {n}, scope `pipeline`, no extra data"
-        f"{', changes in whole grey levels' if whole else ''}; {attacked} certificates of each run attacked, {broken} "
-        f"broken; n is the most noisy copies that a picture took; made {dates} on "
+        f"Every number of ours: one network, {'isotropic Gaussian noise, ' if plain else ''}{pictures} test pictures, n ≤ {n} "
+        f"noisy copies of each, scope `pipeline`, no extra data{', changes in whole grey levels' if whole else ''}; {attacked} "
+        f"certificates of each run, of any radius, attacked, {broken} broken; made {dates} on "
         f"{' or '.join(sorted({made_on(None, one.made.hardware) for one in rows}))}."
     ]
 
@@ -308,7 +310,8 @@ def chance(folder: Path) -> list[str]:
                 continue
             errors.append(pair.error)
             if pair.within_chance:
-                within.append(f"{place.level:g}")
+                ratio = abs(pair.ours - pair.theirs) / (TEST_SET / 100 * pair.error)
+                within.append(f"{place.level:g} ({ratio:.2f})")
             if pair.ours == pair.theirs:
                 equal.append(f"{title} at {place.level:g} ({pair.ours} each)")
         unsure += [f"{title} at {', '.join(within)}"] if within else []
@@ -316,8 +319,8 @@ def chance(folder: Path) -> list[str]:
         return [MISSING]
     said = (
         "Compared picture by picture, where the others' file lists its pictures (`experiments/paired.py`), one standard error "
-        f"of *ahead by* is {up(min(errors))} to {up(max(errors))} points. Within two of them, so perhaps chance: "
-        f"{'; '.join(unsure) or 'none'}."
+        f"of *ahead by* is {up(min(errors))} to {up(max(errors))} points. Within two of them, so perhaps chance "
+        f"(in brackets: how many): {'; '.join(unsure) or 'none'}."
     )
     if equal:
         said += f" Equal numbers are a coincidence: each side certifies pictures that the other does not, {', '.join(equal)}."

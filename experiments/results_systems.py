@@ -77,7 +77,7 @@ def nearest(folder: Path) -> list[str]:
         words = f"by up to {_points(single.behind(best))} points on {title} ({single.name}"
         if found[0].networks > 1:
             behind, pictures = _points(found[0].behind(best)), f"{found[0].pictures:,}"
-            words += f"; a router of two networks {behind}, computed on {pictures} pictures, not run"
+            words += f"; {behind} for a router, computed on {pictures} pictures, never run"
         said.append(f"{words})")
     return (
         [f"One network for all radii from 0 to {LEVELS[-1]:g} is behind these rows, {' and '.join(said)}."]

@@ -582,8 +582,11 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     assert len(runs) == 2 + 4  # that of a part of the test set is not there
     assert " | 100 / 0, n = 10,000 | – | " in runs["| behind"]
     (said,) = results_front.terms(tmp_path)
-    assert "one network, 10,000 test pictures, n ≤ 100,000, scope `pipeline`" in said and "grey" not in said
-    assert "; 100 to 120 certificates of each run attacked, 0 broken;" in said and said.endswith(
+    assert (
+        "one network, 10,000 test pictures, n ≤ 100,000 noisy copies of each, scope `pipeline`" in said
+        and "grey" not in said
+    )
+    assert "; 100 to 120 certificates of each run, of any radius, attacked, 0 broken;" in said and said.endswith(
         "; made 2026-01-31 on H."
     )
     assert results_front.chance(tmp_path) == [results_records.MISSING]
@@ -596,7 +599,7 @@ def test_the_front_page_says_where_we_lead_and_where_we_do_not(tmp_path: Path) -
     found = [pairs(0.25, 1_697, 0, "ahead"), pairs(1.0, 486, 486, "behind"), pairs(0.0, 1, 1, "of an earlier row")]
     (tmp_path / "paired.json").write_text(json.dumps(found))
     (said,) = results_front.chance(tmp_path)
-    assert "is 0.32 to 0.38 points" in said and "perhaps chance: CIFAR-10 at 1." in said
+    assert "is 0.32 to 0.38 points" in said and said.count("how many): CIFAR-10 at 1 (0.00).") == 1
     assert said.endswith("CIFAR-10 at 1 (486 each).")
     first, _ = results_front.standing(tmp_path)
     assert "we lead at 0, 0.25; we are level within chance at 1; we are behind at 2.25; we have no row" in first
