@@ -106,7 +106,7 @@ def lengths(recorded: Recorded) -> list[str]:
 
 
 def _by_length(recorded: Recorded) -> Iterator[tuple[float, str, str]]:
-    """For each box of ε in 784 pixels the row certified at the next larger ℓ2 radius: every change in it is no longer than 28ε."""
+    """For each box of ε in 784 pixels the row at the next larger ℓ2 radius: no change in the box is longer than 28ε."""
     known = places(recorded.folder, "mnist")
     for size in BOXES:
         place = min((p for p in known if p.level >= size * math.sqrt(784)), key=lambda p: p.level)
