@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all set-up themselves; they need only Python >= 3.11, pip and make.
+# `make demo` and `make test` do all set-up themselves; they need only Python 3.11 to 3.13, pip and make.
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.ready

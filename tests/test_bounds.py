@@ -12,6 +12,7 @@ from scipy import stats
 
 from ucan import InvalidInput
 from ucan.bounds import (
+    INVERTED,
     at_most_p_value,
     check_alpha,
     lower_bound,
@@ -319,3 +320,11 @@ def test_the_net_loss_is_small_where_gains_make_up_for_it():
     assert net_loss_bound(1, 0, 1, 0.01) == 1.0
     with pytest.raises(InvalidInput):
         net_loss_bound(6, 5, 10, 0.01)
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.5, 1 - 2**-53])
+@pytest.mark.parametrize("n", [1, 1000, 10**9, 10**12, 10**15])
+def test_where_all_votes_agree_no_rounding_raises_the_bound(n, alpha):
+    for p in (lower_bound(n, n, alpha), randomised_lower_bound(n, n, alpha, 1.0)):
+        with mp.workdps(50):
+            assert 0 < p < 1 and mp.mpf(p) ** n <= mp.mpf(alpha) * mp.mpf(INVERTED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,8 +196,35 @@ class Faster(InputDependent):
         return super().sigma(x) ** 10
 
 
-def test_another_sigma_has_no_theorem() -> None:
-    noise = Faster(torch.rand(30, 1, 2, 2, generator=torch.Generator().manual_seed(0)), k=3, rate=0.1)
-    g = ucan.SmoothedClassifier(lambda b: (b.sum((1, 2, 3)) > 0).long(), ucan.Gaussian(0.5), noise, 2)
-    with pytest.raises(ucan.InvalidInput, match="another σ"):
-        g.certify(torch.ones(1, 1, 2, 2), n=100)
+class Quiet(InputDependent):
+    """It draws a tenth of the noise."""
+
+    def draw(self, x: torch.Tensor, law: ucan.Law, n: int, rng: torch.Generator) -> torch.Tensor:
+        return 0.1 * super().draw(x, law, n, rng)
+
+
+class Sharp(ucan.Composed):
+    """Its second look has a hundredth of the noise."""
+
+    def second_scale(self, y1: torch.Tensor, law: ucan.Law) -> torch.Tensor:
+        return 0.01 * super().second_scale(y1, law)
+
+
+class Uncut(ucan.Splitting):
+    """It has no cells."""
+
+    def _middle(self, k: torch.Tensor, t: torch.Tensor, widths: torch.Tensor) -> torch.Tensor:
+        return k.double() / self.steps + 0 * t
+
+
+@pytest.mark.parametrize("kind", [Faster, Quiet, Sharp, Uncut])
+def test_a_subclass_with_copies_of_its_own_does_not_keep_the_theorem_of_its_parent(kind: type[ucan.Generator]) -> None:
+    references = torch.rand(30, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    made: dict[type, Any] = {Sharp: lambda: Sharp(1, norm=2), Uncut: lambda: Uncut((1, 2, 2), 10)}
+    noise = made.get(kind, lambda: kind(references, k=3, rate=0.1))()
+    law = ucan.Uniform(1.0) if kind is Uncut else ucan.Gaussian(0.5)
+    step = 0.1 if kind is Uncut else None
+    g = ucan.SmoothedClassifier(lambda b: (b.sum((1, 2, 3)) > 0).long(), law, noise.eval(), 2, model_id="m", step=step)
+    for ask in (lambda x: g.certify(x, n=100, norm=1 if kind is Uncut else 2), lambda x: g.predict(x, n=100)):
+        with pytest.raises(ucan.InvalidInput, match=r"of its own, but the regions of .* with its own theorem"):
+            ask(torch.ones(1, 1, 2, 2))

@@ -339,3 +339,13 @@ def test_how_far_coordinates_reach_together_has_no_limits_of_a_budget(size):
     assert Region(1.0, math.inf, 2, (3,)).reach_together([0, 1]).tolist() == [math.inf] * 2
     nothing = Intersection.of(Region(1.0, 1.0, 2, (3,)), Region(1.0, 0.0, 2, (3,)))
     assert nothing.reach_together([0, 1]).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", ["low rank", "spiked"])
+def test_noise_whose_inverse_has_no_squares_has_no_endless_reach(kind):
+    size, zeros = torch.tensor(1e163, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.float64)
+    scale = LowRank(size.expand(2).clone(), zeros) if kind == "low rank" else Spiked(size, zeros + 1, zeros[0])
+    region = Region(scale, 1.0, 2, (2,))
+    for ask in (region.reach, lambda: region.inscribed_radius(1), lambda: region.reach_together([0, 1])):
+        with pytest.raises(InvalidInput, match="give inputs in other units"):
+            ask()

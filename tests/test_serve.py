@@ -23,7 +23,7 @@ import torch
 from typer.testing import CliRunner
 
 from served import inputs, thirds
-from ucan import Client, Gaussian, SmoothedClassifier
+from ucan import Client, Gaussian, Registry, SmoothedClassifier
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.cli import app
 from ucan.cli.bench import _ms
@@ -248,6 +248,48 @@ def test_the_answer_to_another_question_is_none(another):
     assert client.predict(XS[0]).prediction == prediction.prediction
     with pytest.raises(ServiceError, match="another question than was asked"):
         client.certify(XS[0])
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "said"),
+    [
+        (XS[1], {}, "about another input"),
+        (torch.zeros(3, 8, 8), {}, r"inputs of shape \(1, 4, 4\), and this one has \(3, 8, 8\)"),
+        (XS[0], {"norm": float("inf")}, "about norm 2, and inf was asked for"),
+        (XS[0], {"alpha": 1e-6}, "its alpha is 0.001, and 1e-06 was asked for"),
+        (XS[0], {"n": np.int64(300)}, "its n is 400, and 300 was asked for"),
+    ],
+)
+def test_a_certificate_of_something_else_than_was_asked_is_refused(another, x, options, said):
+    (made,) = library().certify(XS[:1], n=400)
+    client = another(json.dumps(as_json(made)).encode())
+    with pytest.raises(ServiceError, match=f"answered something else than was asked: .*{said}"):
+        client.certify(x, **options)
+
+
+def test_a_certificate_of_what_was_asked_is_taken_in_any_precision_that_a_service_may_read(another):
+    pixels = (255 * XS[:1]).to(torch.uint8)
+    for given, read in [
+        (XS[:1], XS[:1]),
+        (XS[0].double() * (1 + 1e-12), XS[:1]),
+        (XS[0].double().numpy(), XS[:1].double()),
+        (XS[0].to(torch.bfloat16), XS[:1].to(torch.bfloat16)),
+        (XS[0].tolist(), XS[:1]),
+        (pixels, pixels.float() / 255),
+    ]:
+        (made,) = library().certify(read, n=400, alpha=0.01)
+        client = another(json.dumps(as_json(made)).encode())
+        assert as_json(client.certify(given, n=400, alpha=np.float64(0.01), norm=2)) == as_json(made)
+
+
+def test_a_registry_may_answer_with_the_votes_of_an_earlier_input(another, tmp_path):
+    with Registry(tmp_path / "r") as registry:
+        first, again = registry.certify(library(), torch.cat([XS[:1], XS[:1] + 1e-3]), n=400)
+    assert first.evidence.input_hash == again.evidence.input_hash
+    client = another(json.dumps(as_json(again)).encode())
+    assert client.certify(XS[0] + 1e-3, n=100, alpha=1e-6).scope == "registry"
+    with pytest.raises(ServiceError, match="about inputs of shape"):
+        client.certify(torch.zeros(3, 8, 8))
 
 
 @pytest.mark.parametrize("retry", ["Wed, 21 Oct 2026 07:28:00 GMT", "nan", "-5"])

@@ -36,6 +36,7 @@ from ucan import (
 from ucan.certificate import from_dict
 from ucan.data import load
 from ucan.engine import Issuer
+from ucan.errors import MissingExtra, ModelError
 from ucan.plan import CertifyPlan, PredictPlan, SecretSeed
 from ucan.runs.read import Run
 from ucan.sequential import AllVotes, Candidate, Terms, settle_each
@@ -509,6 +510,42 @@ def test_an_input_that_the_model_fails_on_spoils_no_other_answer():
     ended(made)
 
 
+class Failing(torch.nn.Module):
+    """A model whose failure on dark inputs is one of the package's own errors."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.inner, self.error = thirds(), error
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        if (batch.flatten(1).mean(1) < -50).any():
+            raise self.error
+        return self.inner(batch)
+
+
+@pytest.mark.parametrize("error", [ModelError("it answers nothing"), MissingExtra("no booster here")])
+def test_a_model_that_fails_is_the_services_failure_whatever_it_raises(error):
+    made = service(SmoothedClassifier(Failing(error).eval(), Gaussian(0.25), None, 3))
+    dark = {"input": torch.full((1, 4, 4), -100.0).tolist()}
+    for failed in range(1, 4):
+        ((status, said),) = ask(made, ("certify", dark))
+        assert (status, said["error"], made.worker.failures) == (500, "model-failed", failed)
+        assert said["message"] == f"{type(error).__name__}: {error}"
+    assert get(made, "/healthz")[0] == 503
+    assert ask(made, ("certify", {"input": XS[0].tolist()}))[0][0] == 200
+    assert get(made, "/healthz")[0] == 200  # it can still answer
+    ended(made)
+
+
+def test_noise_that_does_not_exist_at_an_input_is_that_requests_fault():
+    made = service(frozen())
+    for _ in range(3):
+        ((status, said),) = ask(made, ("certify", {"input": torch.full((1, 4, 4), -3e38).tolist()}))
+        assert (status, said["error"]) == (400, "refused") and "must be finite" in said["message"]
+    assert made.worker.well
+    ended(made)
+
+
 def test_noise_lost_in_rounding_is_refused_for_that_input_alone():
     made = service()
     huge = torch.full((1, 4, 4), 1e30)
@@ -733,7 +770,7 @@ def test_metrics_are_text_that_prometheus_reads():
     assert all(re.match(r"^(# (HELP|TYPE) .+|[a-z_]+(\{[^}]*\})? \S+)$", line) for line in lines)
 
 
-def test_a_large_sigma_is_fetched_by_its_hash():
+def test_a_large_sigma_is_fetched_by_its_hash(monkeypatch):
     torch.manual_seed(0)
     x = torch.rand(1, 1, 9, 9)
     g = SmoothedClassifier(thirds(), Gaussian(0.25), Fixed(scales.Dense(torch.eye(81) + 0.001)), 3)
@@ -745,10 +782,22 @@ def test_a_large_sigma_is_fetched_by_its_hash():
     found, _, data = get(made, f"/v1/tensors/{name}")
     assert status == found == 200 and len(data) > 81 * 81 * 4
     assert get(made, f"/v1/tensors/{'0' * 64}.safetensors")[0] == 404
+    read = Path.read_bytes
+
+    def removed_meanwhile(self: Path) -> bytes:
+        self.unlink()
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", removed_meanwhile)
+    assert get(made, f"/v1/tensors/{name}")[0] == 404
     ended(made)
 
 
 # --- the operator's doors ---
+
+
+def test_a_job_that_is_shown_keeps_its_token():
+    assert "0123456789abcdef" not in repr(ServeJob(run="mine", token="0123456789abcdef"))
 
 
 def test_others_are_not_served_without_a_token(monkeypatch, tmp_path):

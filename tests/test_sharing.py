@@ -344,6 +344,17 @@ def test_a_published_run_imports_nothing(published: tuple[Path, str], key: str, 
         ucan.load(folder)
 
 
+@pytest.mark.parametrize(
+    "line", ['training = "x"', "training = [1]", 'weights = "a\\u0000b"', f'weights = "{5000 * "w"}"']
+)
+def test_a_published_config_of_another_shape_is_refused_in_words(published: tuple[Path, str], line: str) -> None:
+    folder, _ = published
+    (folder / CONFIG).write_text(f"{line}\n{(folder / CONFIG).read_text()}")
+    Manifest.of(folder).write(folder)
+    with pytest.raises(ucan.InvalidInput, match=r"training must be a table|trust=True"):
+        ucan.load(folder)
+
+
 def test_secrets_and_pickles_stay_at_home(run: Path, elsewhere: Path) -> None:
     config = run / CONFIG
     text = config.read_text().replace("seed = 0", 'seed = "0xabcdef12345"\nseed_source = "random"')

@@ -983,9 +983,11 @@ growth = 2
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_said_and_the_earlier_checkpoint_is_kept(tmp_path, monkeypatch):
     write_checkpoint(tmp_path, {"epoch": 1})
-    (tmp_path / ".checkpoint.pt.part").symlink_to("/dev/full")
-    with pytest.raises(TrainingError, match=r"checkpoint.pt cannot be written .* check that there is space left"):
-        write_checkpoint(tmp_path, {"epoch": 2, "joint": torch.zeros(100_000)})
+    (tmp_path / ".part").symlink_to("/dev/full")
+    with monkeypatch.context() as patched:
+        patched.setattr("ucan.storage._part", lambda _: tmp_path / ".part")
+        with pytest.raises(TrainingError, match=r"checkpoint.pt cannot be written .* check that there is space left"):
+            write_checkpoint(tmp_path, {"epoch": 2, "joint": torch.zeros(100_000)})
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True) == {"epoch": 1}
 
     def full(*_: object) -> None:
@@ -1729,3 +1731,14 @@ def test_two_trainings_in_one_folder_do_not_mix(tmp_path):
     with pytest.raises(TrainingError, match="not a run"):
         begin(tmp_path / "mine", first.config)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]  # no lock is left behind
+
+
+def test_what_a_killed_training_left_half_written_is_removed_and_blocks_nothing(tmp_path):
+    config = {"kind": "train", "training": TrainSettings().to_dict()}
+    for left in (".config.toml.17-0a1b2c3d.part", ".checkpoint.pt.17-0a1b2c3d.part", ".weights.safetensors.part"):
+        (tmp_path / left).write_bytes(b"half")
+        (tmp_path / "checkpoint.pt").touch(exist_ok=True)
+        if left.startswith(".config"):
+            (tmp_path / "checkpoint.pt").unlink()
+        begin(tmp_path, config).release()
+        assert not [path for path in tmp_path.iterdir() if path.suffix == ".part"]

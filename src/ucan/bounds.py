@@ -17,6 +17,7 @@ from scipy import special
 from ucan.errors import InvalidInput
 
 LEAST_ALPHA = 1e-250  # from 1e-290 down scipy's tails of a distribution lose their digits, and then are 0
+LAST_DIGIT = 2**30  # up to so many votes the last digit of p is worth less of pⁿ than the next line allows
 INVERTED = 1 + 1e-6  # what a tail may exceed α by, relative to it, because p has so many digits and no more
 
 
@@ -44,10 +45,16 @@ def lower_bound(k: int, n: int, alpha: float) -> float:
     if k == 0:
         return 0.0
     if k == n:
-        return math.exp(math.log(alpha) / n)
+        return _root(alpha, n)
     found = float(special.betaincinv(k, n - k + 1, alpha))
     # Of a very small α the inverse may be NaN.
     return found if majority_p_value(k, n, found) <= alpha * INVERTED else _lower_by_halving(k, n, alpha)
+
+
+def _root(alpha: float, n: int) -> float:
+    """The p below 1 with pⁿ = α; from below where n is so large that its last digit counts."""
+    p = math.exp(math.log(alpha) / n)
+    return math.nextafter(p, 0.0) if n > LAST_DIGIT or p == 1.0 else p
 
 
 def _lower_by_halving(k: int, n: int, alpha: float) -> float:
@@ -70,7 +77,7 @@ def randomised_lower_bound(k: int, n: int, alpha: float, uniform: float) -> floa
     if not 0 < uniform <= 1:
         raise InvalidInput(f"the uniform number of a randomised bound lies in (0, 1], got {uniform!r}.")
     if k == n:
-        return math.exp(math.log(alpha / max(uniform, min(1.0, 2 * alpha))) / n)
+        return _root(alpha / max(uniform, min(1.0, 2 * alpha)), n)
     low, high = lower_bound(k, n, alpha), lower_bound(k + 1, n, alpha)
 
     def rejected(p: float) -> bool:

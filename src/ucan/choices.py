@@ -177,6 +177,11 @@ def norm_word(norm: float) -> str:
     return f"{norm:g}"
 
 
+def norm_code(norm: float) -> str:
+    """The norm as Python code has it: 1, 2, math.inf."""
+    return "math.inf" if norm == math.inf else norm_word(norm)
+
+
 def norm_to_json(norm: float | None) -> float | str | None:
     """A norm as JSON has it, which knows no infinity."""
     return "inf" if norm == math.inf else norm

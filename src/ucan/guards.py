@@ -6,6 +6,7 @@ import copy
 import functools
 import secrets
 import weakref
+from inspect import getattr_static
 
 import torch
 
@@ -28,6 +29,8 @@ DRAWS = 16
 LOST = 1 / 128
 # Number of points inside a certified region at which noise that may depend on its input is computed again.
 PROBES = 4
+# The methods that make noisy copies.
+COPYING = ("draw", "place", "perturb", "perturb_into", "perturb_on_grid", "grid_error")
 # ‖Σ⁻¹‖₂ of matrices, cached as long as they exist.
 _LEAST: weakref.WeakKeyDictionary[Scale, float] = weakref.WeakKeyDictionary()
 _SIZES: weakref.WeakKeyDictionary[Generator, tuple[Law, torch.Tensor]] = weakref.WeakKeyDictionary()
@@ -161,6 +164,22 @@ def check_elsewhere(M: Generator, held: Generator, x: torch.Tensor, law: Law) ->
     """Refuse scope pipeline if the noise at unrelated inputs differs from that frozen at x (1, *event)."""
     for point in (unlike(x), 10 * unlike(x), torch.zeros_like(x), torch.ones_like(x)):
         check_constant(held, M.at(point), x, law)
+
+
+def check_theorem(M: Generator) -> None:
+    """Refuse a subclass that has the regions of its parent, whose proof is about the parent's copies, and makes its own."""
+    mine = type(M)
+    owner = next(kind for kind in mine.__mro__ if "region" in vars(kind))
+    if owner is Generator:  # those of x + μ + Σε, against which copies are tested at every input
+        return
+    changed = [
+        name for name in (*COPYING, *mine.proven) if getattr_static(mine, name) is not getattr_static(owner, name)
+    ]
+    if changed:
+        raise InvalidInput(
+            f"{mine.__name__} has {' and '.join(changed)} of its own, but the regions of {owner.__name__}, whose proof is "
+            "about other copies: give it a region of its own, with its own theorem."
+        )
 
 
 @torch.no_grad()

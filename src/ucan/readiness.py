@@ -21,6 +21,7 @@ from ucan.guards import (
     check_lost,
     check_moves,
     check_precision,
+    check_theorem,
     fresh,
     unlike,
 )
@@ -55,6 +56,7 @@ class Readiness:
             self.sizes.grid.check_fits(x.shape[1:])
         if norm is not None:
             self.law.radius(0.5, norm, x[0].numel())  # refuses a norm or a dimension that the law does not support
+        check_theorem(self.M)
         self.M.check_claim(self.law, norm)
         device = self.f.device or x.device
         check_precision(device)

@@ -15,7 +15,7 @@ from ucan.budget import MOST, Budget, as_limits, as_numbers
 from ucan.choices import check_norm as check_norm
 from ucan.choices import norm_name
 from ucan.errors import InvalidInput
-from ucan.laws.base import SHAVE
+from ucan.laws.base import LEAST_SIZE, SHAVE
 from ucan.rounding import floor_significant
 from ucan.scales import Scale, as_scale
 
@@ -87,7 +87,9 @@ class Region:
         q = self.norm if norm is None else norm
         check_norm(q)
         norm_of_inverse = functools.partial(self.scale.inverse_norm, q, self.norm, self.dim)
-        return self.radius / self.scale.known(("inverse_norm", q, self.norm, self.dim), norm_of_inverse)
+        size = self.scale.known(("inverse_norm", q, self.norm, self.dim), norm_of_inverse)
+        self._check_size(size)
+        return self.radius / size
 
     def covers(self, box: Any) -> bool:
         """Whether every change of at most box[i] in coordinate i is inside; False if it is not certain.
@@ -121,7 +123,16 @@ class Region:
         Every change of coordinate i alone by strictly less is inside; for a diagonal Σ that is R·σᵢ. If m coordinates change
         together, each can change by its reach/m^(1/p), where p is the region's norm (``reach_together``).
         """
-        return (self.radius * (1 - SHAVE) / self.scale.axis_norms(self.norm, self.dim)).reshape(self.shape)
+        sizes = self.scale.axis_norms(self.norm, self.dim)
+        self._check_size(float(sizes.min()))
+        return (self.radius * (1 - SHAVE) / sizes).reshape(self.shape)
+
+    def _check_size(self, size: float) -> None:
+        """Refuse a size under a Σ that mixes coordinates that is too small for the squares which it is made of."""
+        if not (self.scale.elementwise or size >= LEAST_SIZE):
+            raise InvalidInput(
+                "the noise is more than 1e150 times larger than a change of 1: give inputs in other units."
+            )
 
     def reach_together(self, coordinates: Any) -> torch.Tensor:
         """How far some coordinates, numbered in the flattened input, can all change at once, each by less than this.

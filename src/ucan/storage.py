@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import secrets
 import sqlite3
 import weakref
 from collections.abc import Iterator
@@ -24,9 +26,10 @@ from ucan.errors import StoreError
 def whole(*paths: Path) -> Iterator[list[Path]]:
     """Temporary files to write in place of these, which then replace them, in this order.
 
-    Afterwards all are complete and on the disk. If the block raises, all are as they were before.
+    Afterwards all are complete and on the disk. If the block raises, all are as they were before. Several writers at the same
+    time have files of their own each, and the last one's stay.
     """
-    parts = [path.with_name(f".{path.name}.part") for path in paths]
+    parts = [_part(path) for path in paths]
     try:
         yield parts
         for part in parts:
@@ -39,6 +42,17 @@ def whole(*paths: Path) -> Iterator[list[Path]]:
         for part in parts:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
+
+
+def _part(path: Path) -> Path:
+    """A new name beside a file: no other process, thread or machine takes it."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+
+
+def unfinished(path: Path) -> list[Path]:
+    """The temporary files in place of this one: of writers at work, or left behind by some that were killed."""
+    name = re.compile(rf"\.{re.escape(path.name)}(\.\d+-[0-9a-f]+)?\.part")  # without a number: of an older version
+    return [other for other in path.parent.iterdir() if name.fullmatch(other.name)]
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -176,19 +190,28 @@ def storage(folder: Path) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except sqlite3.Error as error:
-        raise StoreError(_advice(folder, str(error))) from error
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise StoreError(_advice(folder, "disk is full" if full else str(error))) from error
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(_advice(folder, error)) from error
 
 
-def _advice(folder: Path, problem: str) -> str:
-    if "disk is full" in problem:
+def sqlite_code(error: sqlite3.Error) -> int | None:
+    """SQLite's primary result code, such as ``sqlite3.SQLITE_BUSY``; None for an error that is Python's own."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF  # the other bits say more about it
+
+
+def _is_full(error: sqlite3.Error | OSError) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return sqlite_code(error) == sqlite3.SQLITE_FULL
+
+
+def _advice(folder: Path, error: sqlite3.Error | OSError) -> str:
+    if _is_full(error):
         return (
             f"no space left for {folder}: stored results are safe. Free some space and run the same command again to "
             "resume."
         )
-    if "not a database" in problem or "malformed" in problem:
-        return f"the database of {folder} is damaged or is not a SQLite file ({problem}); nothing was changed."
-    return f"{folder} cannot be read or written: {problem}."
+    if isinstance(error, sqlite3.Error) and sqlite_code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return f"the database of {folder} is damaged or is not a SQLite file ({error}); nothing was changed."
+    return f"{folder} cannot be read or written: {error}."

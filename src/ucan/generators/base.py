@@ -49,13 +49,14 @@ class Generator(nn.Module):
     recomputes it from a perturbed input.
 
     Implement ``forward``; everything else has a default. Properties of a kind of noise are declared by ``scope``,
-    ``redrawn``, ``on_model``, ``one_at_a_time``, ``shifts_as_law``, ``learns_size``, ``own_norm``, ``own_step``, ``looks``
+    ``redrawn``, ``on_model``, ``one_at_a_time``, ``shifts_as_law``, ``proven``, ``learns_size``, ``own_norm``, ``own_step``, ``looks``
     and ``tells``.
     """
 
     scope: ClassVar[Scope]
     redrawn: ClassVar[bool] = False  # whether every copy draws its own Σ, so that there is none to hold at an input
     shifts_as_law: ClassVar[bool] = False  # where it has regions of its own: whether ``law.shifted`` holds in them, too
+    proven: ClassVar[tuple[str, ...]] = ()  # where it has regions of its own: what else their proof is about
     learns_size: ClassVar[bool] = False  # whether only a term of the loss keeps Σ from shrinking in training
     one_at_a_time: ClassVar[bool] = (
         False  # whether ``forward`` takes one input only, since each has a matrix of its own
@@ -258,7 +259,7 @@ class Generator(nn.Module):
     def settings(self) -> dict[str, Any]:
         """The plain values that this noise was made with, as records keep them: its public attributes that are plain."""
         return {
-            name: "inf" if value == math.inf else value
+            name: as_plain(value)
             for name, value in vars(self).items()
             if isinstance(value, bool | int | float | str) and not name.startswith("_") and name != "training"
         }

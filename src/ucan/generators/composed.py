@@ -63,6 +63,7 @@ class Composed(Generator):
 
     scope = "pipeline"
     redrawn = True
+    proven = ("_joined", "first_scale", "second_scale", "_on_budget")
     shifts_as_law = True  # two Gaussian looks compose to one for every set, not only for the likeliest class
     budget: torch.Tensor | None
     prior: torch.Tensor | None
@@ -311,7 +312,7 @@ class Composed(Generator):
 
     def check_claim(self, law: Law, norm: float | None = None) -> None:
         """Refuse a law other than the Gaussian, and a norm other than its own."""
-        if not isinstance(law, Gaussian):
+        if type(law) is not Gaussian:
             raise InvalidInput(f"composed noise needs the Gaussian law, got {type(law).__name__}.")
         if norm is not None and norm != self.norm:
             raise UnsupportedNorm(

@@ -88,6 +88,7 @@ class InputDependent(Generator):
 
     scope = "pipeline"
     redrawn = True
+    proven = ("sigma", "_nearest")
     references: torch.Tensor
     middle: torch.Tensor
 
@@ -194,10 +195,6 @@ class InputDependent(Generator):
             raise InvalidInput(f"input-dependent noise needs the Gaussian law, got {type(law).__name__}.")
         if norm is not None and norm != 2:
             raise UnsupportedNorm(f"input-dependent noise has a radius against ℓ2, and none against {norm_name(norm)}.")
-        if any(
-            getattr(type(self), name) is not getattr(InputDependent, name) for name in ("sigma", "_nearest", "place")
-        ):
-            raise InvalidInput(f"{type(self).__name__} computes another σ than the theorem of InputDependent is about.")
 
     def describe(self) -> str:
         """The rate, and the neighbours."""

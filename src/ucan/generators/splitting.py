@@ -60,6 +60,7 @@ class Splitting(Generator):
 
     scope = "pipeline"
     redrawn = True
+    proven = ("widths", "turns", "_drawn", "_turn_of", "_middle")
     shifts: torch.Tensor
     sigma: torch.Tensor
 
@@ -206,7 +207,7 @@ class Splitting(Generator):
         return self
 
     def looks(self) -> bool:
-        """No."""
+        """Whether a subclass computes its noise from the input; splitting noise itself does not."""
         return type(self).forward is not Splitting.forward
 
     def cap(self) -> float:

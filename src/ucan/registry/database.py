@@ -24,7 +24,7 @@ from ucan.errors import InvalidInput, StoreError
 from ucan.laws import norm_name
 from ucan.region import check_norm
 from ucan.scales import Scale, kind_name, restored
-from ucan.storage import claim, close_with, storage, transaction
+from ucan.storage import claim, close_with, sqlite_code, storage, transaction
 
 APPLICATION_ID = 0x55435247  # "UCRG"
 SCHEMA_VERSION = 2
@@ -237,7 +237,7 @@ class Database:
                 if self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
                     return
             except sqlite3.OperationalError as error:
-                if "locked" not in str(error):
+                if sqlite_code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                     raise
             if time.monotonic() > deadline:
                 raise StoreError(f"{self.path} cannot be shared: its file system allows no write-ahead log.")

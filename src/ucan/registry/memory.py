@@ -160,7 +160,7 @@ class Registry:
         is on disk. ``classifier`` is what ``check`` returned: it says more than the outcome's evidence alone.
         """
         point, about = flat(x), outcome.evidence.input_hash
-        if len(about) == 64 and about != input_hash(x):  # a hash, and that of another input
+        if len(about) == 64 and not outcome.evidence.is_about(x):  # a hash, and that of another input
             raise InvalidInput("this outcome is about another input: give what certify returned for this input.")
         if outcome.norm is None or (isinstance(outcome, Certificate) and outcome.region.dim != len(point)):
             raise InvalidInput("a registry takes what certify returned for this input.")
@@ -199,7 +199,7 @@ class Registry:
         kept = certificate.region.norm == self.norm and certificate.region.radius <= (found.radius - used) * (
             1 + MARGIN
         )
-        return found if kept and input_hash(found.centre[None]) == certificate.evidence.input_hash else None
+        return found if kept and certificate.evidence.is_about(found.centre[None]) else None
 
     def apart(self, entry: Entry) -> bool:
         """Whether the region of ``entry`` meets none of another answer, as in every registry that made its regions itself."""

@@ -10,14 +10,15 @@ from typing import Any
 
 from ucan.errors import StoreError
 from ucan.json_text import parse_json
-from ucan.storage import claim, recognise, storage
+from ucan.storage import claim, recognise, sqlite_code, storage
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of SQLite file in a run's folder: its name there, and how it is recognised.
 
-    ``schema`` makes an empty file one of this kind. ``table`` has one row per result, which the runs call ``what``.
+    ``schema`` makes an empty file one of this kind. ``table`` has one row per result, which the runs call ``what``. ``readers``
+    are named to those who would read a run while it is written.
     """
 
     file: str
@@ -26,6 +27,7 @@ class Kind:
     schema: str
     table: str
     what: str
+    readers: str
 
     def recognises(self, db: sqlite3.Connection, path: Path) -> bool:
         """Whether this is such a file (True) or an empty one (False); any other is an error."""
@@ -46,6 +48,7 @@ CREATE TABLE records (idx INTEGER PRIMARY KEY, record TEXT NOT NULL);
 """,
     "outcomes",
     "results",
+    "`ucan compare` or ucan.results.Store.open",
 )
 ANSWERS = Kind(
     "answers.sqlite",
@@ -54,6 +57,7 @@ ANSWERS = Kind(
     "CREATE TABLE answers (idx INTEGER PRIMARY KEY, seconds REAL NOT NULL, record TEXT NOT NULL);",
     "answers",
     "answers",
+    "`ucan report` or ucan.results.answers.AnswerStore.open",
 )
 # Names of inputs came later: the table is added to a run whose inputs have names, and is absent from the others.
 NAMES = "CREATE TABLE IF NOT EXISTS names (idx INTEGER PRIMARY KEY, name TEXT NOT NULL)"
@@ -113,9 +117,14 @@ def in_records(db: sqlite3.Connection, folder: Path, query: str) -> list[Any]:
         try:
             return db.execute(query).fetchall()
         except sqlite3.OperationalError as error:
-            if "JSON" not in str(error):
+            if sqlite_code(error) != sqlite3.SQLITE_ERROR or not _any_without_json(db):
                 raise
             raise damaged(folder, error) from error
+
+
+def _any_without_json(db: sqlite3.Connection) -> bool:
+    """Whether a record is no JSON: to SQLite that is an error like any other of a query."""
+    return db.execute("SELECT 1 FROM records WHERE NOT json_valid(record) LIMIT 1").fetchone() is not None
 
 
 def read_record(record: str, folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ucan.config import CONFIG, differences, frozen, read_config, settle
 from ucan.errors import InvalidInput, StoreError
 from ucan.lock import LOCK, WriterLock
 from ucan.results.database import OUTCOMES, Kind, connect_reader, connect_writer, count_results
-from ucan.storage import close_with, storage
+from ucan.storage import close_with, storage, unfinished
 
 RESULTS = OUTCOMES.file
 
@@ -62,7 +62,8 @@ def make_folder(folder: Path) -> None:
     if folder.is_file():
         raise InvalidInput(f"{folder} is a file, but a run needs a folder; nothing was changed. Give a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    others = sorted({p.name for p in folder.iterdir()} - {LOCK, f".{CONFIG}.part"})
+    own = {folder / LOCK, *unfinished(folder / CONFIG)}
+    others = sorted(path.name for path in set(folder.iterdir()) - own)
     if others and not (folder / CONFIG).is_file():
         raise InvalidInput(
             f"{folder} is not empty and is not a run folder (it holds {', '.join(others[:3])}); nothing was changed. "
@@ -84,7 +85,7 @@ def begin(
     wanted = frozen(config)
     with storage(folder):
         make_folder(folder)
-        lock = WriterLock(folder / LOCK)
+        lock = WriterLock(folder / LOCK, f"To read the run, use {kind.readers}.")
     try:
         with storage(folder):
             if _is_begun(folder, wanted, kind) and compare(read_config(folder / CONFIG), wanted):
@@ -117,10 +118,10 @@ def remove_empty(folder: Path, kind: Kind) -> None:
                 return
             for name in names:
                 (folder / name).unlink(missing_ok=True)
+            lock.remove()
+            folder.rmdir()
         finally:
             lock.release()
-        (folder / LOCK).unlink(missing_ok=True)
-        folder.rmdir()
 
 
 def _results(folder: Path, kind: Kind) -> int:

@@ -120,10 +120,10 @@ def _value(leaf: Leaf, left: dict[str, Any], where: str) -> Any:
     if not isinstance(place, dict):
         return leaf.default
     if leaf.key[-1] == "*":
-        value = dict(place)
+        value: Any = dict(place)
         place.clear()
-        return value
-    value = place.pop(leaf.key[-1], None)
+    else:
+        value = place.pop(leaf.key[-1], None)
     if value is None:
         return leaf.default
     fits, converted = _converted(value, leaf.hint)
@@ -143,8 +143,14 @@ def _converted(value: Any, hint: Any) -> tuple[bool, Any]:
         item, *_ = get_args(hint)
         parts = [_converted(one, item) for one in value] if isinstance(value, list | tuple) else [(False, None)]
         return all(fits for fits, _ in parts), tuple(one for _, one in parts)
-    if origin is not None:  # a mapping
-        return isinstance(value, dict), value
+    if origin is not None:  # a mapping; its keys are text, as in every table
+        if not isinstance(value, dict):
+            return False, value
+        _, item = get_args(hint)
+        values = {key: _converted(one, item) for key, one in value.items()}
+        return all(fits for fits, _ in values.values()), {key: one for key, (_, one) in values.items()}
+    if hint is Any:
+        return True, value
     if hint is float:
         number = (isinstance(value, int | float) and not isinstance(value, bool)) or value in ("inf", "-inf")
         try:

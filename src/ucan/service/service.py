@@ -58,7 +58,7 @@ class ServeJob:
     device: str = "auto"
     registry: str | None = None
     limits: Limits = field(default_factory=Limits)
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)  # a job may be shown or logged
     log: str | None = "-"
     trust: bool = False
 
@@ -171,8 +171,12 @@ class Service:
 
     def tensors(self, name: str) -> bytes | None:
         """A file of large tensors that an answer refers to."""
-        path = None if self._tensors is None else self._tensors / name
-        return path.read_bytes() if path is not None and path.is_file() else None
+        if self._tensors is None:
+            return None
+        try:
+            return (self._tensors / name).read_bytes()
+        except FileNotFoundError:  # never written, or the worker has just removed it
+            return None
 
     def _folder(self) -> Path:
         """Where large tensors of answers are kept for a while; the oldest leave."""

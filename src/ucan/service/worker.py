@@ -16,7 +16,7 @@ import torch
 from ucan.allocator import keep_memory
 from ucan.certificate import Abstention, Certificate, Prediction
 from ucan.engine import Issuer, Setup
-from ucan.errors import InvalidInput, StoreError, UcanError, first_line
+from ucan.errors import InvalidInput, SingularScale, StoreError, UnsupportedNorm, first_line
 from ucan.plan import CertifyPlan
 from ucan.registry import Registry, region_norm
 from ucan.registry.memory import answer_alone
@@ -29,6 +29,8 @@ from ucan.service.task import Arrivals, Entrant, Outcome, Refusal, Task
 
 # Seconds between two looks at who has waited too long.
 SWEEP = 0.02
+# What follows from a request: its options, its input, and the noise that is computed from the input.
+REFUSED = (InvalidInput, UnsupportedNorm, SingularScale)
 # A service that failed so many requests in a row, each by itself, says that it is not well.
 UNWELL = 3
 
@@ -267,7 +269,7 @@ class Worker(threading.Thread):
 
     def _fail(self, task: Task, error: Exception) -> None:
         """An error about this request, or in answering it."""
-        if isinstance(error, InvalidInput | UcanError) and not isinstance(error, StoreError):
+        if isinstance(error, REFUSED):
             self._done(task, Refusal(400, "refused", str(error)))
             return
         self.failures += 1

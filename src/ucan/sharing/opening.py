@@ -42,6 +42,8 @@ def load(
 def check_code(config: dict[str, Any], path: Path) -> None:
     """Refuse a published config that names code, or files outside of its run."""
     training = config.get("training", {})
+    if not isinstance(training, dict):
+        raise InvalidInput(f"{path}: training must be a table, got {training!r}: it was not written by `push`.")
     if config.get("started_in", ".") != ".":
         raise InvalidInput(f"{path}: started_in leads out of the run: it was not written by `push`.")
     for text in (config.get("model"), config.get("weights"), training.get("model")):
@@ -54,8 +56,11 @@ def check_code(config: dict[str, Any], path: Path) -> None:
 
 
 def _inside(part: str, folder: Path) -> bool:
-    found = (folder / part).resolve()
-    return ":" not in part and found.is_relative_to(folder.resolve()) and found.exists()
+    try:
+        found = (folder / part).resolve()
+        return ":" not in part and found.is_relative_to(folder.resolve()) and found.exists()
+    except (OSError, ValueError, RuntimeError):  # too long, with a null byte, or links in a circle: no path of any file
+        return False
 
 
 def _refused(text: str, path: Path) -> InvalidInput:

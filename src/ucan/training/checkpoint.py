@@ -23,7 +23,7 @@ from ucan.generators import Generator
 from ucan.laws import Law
 from ucan.lock import LOCK, WriterLock
 from ucan.places import base_of, loadable, same_place
-from ucan.storage import whole, write_whole
+from ucan.storage import unfinished, whole, write_whole
 from ucan.training.classifier import build_classifier
 from ucan.training.settings import TrainSettings
 
@@ -62,15 +62,25 @@ def begin(folder: Path, config: dict[str, Any]) -> WriterLock:
     lock = WriterLock(folder / LOCK)
     try:
         aside = _check_settings(folder, config)
+        if aside is None:
+            _remove_unfinished(folder)
     except BaseException:
-        lock.release()
         if new:
-            (folder / LOCK).unlink(missing_ok=True)
+            lock.remove()
+        else:
+            lock.release()
         raise
     if aside is None:
         return lock
     lock.release()  # it is of the folder that was renamed
     return begin(folder, config)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what a training that was killed has left half-written: each kill would leave another copy of the weights."""
+    for name in (CONFIG, CHECKPOINT, WEIGHTS):
+        for part in unfinished(folder / name):
+            part.unlink(missing_ok=True)
 
 
 def _check_settings(folder: Path, config: dict[str, Any]) -> Path | None:
@@ -80,7 +90,8 @@ def _check_settings(folder: Path, config: dict[str, Any]) -> Path | None:
     path = folder / CONFIG
     if not path.exists():
         # An older run without stored settings has a checkpoint, and is resumed.
-        if any(path.name != LOCK for path in folder.iterdir()) and not (folder / CHECKPOINT).exists():
+        own = {folder / LOCK, *unfinished(path)}
+        if set(folder.iterdir()) - own and not (folder / CHECKPOINT).exists():
             raise TrainingError(f"{folder} holds files that are not a run: give another folder (--out).")
         return None
     begun = read_config(path)
@@ -138,9 +149,11 @@ def clear_failed(folder: Path, error: BaseException) -> None:
             write_whole(folder / FAILED, f"{error}\n".encode())
         return
     with suppress(OSError):
-        for name in (CONFIG, METRICS, LOCK):
+        for name in (CONFIG, METRICS):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+        # Last, and while it is held: who locks the next one begins in a folder that is done with.
+        (folder / LOCK).unlink(missing_ok=True)
         folder.rmdir()  # only if nothing else is in it
 
 
