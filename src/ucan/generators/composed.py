@@ -312,7 +312,7 @@ class Composed(Generator):
 
     def check_claim(self, law: Law, norm: float | None = None) -> None:
         """Refuse a law other than the Gaussian, and a norm other than its own."""
-        if type(law) is not Gaussian:
+        if not isinstance(law, Gaussian):
             raise InvalidInput(f"composed noise needs the Gaussian law, got {type(law).__name__}.")
         if norm is not None and norm != self.norm:
             raise UnsupportedNorm(
